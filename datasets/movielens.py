@@ -1,0 +1,150 @@
+"""MovieLens ratings from their real files (`ratings.csv`, `ratings.dat`), split leave-one-out."""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from timetrial.runner.errors import DataError
+
+_NAMES = ("user", "item", "rating", "time")
+_TYPES = {"user": np.int64, "item": np.int64, "time": np.int64}
+
+
+@dataclass
+class Split:
+    """Implicit feedback split leave-one-out; users and items are renumbered from 0 in order of first appearance.
+
+    `users`, `items`: int32 [P], the training positives in order of user. `held_out`: int32 [U], each user's latest item.
+    """
+
+    users: NDArray[np.int32]
+    items: NDArray[np.int32]
+    held_out: NDArray[np.int32]
+    num_users: int
+    num_items: int
+
+
+def read_ratings(path: Path) -> pd.DataFrame:
+    """Columns user, item, time (int64) in file order; raises `DataError` naming the first line that is no rating."""
+    if not path.is_file():
+        raise DataError(f"{path} is missing: put MovieLens' ratings file there, or name yours with recipe.data.path=FILE.")
+    separated_by_colons = ".dat" in path.suffixes
+    try:
+        if separated_by_colons:
+            # "::" would need pandas' slow parser; read with ":" every second field is empty.
+            columns, options = [0, 2, 4, 6], {"sep": ":", "header": None}
+        else:
+            columns, options = [0, 1, 2, 3], {"sep": ",", "header": None, "skiprows": 1}
+        frame = pd.read_csv(path, usecols=columns, names=None, dtype=dict.fromkeys((columns[0], columns[1], columns[3]), np.int64), **options)
+    except pd.errors.EmptyDataError as error:
+        raise DataError(f"{path} holds no rating.") from error
+    except (ValueError, OverflowError, EOFError, OSError) as error:
+        raise DataError(_first_bad_line(path, separated_by_colons) or f"{path} cannot be read ({error}).") from error
+    frame.columns = pd.Index(_NAMES)
+    if frame.empty:
+        raise DataError(f"{path} holds no rating.")
+    if frame["rating"].isna().any() or not pd.api.types.is_numeric_dtype(frame["rating"]):
+        raise DataError(_first_bad_line(path, separated_by_colons) or f"{path} holds a rating that is no number.")
+    return frame[["user", "item", "time"]]
+
+
+def leave_one_out(ratings: pd.DataFrame, min_ratings: int, name: str) -> Split:
+    """Holds out each user's latest rating (of equal times, the last in the file), as MLPerf v0.5's NCF does.
+
+    Users with fewer than `min_ratings` are dropped first; a user left with one rating has nothing to train on and is
+    a `DataError`, as is a pair that stands twice.
+    """
+    counts = ratings["user"].value_counts()
+    kept = ratings[ratings["user"].map(counts) >= min_ratings]
+    if kept.empty:
+        raise DataError(f"{name} has no user with {min_ratings} ratings or more: lower recipe.data.min_ratings.")
+    lonely = counts[(counts == 1) & (counts >= min_ratings)]
+    if len(lonely):
+        raise DataError(
+            f"{name}: user {lonely.index[0]} has one rating, which leaves none to train on: "
+            "drop such users with recipe.data.min_ratings=2."
+        )
+    twice = kept.duplicated(["user", "item"])
+    if twice.any():
+        row = kept[twice].iloc[0]
+        raise DataError(f"{name}: user {row['user']} rated item {row['item']} twice: keep one of the two lines.")
+    users, _ = pd.factorize(kept["user"])
+    items, unique_items = pd.factorize(kept["item"])
+    order = np.lexsort((np.arange(len(kept)), kept["time"].to_numpy(), users))
+    users, items = users[order].astype(np.int32), items[order].astype(np.int32)
+    last = np.append(users[1:] != users[:-1], True)
+    split = Split(users[~last], items[~last], items[last], int(users[-1]) + 1, len(unique_items))
+    if np.bincount(split.users).max() >= split.num_items:
+        raise DataError(f"{name}: a user has rated every item, so no negative can be drawn: drop this user.")
+    return split
+
+
+def prepare(source: Path, folder: Path, min_ratings: int) -> Path:
+    """The split of `source` as an .npz file in `folder`, made once and read again while the source is unchanged."""
+    if not source.is_file():
+        read_ratings(source)
+    stat = source.stat()
+    key = f"{source.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{min_ratings}|1"
+    prepared = folder / f"{source.parent.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
+    if prepared.exists():
+        return prepared
+    split = leave_one_out(read_ratings(source), min_ratings, str(source))
+    temporary = prepared.with_name(f".{prepared.stem}.{os.getpid()}.npz")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        np.savez(temporary, sizes=[split.num_users, split.num_items, split.users.size], **_arrays(split))
+        temporary.replace(prepared)
+    except OSError as error:
+        raise DataError(f"Cannot write the prepared ratings to {folder} ({error.strerror}): free space or set data_dir.") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return prepared
+
+
+def read_sizes(prepared: Path) -> tuple[int, int, int]:
+    """(users, items, training positives) of a prepared split, without reading its samples."""
+    with np.load(prepared) as file:
+        users, items, positives = file["sizes"].tolist()
+    return users, items, positives
+
+
+def read_split(prepared: Path) -> Split:
+    """A prepared split, whole."""
+    with np.load(prepared) as file:
+        users, items, _ = file["sizes"].tolist()
+        return Split(file["users"], file["items"], file["held_out"], users, items)
+
+
+def _arrays(split: Split) -> dict[str, NDArray[np.int32]]:
+    return {"users": split.users, "items": split.items, "held_out": split.held_out}
+
+
+def _first_bad_line(path: Path, separated_by_colons: bool) -> str | None:
+    """A sentence about the first line that is no rating; read slowly, because something is wrong already."""
+    separator = "::" if separated_by_colons else ","
+    rating = re.compile(separator.join((r"\d+", r"\d+", r"-?\d+(\.\d*)?", r"\d+")) + r"\s*")
+    for number, line in _lines(path):
+        if number == 1 and not separated_by_colons:
+            continue
+        if not rating.fullmatch(line):
+            shown = line.strip()[:60]
+            return f"{path} line {number} is no rating ({shown!r}): expected user{separator}item{separator}rating{separator}time."
+    return None
+
+
+def _lines(path: Path) -> Iterable[tuple[int, str]]:
+    import pandas.io.common as common
+
+    with common.get_handle(path, "r", compression="infer", encoding="utf-8", errors="replace") as handle:
+        try:
+            for number, line in enumerate(handle.handle, start=1):
+                yield number, line if isinstance(line, str) else line.decode(errors="replace")
+        except EOFError:
+            return

@@ -1,0 +1,164 @@
+"""The only file that knows CUDA, ROCm, XPU, MPS and CPU apart."""
+
+import os
+import re
+
+import torch
+
+from timetrial.runner.errors import DeviceError, HardwareError, LostRank, OutOfMemory, RunError
+
+# Names of conf/accelerator/*.yaml by what a driver calls the card.
+_CARDS = {"t4": r"\bT4\b", "v100": r"\bV100\b", "a100": r"\bA100\b", "h100": r"\bH100\b", "h200": r"\bH200\b"}
+_COLLECTIVES = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
+
+
+def detect() -> str:
+    """The accelerator group of this machine: a known card, `cpu` where there is none, else `auto`."""
+    if not torch.accelerator.is_available():
+        return "cpu"
+    name = card_name(torch.device(_kind(), 0))
+    return next((group for group, pattern in _CARDS.items() if re.search(pattern, name)), "auto")
+
+
+def card_name(device: torch.device) -> str:
+    """What the driver calls the card, or the processor's architecture for the CPU."""
+    if device.type == "cpu":
+        import platform
+
+        return f"CPU ({platform.machine()})"
+    if device.type == "mps":
+        return "Apple GPU"
+    return str(getattr(torch, device.type).get_device_name(device))
+
+
+def available() -> int:
+    """Accelerators that this process can see."""
+    return torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+
+
+def require(name: str, count: int) -> None:
+    """Raises `DeviceError` unless `count` devices of the accelerator group `name` can be had; CPU ranks always can."""
+    if name == "cpu":
+        return
+    if not torch.accelerator.is_available():
+        raise DeviceError(f"accelerator={name} was asked for but PyTorch sees none here: use accelerator=cpu, or check the driver.")
+    if count > available():
+        raise DeviceError(f"gpus={count} was asked for but this machine shows {available()}: use gpus={available()}.")
+
+
+def device(name: str, local_rank: int) -> torch.device:
+    """The device of a local rank, made current."""
+    if name == "cpu":
+        return torch.device("cpu")
+    torch.accelerator.set_device_index(local_rank)
+    return torch.device(_kind(), local_rank)
+
+
+def collectives(device: torch.device) -> str:
+    """The process-group backend that moves this device's tensors."""
+    if device.type not in _COLLECTIVES:
+        raise DeviceError(f"{card_name(device)} has no collectives in PyTorch: use gpus=1.")
+    return _COLLECTIVES[device.type]
+
+
+def require_precision(device: torch.device, precision: str) -> None:
+    """Raises `DeviceError` where the device has no units for `precision`."""
+    if precision == "tf32" and not _capability(device) >= (8, 0):
+        raise DeviceError(f"{card_name(device)} has no TF32 units: use precision=fp32 or precision=fp16.")
+    if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise DeviceError(f"{card_name(device)} has no BF16 units: use precision=fp16.")
+
+
+def allow_tf32(allowed: bool) -> None:
+    """Lets float32 matrix products and convolutions run in TF32, or forbids it."""
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    torch.backends.cudnn.allow_tf32 = allowed
+
+
+def start_memory_watch(device: torch.device) -> None:
+    """Restarts the record of `peak_memory_bytes`."""
+    if device.type in ("cuda", "xpu"):
+        getattr(torch, device.type).reset_peak_memory_stats(device)
+
+
+def peak_memory_bytes(device: torch.device) -> int | None:
+    """The most memory that tensors have held on the device, where its allocator tells."""
+    if device.type in ("cuda", "xpu"):
+        return int(getattr(torch, device.type).max_memory_allocated(device))
+    return None
+
+
+def random_state(device: torch.device) -> torch.Tensor | None:
+    """The state of the device's default generator; None for the CPU, whose state torch keeps itself."""
+    return None if device.type == "cpu" else getattr(torch, device.type).get_rng_state(device)
+
+
+def set_random_state(device: torch.device, state: torch.Tensor | None) -> None:
+    """Takes up a `random_state`."""
+    if state is not None:
+        getattr(torch, device.type).set_rng_state(state, device)
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of the vendor libraries in the installed wheel."""
+    cudnn = torch.backends.cudnn.version()
+    nccl = torch.cuda.nccl.version() if torch.cuda.is_available() and torch.distributed.is_nccl_available() else None
+    return {
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "cudnn": str(cudnn) if cudnn else None,
+        "nccl": ".".join(map(str, nccl)) if nccl else None,
+    }
+
+
+def compiled_architectures() -> list[str]:
+    """What the installed wheel was compiled for."""
+    return torch.cuda.get_arch_list() if torch.cuda.is_available() else []
+
+
+def cards() -> list[dict[str, object]]:
+    """Name, memory in bytes and compute capability of every visible card."""
+    found: list[dict[str, object]] = []
+    for index in range(available()):
+        card = torch.device(_kind(), index)
+        entry: dict[str, object] = {"name": card_name(card)}
+        if card.type == "cuda":
+            properties = torch.cuda.get_device_properties(card)
+            entry |= {"memory_bytes": properties.total_memory, "capability": f"{properties.major}.{properties.minor}"}
+        found.append(entry)
+    return found
+
+
+def explain(error: BaseException) -> RunError | None:
+    """The run error behind a framework's exception, or None if it is none of the known ones."""
+    text = str(error)
+    if isinstance(error, RunError):
+        return error
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator" in text:
+        return OutOfMemory("The micro-batch does not fit into memory: halve it with tuning.batch_size, which keeps the global batch and the convergence.")
+    if isinstance(error, torch.distributed.DistError) or re.search(r"gloo|nccl|connection (closed|reset)|timed out waiting", text, re.I):
+        return LostRank("A rank died or stopped answering, so the others were ended: look into stderr_*.txt in the run folder, then run again.")
+    if "no kernel image is available" in text:
+        return DeviceError("The installed PyTorch wheel holds no code for this card: install a wheel built for its compute capability.")
+    if re.search(r"uncorrectable|unspecified launch failure|hardware|NVLink|fallen off", text, re.I) and _is_device_error(error):
+        return HardwareError(f"The device reported a fault ({text.splitlines()[0]}): exclude this node and run again.")
+    return None
+
+
+def cores_of_a_rank(ranks: int) -> int:
+    """CPU threads that each of `ranks` processes on this machine should use."""
+    return max(1, len(os.sched_getaffinity(0)) // ranks) if hasattr(os, "sched_getaffinity") else 1
+
+
+def _is_device_error(error: BaseException) -> bool:
+    return type(error).__name__ in ("AcceleratorError", "RuntimeError")
+
+
+def _kind() -> str:
+    current = torch.accelerator.current_accelerator()
+    assert current is not None
+    return current.type
+
+
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" and not torch.version.hip else (0, 0)

@@ -1,0 +1,108 @@
+"""Checkpoints: at block ends now and then, and on a stop signal; a killed writer leaves the last one whole."""
+
+import io
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from timetrial.runner.distributed import World
+from timetrial.runner.engine import Engine
+from timetrial.runner.errors import Stopped, TimeLimit
+from timetrial.runner.events import EvalEnded, Event, RunStarted, RunStopped, StepEnded, now
+from timetrial.runner.run_folder import write_atomically
+
+# Between these steps several ranks ask one another whether to stop; one rank alone looks at every step.
+_STEPS_BETWEEN_QUESTIONS = 16
+_CONTINUE, _STOP, _OUT_OF_TIME = 0, 1, 2
+
+
+@dataclass
+class StopSignal:
+    """Raised once SIGTERM, SIGUSR1 or SIGINT (Ctrl-C) has arrived."""
+
+    name: str = ""
+
+    @contextmanager
+    def listening(self) -> Iterator["StopSignal"]:
+        """Takes the signals over within the body, so that the run ends at a step's end and not in its middle."""
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self.name = signal.Signals(number).name
+
+        wanted = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+        before = {number: signal.signal(number, note) for number in wanted}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@dataclass
+class Checkpointer:
+    """The observer that saves, on every rank; it also ends the run on a stop signal or at its time limit."""
+
+    path: Path
+    engine: Engine
+    world: World
+    stop: StopSignal
+    log_size: Callable[[], int]
+    every_seconds: float
+    time_limit_seconds: float | None = None
+    done: int = 0
+    _steps: int = 0
+    _started: float = field(default_factory=now)
+    _saved: float = field(default_factory=now)
+    over: bool = False
+
+    def __call__(self, event: Event) -> None:
+        """Follows the run; raises `Stopped` or `TimeLimit` on all ranks at the same step."""
+        match event:
+            case RunStarted():
+                self._started = self._saved = event.time
+            case StepEnded():
+                self._steps += 1
+                if self.world.size == 1 or self._steps % _STEPS_BETWEEN_QUESTIONS == 0:
+                    self._obey()
+            case EvalEnded(epoch=epoch):
+                self.done = epoch
+                if self.world.any(not self.over and now() - self._saved >= self.every_seconds):
+                    self.save()
+                self._obey()
+            case RunStopped():
+                self.over = True
+
+    def save(self) -> None:
+        """Writes the state of all ranks as of now; called on every rank."""
+        state = {"engine": self.engine.state(), "done": self.done}
+        if self.world.rank == 0:
+            memory = io.BytesIO()
+            torch.save(state | {"log_bytes": self.log_size(), "time": now()}, memory)
+            self.path.parent.mkdir(exist_ok=True)
+            write_atomically(self.path, memory.getvalue())
+        self._saved = now()
+
+    def _obey(self) -> None:
+        limit = self.time_limit_seconds
+        wish = _STOP if self.stop.name else _CONTINUE
+        if limit is not None and now() - self._started > limit:
+            wish = _OUT_OF_TIME
+        wish = self.world.most(wish)
+        if wish == _CONTINUE:
+            return
+        if wish == _OUT_OF_TIME:
+            raise TimeLimit(f"The time limit of {limit:g} s was reached before the target: raise time_limit_seconds.")
+        if not self.over:
+            self.save()
+        raise Stopped(f"Stopped by {self.stop.name or 'a signal to another rank'}; a checkpoint is written.")
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The last checkpoint, on the CPU."""
+    return dict(torch.load(path, map_location="cpu", weights_only=True))

@@ -1,0 +1,105 @@
+"""The command `timetrial`."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from timetrial.runner.errors import Exit, RunError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Train MLPerf workloads to their target quality, log them, check them, and read the times honestly.",
+)
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    options_metavar="",
+)
+def run(context: typer.Context) -> None:
+    """Train one workload to its target. Takes Hydra overrides: workload=ncf scale=embedded seed=1 gpus=1 ...
+
+    See `timetrial run --help` for every group and value, `-m` for sweeps, `--cfg job` to only print.
+    """
+    raise typer.Exit(_hydra(context.args))
+
+
+@app.command()
+def check(
+    logs: Annotated[list[Path], typer.Argument(help="MLPerf logs (v0.7 and later), or run folders.", show_default=False)],
+) -> None:
+    """Check MLPerf logs with the official checker under the rules that fit each, and say in plain words what is wrong."""
+    from timetrial.runner import compliance
+
+    console, failed = Console(soft_wrap=True), False
+    for path in _logs(logs):
+        verdict = compliance.check(path)
+        failed |= not verdict.compliant
+        words = "[green]complies[/green]" if verdict.compliant else "[red]does not comply[/red]"
+        console.print(f"{path}: {words} ({verdict.rules})")
+        for problem in verdict.problems:
+            console.print(f"  - {problem}", markup=False)
+    raise typer.Exit(Exit.NOT_COMPLIANT if failed else 0)
+
+
+def _logs(paths: list[Path]) -> list[Path]:
+    """Each path that is a folder replaced by the logs below it."""
+    found: list[Path] = []
+    for path in paths:
+        inside = sorted(path.rglob("result_*.txt")) if path.is_dir() else [path]
+        if not inside or not inside[0].exists():
+            raise _Refused(Exit.DATA, f"{path} is no log and holds none: name a result_*.txt file or a run folder.")
+        found += inside
+    return found
+
+
+class _Refused(RunError):
+    """An argument that cannot be used."""
+
+    def __init__(self, code: Exit, sentence: str) -> None:
+        super().__init__(sentence)
+        self.exit_code = code
+
+
+def _hydra(arguments: list[str]) -> int:
+    """Hands the arguments of `timetrial run` to Hydra; returns the exit code of the run or of the whole sweep."""
+    import hydra
+
+    from timetrial.runner import accelerator, config, job, sweep
+
+    config.register()
+    asks = [argument for argument in arguments if argument in ("--help", "-h", "--hydra-help", "--version")]
+    if not asks and not any(argument.split("=")[0] == "accelerator" for argument in arguments):
+        arguments = [*arguments, f"accelerator={accelerator.detect()}"]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise what it would otherwise print and swallow
+    sys.argv = ["timetrial run", *arguments]
+    hydra.main(version_base="1.3", config_path="pkg://timetrial.conf", config_name="config")(job.run)()
+    end = (job.ended or sweep.finished or [Exit.TARGET_REACHED])[-1]
+    if isinstance(end, Exception):
+        raise end
+    return int(end)
+
+
+def main() -> None:
+    """Entry point: every refusal is one sentence on stderr and its documented exit code."""
+    from timetrial.runner.config import sentence
+
+    console = Console(stderr=True, soft_wrap=True)
+    try:
+        app(standalone_mode=False)
+    except (RunError, HydraException, OmegaConfBaseException) as error:
+        console.print(f"timetrial: {sentence(error)}", markup=False, highlight=False)
+        sys.exit(int(getattr(error, "exit_code", Exit.CONFIGURATION)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""The schema of conf/ and the checks that span groups."""
+
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
+from hydra.utils import get_class
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from timetrial.runner.errors import ConfigurationError, RunError
+
+Settings = TypeVar("Settings")
+
+
+@dataclass
+class WorkloadChoice:
+    """conf/workload: what is trained; `loaders` names a data class per loader."""
+
+    name: str = MISSING
+    title: str = MISSING
+    benchmark: str = MISSING
+    workload: str = MISSING
+    loaders: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Recipe:
+    """conf/recipe: how it is trained. `target` is quality per round; `training` and `data` are the workload's own."""
+
+    global_batch_size: int = MISSING
+    first_eval: int = 1
+    eval_every: int = 1
+    max_epochs: int = MISSING
+    clip_norm: float | None = None
+    target: dict[str, dict[str, float]] = MISSING
+    training: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Scale:
+    """conf/scale: embedded, mini or reference; only the reference scale may claim the closed division."""
+
+    name: str = MISSING
+    division: str = MISSING
+
+
+@dataclass
+class Round:
+    """conf/round: the MLPerf round whose targets count."""
+
+    name: str = MISSING
+    ruleset: str = MISSING
+
+
+@dataclass
+class EngineChoice:
+    """conf/engine: the framework, by the class path of its engine."""
+
+    name: str = MISSING
+    compile: str | None = None
+    warm_up: bool = True
+
+
+@dataclass
+class PrecisionChoice:
+    """conf/precision: the number format."""
+
+    name: str = MISSING
+
+
+@dataclass
+class DataChoice:
+    """conf/data: which loader feeds the workload."""
+
+    loader: str = MISSING
+
+
+@dataclass
+class Accelerator:
+    """conf/accelerator: published facts of a card, for the report; null where unknown."""
+
+    name: str = MISSING
+    vendor: str | None = None
+    memory_gib: float | None = None
+    bandwidth_gb_s: float | None = None
+    tflops: dict[str, float | None] = field(default_factory=dict)
+    power_watts: float | None = None
+
+
+@dataclass
+class Tuning:
+    """conf/tuning: what differs on a card, and only that. `batch_size` is the micro-batch of one rank; null: all of it."""
+
+    batch_size: int | None = None
+
+
+@dataclass
+class LauncherChoice:
+    """conf/launcher: `inline` trains in this process, `local` starts one process a rank."""
+
+    name: str = MISSING
+    hang_timeout_seconds: float = 60.0
+
+
+@dataclass
+class SeedChoices:
+    """Seeds set apart from the one that derives them all; null derives."""
+
+    initialisation: int | None = None
+    order: int | None = None
+    dropout: int | None = None
+    sampling: int | None = None
+
+
+@dataclass
+class Submission:
+    """Header of the MLPerf log."""
+
+    org: str = "unofficial"
+    platform: str = "${system}"
+    status: str = "research"
+    poc_name: str = "none"
+
+
+@dataclass
+class Checkpoint:
+    """Saved at the end of a block when `every_seconds` have passed since the last one, and always on a stop signal."""
+
+    every_seconds: float = 600.0
+
+
+@dataclass
+class Config:
+    """All of a run."""
+
+    workload: WorkloadChoice = field(default_factory=WorkloadChoice)
+    recipe: Recipe = field(default_factory=Recipe)
+    scale: Scale = field(default_factory=Scale)
+    round: Round = field(default_factory=Round)
+    engine: EngineChoice = field(default_factory=EngineChoice)
+    precision: PrecisionChoice = field(default_factory=PrecisionChoice)
+    data: DataChoice = field(default_factory=DataChoice)
+    accelerator: Accelerator = field(default_factory=Accelerator)
+    tuning: Tuning = field(default_factory=Tuning)
+    launcher: LauncherChoice = field(default_factory=LauncherChoice)
+    submission: Submission = field(default_factory=Submission)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    gpus: int = 1
+    seed: int = 1
+    seeds: SeedChoices = field(default_factory=SeedChoices)
+    epochs_past_target: int = 0
+    time_limit_seconds: float | None = None
+    data_dir: str = "data"
+    runs: str = "runs"
+    run_dir: str | None = None
+    resume: bool = False
+    system: str = MISSING
+
+
+def register() -> None:
+    """Makes the schema, the first entry of conf/config.yaml's defaults list, and our resolvers known to Hydra."""
+    OmegaConf.register_new_resolver("hostname", platform.node, replace=True)
+    OmegaConf.register_new_resolver("pid", os.getpid, replace=True)
+    ConfigStore.instance().store(name="schema", node=Config)
+
+
+def settings_of(owner: type, node: Any, where: str) -> Any:
+    """`node` as the dataclass `owner.Settings`, every key known and of its type; `where` is its place in the config."""
+    try:
+        schema = OmegaConf.structured(owner.Settings)  # type: ignore[attr-defined]
+        return OmegaConf.to_object(OmegaConf.merge(schema, OmegaConf.create(node)))
+    except OmegaConfBaseException as error:
+        raise ConfigurationError(f"{where}: {sentence(error)}") from error
+
+
+def classes(config: Config) -> tuple[type, type]:
+    """The workload's class and the data class of the chosen loader."""
+    paths = config.workload.loaders
+    if config.data.loader not in paths:
+        raise ConfigurationError(
+            f"{config.workload.title} has no loader data={config.data.loader}: choose data={'|'.join(paths)}."
+        )
+    return get_class(config.workload.workload), get_class(paths[config.data.loader])
+
+
+def check(node: DictConfig) -> Config:
+    """The composed `node` as a typed Config; raises `ConfigurationError` with one sentence for what cannot be."""
+    try:
+        config = OmegaConf.to_object(node)
+    except OmegaConfBaseException as error:
+        raise ConfigurationError(sentence(error)) from error
+    assert isinstance(config, Config)
+    recipe, title = config.recipe, config.workload.title
+    if config.round.name not in recipe.target:
+        rounds = " or ".join(f"round={name}" for name in recipe.target)
+        raise ConfigurationError(f"{title} was not part of MLPerf round {config.round.name}: use {rounds}.")
+    for name in ("global_batch_size", "first_eval", "eval_every", "max_epochs"):
+        _at_least_one(f"recipe.{name}", getattr(recipe, name))
+    _at_least_one("gpus", config.gpus)
+    if config.epochs_past_target < 0:
+        raise ConfigurationError("epochs_past_target must be 0 or more.")
+    if config.launcher.name == "inline" and config.gpus > 1:
+        raise ConfigurationError("launcher=inline runs one rank: use launcher=local for gpus above 1.")
+    if config.resume and not config.run_dir:
+        raise ConfigurationError("resume=true needs the folder of the run: add run_dir=FOLDER.")
+    accumulation(config)
+    workload, data = classes(config)
+    settings_of(workload, recipe.training, "recipe.training")
+    settings_of(data, recipe.data, "recipe.data")
+    return config
+
+
+def accumulation(config: Config) -> int:
+    """Micro-batches a rank trains per update: follows from the global batch, the ranks and the micro-batch that fits."""
+    share = -(-config.recipe.global_batch_size // config.gpus)
+    if config.gpus > config.recipe.global_batch_size:
+        raise ConfigurationError(f"recipe.global_batch_size={config.recipe.global_batch_size} is less than one sample a rank: use fewer gpus.")
+    if config.tuning.batch_size is None:
+        return 1
+    _at_least_one("tuning.batch_size", config.tuning.batch_size)
+    return -(-share // min(share, config.tuning.batch_size))
+
+
+def sentence(error: Exception) -> str:
+    """Any refusal as one sentence; Hydra's and OmegaConf's with the key in front."""
+    if isinstance(error, RunError):
+        return str(error)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    key = next((line.removeprefix("full_key:").strip() for line in lines if line.startswith("full_key:")), "")
+    text = " ".join(line for line in lines if ":" not in line.split(" ")[0] and not line.startswith("To append"))
+    text = (text or lines[0]).rstrip(".")
+    if isinstance(error, HydraException) and error.__cause__ is not None:
+        cause = sentence(error.__cause__) if isinstance(error.__cause__, Exception) else str(error.__cause__)
+        return f"{text} ({cause.rstrip('.')})."
+    return f"{key}: {text}." if key and key not in text else f"{text}."
+
+
+def as_yaml(config: DictConfig) -> str:
+    """The resolved configuration as YAML text, for config.yaml."""
+    return OmegaConf.to_yaml(config, resolve=True)
+
+
+def load(path: Path) -> Config:
+    """The typed Config of a run folder's config.yaml."""
+    return check(OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.load(path)))  # type: ignore[arg-type]
+
+
+def differences(begun: Any, asked: Any) -> list[str]:
+    """Keys in which two configurations differ, leaving out those that only say where and how far a run goes."""
+    free = {"run_dir", "resume", "runs", "time_limit_seconds", "checkpoint.every_seconds", "system", "submission.platform"}
+    before, after = (dict(_leaves(OmegaConf.to_container(node), "")) for node in (begun, asked))
+    return sorted(key for key in before.keys() | after.keys() if key not in free and before.get(key) != after.get(key))
+
+
+def _leaves(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    if not isinstance(node, dict):
+        yield prefix, node
+        return
+    for key, value in node.items():
+        yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise ConfigurationError(f"{name} must be 1 or more, not {value}.")

@@ -1,0 +1,49 @@
+"""What `timetrial run -m` adds to Hydra's sweeps: each run's exit code is kept, and the sweep ends with a table."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+
+from timetrial.runner.errors import Exit
+from timetrial.runner.run_folder import as_json, write_atomically
+
+# The exit code of the sweep that this process has finished, for the command line.
+finished: list[Exit] = []
+
+
+def active() -> bool:
+    """True inside a run of a sweep."""
+    return bool(HydraConfig.get().mode == RunMode.MULTIRUN)
+
+
+def keep(code: Exit, sentence: str = "") -> None:
+    """Leaves a run's exit code in the sweep's folder, whichever process ran it."""
+    hydra = HydraConfig.get()
+    number = int(hydra.job.num)
+    folder = Path(hydra.sweep.dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    entry = {"job": number, "overrides": list(hydra.overrides.task), "exit_code": int(code), "error": sentence}
+    write_atomically(folder / f"job_{number:05d}.json", as_json(entry))
+
+
+class SweepSummary(Callback):
+    """Named in conf/config.yaml; Hydra calls it."""
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Prints one line a run and settles the sweep's exit code: that of the first run that missed its target."""
+        entries = [json.loads(file.read_text()) for file in sorted(Path(config.hydra.sweep.dir).glob("job_*.json"))]
+        table = Table(title=f"sweep of {len(entries)} runs", title_justify="left", box=None, padding=(0, 2, 0, 0))
+        for name in ("run", "overrides", "ended", "error"):
+            table.add_column(name)
+        for entry in entries:
+            ended = Exit(entry["exit_code"]).name.lower().replace("_", " ")
+            table.add_row(str(entry["job"]), " ".join(entry["overrides"]), ended, entry["error"])
+        Console().print(table)
+        finished.append(next((Exit(entry["exit_code"]) for entry in entries if entry["exit_code"]), Exit.TARGET_REACHED))

@@ -1,0 +1,163 @@
+"""One rank of a run: builds, warms up, resumes, trains, and says how it ended."""
+
+import os
+import sys
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from timetrial.runner import accelerator, checkpoint, compliance, config, distributed, seeds
+from timetrial.runner.checkpoint import Checkpointer, StopSignal
+from timetrial.runner.config import Config
+from timetrial.runner.distributed import World
+from timetrial.runner.errors import Exit, RunError, Stopped, TimeLimit
+from timetrial.runner.events import InitStarted, Observer
+from timetrial.runner.mlperf import MLPerfLog
+from timetrial.runner.precision import Precision
+from timetrial.runner.progress import ProgressBar
+from timetrial.runner.run_folder import RunFolder
+from timetrial.runner.summary import Summary
+from timetrial.runner.torch_engine import TorchEngine
+from timetrial.runner.train import Plan, train_to_target
+from timetrial.runner.workload import Share
+
+
+def work(settings: Config, folder: RunFolder, console: Console) -> Exit:
+    """Runs this rank to its end; disorderly ends leave their sentence in the folder for the launcher."""
+    try:
+        with StopSignal().listening() as stop:
+            return _run(settings, folder, console, stop)
+    except Exception as error:
+        traceback.print_exc()
+        known = accelerator.explain(error)
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}:{last.lineno}"
+        sentence = str(known or f"{type(error).__name__} at {where}: {error} (this is a defect of timetrial: please report it).")
+        code = known.exit_code if known else Exit.OTHER
+        try:
+            folder.write_error(int(os.environ.get("RANK", "0")), code, sentence)
+        except RunError:
+            console.print(sentence, soft_wrap=True)
+        return code
+
+
+def _run(settings: Config, folder: RunFolder, console: Console, stop: StopSignal) -> Exit:
+    device = accelerator.device(settings.accelerator.name, int(os.environ.get("LOCAL_RANK", "0")))
+    if device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(accelerator.cores_of_a_rank(settings.gpus))
+    with distributed.join(device, settings.launcher.hang_timeout_seconds) as world:
+        saved = checkpoint.load(folder.checkpoint) if settings.resume and folder.checkpoint.exists() else None
+        plan = plan_of(settings)
+        log = None
+        observers: list[Observer] = []
+        if world.rank == 0:
+            log = MLPerfLog(folder.log, _header(settings), plan.target, saved)
+            observers.append(log)
+            log(InitStarted())
+        accelerator.start_memory_watch(device)
+        engine = build_engine(settings, world, device)
+        if settings.engine.warm_up:
+            engine.warm_up()
+        if saved:
+            engine.restore(saved["engine"])
+        done = saved["done"] if saved else 0
+        if world.rank == 0:
+            observers += [Summary(folder, plan, saved), ProgressBar(console, plan, engine.data.train_size)]
+        size = log.size if log else lambda: 0
+        keeper = Checkpointer(
+            folder.checkpoint, engine, world, stop, size, settings.checkpoint.every_seconds, settings.time_limit_seconds, done
+        )
+        engine.finish()
+        try:
+            reached = train_to_target(engine, plan, [*observers, keeper], done=done)
+            code = Exit.TARGET_REACHED if reached else Exit.TARGET_NOT_REACHED
+            sentence = ""
+        except (Stopped, TimeLimit) as end:
+            reached = keeper.over
+            code, sentence = (Exit.TARGET_REACHED, "") if reached else (end.exit_code, str(end))
+        finally:
+            for observer in observers:
+                if isinstance(observer, ProgressBar | MLPerfLog):
+                    observer.close()
+        if world.rank == 0:
+            peak = accelerator.peak_memory_bytes(device)
+            folder.update_status(exit_code=int(code), error=sentence, peak_memory_bytes=peak)
+    return code
+
+
+def build_engine(settings: Config, world: World, device: torch.device) -> TorchEngine:
+    """The engine of one rank, with its workload and data, from the configuration alone."""
+    workload_class, data_class = config.classes(settings)
+    recipe, streams = settings.recipe, seeds.derive(settings.seed, **asdict(settings.seeds))
+    accumulation = config.accumulation(settings)
+    with world.first_alone():
+        data = data_class(
+            config.settings_of(data_class, recipe.data, "recipe.data"),
+            global_batch_size=recipe.global_batch_size,
+            share=Share(world.rank, world.size, accumulation),
+            device=device,
+            seeds=streams,
+        )
+    training = config.settings_of(workload_class, recipe.training, "recipe.training")
+    return TorchEngine(
+        workload_class(training, data),
+        data,
+        global_batch_size=recipe.global_batch_size,
+        accumulation=accumulation,
+        precision=Precision(settings.precision.name, device),
+        clip_norm=recipe.clip_norm,
+        compile_mode=settings.engine.compile,
+        seeds_of_run=streams,
+        world=world,
+    )
+
+
+def plan_of(settings: Config) -> Plan:
+    """When to evaluate and stop, from the recipe and the round."""
+    recipe = settings.recipe
+    return Plan(
+        target=recipe.target[settings.round.name],
+        first_eval=recipe.first_eval,
+        eval_every=recipe.eval_every,
+        max_epochs=recipe.max_epochs,
+        epochs_past_target=settings.epochs_past_target,
+    )
+
+
+def _header(settings: Config) -> dict[str, Any]:
+    """The log's lines before the facts, division first; a benchmark without closed rules is always open."""
+    closed = settings.scale.division == "closed" and compliance.has_closed_rules(settings.workload.benchmark)
+    submission = settings.submission
+    streams = seeds.derive(settings.seed, **asdict(settings.seeds))
+    return {
+        "submission_division": "closed" if closed else "open",
+        "submission_benchmark": settings.workload.benchmark,
+        "submission_org": submission.org,
+        "submission_platform": submission.platform,
+        "submission_status": submission.status,
+        "submission_poc_name": submission.poc_name,
+        "seed": settings.seed,
+        **seeds.as_facts(streams),
+    }
+
+
+def main() -> None:
+    """`python -P -m timetrial.runner.worker FOLDER`: how the launcher starts a rank."""
+    path, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    terminal = os.fdopen(os.dup(2), "w")
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        with open(path / f"{name}_{rank}.txt", "ab") as file:
+            os.dup2(file.fileno(), number)
+    settings = config.load(path / "config.yaml")
+    code = work(settings, RunFolder(path, settings.seed), Console(file=terminal))
+    orderly = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED, Exit.STOPPED, Exit.TIME_LIMIT)
+    sys.stdout.flush()
+    sys.exit(0 if code in orderly else int(code))
+
+
+if __name__ == "__main__":
+    main()

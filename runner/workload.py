@@ -1,0 +1,98 @@
+"""The seam between the PyTorch engine and a task: what a task author writes."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+
+@dataclass
+class Batch:
+    """A micro-batch of one rank, on its device.
+
+    `loss` of the workload is a sum over `weight`. `global_samples` and `global_weight` are those of the whole global
+    batch, over all ranks and micro-batches; a `global_weight` of None makes the engine add the weights up.
+    """
+
+    content: Any
+    weight: float
+    global_samples: int
+    global_weight: float | None = None
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which part of every global batch a rank trains: rank `rank` of `ranks`, in `accumulation` micro-batches."""
+
+    rank: int = 0
+    ranks: int = 1
+    accumulation: int = 1
+
+    def micro_batches(self, samples: int) -> list[slice]:
+        """This rank's slices of a global batch of `samples` samples; together the ranks cover it once."""
+        parts = self.ranks * self.accumulation
+        edges = [samples * part // parts for part in range(parts + 1)]
+        first = self.rank * self.accumulation
+        return [slice(edges[part], edges[part + 1]) for part in range(first, first + self.accumulation)]
+
+    def of(self, items: int) -> slice:
+        """This rank's slice of `items` things that are shared out once, as in evaluation: no overlap, no padding."""
+        return slice(items * self.rank // self.ranks, items * (self.rank + 1) // self.ranks)
+
+
+class Data(Protocol):
+    """The samples of one rank; built per loader. Building may read sizes but no samples: the clock is not running."""
+
+    train_size: int
+    eval_size: int
+
+    def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
+        """For each global batch of the 1-based `epoch`, this rank's micro-batches; equal for equal seeds."""
+        ...
+
+    def eval(self) -> Iterable[Batch]:
+        """This rank's share of the evaluation set: shares never overlap and never pad."""
+        ...
+
+    def synthetic_train(self) -> Sequence[Batch]:
+        """One step's micro-batches in the shapes of `train`, made without touching the data."""
+        ...
+
+    def synthetic_eval(self) -> Batch:
+        """One batch in the shape of `eval`'s, made without touching the data."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What the log should say of the data beyond their sizes, under MLPerf names."""
+        ...
+
+
+class Workload(Protocol):
+    """A task. It never sees rank, device, process group, scaler, clock or log."""
+
+    def model(self) -> nn.Module:
+        """A newly initialised model, drawing from torch's default generator."""
+        ...
+
+    def optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
+        """The optimizer of `model` and its schedule, which is stepped after every update."""
+        ...
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Loss summed over `batch.weight`: a scalar. `model` may be wrapped, so it is called as a whole."""
+        ...
+
+    def predict(self, model: nn.Module, batches: Iterable[Batch]) -> Any:
+        """This rank's part of the evaluation, as plain Python or CPU values; runs without gradients."""
+        ...
+
+    def score(self, parts: Sequence[Any]) -> dict[str, float]:
+        """Quality in fractions from all ranks' parts; runs on rank 0 alone."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Hyperparameters under their MLPerf names."""
+        ...

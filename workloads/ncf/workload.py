@@ -1,0 +1,76 @@
+"""Neural collaborative filtering (NeuMF, He et al. 2017) as MLPerf v0.5 defines it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from omegaconf import MISSING
+from torch import Tensor, nn
+from torch.optim import Adam, Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from timetrial.runner.workload import Batch
+from timetrial.workloads.ncf import sampling
+from timetrial.workloads.ncf.data import Interactions
+from timetrial.workloads.ncf.model import NeuMF
+
+
+class NCF:
+    """Ranks a held-out item among 999 others; quality is the hit rate at 10."""
+
+    @dataclass
+    class Settings:
+        """`layers` starts with the width of the two MLP embeddings together; the optimizer is Adam at a constant rate."""
+
+        factors: int = MISSING
+        layers: list[int] = MISSING
+        learning_rate: float = MISSING
+        beta_1: float = MISSING
+        beta_2: float = MISSING
+        epsilon: float = 1e-8
+
+    def __init__(self, settings: Settings, data: Interactions) -> None:
+        self._settings, self._users, self._items = settings, data.num_users, data.num_items
+
+    def model(self) -> NeuMF:
+        """NeuMF at the data's sizes."""
+        return NeuMF(self._users, self._items, self._settings.factors, self._settings.layers)
+
+    def optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
+        """Adam over all rows of all tables, as the reference has it; the rate is constant."""
+        chosen = self._settings
+        betas = (chosen.beta_1, chosen.beta_2)
+        optimizer = Adam(model.parameters(), chosen.learning_rate, betas, chosen.epsilon, fused=True)
+        return optimizer, LambdaLR(optimizer, lambda step: 1.0)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Binary cross entropy summed over the samples."""
+        return model(*batch.content)
+
+    def predict(self, model: nn.Module, batches: Iterable[Batch]) -> tuple[int, int]:
+        """(hits, users) of this rank."""
+        assert isinstance(model, NeuMF)
+        found, users = [], 0
+        for batch in batches:
+            some, items, counted = batch.content
+            found.append(sampling.hits(model.scores(some, items), counted))
+            users += some.numel()
+        return int(torch.stack(found).sum()) if found else 0, users
+
+    def score(self, parts: Sequence[tuple[int, int]]) -> dict[str, float]:
+        """Hit rate at 10 over all users."""
+        return {"hit_rate": sum(hits for hits, _ in parts) / sum(users for _, users in parts)}
+
+    def facts(self) -> dict[str, Any]:
+        """Adam's hyperparameters and the model's sizes."""
+        chosen = self._settings
+        return {
+            "opt_name": "adam",
+            "opt_base_learning_rate": chosen.learning_rate,
+            "opt_adam_beta_1": chosen.beta_1,
+            "opt_adam_beta_2": chosen.beta_2,
+            "opt_adam_epsilon": chosen.epsilon,
+            "model_hp_mf_dim": chosen.factors,
+            "model_hp_mlp_layer_sizes": list(chosen.layers),
+        }
