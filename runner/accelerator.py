@@ -1,6 +1,6 @@
 """The only file that knows CUDA, ROCm, XPU, MPS and CPU apart."""
 
-import os
+import platform
 import re
 
 import torch
@@ -23,8 +23,6 @@ def detect() -> str:
 def card_name(device: torch.device) -> str:
     """What the driver calls the card, or the processor's architecture for the CPU."""
     if device.type == "cpu":
-        import platform
-
         return f"CPU ({platform.machine()})"
     if device.type == "mps":
         return "Apple GPU"
@@ -143,11 +141,6 @@ def explain(error: BaseException) -> RunError | None:
     if re.search(r"uncorrectable|unspecified launch failure|hardware|NVLink|fallen off", text, re.I) and _is_device_error(error):
         return HardwareError(f"The device reported a fault ({text.splitlines()[0]}): exclude this node and run again.")
     return None
-
-
-def cores_of_a_rank(ranks: int) -> int:
-    """CPU threads that each of `ranks` processes on this machine should use."""
-    return max(1, len(os.sched_getaffinity(0)) // ranks) if hasattr(os, "sched_getaffinity") else 1
 
 
 def _is_device_error(error: BaseException) -> bool:

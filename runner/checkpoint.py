@@ -59,7 +59,7 @@ class Checkpointer:
     _steps: int = 0
     _started: float = field(default_factory=now)
     _saved: float = field(default_factory=now)
-    over: bool = False
+    over: bool = False  # the target was reached: what follows is past it and is not resumed
 
     def __call__(self, event: Event) -> None:
         """Follows the run; raises `Stopped` or `TimeLimit` on all ranks at the same step."""
@@ -75,8 +75,8 @@ class Checkpointer:
                 if self.world.any(not self.over and now() - self._saved >= self.every_seconds):
                     self.save()
                 self._obey()
-            case RunStopped():
-                self.over = True
+            case RunStopped(status=status):
+                self.over = status == "success"
 
     def save(self) -> None:
         """Writes the state of all ranks as of now; called on every rank."""

@@ -1,6 +1,7 @@
 """The command `timetrial`."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -74,19 +75,39 @@ def _hydra(arguments: list[str]) -> int:
     """Hands the arguments of `timetrial run` to Hydra; returns the exit code of the run or of the whole sweep."""
     import hydra
 
-    from timetrial.runner import accelerator, config, job, sweep
+    from timetrial.runner import config, job, sweep
 
     config.register()
     asks = [argument for argument in arguments if argument in ("--help", "-h", "--hydra-help", "--version")]
     if not asks and not any(argument.split("=")[0] == "accelerator" for argument in arguments):
-        arguments = [*arguments, f"accelerator={accelerator.detect()}"]
+        # Beside the first override: Hydra's parser wants all of them together.
+        place = next((index for index, word in enumerate(arguments) if re.match(r"[~+\w].*=", word)), len(arguments))
+        arguments = [*arguments[:place], _detected_accelerator(arguments), *arguments[place:]]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise what it would otherwise print and swallow
     sys.argv = ["timetrial run", *arguments]
-    hydra.main(version_base="1.3", config_path="pkg://timetrial.conf", config_name="config")(job.run)()
+    try:
+        hydra.main(version_base="1.3", config_path="pkg://timetrial.conf", config_name="config")(job.run)()
+    except SystemExit as usage:  # argparse has said what is wrong with an option
+        return int(Exit.CONFIGURATION) if usage.code else 0
     end = (job.ended or sweep.finished or [Exit.TARGET_REACHED])[-1]
     if isinstance(end, Exception):
         raise end
     return int(end)
+
+
+def _detected_accelerator(arguments: list[str]) -> str:
+    """The override that names this machine's accelerator; who asks for several GPUs does not mean CPU processes."""
+    from timetrial.runner import accelerator
+
+    name = accelerator.detect()
+    several = next((argument for argument in arguments if re.fullmatch(r"gpus=(?!1$)[\d,]+", argument)), None)
+    if name == "cpu" and several:
+        raise _Refused(
+            Exit.DEVICE,
+            f"{several} was asked for but this machine has no GPU that PyTorch can use: "
+            "leave it out, or add accelerator=cpu to mean CPU processes.",
+        )
+    return f"accelerator={name}"
 
 
 def main() -> None:
@@ -95,7 +116,9 @@ def main() -> None:
 
     console = Console(stderr=True, soft_wrap=True)
     try:
-        app(standalone_mode=False)
+        app()
+    except SystemExit as end:  # Typer has said what is wrong with an argument, and calls that 2
+        sys.exit(int(Exit.CONFIGURATION) if end.code == 2 else end.code)
     except (RunError, HydraException, OmegaConfBaseException) as error:
         console.print(f"timetrial: {sentence(error)}", markup=False, highlight=False)
         sys.exit(int(getattr(error, "exit_code", Exit.CONFIGURATION)))

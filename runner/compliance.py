@@ -157,31 +157,34 @@ def _in_plain_words(message: str, target: Any) -> str:
 
 
 def _sequence_problems(lines: Sequence[Any]) -> list[str]:
-    """What the official checker lets pass: a block's lines in order and complete, and lines that only we demand."""
-    problems = [f"The line {key} is missing: {_MEANING.get(key, 'our logs state it')}." for key in _OURS if _first(lines, key) is None]
-    at, epoch = 0, 0
-
-    def missing(first: int, last: int) -> None:
-        problems.extend(f"The line {key} is missing after epoch {epoch} began." for key in _BLOCK[first:last] if key not in optional)
-
-    optional: tuple[str, ...] = ()
+    """What the official checker lets pass: lines that only we demand, and blocks whose lines are out of order."""
+    problems = [
+        f"The line {key} is missing: {_MEANING.get(key, 'our logs state it')}." for key in _OURS if _first(lines, key) is None
+    ]
+    expected, epoch = list(_BLOCK), 0
     for line in lines:
         if line.key == RESUMED:
-            at = 0
+            expected = list(_BLOCK)  # the interrupted block is begun again
         if line.key not in _BLOCK:
             continue
-        place, data = _BLOCK.index(line.key), line.value["metadata"]
-        if place < at:
-            missing(at, len(_BLOCK))
-            at = 0
+        if line.key not in expected:
+            problems += _missing(expected, epoch)
+            expected = list(_BLOCK)
         if line.key == "block_start":
-            optional = () if data.get("epoch_count") == 1 else ("epoch_start", "epoch_stop")
-            epoch = data.get("first_epoch_num", 0)
-        missing(at, place)
-        at = (place + 1) % len(_BLOCK)
-    if at:
-        missing(at, len(_BLOCK))
+            epoch = line.value["metadata"].get("first_epoch_num", 0)
+            if line.value["metadata"].get("epoch_count") != 1:
+                expected = [key for key in _BLOCK if key not in ("epoch_start", "epoch_stop")]
+        place = expected.index(line.key)
+        problems += _missing(expected[:place], epoch)
+        expected = expected[place + 1 :] or list(_BLOCK)
+    aborted = any(line.key == "run_stop" and line.value["metadata"].get("status") == "aborted" for line in lines)
+    if expected != list(_BLOCK) and not aborted:
+        problems += _missing(expected, epoch)
     return problems
+
+
+def _missing(keys: Sequence[str], epoch: int) -> list[str]:
+    return [f"The line {key} is missing in the block of epoch {epoch}: a block's lines come whole and in order." for key in keys]
 
 
 def _first(lines: Sequence[Any], key: str) -> Any:

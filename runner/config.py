@@ -1,7 +1,7 @@
 """The schema of conf/ and the checks that span groups."""
 
-import os
 import platform
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,9 +84,10 @@ class DataChoice:
 
 @dataclass
 class Accelerator:
-    """conf/accelerator: published facts of a card, for the report; null where unknown."""
+    """conf/accelerator: published facts of a card, for the report, null where unknown; host `threads` of a rank."""
 
     name: str = MISSING
+    threads: int | None = None
     vendor: str | None = None
     memory_gib: float | None = None
     bandwidth_gb_s: float | None = None
@@ -106,7 +107,7 @@ class LauncherChoice:
     """conf/launcher: `inline` trains in this process, `local` starts one process a rank."""
 
     name: str = MISSING
-    hang_timeout_seconds: float = 60.0
+    hang_timeout_seconds: float = 45.0
 
 
 @dataclass
@@ -165,9 +166,8 @@ class Config:
 
 
 def register() -> None:
-    """Makes the schema, the first entry of conf/config.yaml's defaults list, and our resolvers known to Hydra."""
+    """Makes the schema, the first entry of conf/config.yaml's defaults list, and our resolver known to Hydra."""
     OmegaConf.register_new_resolver("hostname", platform.node, replace=True)
-    OmegaConf.register_new_resolver("pid", os.getpid, replace=True)
     ConfigStore.instance().store(name="schema", node=Config)
 
 
@@ -232,13 +232,12 @@ def sentence(error: Exception) -> str:
     """Any refusal as one sentence; Hydra's and OmegaConf's with the key in front."""
     if isinstance(error, RunError):
         return str(error)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = re.sub(r"\b(object|reference)_type=\S+", "", str(error).split("Config search path")[0])
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("To append")]
     key = next((line.removeprefix("full_key:").strip() for line in lines if line.startswith("full_key:")), "")
-    text = " ".join(line for line in lines if ":" not in line.split(" ")[0] and not line.startswith("To append"))
-    text = (text or lines[0]).rstrip(".")
-    if isinstance(error, HydraException) and error.__cause__ is not None:
-        cause = sentence(error.__cause__) if isinstance(error.__cause__, Exception) else str(error.__cause__)
-        return f"{text} ({cause.rstrip('.')})."
+    text = " ".join(line for line in lines if not line.startswith("full_key:")).rstrip(".:")
+    if isinstance(error, HydraException) and isinstance(error.__cause__, Exception):
+        return f"{text} ({sentence(error.__cause__).rstrip('.')})."
     return f"{key}: {text}." if key and key not in text else f"{text}."
 
 

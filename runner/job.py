@@ -17,13 +17,14 @@ ended: list[Exit | Exception] = []
 def run(node: DictConfig) -> None:
     """Launches the run; in a sweep a refused run is noted and its siblings go on."""
     try:
-        code, refusal = launch(node, Console()), None
+        code, folder = launch(node, Console())
+        refusal, result = None, folder.status().get("result")
     except (RunError, OmegaConfBaseException) as error:
-        code, refusal = getattr(error, "exit_code", Exit.CONFIGURATION), error
+        code, refusal, result = getattr(error, "exit_code", Exit.CONFIGURATION), error, None
     if not sweep.active():
         ended.append(refusal or code)
         return
     words = sentence(refusal) if refusal else ""
     if words:
         Console(stderr=True, soft_wrap=True).print(f"timetrial: {words}", markup=False, highlight=False)
-    sweep.keep(code, words)
+    sweep.keep(code, words, result)

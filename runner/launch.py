@@ -34,20 +34,19 @@ _STATES = {
 _NEVER_BEGAN = (Exit.CONFIGURATION, Exit.DATA, Exit.DEVICE)
 
 
-def launch(node: DictConfig, console: Console) -> Exit:
-    """Runs the composed configuration once and returns its exit code; raises `RunError` for what never began."""
+def launch(node: DictConfig, console: Console) -> tuple[Exit, RunFolder]:
+    """Runs the composed configuration once; raises `RunError` for what never began."""
     settings = config.check(node)
     accelerator.require(settings.accelerator.name, settings.gpus)
     folder, begun = _open_folder(node, settings)
     if begun and folder.status().get("exit_code") in (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED):
         console.print(f"{folder.path} is finished already: nothing to do.", soft_wrap=True)
-        return Exit(folder.status()["exit_code"])
-    console.print(f"run folder {folder.path}", soft_wrap=True)
+        return Exit(folder.status()["exit_code"]), folder
     try:
         folder.update_status(state="running", pid=os.getpid(), host=platform.node(), error="", exit_code=None)
         write_atomically(folder.system, as_json(system.describe()))
         code = work(settings, folder, console) if settings.launcher.name == "inline" else _start_ranks(settings, folder)
-        return _close(settings, folder, console, code)
+        return _close(settings, folder, console, code), folder
     except BaseException:
         if not begun and not folder.log.exists():
             folder.discard()
@@ -91,7 +90,9 @@ def _start_ranks(settings: Config, folder: RunFolder) -> Exit:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # what it would say stands in status.json in plain words
     setup = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

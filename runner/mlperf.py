@@ -1,5 +1,6 @@
 """Events to MLPerf log lines, in the `:::MLLOG` dialect of v0.7 and later: the only writer of such lines."""
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from mlperf_logging.mllog import constants as keys
 from mlperf_logging.mllog.mllog import MLLogger
 
 from timetrial import __version__
+from timetrial.runner.errors import RunError
 from timetrial.runner.events import (
     BlockEnded,
     BlockStarted,
@@ -43,6 +45,7 @@ class MLPerfLog:
         self._block_started = 0.0
         self._first_epoch = 1
 
+    @property
     def size(self) -> int:
         """Bytes written so far: where a checkpoint taken now would cut the log."""
         return self._file.size
@@ -106,12 +109,16 @@ class _LogFile(logging.Handler):
         self._path = path
         try:
             self._stream = open(path, "ab", buffering=0)
-            self._stream.truncate(cut_to)
+            if path.is_file():
+                self._stream.truncate(cut_to)
         except OSError as error:
             raise cannot_write(path, error) from error
         self.size = cut_to
+        self._failure: RunError | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self._failure:  # mllog catches what its handlers raise, and then logs its own complaint: raise it again
+            raise self._failure
         # mllog reports a value that it cannot encode as a log message at ERROR level, in place of the line.
         assert record.levelno < logging.WARNING, record.getMessage()
         line = record.getMessage().encode() + b"\n"
@@ -120,8 +127,10 @@ class _LogFile(logging.Handler):
             if written != len(line):
                 raise OSError(28, "No space left on device")
         except OSError as error:
-            self._stream.truncate(self.size)
-            raise cannot_write(self._path, error) from error
+            with contextlib.suppress(OSError):
+                self._stream.truncate(self.size)
+            self._failure = cannot_write(self._path, error)
+            raise self._failure from error
         self.size += len(line)
 
     def close(self) -> None:

@@ -11,7 +11,6 @@ from timetrial.runner.events import (
     EvalEnded,
     EvalStarted,
     Event,
-    InitStarted,
     RunStarted,
     RunStopped,
     StepEnded,
@@ -26,7 +25,7 @@ class ProgressBar:
 
     def __init__(self, console: Console, plan: Plan, train_size: int) -> None:
         self._console, self._plan, self._train_size = console, plan, train_size
-        self._text = {"quality": "no evaluation yet", "rate": "", "phase": "building"}
+        self._text = {"quality": "no evaluation yet", "rate": "", "phase": ""}
         self._block_started, self._last_line, self._samples = 0.0, 0.0, 0
         self._bar = self._new_bar() if console.is_terminal else None
         self._task = self._bar.add_task("", total=None, **self._text) if self._bar else None
@@ -34,10 +33,9 @@ class ProgressBar:
     def __call__(self, event: Event) -> None:
         """Follows the run."""
         match event:
-            case InitStarted():
+            case RunStarted():
                 if self._bar:
                     self._bar.start()
-            case RunStarted():
                 self._last_line = event.time
                 self._draw(phase="training", total=self._plan.max_epochs * self._train_size)
             case BlockStarted(first_epoch=first, epochs=epochs):

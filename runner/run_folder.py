@@ -94,16 +94,18 @@ def create(runs: Path, parts: list[str], seed: int) -> RunFolder:
 
 
 def claim(path: Path, seed: int) -> RunFolder:
-    """Makes `path` this run's own; refuses a folder in which something lies already."""
+    """Makes `path` this run's own; refuses a folder in which something lies already. Of two at once, one gets it."""
+    refusal = ConfigurationError(
+        f"{path} already holds a run: leave run_dir out for a new folder, or add resume=true to continue that run."
+    )
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir() and not any(path.iterdir()):
-            path.rmdir()
-        path.mkdir()
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise refusal
+        with open(path / "status.json", "x") as file:
+            file.write("{}\n")
     except (FileExistsError, NotADirectoryError) as error:
-        raise ConfigurationError(
-            f"{path} already holds a run: leave run_dir out for a new folder, or add resume=true to continue that run."
-        ) from error
+        raise refusal from error
     except OSError as error:
         raise cannot_write(path, error) from error
     return RunFolder(path.resolve(), seed)

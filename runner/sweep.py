@@ -23,13 +23,13 @@ def active() -> bool:
     return bool(HydraConfig.get().mode == RunMode.MULTIRUN)
 
 
-def keep(code: Exit, sentence: str = "") -> None:
-    """Leaves a run's exit code in the sweep's folder, whichever process ran it."""
+def keep(code: Exit, sentence: str, result: dict[str, Any] | None) -> None:
+    """Leaves a run's exit code and numbers in the sweep's folder, whichever process ran it."""
     hydra = HydraConfig.get()
     number = int(hydra.job.num)
     folder = Path(hydra.sweep.dir)
     folder.mkdir(parents=True, exist_ok=True)
-    entry = {"job": number, "overrides": list(hydra.overrides.task), "exit_code": int(code), "error": sentence}
+    entry = {"job": number, "overrides": list(hydra.overrides.task), "exit_code": int(code), "error": sentence, "result": result}
     write_atomically(folder / f"job_{number:05d}.json", as_json(entry))
 
 
@@ -40,10 +40,13 @@ class SweepSummary(Callback):
         """Prints one line a run and settles the sweep's exit code: that of the first run that missed its target."""
         entries = [json.loads(file.read_text()) for file in sorted(Path(config.hydra.sweep.dir).glob("job_*.json"))]
         table = Table(title=f"sweep of {len(entries)} runs", title_justify="left", box=None, padding=(0, 2, 0, 0))
-        for name in ("run", "overrides", "ended", "error"):
+        for name in ("run", "overrides", "ended", "epochs", "seconds", "samples/s"):
             table.add_column(name)
         for entry in entries:
             ended = Exit(entry["exit_code"]).name.lower().replace("_", " ")
-            table.add_row(str(entry["job"]), " ".join(entry["overrides"]), ended, entry["error"])
-        Console().print(table)
+            result = entry["result"] or {}
+            seconds, rate = result.get("seconds"), result.get("samples_per_second")
+            numbers = [str(result.get("epochs", "")), f"{seconds:.2f}" if seconds else "", f"{rate:,.0f}" if rate else ""]
+            table.add_row(str(entry["job"]), " ".join(entry["overrides"]), ended, *numbers)
+        Console().print(table, soft_wrap=True)
         finished.append(next((Exit(entry["exit_code"]) for entry in entries if entry["exit_code"]), Exit.TARGET_REACHED))

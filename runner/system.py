@@ -22,7 +22,7 @@ def describe() -> dict[str, Any]:
         "system": platform.platform(),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "cpu": {"model": _cpu_model(), "logical_cores": os.cpu_count(), "usable_cores": accelerator.cores_of_a_rank(1)},
+        "cpu": {"model": _cpu_model(), "logical_cores": os.cpu_count(), "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()},
         "memory_bytes": _memory_bytes(),
         "cards": accelerator.cards(),
         "libraries": accelerator.versions(),

@@ -1,6 +1,7 @@
 """The PyTorch engine: ranks, precision, accumulation, clipping, compilation, evaluation, divergence."""
 
 import copy
+import inspect
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -140,12 +141,14 @@ class TorchEngine:
             return model
         ids = None if self.device.type == "cpu" else [self.device.index]
         # Buffers are averaged before evaluation, as the references do, so they are not broadcast at every step.
+        known = inspect.signature(DistributedDataParallel).parameters
+        no_broadcast = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # torch 2.14
         return DistributedDataParallel(
             model,
             device_ids=ids,
             process_group=self.world.gradients,
             gradient_as_bucket_view=True,
-            broadcast_buffers=False,
+            **{no_broadcast: False},
         )
 
     def _step(self, micro_batches: Sequence[Batch]) -> int:

@@ -3,6 +3,7 @@
 import os
 import sys
 import traceback
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -46,43 +47,48 @@ def work(settings: Config, folder: RunFolder, console: Console) -> Exit:
 
 
 def _run(settings: Config, folder: RunFolder, console: Console, stop: StopSignal) -> Exit:
+    """Initialises off the clock, then trains; the order is that of MLPerf's rules."""
     device = accelerator.device(settings.accelerator.name, int(os.environ.get("LOCAL_RANK", "0")))
-    if device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(accelerator.cores_of_a_rank(settings.gpus))
-    with distributed.join(device, settings.launcher.hang_timeout_seconds) as world:
-        saved = checkpoint.load(folder.checkpoint) if settings.resume and folder.checkpoint.exists() else None
-        plan = plan_of(settings)
-        log = None
+    if settings.accelerator.threads is not None:
+        torch.set_num_threads(settings.accelerator.threads)
+    saved = checkpoint.load(folder.checkpoint) if folder.checkpoint.exists() else None
+    plan = plan_of(settings)
+    with ExitStack() as closing:
+        world = closing.enter_context(distributed.join(device, settings.launcher.hang_timeout_seconds))
         observers: list[Observer] = []
         if world.rank == 0:
             log = MLPerfLog(folder.log, _header(settings), plan.target, saved)
-            observers.append(log)
+            closing.callback(log.close)
             log(InitStarted())
+            observers = [log, Summary(folder, plan, saved)]
         accelerator.start_memory_watch(device)
         engine = build_engine(settings, world, device)
         if settings.engine.warm_up:
             engine.warm_up()
         if saved:
             engine.restore(saved["engine"])
-        done = saved["done"] if saved else 0
         if world.rank == 0:
-            observers += [Summary(folder, plan, saved), ProgressBar(console, plan, engine.data.train_size)]
-        size = log.size if log else lambda: 0
+            console.print(f"run folder {folder.path}", soft_wrap=True)
+            bar = ProgressBar(console, plan, engine.data.train_size)
+            closing.callback(bar.close)
+            observers.append(bar)
         keeper = Checkpointer(
-            folder.checkpoint, engine, world, stop, size, settings.checkpoint.every_seconds, settings.time_limit_seconds, done
+            path=folder.checkpoint,
+            engine=engine,
+            world=world,
+            stop=stop,
+            log_size=lambda: log.size,
+            every_seconds=settings.checkpoint.every_seconds,
+            time_limit_seconds=settings.time_limit_seconds,
+            done=saved["done"] if saved else 0,
         )
         engine.finish()
         try:
-            reached = train_to_target(engine, plan, [*observers, keeper], done=done)
-            code = Exit.TARGET_REACHED if reached else Exit.TARGET_NOT_REACHED
-            sentence = ""
+            reached = train_to_target(engine, plan, [*observers, keeper], done=keeper.done)
+            code, sentence = (Exit.TARGET_REACHED if reached else Exit.TARGET_NOT_REACHED), ""
         except (Stopped, TimeLimit) as end:
-            reached = keeper.over
-            code, sentence = (Exit.TARGET_REACHED, "") if reached else (end.exit_code, str(end))
-        finally:
-            for observer in observers:
-                if isinstance(observer, ProgressBar | MLPerfLog):
-                    observer.close()
+            # Past its target, a run that is stopped has its result already.
+            code, sentence = (Exit.TARGET_REACHED, "") if keeper.over else (end.exit_code, str(end))
         if world.rank == 0:
             peak = accelerator.peak_memory_bytes(device)
             folder.update_status(exit_code=int(code), error=sentence, peak_memory_bytes=peak)

@@ -25,7 +25,7 @@ class Tastes:
     ratings: int
     tastes: int
     focus: float = 0.1
-    skew: float = 0.6
+    skew: float = 1.0
     min_ratings: int = 20
     seed: int = 1
 
@@ -83,6 +83,6 @@ def _activity(tastes: Tastes, generator: np.random.Generator) -> NDArray[np.int6
 def _appeal(tastes: Tastes, generator: np.random.Generator) -> NDArray[np.float64]:
     """[tastes, items]: cumulative appeal of each taste, offset by the taste's number."""
     weights = np.arange(1, tastes.items + 1, dtype=np.float64) ** -tastes.skew
-    appeal = np.stack([generator.permutation(weights) ** 4 for _ in range(tastes.tastes)])
+    appeal = np.stack([generator.permutation(weights) for _ in range(tastes.tastes)])
     appeal = appeal / appeal.sum(1, keepdims=True)
     return np.minimum(appeal.cumsum(1), 1.0) + np.arange(tastes.tastes)[:, None]

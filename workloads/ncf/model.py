@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from timetrial.workloads.ncf.kernels import segment_sum
+from timetrial.workloads.ncf import kernels
 
 _SCORED = 1 << 20  # samples scored in one go without the kernels
 
@@ -43,26 +43,27 @@ class NeuMF(nn.Module):
         users int32 [B] ascending, items int32 [B], labels float32 [B]; by_item int32 [B] sorts the samples by item;
         user_starts int32 [U+1] and item_starts int32 [I+1] are the runs in either order.
         """
-        by_user = (users, None, user_starts)
-        by_item = (items, by_item, item_starts)
-        gmf = _Lookup.apply(self.gmf_user.weight, *by_user) * _Lookup.apply(self.gmf_item.weight, *by_item)
-        # The first layer is linear in the concatenated embeddings: where the tables are smaller than the batch,
-        # their rows are projected once, rather than every sample's copy of them.
+        batch = (users, items, labels, by_item, user_starts, item_starts)
+        if dtype := self._half(users):
+            return _fused(dtype, self._projects(users), batch, self._weights())
+        runs_by_user, runs_by_item = (users, None, user_starts), (items, by_item, item_starts)
+        gmf = _Lookup.apply(self.gmf_user.weight, *runs_by_user) * _Lookup.apply(self.gmf_item.weight, *runs_by_item)
         user_weight, item_weight = self.hidden[0].weight.chunk(2, 1)
         first = [
-            (self.mlp_user.weight, user_weight, self.hidden[0].bias, by_user),
-            (self.mlp_item.weight, item_weight, None, by_item),
+            (self.mlp_user.weight, user_weight, self.hidden[0].bias, runs_by_user),
+            (self.mlp_item.weight, item_weight, None, runs_by_item),
         ]
-        if self.gmf_user.num_embeddings + self.gmf_item.num_embeddings <= 2 * users.numel():
+        if self._projects(users):
             parts = [_Lookup.apply(F.linear(table, weight, bias), *runs) for table, weight, bias, runs in first]
         else:
             parts = [F.linear(_Lookup.apply(table, *runs), weight, bias) for table, weight, bias, runs in first]
-        logits = self._logits(gmf, parts[0] + parts[1])
-        return F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+        return F.binary_cross_entropy_with_logits(self._logits(gmf, parts[0] + parts[1]), labels, reduction="sum")
 
     @torch.no_grad()
     def scores(self, users: Tensor, items: Tensor) -> Tensor:
         """fp32 logits [n, k] of the items int32 [n, k] for the users int32 [n]."""
+        if dtype := self._half(users):
+            return _fused_scores(dtype, users, items, self._weights())
         user_weight, item_weight = self.hidden[0].weight.chunk(2, 1)
         all_items = F.linear(self.mlp_item.weight, item_weight)
         rows = max(1, _SCORED // max(1, items.shape[1]))
@@ -72,6 +73,25 @@ class NeuMF(nn.Module):
             first = F.linear(self.mlp_user(some_users), user_weight, self.hidden[0].bias)[:, None]
             parts.append(self._logits(gmf, first + all_items[some_items]))
         return torch.cat(parts)
+
+    def _projects(self, users: Tensor) -> bool:
+        """Whether to project the tables once rather than every sample's copy of their rows, the first layer being
+        linear in the concatenated embeddings: where the tables have fewer rows than the batch looks up.
+        """
+        return self.gmf_user.num_embeddings + self.gmf_item.num_embeddings <= 2 * users.numel()
+
+    def _half(self, tensor: Tensor) -> torch.dtype | None:
+        """The half type of the fused kernels, where they can run: under autocast, for layers that fit on chip."""
+        device = tensor.device.type
+        if not kernels.available(tensor) or not torch.is_autocast_enabled(device):
+            return None
+        widths = tuple(layer.out_features for layer in self.hidden)
+        fit = kernels.fits(tensor.device, self.mlp_user.embedding_dim, self.gmf_user.embedding_dim, widths)
+        return torch.get_autocast_dtype(device) if fit else None
+
+    def _weights(self) -> tuple[Tensor, ...]:
+        tables = (self.gmf_user.weight, self.gmf_item.weight, self.mlp_user.weight, self.mlp_item.weight)
+        return *tables, *(value for layer in (*self.hidden, self.output) for value in (layer.weight, layer.bias))
 
     def _logits(self, gmf: Tensor, first: Tensor) -> Tensor:
         """Logits [...], fp32 under autocast too, from the GMF product [..., F] and the first layer's sums [..., H]."""
@@ -95,4 +115,72 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         order, starts = ctx.saved_tensors
-        return segment_sum(grad.contiguous(), order, starts).to(grad.dtype), None, None, None
+        return kernels.segment_sum(grad.contiguous(), order, starts).to(grad.dtype), None, None, None
+
+
+@torch.compiler.disable
+def _fused(dtype: torch.dtype, projects: bool, batch: tuple[Tensor, ...], parameters: tuple[Tensor, ...]) -> Tensor:
+    return _FusedLoss.apply(dtype, projects, *batch, *parameters)
+
+
+@torch.compiler.disable
+def _fused_scores(dtype: torch.dtype, users: Tensor, items: Tensor, parameters: tuple[Tensor, ...]) -> Tensor:
+    gmf_user, gmf_item, mlp_user, mlp_item, weight, bias, *layers = parameters
+    half = mlp_user.shape[1]
+    first = (
+        kernels.project(mlp_user[users], weight[:, :half], bias, dtype),
+        kernels.project(mlp_item, weight[:, half:], None, dtype),
+    )
+    return kernels.logits(first, (gmf_user[users], gmf_item), items.contiguous(), tuple(layers))
+
+
+class _FusedLoss(torch.autograd.Function):
+    """The loss by the fused kernels. The forward pass already computes the gradients of the activations, for a loss
+    that is not scaled, so that fp16 can hold them; the backward pass scales where it sums them up in fp32.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, projects: bool, *tensors: Tensor) -> Tensor:
+        batch, parameters = tensors[:6], tensors[6:]
+        users, items, labels = batch[:3]
+        gmf_user, gmf_item, mlp_user, mlp_item, weight, bias, *layers = parameters
+        half = mlp_user.shape[1]
+        rows = None
+        if projects:
+            first = (
+                kernels.project(mlp_user, weight[:, :half], bias, dtype),
+                kernels.project(mlp_item, weight[:, half:], None, dtype),
+            )
+        else:
+            rows = torch.cat([mlp_user[users], mlp_item[items]], 1).to(dtype)
+            first = F.linear(rows, weight.to(dtype), bias.to(dtype)), None
+        dfirst, dlogit, sums = kernels.tower(first, (gmf_user, gmf_item), (users, items, labels), tuple(layers))
+        ctx.save_for_backward(*batch, *parameters, rows, dfirst, dlogit, sums)
+        return sums[-1].clone()
+
+    @staticmethod
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        users, items, _, by_item, user_starts, item_starts, *saved = ctx.saved_tensors
+        *parameters, rows, dfirst, dlogit, sums = saved
+        gmf_user, gmf_item, mlp_user, mlp_item, weight, bias, *layers = parameters
+        by_user = (None, user_starts), (dlogit, gmf_user, gmf_item, items, layers[-2])
+        by_item = (by_item, item_starts), (dlogit, gmf_item, gmf_user, users, layers[-2])
+        half = mlp_user.shape[1]
+        if rows is None:
+            duser, ditem = (dfirst.new_empty(table.shape[0], dfirst.shape[1]) for table in (mlp_user, mlp_item))
+            dgmf_user, dgmf = kernels.row_gradients(dfirst, *by_user, scale, duser, scaled=False)
+            dgmf_item, _ = kernels.row_gradients(dfirst, *by_item, scale, ditem, scaled=False)
+            parts = scale.new_empty(kernels.programs_of(scale), *weight.shape)
+            dmlp_user = kernels.project_backward(duser, mlp_user, weight[:, :half], scale, parts)
+            dmlp_item = kernels.project_backward(ditem, mlp_item, weight[:, half:], scale, parts[..., half:])
+            dweight, dbias = parts.sum(0) * scale, ditem.sum(0, dtype=torch.float32) * scale
+        else:
+            drows = dfirst @ weight.to(dfirst.dtype)
+            dmlp_user, dmlp_item = torch.empty_like(mlp_user), torch.empty_like(mlp_item)
+            dgmf_user, dgmf = kernels.row_gradients(drows, *by_user, scale, dmlp_user, scaled=True)
+            dgmf_item, _ = kernels.row_gradients(drows[:, half:], *by_item, scale, dmlp_item, scaled=True)
+            dweight, dbias = (dfirst.T @ rows).float() * scale, dfirst.sum(0, dtype=torch.float32) * scale
+        dlayers = (sums[:-1] * scale).split([layer.numel() for layer in layers])
+        dlayers = [grad.view_as(layer) for grad, layer in zip(dlayers, layers, strict=True)]
+        dlayers[-2][0, : dgmf.numel()] = dgmf
+        return None, None, *[None] * 6, dgmf_user, dgmf_item, dmlp_user, dmlp_item, dweight, dbias, *dlayers

@@ -1,0 +1,50 @@
+"""Fixtures of all tests, and the guard against the `datasets` trap: the checkout is never on the import path."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# `python -m pytest` puts the working folder on the path, where `import datasets` would find ours and not Hugging Face's.
+sys.path[:] = [entry for entry in sys.path if Path(entry or os.getcwd()).resolve() != ROOT]
+
+
+@pytest.fixture
+def root() -> Path:
+    """The root of the checkout."""
+    return ROOT
+
+
+@pytest.fixture
+def compose():
+    """Composes a configuration as `timetrial run` does: compose("workload=ncf", ...) -> DictConfig."""
+    from hydra import compose, initialize_config_module
+
+    from timetrial.runner import config
+
+    config.register()
+
+    def composed(*overrides):
+        with initialize_config_module("timetrial.conf", version_base="1.3"):
+            return compose("config", overrides=["accelerator=cpu", *overrides])
+
+    return composed
+
+
+@pytest.fixture
+def launch(compose, tmp_path):
+    """Runs a composed configuration in this process on tiny data: launch(*overrides) -> (exit code, run folder)."""
+    from rich.console import Console
+
+    from timetrial.runner.launch import launch
+
+    places = [f"runs={tmp_path}/runs", f"data_dir={tmp_path}/data", "launcher=inline"]
+    tiny = ["recipe.data.generate={users: 200, items: 300, ratings: 6000, tastes: 4}", "recipe.data.eval_negatives=99"]
+    tiny += ["recipe.global_batch_size=2048", "recipe.max_epochs=2", "recipe.target.v05.hit_rate=0.2"]
+
+    def run(*overrides):
+        return launch(compose(*places, *tiny, *overrides), Console(quiet=True))
+
+    return run

@@ -1,0 +1,69 @@
+"""Every legal combination composes; every illegal one says why in one sentence."""
+
+import pytest
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+from timetrial.runner import config
+from timetrial.runner.errors import ConfigurationError, Exit
+
+
+def recipes(root):
+    return sorted(str(path.relative_to(root / "conf" / "recipe"))[:-5] for path in (root / "conf/recipe").rglob("*.yaml"))
+
+
+def test_every_recipe_composes_with_every_precision_and_card(compose, root):
+    cards = [path.stem for path in (root / "conf/accelerator").glob("*.yaml")]
+    for recipe in recipes(root):
+        for precision in ("fp32", "tf32", "bf16", "fp16"):
+            config.check(compose(f"recipe={recipe}", f"workload={recipe.split('/')[0]}", f"precision={precision}"))
+        for card in cards:
+            config.check(compose(f"recipe={recipe}", f"accelerator={card}"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["round=v07"], "NCF was not part of MLPerf round v07: use round=v05"),
+        (["gpus=two"], "gpus"),
+        (["recipe.training.learning_rate=fast"], "recipe.training: learning_rate.*'fast'"),
+        (["+recipe.training.momentum=0.9"], "recipe.training.*momentum"),
+        (["+recipe.data.colour=red"], "recipe.data.*colour"),
+        (["nonsense=1"], "nonsense"),
+        (["workload=resnet"], "resnet"),
+        (["recipe.max_epochs=0"], "recipe.max_epochs must be 1 or more, not 0"),
+        (["tuning.batch_size=0"], "tuning.batch_size must be 1 or more"),
+        (["gpus=0"], "gpus must be 1 or more"),
+        (["launcher=inline", "gpus=2"], "use launcher=local"),
+        (["resume=true"], "add run_dir=FOLDER"),
+        (["epochs_past_target=-1"], "0 or more"),
+        (["data.loader=dali"], "no loader data=dali: choose data=torch"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_one_sentence(compose, overrides, words):
+    with pytest.raises((ConfigurationError, HydraException, OmegaConfBaseException)) as caught:
+        config.check(compose(*overrides))
+    sentence = config.sentence(caught.value)
+    assert "\n" not in sentence
+    assert sentence.endswith(".")
+    import re
+
+    assert re.search(words, sentence), sentence
+    assert getattr(caught.value, "exit_code", Exit.CONFIGURATION) == Exit.CONFIGURATION
+
+
+@pytest.mark.parametrize(
+    ("batch", "gpus", "micro", "expected"), [(1024, 1, None, 1), (1024, 4, 64, 4), (1000, 3, 100, 4), (64, 1, 128, 1)]
+)
+def test_accumulation_follows_from_the_global_batch(compose, batch, gpus, micro, expected):
+    node = compose(f"recipe.global_batch_size={batch}", f"gpus={gpus}", f"tuning.batch_size={micro or 'null'}")
+    assert config.accumulation(config.check(node)) == expected
+
+
+def test_a_saved_configuration_loads_as_it_was(compose, tmp_path):
+    node = compose("seed=5", "recipe.max_epochs=3")
+    (tmp_path / "config.yaml").write_text(config.as_yaml(node))
+    assert config.load(tmp_path / "config.yaml") == config.check(node)
+
+
+def test_differences_name_the_keys(compose):
+    assert config.differences(compose(), compose("seed=2", "runs=elsewhere")) == ["seed"]

@@ -1,0 +1,268 @@
+"""Whole runs on tiny data: what lands in the folder, ranks, stops, resumes, and every way to fail."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from timetrial.runner import checkpoint, compliance
+from timetrial.runner.errors import ConfigurationError, DataError, DeviceError, Exit, RunError
+
+TINY = [
+    "accelerator=cpu",
+    "recipe.data.generate={users: 200, items: 300, ratings: 6000, tastes: 4}",
+    "recipe.data.eval_negatives=99",
+    "recipe.global_batch_size=512",
+]
+
+
+def command(tmp_path, *overrides, endless=False):
+    goal = ["recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=2000"] if endless else []
+    places = [f"data_dir={tmp_path}/data", f"runs={tmp_path}/runs"]
+    return [sys.executable, "-P", "-m", "timetrial", "run", *TINY, *places, *goal, *overrides]
+
+
+def finish(tmp_path, *overrides):
+    return subprocess.run(command(tmp_path, *overrides), capture_output=True, text=True, timeout=300, cwd=tmp_path)
+
+
+def begin(tmp_path, run_dir, *overrides):
+    """Starts an endless run and waits until it has evaluated once."""
+    process = subprocess.Popen(
+        command(tmp_path, f"run_dir={run_dir}", *overrides, endless=True),
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    until = time.monotonic() + 120
+    while not (run_dir / "quality.csv").exists():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return process
+
+
+def qualities(folder):
+    rows = csv.DictReader((folder / "quality.csv").read_text().splitlines())
+    return [(row["epoch"], row["loss"], row["hit_rate"]) for row in rows]
+
+
+def ranks_of(process):
+    """Process ids of a run's workers, by rank."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        try:
+            words = Path(f"/proc/{entry}/cmdline").read_text().split("\0") if entry.isdigit() else []
+            if "timetrial.runner.worker" in words and str(process) in words[-2]:
+                environment = Path(f"/proc/{entry}/environ").read_text().split("\0")
+                found[int(next(word for word in environment if word.startswith("RANK="))[5:])] = int(entry)
+        except OSError:
+            continue
+    return found
+
+
+def test_a_run_folder_holds_the_whole_story(launch):
+    code, folder = launch("recipe.max_epochs=12")
+    assert code == Exit.TARGET_REACHED
+    names = {path.name for path in folder.path.iterdir()}
+    assert names == {"config.yaml", "status.json", "system.json", "quality.csv", "result_1.txt"}
+    assert folder.path.parts[-6:-1] == ("ncf", "embedded", "1xcpu", "fp32", "seed_1")
+    status = folder.status()
+    assert (status["state"], status["class"], status["exit_code"]) == ("target reached", "clean", 0)
+    assert status["verdict"] == {"compliant": True, "rules": "0.7.0 keys, own target", "problems": []}
+    result = status["result"]
+    assert result["reached"]
+    assert not result["censored"]
+    assert result["epochs_to_converge"] == len(status["blocks"]) == result["epochs"]
+    assert 0 < result["train_seconds"] + result["eval_seconds"] <= result["seconds"]
+    system = json.loads(folder.system.read_text())
+    assert torch.__version__.startswith(system["packages"]["torch"])
+    lines = [json.loads(line.split(" ", 1)[1]) for line in folder.log.read_text().splitlines()]
+    times = {line["key"]: line["time_ms"] for line in lines if line["key"] in ("run_start", "run_stop")}
+    assert (times["run_stop"] - times["run_start"]) / 1000 == pytest.approx(result["seconds"], abs=0.002)
+
+
+def test_a_missed_target_is_a_censored_result(launch):
+    code, folder = launch("recipe.target.v05.hit_rate=0.99")
+    assert code == Exit.TARGET_NOT_REACHED
+    result = folder.status()["result"]
+    assert result["censored"]
+    assert result["epochs_to_converge"] is None
+    assert result["epochs"] == 2
+    assert not folder.status()["verdict"]["compliant"]
+
+
+def test_epochs_past_the_target_do_not_count_as_time(launch):
+    code, folder = launch("recipe.max_epochs=12", "epochs_past_target=2")
+    assert code == Exit.TARGET_REACHED
+    status = folder.status()
+    assert len(status["blocks"]) == status["result"]["epochs"] + 2
+    assert compliance.check(folder.log).compliant
+
+
+def test_same_seed_same_numbers_another_seed_others(launch):
+    one, two, three = (qualities(launch(*extra)[1].path) for extra in ((), (), ("seed=2",)))
+    assert one == two != three
+
+
+def test_each_seed_can_be_set_apart(launch):
+    base = qualities(launch()[1].path)
+    for stream in ("initialisation", "order", "sampling"):
+        assert qualities(launch(f"seeds.{stream}=5")[1].path) != base, stream
+
+
+def test_uneven_accumulation_keeps_the_numbers(launch):
+    whole, parts = (qualities(launch(*extra)[1].path) for extra in ((), ("tuning.batch_size=700",)))
+    assert [row[2] for row in whole] == [row[2] for row in parts]
+    assert [float(row[1]) for row in whole] == pytest.approx([float(row[1]) for row in parts], rel=1e-5)
+
+
+def test_warm_up_does_not_move_the_numbers(launch):
+    assert qualities(launch()[1].path) == qualities(launch("engine.warm_up=false")[1].path)
+
+
+def test_the_time_limit_has_its_code(launch):
+    code, folder = launch("recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=100000", "time_limit_seconds=1")
+    assert code == Exit.TIME_LIMIT
+    assert "raise time_limit_seconds" in folder.status()["error"]
+    assert folder.status()["result"]["censored"]
+
+
+def test_divergence_has_its_code(launch):
+    code, folder = launch("recipe.training.learning_rate=1e30")
+    assert code == Exit.DIVERGED
+    assert "lower the learning rate" in folder.status()["error"]
+    assert folder.status()["log_status"] == "aborted"
+
+
+def test_out_of_memory_has_its_code_and_remedy(launch, monkeypatch):
+    from timetrial.workloads.ncf.workload import NCF
+
+    # A real refusal of the allocator: no machine has room for this.
+    monkeypatch.setattr(NCF, "loss", lambda *_: torch.empty(2**60))
+    code, folder = launch()
+    assert code == Exit.OUT_OF_MEMORY
+    assert "tuning.batch_size" in folder.status()["error"]
+
+
+def test_a_defect_is_kept_with_its_place(launch, monkeypatch):
+    from timetrial.workloads.ncf.workload import NCF
+
+    monkeypatch.setattr(NCF, "score", lambda *_: {}["nothing"])
+    code, folder = launch("engine.warm_up=false")
+    assert code == Exit.OTHER
+    assert "KeyError at test_launch.py" in folder.status()["error"]
+    assert folder.log.exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kind", "words"),
+    [
+        (["recipe.data.generate=null", "recipe.data.path=absent.csv"], DataError, "absent.csv is missing"),
+        (["accelerator=h200"], DeviceError, "use accelerator=cpu"),
+        (["precision=tf32"], DeviceError, "no TF32 units"),
+        (["round=v07"], ConfigurationError, "not part of MLPerf round v07"),
+    ],
+)
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="speaks of a machine without accelerator")
+def test_what_never_began_leaves_nothing(launch, tmp_path, overrides, kind, words):
+    with pytest.raises(RunError, match=words) as caught:
+        launch(*overrides)
+    assert isinstance(caught.value, kind)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_full_disk_at_the_start_leaves_nothing(launch, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(RunError, match="No space left on device.*free space"):
+        launch()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_two_runs_into_one_folder_are_refused(launch, tmp_path):
+    launch(f"run_dir={tmp_path}/one")
+    before = (tmp_path / "one" / "status.json").read_bytes()
+    with pytest.raises(ConfigurationError, match="already holds a run"):
+        launch(f"run_dir={tmp_path}/one")
+    assert (tmp_path / "one" / "status.json").read_bytes() == before
+
+
+def test_a_finished_run_is_not_run_again(launch, tmp_path):
+    first, folder = launch(f"run_dir={tmp_path}/one", "resume=true")
+    log = folder.log.read_bytes()
+    assert launch(f"run_dir={tmp_path}/one", "resume=true")[0] == first
+    assert folder.log.read_bytes() == log
+
+
+def test_resuming_with_another_configuration_is_refused(launch, tmp_path):
+    launch(f"run_dir={tmp_path}/one")
+    with pytest.raises(ConfigurationError, match=r"another configuration \(precision.name\)"):
+        launch(f"run_dir={tmp_path}/one", "resume=true", "precision=bf16")
+
+
+def test_two_ranks_equal_one_in_quality_and_weights(tmp_path):
+    overrides = ["recipe.max_epochs=2", "recipe.target.v05.hit_rate=0.9", "checkpoint.every_seconds=0"]
+    for gpus in (1, 2):
+        done = finish(tmp_path, f"gpus={gpus}", f"run_dir={tmp_path}/{gpus}", *overrides)
+        assert done.returncode == Exit.TARGET_NOT_REACHED, done.stdout + done.stderr
+    one, two = (qualities(tmp_path / gpus) for gpus in ("1", "2"))
+    assert [row[2] for row in one] == [row[2] for row in two]
+    assert [float(row[1]) for row in one] == pytest.approx([float(row[1]) for row in two], rel=1e-5)
+    weights = [checkpoint.load(tmp_path / gpus / "checkpoint" / "checkpoint.pt")["engine"]["model"] for gpus in ("1", "2")]
+    for name in weights[0]:
+        torch.testing.assert_close(weights[0][name], weights[1][name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("number", "gpus"), [(signal.SIGTERM, 1), (signal.SIGUSR1, 2), (signal.SIGINT, 1)])
+def test_a_stop_signal_saves_and_a_resume_equals_the_uninterrupted_run(tmp_path, number, gpus):
+    folder = tmp_path / "run"
+    process = begin(tmp_path, folder, f"gpus={gpus}")
+    process.send_signal(number)
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == Exit.STOPPED, output
+    assert f"run_dir={folder} resume=true" in output
+    status = json.loads((folder / "status.json").read_text())
+    assert (status["state"], status["exit_code"], status["log_status"]) == ("stopped", 12, "aborted")
+    # The checkpoint's epoch is done twice as often as needed; the end is what an uninterrupted run reaches.
+    epochs = checkpoint.load(folder / "checkpoint" / "checkpoint.pt")["done"] + 2
+    goal = ["recipe.target.v05.hit_rate=0.999", f"gpus={gpus}"]
+    for file in ("config.yaml",):
+        (folder / file).write_text((folder / file).read_text().replace("max_epochs: 2000", f"max_epochs: {epochs}"))
+    resumed = finish(tmp_path, f"run_dir={folder}", "resume=true", f"recipe.max_epochs={epochs}", *goal)
+    assert resumed.returncode == Exit.TARGET_NOT_REACHED, resumed.stdout + resumed.stderr
+    whole = finish(tmp_path, f"run_dir={tmp_path}/whole", f"recipe.max_epochs={epochs}", *goal)
+    assert whole.returncode == Exit.TARGET_NOT_REACHED, whole.stdout + whole.stderr
+    # Of the epoch that the signal cut in two, only the loss differs: it is the mean over the steps after the resume.
+    cut, uncut = qualities(folder), qualities(tmp_path / "whole")
+    assert [(row[0], row[2]) for row in cut] == [(row[0], row[2]) for row in uncut]
+    assert sum(one != other for one, other in zip(cut, uncut, strict=True)) <= 1
+    assert cut[-1] == uncut[-1]
+    status = json.loads((folder / "status.json").read_text())
+    assert (status["class"], status["restarts"]) == ("resumed", 1)
+    assert status["result"]["lost_seconds"] > 0
+    assert status["result"]["active_seconds"] < status["result"]["seconds"]
+    problems = status["verdict"]["problems"]
+    assert len(problems) == 1, problems
+    assert "reaches the target" in problems[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_rank_ends_the_others_within_a_minute(tmp_path, number):
+    process = begin(tmp_path, tmp_path / "run", "gpus=2", "launcher.hang_timeout_seconds=5")
+    ranks = ranks_of(tmp_path / "run")
+    os.kill(ranks[1], number)
+    since = time.monotonic()
+    output = process.communicate(timeout=90)[0]
+    assert process.returncode == Exit.LOST_RANK, output
+    assert time.monotonic() - since < 60
+    assert "rank" in output.lower()
+    assert not ranks_of(tmp_path / "run")
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status["state"] == "lost rank"

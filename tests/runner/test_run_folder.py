@@ -1,0 +1,57 @@
+"""Run folders: unique, whole, and gone when nothing came of them."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from timetrial.runner import run_folder
+from timetrial.runner.errors import ConfigurationError, RunError
+
+
+def test_hundreds_in_one_second_never_collide(tmp_path):
+    with ThreadPoolExecutor(32) as pool:
+        folders = list(pool.map(lambda _: run_folder.create(tmp_path, ["a", "b"], 1).path, range(300)))
+    assert len(set(folders)) == 300
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    run_folder.claim(tmp_path / "run", 1).update_status(state="running")
+    with pytest.raises(ConfigurationError, match="already holds a run"):
+        run_folder.claim(tmp_path / "run", 1)
+
+
+def test_of_two_at_once_one_gets_an_empty_folder(tmp_path):
+    (tmp_path / "run").mkdir()
+
+    def claim(_):
+        try:
+            return run_folder.claim(tmp_path / "run", 1).update_status(a=1)
+        except ConfigurationError:
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(bool(got) for got in pool.map(claim, range(8))) >= 1
+
+
+def test_writing_is_whole_or_not_at_all(tmp_path, monkeypatch):
+    run_folder.write_atomically(tmp_path / "file", "old")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(RunError, match="free space"):
+        run_folder.write_atomically(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_discarding_removes_what_became_empty(tmp_path):
+    (tmp_path / "keep").touch()
+    folder = run_folder.create(tmp_path / "runs", ["a"], 1)
+    folder.update_status(state="running")
+    folder.discard()
+    assert [path.name for path in tmp_path.iterdir()] == ["keep"]
+
+
+def test_slugs():
+    assert run_folder.slug("NVIDIA A100-SXM4 80GB!") == "nvidia-a100-sxm4-80gb"
