@@ -1,11 +1,16 @@
 """MovieLens ratings from their real files (`ratings.csv`, `ratings.dat`), split leave-one-out."""
 
+import bz2
+import contextlib
+import gzip
 import hashlib
+import lzma
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,15 +18,15 @@ from numpy.typing import NDArray
 
 from timetrial.runner.errors import DataError
 
-_NAMES = ("user", "item", "rating", "time")
-_TYPES = {"user": np.int64, "item": np.int64, "time": np.int64}
+_HEADER = ["userId", "movieId", "rating", "timestamp"]
+_OPENERS: dict[str, Callable[..., Any]] = {".bz2": bz2.open, ".gz": gzip.open, ".xz": lzma.open}
 
 
 @dataclass
 class Split:
     """Implicit feedback split leave-one-out; users and items are renumbered from 0 in order of first appearance.
 
-    `users`, `items`: int32 [P], the training positives in order of user. `held_out`: int32 [U], each user's latest item.
+    `users`, `items`: int32 [P], training positives in order of user; `held_out`: int32 [U], each user's latest item.
     """
 
     users: NDArray[np.int32]
@@ -34,20 +39,25 @@ class Split:
 def read_ratings(path: Path) -> pd.DataFrame:
     """Columns user, item, time (int64) in file order; raises `DataError` naming the first line that is no rating."""
     if not path.is_file():
-        raise DataError(f"{path} is missing: put MovieLens' ratings file there, or name yours with recipe.data.path=FILE.")
+        raise DataError(
+            f"{path} is missing: put MovieLens' ratings file there, or name yours with recipe.data.path=FILE."
+        )
     separated_by_colons = ".dat" in path.suffixes
+    # "::" would need pandas' slow parser; split at ":" every second field is empty.
     try:
         if separated_by_colons:
-            # "::" would need pandas' slow parser; read with ":" every second field is empty.
-            columns, options = [0, 2, 4, 6], {"sep": ":", "header": None}
+            types: dict[Any, Any] = dict.fromkeys((0, 2, 6), np.int64)
+            frame = pd.read_csv(path, sep=":", header=None, usecols=[0, 2, 4, 6], dtype=types)
         else:
-            columns, options = [0, 1, 2, 3], {"sep": ",", "header": None, "skiprows": 1}
-        frame = pd.read_csv(path, usecols=columns, names=None, dtype=dict.fromkeys((columns[0], columns[1], columns[3]), np.int64), **options)
+            types = dict.fromkeys((*_HEADER[:2], _HEADER[3]), np.int64)
+            frame = pd.read_csv(path, header=0, dtype=types)
     except pd.errors.EmptyDataError as error:
         raise DataError(f"{path} holds no rating.") from error
     except (ValueError, OverflowError, EOFError, OSError) as error:
         raise DataError(_first_bad_line(path, separated_by_colons) or f"{path} cannot be read ({error}).") from error
-    frame.columns = pd.Index(_NAMES)
+    if not separated_by_colons and list(frame.columns) != _HEADER:
+        raise DataError(f"{path} does not begin with the line {','.join(_HEADER)}: it is no MovieLens ratings.csv.")
+    frame.columns = pd.Index(["user", "item", "rating", "time"])
     if frame.empty:
         raise DataError(f"{path} holds no rating.")
     if frame["rating"].isna().any() or not pd.api.types.is_numeric_dtype(frame["rating"]):
@@ -80,10 +90,7 @@ def leave_one_out(ratings: pd.DataFrame, min_ratings: int, name: str) -> Split:
     order = np.lexsort((np.arange(len(kept)), kept["time"].to_numpy(), users))
     users, items = users[order].astype(np.int32), items[order].astype(np.int32)
     last = np.append(users[1:] != users[:-1], True)
-    split = Split(users[~last], items[~last], items[last], int(users[-1]) + 1, len(unique_items))
-    if np.bincount(split.users).max() >= split.num_items:
-        raise DataError(f"{name}: a user has rated every item, so no negative can be drawn: drop this user.")
-    return split
+    return Split(users[~last], items[~last], items[last], int(users[-1]) + 1, len(unique_items))
 
 
 def prepare(source: Path, folder: Path, min_ratings: int) -> Path:
@@ -99,10 +106,13 @@ def prepare(source: Path, folder: Path, min_ratings: int) -> Path:
     temporary = prepared.with_name(f".{prepared.stem}.{os.getpid()}.npz")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        np.savez(temporary, sizes=[split.num_users, split.num_items, split.users.size], **_arrays(split))
+        sizes = [split.num_users, split.num_items, split.users.size]
+        np.savez(temporary, sizes=sizes, users=split.users, items=split.items, held_out=split.held_out)
         temporary.replace(prepared)
     except OSError as error:
-        raise DataError(f"Cannot write the prepared ratings to {folder} ({error.strerror}): free space or set data_dir.") from error
+        raise DataError(
+            f"Cannot write the prepared ratings to {folder} ({error.strerror}): free space or set data_dir."
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)
     return prepared
@@ -122,10 +132,6 @@ def read_split(prepared: Path) -> Split:
         return Split(file["users"], file["items"], file["held_out"], users, items)
 
 
-def _arrays(split: Split) -> dict[str, NDArray[np.int32]]:
-    return {"users": split.users, "items": split.items, "held_out": split.held_out}
-
-
 def _first_bad_line(path: Path, separated_by_colons: bool) -> str | None:
     """A sentence about the first line that is no rating; read slowly, because something is wrong already."""
     separator = "::" if separated_by_colons else ","
@@ -135,16 +141,12 @@ def _first_bad_line(path: Path, separated_by_colons: bool) -> str | None:
             continue
         if not rating.fullmatch(line):
             shown = line.strip()[:60]
-            return f"{path} line {number} is no rating ({shown!r}): expected user{separator}item{separator}rating{separator}time."
+            form = separator.join(("user", "item", "rating", "time"))
+            return f"{path} line {number} is no rating ({shown!r}): expected {form}."
     return None
 
 
-def _lines(path: Path) -> Iterable[tuple[int, str]]:
-    import pandas.io.common as common
-
-    with common.get_handle(path, "r", compression="infer", encoding="utf-8", errors="replace") as handle:
-        try:
-            for number, line in enumerate(handle.handle, start=1):
-                yield number, line if isinstance(line, str) else line.decode(errors="replace")
-        except EOFError:
-            return
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    opened = _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8", errors="replace")
+    with opened as file, contextlib.suppress(EOFError):
+        yield from enumerate(file, start=1)

@@ -39,7 +39,9 @@ def require(name: str, count: int) -> None:
     if name == "cpu":
         return
     if not torch.accelerator.is_available():
-        raise DeviceError(f"accelerator={name} was asked for but PyTorch sees none here: use accelerator=cpu, or check the driver.")
+        raise DeviceError(
+            f"accelerator={name} was asked for but PyTorch sees none here: use accelerator=cpu, or check the driver."
+        )
     if count > available():
         raise DeviceError(f"gpus={count} was asked for but this machine shows {available()}: use gpus={available()}.")
 
@@ -133,12 +135,22 @@ def explain(error: BaseException) -> RunError | None:
     if isinstance(error, RunError):
         return error
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator" in text:
-        return OutOfMemory("The micro-batch does not fit into memory: halve it with tuning.batch_size, which keeps the global batch and the convergence.")
-    if isinstance(error, torch.distributed.DistError) or re.search(r"gloo|nccl|connection (closed|reset)|timed out waiting", text, re.I):
-        return LostRank("A rank died or stopped answering, so the others were ended: look into stderr_*.txt in the run folder, then run again.")
+        return OutOfMemory(
+            "The micro-batch does not fit into memory: halve it with tuning.batch_size, which keeps the global batch."
+        )
+    if isinstance(error, torch.distributed.DistError) or re.search(
+        r"gloo|nccl|connection (closed|reset)|timed out waiting", text, re.I
+    ):
+        return LostRank(
+            "A rank died or stopped answering, so the others were ended: see stderr_*.txt in the run folder."
+        )
     if "no kernel image is available" in text:
-        return DeviceError("The installed PyTorch wheel holds no code for this card: install a wheel built for its compute capability.")
-    if re.search(r"uncorrectable|unspecified launch failure|hardware|NVLink|fallen off", text, re.I) and _is_device_error(error):
+        return DeviceError(
+            "The installed PyTorch wheel holds no code for this card: install a wheel built for its compute capability."
+        )
+    if re.search(
+        r"uncorrectable|unspecified launch failure|hardware|NVLink|fallen off", text, re.I
+    ) and _is_device_error(error):
         return HardwareError(f"The device reported a fault ({text.splitlines()[0]}): exclude this node and run again.")
     return None
 

@@ -27,7 +27,7 @@ app = typer.Typer(
     options_metavar="",
 )
 def run(context: typer.Context) -> None:
-    """Train one workload to its target. Takes Hydra overrides: workload=ncf scale=embedded seed=1 gpus=1 ...
+    """Train one workload to its target. Takes Hydra overrides: workload=NAME scale=mini seed=1 gpus=1 ...
 
     See `timetrial run --help` for every group and value, `-m` for sweeps, `--cfg job` to only print.
     """
@@ -36,9 +36,11 @@ def run(context: typer.Context) -> None:
 
 @app.command()
 def check(
-    logs: Annotated[list[Path], typer.Argument(help="MLPerf logs (v0.7 and later), or run folders.", show_default=False)],
+    logs: Annotated[
+        list[Path], typer.Argument(help="MLPerf logs (v0.7 and later), or run folders.", show_default=False)
+    ],
 ) -> None:
-    """Check MLPerf logs with the official checker under the rules that fit each, and say in plain words what is wrong."""
+    """Check MLPerf logs with the official checker, under the rules that fit each, in plain words."""
     from timetrial.runner import compliance
 
     console, failed = Console(soft_wrap=True), False

@@ -120,7 +120,9 @@ def _derive(benchmark: str, division: str, target: Any, folder: Path) -> Path:
 
 def _demand(target: Any) -> str:
     if isinstance(target, dict):
-        return " and ".join(f"v['value'][{key!r}] >= {least} and v['value'][{key!r}] < 1" for key, least in target.items())
+        return " and ".join(
+            f"v['value'][{key!r}] >= {least} and v['value'][{key!r}] < 1" for key, least in target.items()
+        )
     return f"v['value'] >= {target} and v['value'] < 1"
 
 
@@ -159,7 +161,9 @@ def _in_plain_words(message: str, target: Any) -> str:
 def _sequence_problems(lines: Sequence[Any]) -> list[str]:
     """What the official checker lets pass: lines that only we demand, and blocks whose lines are out of order."""
     problems = [
-        f"The line {key} is missing: {_MEANING.get(key, 'our logs state it')}." for key in _OURS if _first(lines, key) is None
+        f"The line {key} is missing: {_MEANING.get(key, 'our logs state it')}."
+        for key in _OURS
+        if _first(lines, key) is None
     ]
     expected, epoch = list(_BLOCK), 0
     for line in lines:
@@ -184,7 +188,10 @@ def _sequence_problems(lines: Sequence[Any]) -> list[str]:
 
 
 def _missing(keys: Sequence[str], epoch: int) -> list[str]:
-    return [f"The line {key} is missing in the block of epoch {epoch}: a block's lines come whole and in order." for key in keys]
+    return [
+        f"The line {key} is missing in the block of epoch {epoch}: a block's lines come whole and in order."
+        for key in keys
+    ]
 
 
 def _first(lines: Sequence[Any], key: str) -> Any:

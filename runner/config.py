@@ -97,7 +97,7 @@ class Accelerator:
 
 @dataclass
 class Tuning:
-    """conf/tuning: what differs on a card, and only that. `batch_size` is the micro-batch of one rank; null: all of it."""
+    """conf/tuning: what differs on a card. `batch_size` is the micro-batch of one rank; null takes all of its share."""
 
     batch_size: int | None = None
 
@@ -218,10 +218,12 @@ def check(node: DictConfig) -> Config:
 
 
 def accumulation(config: Config) -> int:
-    """Micro-batches a rank trains per update: follows from the global batch, the ranks and the micro-batch that fits."""
+    """Micro-batches a rank trains per update: from the global batch, the ranks and the micro-batch that fits."""
     share = -(-config.recipe.global_batch_size // config.gpus)
     if config.gpus > config.recipe.global_batch_size:
-        raise ConfigurationError(f"recipe.global_batch_size={config.recipe.global_batch_size} is less than one sample a rank: use fewer gpus.")
+        raise ConfigurationError(
+            f"recipe.global_batch_size={config.recipe.global_batch_size} is less than a sample a rank: use fewer gpus."
+        )
     if config.tuning.batch_size is None:
         return 1
     _at_least_one("tuning.batch_size", config.tuning.batch_size)
@@ -253,7 +255,15 @@ def load(path: Path) -> Config:
 
 def differences(begun: Any, asked: Any) -> list[str]:
     """Keys in which two configurations differ, leaving out those that only say where and how far a run goes."""
-    free = {"run_dir", "resume", "runs", "time_limit_seconds", "checkpoint.every_seconds", "system", "submission.platform"}
+    free = {
+        "run_dir",
+        "resume",
+        "runs",
+        "time_limit_seconds",
+        "checkpoint.every_seconds",
+        "system",
+        "submission.platform",
+    }
     before, after = (dict(_leaves(OmegaConf.to_container(node), "")) for node in (begun, asked))
     return sorted(key for key in before.keys() | after.keys() if key not in free and before.get(key) != after.get(key))
 

@@ -18,7 +18,7 @@ _CONTROL_TIMEOUT = timedelta(minutes=60)
 
 @dataclass
 class World:
-    """The ranks of a run. `gradients` moves device tensors and gives up fast; `control` moves small objects and is patient."""
+    """The ranks of a run. `gradients` moves device tensors and gives up fast; `control` moves objects, patiently."""
 
     rank: int = 0
     size: int = 1

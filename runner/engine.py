@@ -24,7 +24,7 @@ class Engine(Protocol):
         ...
 
     def finish(self) -> float:
-        """Waits for all devices and returns the mean loss since the last call; raises `Diverged` if it is not finite."""
+        """Waits for all devices; returns the mean loss since the last call, raises `Diverged` if it is not finite."""
         ...
 
     def evaluate(self) -> dict[str, float]:

@@ -120,8 +120,14 @@ def _cause(folder: RunFolder, exit_codes: dict[int, int]) -> Exit:
     """Why ranks failed: the earliest words that one left, else what the operating system says of the first."""
     if not list(folder.path.glob("error_*.json")):
         rank, code = next(iter(exit_codes.items()))
-        how = f"was killed by signal {-code} (often the kernel's, out of host memory)" if code < 0 else f"ended with code {code}"
-        folder.write_error(rank, Exit.LOST_RANK, f"Rank {rank} {how}: look into stderr_{rank}.txt in the run folder, then run again.")
+        how = (
+            f"was killed by signal {-code} (often the kernel's, out of host memory)"
+            if code < 0
+            else f"ended with code {code}"
+        )
+        folder.write_error(
+            rank, Exit.LOST_RANK, f"Rank {rank} {how}: look into stderr_{rank}.txt in the run folder, then run again."
+        )
     return Exit.OTHER
 
 
@@ -144,7 +150,8 @@ def _close(settings: Config, folder: RunFolder, console: Console, code: Exit) ->
         if code == Exit.TARGET_REACHED and not verdict.compliant:
             code = Exit.NOT_COMPLIANT
     status = folder.update_status(**entries, exit_code=int(code), state=_STATES.get(code, "failed"))
-    title = f"{settings.workload.title} {settings.scale.name}, {settings.gpus} x {_card(settings)}, {settings.precision.name}, seed {settings.seed}"
+    recipe = f"{settings.workload.title} {settings.scale.name}"
+    title = f"{recipe}, {settings.gpus} x {_card(settings)}, {settings.precision.name}, seed {settings.seed}"
     summary.show(console, title, status, folder)
     if code == Exit.STOPPED:
         console.print("To continue: the same command with ", end="")

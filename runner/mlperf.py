@@ -108,7 +108,7 @@ class _LogFile(logging.Handler):
         super().__init__()
         self._path = path
         try:
-            self._stream = open(path, "ab", buffering=0)
+            self._stream = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
             if path.is_file():
                 self._stream.truncate(cut_to)
         except OSError as error:

@@ -25,7 +25,7 @@ class ProgressBar:
 
     def __init__(self, console: Console, plan: Plan, train_size: int) -> None:
         self._console, self._plan, self._train_size = console, plan, train_size
-        self._text = {"quality": "no evaluation yet", "rate": "", "phase": ""}
+        self._text: dict[str, Any] = {"quality": "no evaluation yet", "rate": "", "phase": ""}
         self._block_started, self._last_line, self._samples = 0.0, 0.0, 0
         self._bar = self._new_bar() if console.is_terminal else None
         self._task = self._bar.add_task("", total=None, **self._text) if self._bar else None
@@ -38,7 +38,7 @@ class ProgressBar:
                     self._bar.start()
                 self._last_line = event.time
                 self._draw(phase="training", total=self._plan.max_epochs * self._train_size)
-            case BlockStarted(first_epoch=first, epochs=epochs):
+            case BlockStarted(first_epoch=first):
                 self._block_started, self._samples = event.time, (first - 1) * self._train_size
                 self._draw(phase=f"epoch {first}/{self._plan.max_epochs}", completed=self._samples)
             case StepEnded(samples=samples):
@@ -50,7 +50,11 @@ class ProgressBar:
             case EvalStarted(epoch=epoch):
                 self._draw(phase=f"evaluating {epoch}/{self._plan.max_epochs}")
             case EvalEnded(quality=quality):
-                self._draw(quality=", ".join(f"{name} {quality[name]:.4f}/{least:g}" for name, least in self._plan.target.items()))
+                self._draw(
+                    quality=", ".join(
+                        f"{name} {quality[name]:.4f}/{least:g}" for name, least in self._plan.target.items()
+                    )
+                )
                 self._line(event.time)
             case RunStopped():
                 self.close()
@@ -64,12 +68,17 @@ class ProgressBar:
         self._text |= text
         if self._bar is not None and self._task is not None:
             places: dict[str, Any] = {"total": total, "completed": completed}
-            self._bar.update(self._task, **{name: value for name, value in places.items() if value is not None}, **self._text)
+            self._bar.update(
+                self._task, **{name: value for name, value in places.items() if value is not None}, **self._text
+            )
 
     def _line(self, time: float) -> None:
         if self._bar is None and time - self._last_line >= _SECONDS_BETWEEN_LINES:
             self._last_line = time
-            self._console.print("  ".join(part for part in (self._text["phase"], self._text["quality"], self._text["rate"]) if part), soft_wrap=True)
+            self._console.print(
+                "  ".join(part for part in (self._text["phase"], self._text["quality"], self._text["rate"]) if part),
+                soft_wrap=True,
+            )
 
     def _new_bar(self) -> Progress:
         return Progress(

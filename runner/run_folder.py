@@ -29,7 +29,9 @@ def write_atomically(path: Path, text: str | bytes) -> None:
 
 def cannot_write(path: Path, error: OSError) -> RunError:
     """The one sentence for a full or read-only disk."""
-    return RunError(f"Cannot write {path} ({error.strerror or error}): free space there or choose another place with runs=FOLDER.")
+    return RunError(
+        f"Cannot write {path} ({error.strerror or error}): free space there or choose another place with runs=FOLDER."
+    )
 
 
 def as_json(thing: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a run came to: time-to-train, epochs-to-converge, throughput, kept in status.json and quality.csv while it goes."""
+"""What a run came to: time-to-train, epochs-to-converge, throughput; kept in status.json and quality.csv."""
 
 import csv
 import io
@@ -57,7 +57,9 @@ class Summary:
         before = self.folder.status()
         self.run_started = before.get("run_started", time)
         self.lost_seconds = before.get("lost_seconds", 0.0) + time - saved["time"]
-        done = [block for block in before.get("blocks", []) if block["first_epoch"] + block["epochs"] - 1 <= saved["done"]]
+        done = [
+            block for block in before.get("blocks", []) if block["first_epoch"] + block["epochs"] - 1 <= saved["done"]
+        ]
         self.blocks = done
         restarts = before.get("restarts", 0) + 1
         self.folder.update_status(restarts=restarts, lost_seconds=self.lost_seconds, **{"class": "resumed"})

@@ -29,7 +29,13 @@ def keep(code: Exit, sentence: str, result: dict[str, Any] | None) -> None:
     number = int(hydra.job.num)
     folder = Path(hydra.sweep.dir)
     folder.mkdir(parents=True, exist_ok=True)
-    entry = {"job": number, "overrides": list(hydra.overrides.task), "exit_code": int(code), "error": sentence, "result": result}
+    entry = {
+        "job": number,
+        "overrides": list(hydra.overrides.task),
+        "exit_code": int(code),
+        "error": sentence,
+        "result": result,
+    }
     write_atomically(folder / f"job_{number:05d}.json", as_json(entry))
 
 
@@ -46,7 +52,13 @@ class SweepSummary(Callback):
             ended = Exit(entry["exit_code"]).name.lower().replace("_", " ")
             result = entry["result"] or {}
             seconds, rate = result.get("seconds"), result.get("samples_per_second")
-            numbers = [str(result.get("epochs", "")), f"{seconds:.2f}" if seconds else "", f"{rate:,.0f}" if rate else ""]
+            numbers = [
+                str(result.get("epochs", "")),
+                f"{seconds:.2f}" if seconds else "",
+                f"{rate:,.0f}" if rate else "",
+            ]
             table.add_row(str(entry["job"]), " ".join(entry["overrides"]), ended, *numbers)
         Console().print(table, soft_wrap=True)
-        finished.append(next((Exit(entry["exit_code"]) for entry in entries if entry["exit_code"]), Exit.TARGET_REACHED))
+        finished.append(
+            next((Exit(entry["exit_code"]) for entry in entries if entry["exit_code"]), Exit.TARGET_REACHED)
+        )

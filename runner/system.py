@@ -22,7 +22,11 @@ def describe() -> dict[str, Any]:
         "system": platform.platform(),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "cpu": {"model": _cpu_model(), "logical_cores": os.cpu_count(), "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()},
+        "cpu": {
+            "model": _cpu_model(),
+            "logical_cores": os.cpu_count(),
+            "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        },
         "memory_bytes": _memory_bytes(),
         "cards": accelerator.cards(),
         "libraries": accelerator.versions(),
@@ -36,7 +40,9 @@ def describe() -> dict[str, Any]:
 def _cpu_model() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )
 
 
 def _memory_bytes() -> int | None:
@@ -60,6 +66,8 @@ def _revision() -> dict[str, Any]:
         return {}
 
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False
+        ).stdout.strip()
 
     return {"revision": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}

@@ -96,7 +96,7 @@ class TorchEngine:
         self._forget_losses()
         if not math.isfinite(loss):
             raise Diverged(
-                "The training loss is no longer a finite number: lower the learning rate, or use precision=fp32 or bf16."
+                "The training loss is no longer a finite number: lower the learning rate, or use precision=fp32."
             )
         return loss
 
@@ -148,7 +148,7 @@ class TorchEngine:
             device_ids=ids,
             process_group=self.world.gradients,
             gradient_as_bucket_view=True,
-            **{no_broadcast: False},
+            **{no_broadcast: False},  # type: ignore[arg-type]
         )
 
     def _step(self, micro_batches: Sequence[Batch]) -> int:

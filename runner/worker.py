@@ -37,7 +37,9 @@ def work(settings: Config, folder: RunFolder, console: Console) -> Exit:
         known = accelerator.explain(error)
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.lineno}"
-        sentence = str(known or f"{type(error).__name__} at {where}: {error} (this is a defect of timetrial: please report it).")
+        sentence = str(
+            known or f"{type(error).__name__} at {where}: {error} (this is a defect of timetrial: please report it)."
+        )
         code = known.exit_code if known else Exit.OTHER
         try:
             folder.write_error(int(os.environ.get("RANK", "0")), code, sentence)

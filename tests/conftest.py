@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-# `python -m pytest` puts the working folder on the path, where `import datasets` would find ours and not Hugging Face's.
+# `python -m pytest` puts the working folder on the path: `import datasets` would find ours, not Hugging Face's.
 sys.path[:] = [entry for entry in sys.path if Path(entry or os.getcwd()).resolve() != ROOT]
 
 

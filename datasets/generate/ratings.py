@@ -1,5 +1,6 @@
 """Generated ratings in MovieLens' real format: people with tastes, so that a model must learn who likes what."""
 
+import contextlib
 import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -49,7 +50,8 @@ def write_ratings(path: Path, tastes: Tastes) -> None:
         frame.to_csv(temporary, index=False)
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise DataError(f"Cannot write {path} ({error.strerror}): free space there or set data_dir.") from error
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
+
 from timetrial.runner.workload import Batch, Share
 
 

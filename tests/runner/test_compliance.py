@@ -4,13 +4,23 @@ import json
 import re
 
 import pytest
+
 from timetrial.runner import compliance
 from timetrial.runner.errors import Exit
 from timetrial.runner.mlperf import MLPerfLog
 from timetrial.runner.train import Plan, train_to_target
 
 # What may be absent: hyperparameters that no rule of the open division demands, and our own remarks.
-OPTIONAL = ("opt_", "model_hp_", "input_hp_", "eval_hp_", "preproc_hp_", "seed_", "tracked_stats", "submission_poc_name")
+OPTIONAL = (
+    "opt_",
+    "model_hp_",
+    "input_hp_",
+    "eval_hp_",
+    "preproc_hp_",
+    "seed_",
+    "tracked_stats",
+    "submission_poc_name",
+)
 
 
 class Scripted:
@@ -149,6 +159,6 @@ def test_a_full_disk_leaves_whole_lines_and_one_sentence(tmp_path):
     from timetrial.runner.errors import RunError
 
     (tmp_path / "log.txt").symlink_to("/dev/full")
-    with pytest.raises(RunError, match="No space left on device.*free space") as caught:
+    with pytest.raises(RunError, match=r"No space left on device.*free space") as caught:
         write_log(tmp_path / "log.txt")
     assert caught.value.exit_code == Exit.OTHER

@@ -3,12 +3,15 @@
 import pytest
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
+
 from timetrial.runner import config
 from timetrial.runner.errors import ConfigurationError, Exit
 
 
 def recipes(root):
-    return sorted(str(path.relative_to(root / "conf" / "recipe"))[:-5] for path in (root / "conf/recipe").rglob("*.yaml"))
+    return sorted(
+        str(path.relative_to(root / "conf" / "recipe"))[:-5] for path in (root / "conf/recipe").rglob("*.yaml")
+    )
 
 
 def test_every_recipe_composes_with_every_precision_and_card(compose, root):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from timetrial.runner import checkpoint, compliance
 from timetrial.runner.errors import ConfigurationError, DataError, DeviceError, Exit, RunError
 
@@ -181,7 +182,7 @@ def test_a_full_disk_at_the_start_leaves_nothing(launch, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(RunError, match="No space left on device.*free space"):
+    with pytest.raises(RunError, match=r"No space left on device.*free space"):
         launch()
     assert not (tmp_path / "runs").exists()
 
@@ -215,7 +216,9 @@ def test_two_ranks_equal_one_in_quality_and_weights(tmp_path):
     one, two = (qualities(tmp_path / gpus) for gpus in ("1", "2"))
     assert [row[2] for row in one] == [row[2] for row in two]
     assert [float(row[1]) for row in one] == pytest.approx([float(row[1]) for row in two], rel=1e-5)
-    weights = [checkpoint.load(tmp_path / gpus / "checkpoint" / "checkpoint.pt")["engine"]["model"] for gpus in ("1", "2")]
+    weights = [
+        checkpoint.load(tmp_path / gpus / "checkpoint" / "checkpoint.pt")["engine"]["model"] for gpus in ("1", "2")
+    ]
     for name in weights[0]:
         torch.testing.assert_close(weights[0][name], weights[1][name], rtol=1e-4, atol=1e-6)
 

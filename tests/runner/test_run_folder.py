@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
 from timetrial.runner import run_folder
 from timetrial.runner.errors import ConfigurationError, RunError
 

@@ -3,6 +3,7 @@
 import random
 
 import torch
+
 from timetrial.runner import seeds
 
 

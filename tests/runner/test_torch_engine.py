@@ -8,6 +8,7 @@ import socket
 import numpy as np
 import pytest
 import torch
+
 from timetrial.runner import distributed
 from timetrial.runner.errors import Diverged
 from timetrial.runner.workload import Share
@@ -47,7 +48,9 @@ def test_the_update_is_that_of_a_float64_transcription(toy_engine, toy_data, toy
         error = 2 * (active @ w2.T + b2 - y) * weight[:, None] / weight.sum()
         back = (error @ w2) * (hidden > 0)
         rate = 0.05 / (1 + step / 4)
-        for array, gradient, buffer in zip((w1, b1, w2, b2), (back.T @ x, back.sum(0), error.T @ active, error.sum(0)), momentum, strict=True):
+        for array, gradient, buffer in zip(
+            (w1, b1, w2, b2), (back.T @ x, back.sum(0), error.T @ active, error.sum(0)), momentum, strict=True
+        ):
             buffer *= 0.9
             buffer += gradient
             array -= rate * buffer

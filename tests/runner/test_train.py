@@ -1,6 +1,7 @@
 """The loop, with a scripted engine and `list.append` for an observer."""
 
 import pytest
+
 from timetrial.runner.engine import Step
 from timetrial.runner.errors import Diverged
 from timetrial.runner.train import Plan, train_to_target

@@ -128,10 +128,10 @@ def _fused_scores(dtype: torch.dtype, users: Tensor, items: Tensor, parameters: 
     gmf_user, gmf_item, mlp_user, mlp_item, weight, bias, *layers = parameters
     half = mlp_user.shape[1]
     first = (
-        kernels.project(mlp_user[users], weight[:, :half], bias, dtype),
-        kernels.project(mlp_item, weight[:, half:], None, dtype),
+        _project(mlp_user[users], weight[:, :half], bias, dtype),
+        _project(mlp_item, weight[:, half:], None, dtype),
     )
-    return kernels.logits(first, (gmf_user[users], gmf_item), items.contiguous(), tuple(layers))
+    return _logits(first, (gmf_user[users], gmf_item), items.contiguous(), tuple(layers))
 
 
 class _FusedLoss(torch.autograd.Function):
@@ -148,13 +148,13 @@ class _FusedLoss(torch.autograd.Function):
         rows = None
         if projects:
             first = (
-                kernels.project(mlp_user, weight[:, :half], bias, dtype),
-                kernels.project(mlp_item, weight[:, half:], None, dtype),
+                _project(mlp_user, weight[:, :half], bias, dtype),
+                _project(mlp_item, weight[:, half:], None, dtype),
             )
         else:
             rows = torch.cat([mlp_user[users], mlp_item[items]], 1).to(dtype)
             first = F.linear(rows, weight.to(dtype), bias.to(dtype)), None
-        dfirst, dlogit, sums = kernels.tower(first, (gmf_user, gmf_item), (users, items, labels), tuple(layers))
+        dfirst, dlogit, sums = _tower(first, (gmf_user, gmf_item), (users, items, labels), tuple(layers))
         ctx.save_for_backward(*batch, *parameters, rows, dfirst, dlogit, sums)
         return sums[-1].clone()
 
@@ -168,19 +168,98 @@ class _FusedLoss(torch.autograd.Function):
         half = mlp_user.shape[1]
         if rows is None:
             duser, ditem = (dfirst.new_empty(table.shape[0], dfirst.shape[1]) for table in (mlp_user, mlp_item))
-            dgmf_user, dgmf = kernels.row_gradients(dfirst, *by_user, scale, duser, scaled=False)
-            dgmf_item, _ = kernels.row_gradients(dfirst, *by_item, scale, ditem, scaled=False)
+            dgmf_user, dgmf = _row_gradients(dfirst, *by_user, scale, duser, scaled=False)
+            dgmf_item, _ = _row_gradients(dfirst, *by_item, scale, ditem, scaled=False)
             parts = scale.new_empty(kernels.programs_of(scale), *weight.shape)
-            dmlp_user = kernels.project_backward(duser, mlp_user, weight[:, :half], scale, parts)
-            dmlp_item = kernels.project_backward(ditem, mlp_item, weight[:, half:], scale, parts[..., half:])
-            dweight, dbias = parts.sum(0) * scale, ditem.sum(0, dtype=torch.float32) * scale
+            dmlp_user = _project_backward(duser, mlp_user, weight[:, :half], scale, parts)
+            dmlp_item = _project_backward(ditem, mlp_item, weight[:, half:], scale, parts[..., half:])
+            dweight = kernels.add_parts(parts, torch.empty_like(weight)) * scale
+            dbias = ditem.sum(0, dtype=torch.float32) * scale
         else:
             drows = dfirst @ weight.to(dfirst.dtype)
             dmlp_user, dmlp_item = torch.empty_like(mlp_user), torch.empty_like(mlp_item)
-            dgmf_user, dgmf = kernels.row_gradients(drows, *by_user, scale, dmlp_user, scaled=True)
-            dgmf_item, _ = kernels.row_gradients(drows[:, half:], *by_item, scale, dmlp_item, scaled=True)
+            dgmf_user, dgmf = _row_gradients(drows, *by_user, scale, dmlp_user, scaled=True)
+            dgmf_item, _ = _row_gradients(drows[:, half:], *by_item, scale, dmlp_item, scaled=True)
             dweight, dbias = (dfirst.T @ rows).float() * scale, dfirst.sum(0, dtype=torch.float32) * scale
         dlayers = (sums[:-1] * scale).split([layer.numel() for layer in layers])
         dlayers = [grad.view_as(layer) for grad, layer in zip(dlayers, layers, strict=True)]
         dlayers[-2][0, : dgmf.numel()] = dgmf
         return None, None, *[None] * 6, dgmf_user, dgmf_item, dmlp_user, dmlp_item, dweight, dbias, *dlayers
+
+
+def _row_gradients(
+    values: Tensor, runs: kernels.Pair, gmf: tuple[Tensor, ...], scale: Tensor, out: Tensor, scaled: bool
+) -> tuple[Tensor, Tensor]:
+    """Sums values [B, D] over runs into out [N, D], times scale [] where `scaled`; returns the GMF table's gradient,
+    and the output weight's [G], both times scale.
+
+    runs: order (None: as they lie) and starts. gmf: dlogit [B], this side's table [N, G], the other's, the other's ids
+    [B], output weight.
+    """
+    dgmf, count = torch.empty_like(gmf[1]), out.shape[0]
+    rows, runs_each = (8, 4) if runs[0] is None else (32, 1)
+    programs = -(-count // runs_each)
+    dweight = dgmf.new_empty(programs, dgmf.shape[1]) if runs[0] is None else None
+    sizes = count, out.shape[1], dgmf.shape[1], rows, runs_each, scaled
+    args = values, values.stride(0), *runs, out, scale, *gmf, dgmf, dweight
+    kernels.sum_runs[(programs,)](*args, *sizes, num_warps=1, num_stages=1)
+    return dgmf, None if dweight is None else dweight.sum(0) * scale
+
+
+def _project(table: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """dtype [N, H1]: table [N, D] times weight [H1, D] (a slice of columns, say) transposed, plus bias."""
+    out = table.new_empty(table.shape[0], weight.shape[0], dtype=dtype)
+    sizes = table.shape[0], weight.stride(0), table.shape[1], weight.shape[0], kernels.TILE
+    kernels.project[(kernels.programs_of(table) * 2,)](table, weight, bias, out, *sizes, num_warps=8, num_stages=1)
+    return out
+
+
+def _project_backward(grad: Tensor, table: Tensor, weight: Tensor, scale: Tensor, sums: Tensor) -> Tensor:
+    """The table's gradient fp32 [N, D] from its projection's half [N, H1], times scale; the weight's goes to sums
+    [P, H1, D], unscaled, to be added over the programs.
+    """
+    out = torch.empty_like(table)
+    sizes = table.shape[0], weight.stride(0), sums.stride(1), table.shape[1], grad.shape[1], kernels.TILE
+    kernels.project_backward[(sums.shape[0],)](grad, table, weight, scale, out, sums, *sizes, num_warps=8, num_stages=1)
+    return out
+
+
+def _tower(first: kernels.Pair, gmf: kernels.Pair, batch: tuple[Tensor, ...], layers: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Forward, loss and backward of all but the first layer's product: (dfirst half [B, H1], dlogit fp32 [B], sums).
+
+    first: half rows [U, H1] and [I, H1] to add by users and items, or [B, H1] and None. gmf: tables [U, G], [I, G].
+    batch: users, items, labels. layers: weight and bias of H1 -> H2 -> H3 -> output. sums fp32: the gradients of
+    `layers` in this order (the output weight's GMF part left 0), then the loss. Gradients are those of the sum of the
+    losses, so that fp16 can hold them.
+    """
+    rows, samples, dtype, programs = first[0], batch[0].numel(), first[0].dtype, kernels.programs_of(first[0])
+    (h2, h1), h3, g = layers[0].shape, layers[2].shape[0], gmf[0].shape[1]
+    weights = (layers[0].to(dtype), layers[1], layers[2].to(dtype), *layers[3:])
+    sums = rows.new_empty(programs, sum(layer.numel() for layer in layers) + 1, dtype=torch.float32)
+    width = sum(layer.numel() for layer in layers[1:]) + 1
+    top, low = (rows.new_empty(parts, dtype=torch.float32) for parts in ((2 * programs, width), (programs, h2 * h1)))
+    logit, dlogit = (rows.new_empty(samples, dtype=torch.float32) for _ in range(2))
+    second, dfirst = rows.new_empty(samples, h2), rows.new_empty(samples, h1)
+    sums = low.new_zeros(low.shape[1] + width)
+    if samples:  # the kernels read ahead, so one sample at least
+        sizes = samples, width, h1, h2, h3, g, kernels.TILE
+        kernels.tower_top[(2 * programs,)](
+            *first, *gmf, *batch, *weights, second, logit, top, *sizes, num_warps=4, num_stages=1
+        )
+        kernels.losses[(2 * programs,)](logit, batch[2], dlogit, top, samples, width, 16 * kernels.TILE)
+        sizes = samples, h1, h2, kernels.TILE, kernels.SHARES
+        low_args = *first, *batch[:2], weights[0], second, dfirst, low, *sizes
+        kernels.tower_low[(programs * kernels.SHARES,)](*low_args, num_warps=4, num_stages=1)
+        kernels.add_parts(low, sums)
+        kernels.add_parts(top, sums[low.shape[1] :])
+    return dfirst, dlogit, sums
+
+
+def _logits(first: kernels.Pair, gmf: kernels.Pair, items: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
+    """fp32 [n, k]: items int32 [n, k]; first half [n, H1] and [I, H1], gmf [n, G] and [I, G]; layers as in `tower`."""
+    (h2, h1), h3, g, dtype = layers[0].shape, layers[2].shape[0], gmf[0].shape[1], first[0].dtype
+    weights = (layers[0].to(dtype), layers[1], layers[2].to(dtype), *layers[3:])
+    out = torch.empty_like(items, dtype=torch.float32)
+    sizes = items.numel(), items.shape[1], h1, h2, h3, g, kernels.TILE
+    kernels.logits[(2 * kernels.programs_of(items),)](*first, *gmf, items, *weights, out, *sizes, num_warps=8, num_stages=1)
+    return out

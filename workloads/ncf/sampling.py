@@ -13,7 +13,9 @@ _ROUNDS = 24  # of rejection, before the items that are left are counted out
 def membership(users: Tensor, items: Tensor, num_users: int, num_items: int) -> Tensor:
     """Bitset uint8 [ceil(U*I/8)] of the training pairs, which must be unique. Waits for the device."""
     if users.numel() and int(torch.bincount(users, minlength=num_users).max()) >= num_items:
-        raise ValueError(f"A user has rated all {num_items} items, which leaves no negative: drop the user or add items.")
+        raise ValueError(
+            f"A user has rated all {num_items} items, which leaves no negative: drop the user or add items."
+        )
     bits = torch.zeros((num_users * num_items + 7) // 8, dtype=torch.uint8, device=users.device)
     for some_users, some_items in zip(users.split(_CHUNK), items.split(_CHUNK), strict=True):
         cell = _cell(some_users, some_items, num_items)

@@ -21,7 +21,7 @@ class NCF:
 
     @dataclass
     class Settings:
-        """`layers` starts with the width of the two MLP embeddings together; the optimizer is Adam at a constant rate."""
+        """`layers` starts with the width of both MLP embeddings together; the optimizer is Adam at a constant rate."""
 
         factors: int = MISSING
         layers: list[int] = MISSING

@@ -125,9 +125,7 @@ def test_evaluation_items():
 def test_hits():
     counted = torch.ones(5, 3, dtype=torch.bool)
     counted[2, 0] = False
-    scores = torch.tensor(
-        [[3, 2, 0, 1.0], [3, 1, 0, 1.0], [3, 2, 0, 1.0], [0, 0, 0, 1.0], [0, 0, float("nan"), 1.0]]
-    )
+    scores = torch.tensor([[3, 2, 0, 1.0], [3, 1, 0, 1.0], [3, 2, 0, 1.0], [0, 0, 0, 1.0], [0, 0, float("nan"), 1.0]])
     # Two ahead; one ahead and a tie; one ahead and one uncounted; none; one that is no number.
     alone = [sampling.hits(row[None], mark[None], top=2).item() for row, mark in zip(scores, counted, strict=True)]
     assert alone == [0, 0, 1, 1, 1]

@@ -1,0 +1,96 @@
+"""NCF's samples: what an epoch holds, and that ranks share one epoch."""
+
+import itertools
+
+import torch
+
+from timetrial.datasets import movielens
+from timetrial.datasets.generate.ratings import Tastes
+from timetrial.runner import seeds
+from timetrial.runner.workload import Share
+from timetrial.workloads.ncf.data import Interactions
+
+TASTES = Tastes(users=60, items=200, ratings=1800, tastes=3)
+
+
+def build(tmp_path, share=None, batch=512, seed=1):
+    settings = Interactions.Settings(
+        path=str(tmp_path / "ratings.csv"), prepared=str(tmp_path / "prepared"), generate=TASTES, eval_negatives=50,
+        eval_users_at_once=16,
+    )  # fmt: skip
+    return Interactions(
+        settings, global_batch_size=batch, share=share or Share(), device=torch.device("cpu"), seeds=seeds.derive(seed)
+    )
+
+
+def samples_of(steps):
+    """(user, item, label) of every sample, step by step."""
+    return [
+        [triple for batch in step for triple in zip(*(tensor.tolist() for tensor in batch.content[:3]), strict=True)]
+        for step in steps
+    ]
+
+
+def test_an_epoch_holds_every_positive_once_and_four_true_negatives_each(tmp_path):
+    data = build(tmp_path)
+    split = movielens.read_split(next((tmp_path / "prepared").iterdir()))
+    positives = list(zip(split.users.tolist(), split.items.tolist(), strict=True))
+    samples = [triple for step in samples_of(data.train(1)) for triple in step]
+    assert len(samples) == data.train_size == 5 * len(positives)
+    assert sorted((user, item) for user, item, label in samples if label) == sorted(positives)
+    negatives = [(user, item) for user, item, label in samples if not label]
+    assert not set(negatives) & set(positives)
+    for user in range(data.num_users):
+        mine = sum(one == user for one, _ in positives)
+        assert sum(one == user for one, _ in negatives) == 4 * mine
+
+
+def test_epochs_differ_and_repeat(tmp_path):
+    data = build(tmp_path)
+    first, second = samples_of(data.train(1)), samples_of(data.train(2))
+    assert first != second
+    assert samples_of(build(tmp_path).train(2)) == second
+    assert samples_of(build(tmp_path, seed=2).train(1)) != first
+
+
+def test_ranks_and_micro_batches_share_one_epoch(tmp_path):
+    whole = [sorted(step) for step in samples_of(build(tmp_path).train(3))]
+    shares = [samples_of(build(tmp_path, Share(rank, 3, 2)).train(3)) for rank in range(3)]
+    together = [sorted(itertools.chain(*parts)) for parts in zip(*shares, strict=True)]
+    assert together == whole
+
+
+def test_weights_are_those_of_the_global_batch(tmp_path):
+    for step in build(tmp_path, Share(0, 3, 2)).train(1):
+        assert len(step) == 2
+        assert len({(batch.global_samples, batch.global_weight) for batch in step}) == 1
+    last = step[0]
+    assert last.global_samples == build(tmp_path).train_size % 512
+
+
+def test_evaluation_covers_each_user_once_over_the_ranks(tmp_path):
+    users, fixed = [], []
+    for rank in range(3):
+        data = build(tmp_path, Share(rank, 3))
+        for batch in data.eval():
+            users += batch.content[0].tolist()
+            assert batch.content[1].shape[1] == 51
+        fixed.append([batch.content[1].clone() for batch in data.eval()])
+        assert all(torch.equal(one, batch.content[1]) for one, batch in zip(fixed[-1], data.eval(), strict=True))
+    assert users == list(range(60))
+
+
+def test_synthetic_batches_have_the_real_shapes(tmp_path):
+    data = build(tmp_path, Share(1, 2, 2))
+    real, made = next(iter(data.train(1))), data.synthetic_train()
+    for one, other in zip(real, made, strict=True):
+        assert [tensor.shape for tensor in one.content] == [tensor.shape for tensor in other.content]
+        assert [tensor.dtype for tensor in one.content] == [tensor.dtype for tensor in other.content]
+    one, other = next(iter(data.eval())), data.synthetic_eval()
+    assert [tensor.shape for tensor in one.content] == [tensor.shape for tensor in other.content]
+
+
+def test_building_touches_no_sample(tmp_path, monkeypatch):
+    build(tmp_path)
+    monkeypatch.setattr(movielens, "read_split", None)
+    build(tmp_path)
