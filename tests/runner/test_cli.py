@@ -93,7 +93,11 @@ def test_a_person_at_a_terminal_sees_a_bar(tmp_path):
     keeper, terminal = pty.openpty()
     words = ["run", "accelerator=cpu", *TINY, "recipe.target.v05.hit_rate=0.99", "recipe.max_epochs=30"]
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "timetrial", *words], cwd=tmp_path, stdout=terminal, stderr=terminal
+        [sys.executable, "-P", "-m", "timetrial", *words],
+        cwd=tmp_path,
+        stdout=terminal,
+        stderr=terminal,
+        env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "120"},
     )
     os.close(terminal)
     seen = b""

@@ -28,8 +28,9 @@ def available(tensor: Tensor) -> bool:
     return triton is not None and tensor.device.type != "cpu"
 
 
-def fits(device: torch.device, half: int, factors: int, widths: tuple[int, ...]) -> bool:
-    """Whether the fused kernels can hold layers of these widths on chip."""
+@lru_cache
+def fits(device: torch.device, half: int, factors: int, *widths: int) -> bool:
+    """Whether the fused kernels can hold embeddings and hidden layers of these widths on chip."""
     sizes = (half, factors, *widths)
     return (
         len(widths) == len(_WIDEST)

@@ -28,6 +28,7 @@ class NeuMF(nn.Module):
         self.mlp_user, self.mlp_item = nn.Embedding(users, half), nn.Embedding(items, half)
         self.hidden = nn.ModuleList(nn.Linear(wide, narrow) for wide, narrow in zip(layers, layers[1:], strict=False))
         self.output = nn.Linear(factors + layers[-1], 1)
+        self._widths = (half, factors, *layers[1:])
         for table in (self.gmf_user, self.gmf_item, self.mlp_user, self.mlp_item):
             nn.init.normal_(table.weight, std=0.01)
         for layer in self.hidden:
@@ -80,14 +81,13 @@ class NeuMF(nn.Module):
         """
         return self.gmf_user.num_embeddings + self.gmf_item.num_embeddings <= 2 * users.numel()
 
+    @torch.compiler.disable
     def _half(self, tensor: Tensor) -> torch.dtype | None:
         """The half type of the fused kernels, where they can run: under autocast, for layers that fit on chip."""
         device = tensor.device.type
         if not kernels.available(tensor) or not torch.is_autocast_enabled(device):
             return None
-        widths = tuple(layer.out_features for layer in self.hidden)
-        fit = kernels.fits(tensor.device, self.mlp_user.embedding_dim, self.gmf_user.embedding_dim, widths)
-        return torch.get_autocast_dtype(device) if fit else None
+        return torch.get_autocast_dtype(device) if kernels.fits(tensor.device, *self._widths) else None
 
     def _weights(self) -> tuple[Tensor, ...]:
         tables = (self.gmf_user.weight, self.gmf_item.weight, self.mlp_user.weight, self.mlp_item.weight)
@@ -131,7 +131,7 @@ def _fused_scores(dtype: torch.dtype, users: Tensor, items: Tensor, parameters: 
         _project(mlp_user[users], weight[:, :half], bias, dtype),
         _project(mlp_item, weight[:, half:], None, dtype),
     )
-    return _logits(first, (gmf_user[users], gmf_item), items.contiguous(), tuple(layers))
+    return _fused_logits(first, (gmf_user[users], gmf_item), items.contiguous(), tuple(layers))
 
 
 class _FusedLoss(torch.autograd.Function):
@@ -174,7 +174,7 @@ class _FusedLoss(torch.autograd.Function):
             dmlp_user = _project_backward(duser, mlp_user, weight[:, :half], scale, parts)
             dmlp_item = _project_backward(ditem, mlp_item, weight[:, half:], scale, parts[..., half:])
             dweight = kernels.add_parts(parts, torch.empty_like(weight)) * scale
-            dbias = ditem.sum(0, dtype=torch.float32) * scale
+            dbias = kernels.add_parts(ditem, torch.empty_like(bias)) * scale
         else:
             drows = dfirst @ weight.to(dfirst.dtype)
             dmlp_user, dmlp_item = torch.empty_like(mlp_user), torch.empty_like(mlp_item)
@@ -203,7 +203,7 @@ def _row_gradients(
     sizes = count, out.shape[1], dgmf.shape[1], rows, runs_each, scaled
     args = values, values.stride(0), *runs, out, scale, *gmf, dgmf, dweight
     kernels.sum_runs[(programs,)](*args, *sizes, num_warps=1, num_stages=1)
-    return dgmf, None if dweight is None else dweight.sum(0) * scale
+    return dgmf, None if dweight is None else kernels.add_parts(dweight, dweight.new_empty(dweight.shape[1])) * scale
 
 
 def _project(table: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -224,7 +224,9 @@ def _project_backward(grad: Tensor, table: Tensor, weight: Tensor, scale: Tensor
     return out
 
 
-def _tower(first: kernels.Pair, gmf: kernels.Pair, batch: tuple[Tensor, ...], layers: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _tower(
+    first: kernels.Pair, gmf: kernels.Pair, batch: tuple[Tensor, ...], layers: tuple[Tensor, ...]
+) -> tuple[Tensor, Tensor, Tensor]:
     """Forward, loss and backward of all but the first layer's product: (dfirst half [B, H1], dlogit fp32 [B], sums).
 
     first: half rows [U, H1] and [I, H1] to add by users and items, or [B, H1] and None. gmf: tables [U, G], [I, G].
@@ -235,7 +237,6 @@ def _tower(first: kernels.Pair, gmf: kernels.Pair, batch: tuple[Tensor, ...], la
     rows, samples, dtype, programs = first[0], batch[0].numel(), first[0].dtype, kernels.programs_of(first[0])
     (h2, h1), h3, g = layers[0].shape, layers[2].shape[0], gmf[0].shape[1]
     weights = (layers[0].to(dtype), layers[1], layers[2].to(dtype), *layers[3:])
-    sums = rows.new_empty(programs, sum(layer.numel() for layer in layers) + 1, dtype=torch.float32)
     width = sum(layer.numel() for layer in layers[1:]) + 1
     top, low = (rows.new_empty(parts, dtype=torch.float32) for parts in ((2 * programs, width), (programs, h2 * h1)))
     logit, dlogit = (rows.new_empty(samples, dtype=torch.float32) for _ in range(2))
@@ -255,7 +256,7 @@ def _tower(first: kernels.Pair, gmf: kernels.Pair, batch: tuple[Tensor, ...], la
     return dfirst, dlogit, sums
 
 
-def _logits(first: kernels.Pair, gmf: kernels.Pair, items: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
+def _fused_logits(first: kernels.Pair, gmf: kernels.Pair, items: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
     """fp32 [n, k]: items int32 [n, k]; first half [n, H1] and [I, H1], gmf [n, G] and [I, G]; layers as in `tower`."""
     (h2, h1), h3, g, dtype = layers[0].shape, layers[2].shape[0], gmf[0].shape[1], first[0].dtype
     weights = (layers[0].to(dtype), layers[1], layers[2].to(dtype), *layers[3:])
