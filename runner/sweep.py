@@ -48,7 +48,9 @@ class SweepSummary(Callback):
         table = Table(title=f"sweep of {len(entries)} runs", title_justify="left", box=None, padding=(0, 2, 0, 0))
         for name in ("run", "overrides", "ended", "epochs", "seconds", "samples/s"):
             table.add_column(name)
+        shared = set.intersection(*(set(entry["overrides"]) for entry in entries)) if len(entries) > 1 else set()
         for entry in entries:
+            own = " ".join(word for word in entry["overrides"] if word not in shared)
             ended = Exit(entry["exit_code"]).name.lower().replace("_", " ")
             result = entry["result"] or {}
             seconds, rate = result.get("seconds"), result.get("samples_per_second")
@@ -57,7 +59,7 @@ class SweepSummary(Callback):
                 f"{seconds:.2f}" if seconds else "",
                 f"{rate:,.0f}" if rate else "",
             ]
-            table.add_row(str(entry["job"]), " ".join(entry["overrides"]), ended, *numbers)
+            table.add_row(str(entry["job"]), own, ended, *numbers)
         Console().print(table, soft_wrap=True)
         finished.append(
             next((Exit(entry["exit_code"]) for entry in entries if entry["exit_code"]), Exit.TARGET_REACHED)

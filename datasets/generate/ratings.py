@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from timetrial.runner.errors import DataError
 
 
+_ROUNDS = 6  # of drawing for the wanted activity
+
+
 @dataclass
 class Tastes:
     """A population: every user mixes `tastes`, every taste prefers its own items; user activity is long-tailed.
@@ -57,20 +60,23 @@ def write_ratings(path: Path, tastes: Tastes) -> None:
 
 def draw_pairs(tastes: Tastes, generator: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Distinct (user, item) pairs in order of user, about `tastes.ratings` of them."""
+    if tastes.min_ratings > tastes.items // 3:
+        raise DataError(f"generate.min_ratings={tastes.min_ratings} is more than a third of the {tastes.items} items.")
     wanted = _activity(tastes, generator)
     share = generator.dirichlet(np.full(tastes.tastes, tastes.focus), tastes.users).cumsum(1)
     appeal = _appeal(tastes, generator)
     pairs = np.empty(0, np.int64)
-    missing = wanted
-    for _ in range(50):
+    missing, rounds = wanted, 0
+    while missing.any():
         users = np.repeat(np.arange(tastes.users), missing)
         taste = (generator.random(users.size)[:, None] > share[users, :-1]).sum(1)
         # One search over all tastes: taste t's cumulative appeal lies in [t, t + 1].
         place = np.searchsorted(appeal.ravel(), taste + generator.random(users.size))
         pairs = np.unique(np.concatenate([pairs, users * tastes.items + place % tastes.items]))
-        missing = np.maximum(wanted - np.bincount(pairs // tastes.items, minlength=tastes.users), 0)
-        if not missing.any():
-            break
+        rounds += 1
+        # Who has exhausted a taste draws the same items over and over: after some rounds only the minimum matters.
+        due = wanted if rounds < _ROUNDS else np.full_like(wanted, tastes.min_ratings)
+        missing = np.maximum(due - np.bincount(pairs // tastes.items, minlength=tastes.users), 0)
     return pairs // tastes.items, pairs % tastes.items
 
 

@@ -18,6 +18,7 @@ except ImportError:  # CPU wheels come without
 
 Pair = tuple[Tensor, Tensor | None]  # one side's tensor and the other's
 TILE = 64  # samples or rows a program works on at a time
+_SHARED_ROWS = 128  # parts that a tall matrix is first added up to
 SHARES = 4  # of the widest hidden layer's columns, each a program's
 _WIDEST = (256, 128, 64)
 _SHARED_BYTES = 160 << 10  # that the widest layers need
@@ -61,14 +62,14 @@ def segment_sum(values: Tensor, order: Tensor | None, starts: Tensor) -> Tensor:
 
 
 def add_parts(parts: Tensor, out: Tensor) -> Tensor:
-    """out fp32 [N] becomes the sum of parts [P, N] over P, in a fixed order."""
+    """out fp32, of parts[0]'s shape, becomes the sum of parts [P, ...] over P, in a fixed order."""
     count, width = parts.shape[0], parts[0].numel()
-    if count > 1024:  # two steps, so that the rows of a tall matrix are shared among programs
-        some = parts.new_empty(128, width, dtype=torch.float32)
-        _add_parts[(-(-width // 128), 128)](parts, some, count, width, -(-count // 128), 32, 128, num_warps=4)
-        parts, count = some, 128
-    _add_parts[(-(-width // 64), 1)](parts, out, count, width, count, 64, 64, num_warps=4)
-    return out
+    if count > 1024:  # PyTorch's sum over the rows of a tall matrix has too few programs
+        some = parts.new_empty(_SHARED_ROWS, width, dtype=torch.float32)
+        grid = (-(-width // 128), _SHARED_ROWS)
+        _add_rows[grid](parts, some, count, width, -(-count // _SHARED_ROWS), 32, 128, num_warps=4)
+        parts = some.view(_SHARED_ROWS, *out.shape)
+    return torch.sum(parts, 0, out=out)
 
 
 @lru_cache
@@ -262,7 +263,7 @@ if triton is not None:
         tl.store(end - 1, tl.sum(loss))
 
     @triton.jit(do_not_specialize=["count", "share"])
-    def _add_parts(parts, out, count, width, share, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    def _add_rows(parts, out, count, width, share, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
         column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
         first = tl.program_id(1) * share
         end = tl.minimum(first + share, count)

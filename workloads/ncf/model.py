@@ -251,7 +251,7 @@ def _tower(
         sizes = samples, h1, h2, kernels.TILE, kernels.SHARES
         low_args = *first, *batch[:2], weights[0], second, dfirst, low, *sizes
         kernels.tower_low[(programs * kernels.SHARES,)](*low_args, num_warps=4, num_stages=1)
-        kernels.add_parts(low, sums)
+        kernels.add_parts(low, sums[: low.shape[1]])
         kernels.add_parts(top, sums[low.shape[1] :])
     return dfirst, dlogit, sums
 
@@ -262,5 +262,6 @@ def _fused_logits(first: kernels.Pair, gmf: kernels.Pair, items: Tensor, layers:
     weights = (layers[0].to(dtype), layers[1], layers[2].to(dtype), *layers[3:])
     out = torch.empty_like(items, dtype=torch.float32)
     sizes = items.numel(), items.shape[1], h1, h2, h3, g, kernels.TILE
-    kernels.logits[(2 * kernels.programs_of(items),)](*first, *gmf, items, *weights, out, *sizes, num_warps=8, num_stages=1)
+    args = *first, *gmf, items, *weights, out, *sizes
+    kernels.logits[(2 * kernels.programs_of(items),)](*args, num_warps=8, num_stages=1)
     return out

@@ -1,6 +1,9 @@
 """NeuMF against a float64 transcription of the MLPerf v0.5 definition."""
 
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -120,3 +123,39 @@ def test_compiles():
     model, batch = make_model(), make_batch(50)
     torch.compile(model, backend="eager")(*batch).backward()
     assert relative(model.gmf_item.weight.grad, oracle(model, *batch[:3])[1]["gmf_item.weight"]) < 2e-6
+
+
+# Triton decides at import whether to interpret, hence a process of its own.
+INTERPRETED = """
+import sys
+import torch
+sys.path.insert(0, sys.argv[1])
+import test_model as test
+from timetrial.workloads.ncf import kernels
+kernels.available = lambda tensor: True
+kernels._properties = lambda index: {"max_shared_mem": 1 << 20, "multiprocessor_count": 2}
+for samples in (300, 20, 0):
+    model, batch = test.make_model(), test.make_batch(samples)
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert model._half(batch[0])
+        loss = model(*batch)
+    (loss * 1e-6).backward()  # a scale that fp16 gradients would not survive
+    expected, gradients = test.oracle(model, *batch[:3])
+    assert abs(loss.item() - expected.item()) <= 1e-4 * expected.item()
+    for name, value in model.named_parameters():
+        error = (value.grad.double() * 1e6 - gradients[name]).norm()
+        assert error <= 0.03 * gradients[name].norm(), (samples, name)
+items = test.make_batch(36)[1].view(3, 12)
+users = torch.tensor([3, 7, 7], dtype=torch.int32)
+with torch.autocast("cpu", dtype=torch.float16):
+    fused = model.scores(users, items)
+kernels.available = lambda tensor: False
+assert test.relative(fused, model.scores(users, items).double()) < 1e-3
+"""
+
+
+def test_kernels_in_the_interpreter():
+    pytest.importorskip("triton")
+    command = [sys.executable, "-P", "-c", INTERPRETED, os.path.dirname(__file__)]
+    done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
