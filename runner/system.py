@@ -7,8 +7,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from timetrial import __version__
 from timetrial.runner import accelerator
 
@@ -32,7 +30,6 @@ def describe() -> dict[str, Any]:
         "libraries": accelerator.versions(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "compiled_architectures": accelerator.compiled_architectures(),
-        "torch_threads": torch.get_num_threads(),
         "timetrial": {"version": __version__, **_revision()},
     }
 

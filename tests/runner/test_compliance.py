@@ -1,5 +1,6 @@
 """The log of a real run against the official checker and our sequence test: passing, and failing in plain words."""
 
+import contextlib
 import json
 import re
 
@@ -7,6 +8,7 @@ import pytest
 
 from timetrial.runner import compliance
 from timetrial.runner.errors import Exit
+from timetrial.runner.events import InitStarted
 from timetrial.runner.mlperf import MLPerfLog
 from timetrial.runner.train import Plan, train_to_target
 
@@ -49,11 +51,9 @@ def write_log(path, *, benchmark="ncf", division="open", target=None, plan=(1, 1
     header = {"submission_division": division, "submission_benchmark": benchmark, "submission_org": "us"}
     header |= {"submission_platform": "here", "submission_status": "research", "submission_poc_name": "x", "seed": 3}
     log = MLPerfLog(path, header, target)
-    from timetrial.runner.events import InitStarted
-
-    log(InitStarted())
-    train_to_target(engine or Scripted(), Plan(target, *plan), [log])
-    log.close()
+    with contextlib.closing(log):
+        log(InitStarted())
+        train_to_target(engine or Scripted(), Plan(target, *plan), [log])
     return path
 
 

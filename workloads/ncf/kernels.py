@@ -37,6 +37,7 @@ def fits(device: torch.device, half: int, factors: int, *widths: int) -> bool:
         len(widths) == len(_WIDEST)
         and all(size >= 16 and size & (size - 1) == 0 for size in sizes)
         and max(half, factors) <= 128
+        and widths[0] >= 16 * SHARES
         and all(width <= widest for width, widest in zip(widths, _WIDEST, strict=True))
         and _properties(device.index)["max_shared_mem"] >= _SHARED_BYTES
     )
