@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from timetrial.runner.errors import DataError
 
-
 _ROUNDS = 6  # of drawing for the wanted activity
 
 

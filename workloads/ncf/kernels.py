@@ -117,6 +117,7 @@ if triton is not None:
 
     @triton.jit(do_not_specialize=["count"])
     def project(table, weight, bias, out, count, stride, D: tl.constexpr, H1: tl.constexpr, ROWS: tl.constexpr):
+        """out[N, H1] = table [N, D] times weight [H1, D] transposed, plus bias; ROWS rows a program at a time."""
         d, h = tl.arange(0, D), tl.arange(0, H1)
         half = out.dtype.element_ty
         w = tl.load(weight + h[:, None] * stride + d[None, :]).to(half)
@@ -133,6 +134,7 @@ if triton is not None:
         grad, table, weight, scale, dtable, sums, count, stride, wide,
         D: tl.constexpr, H1: tl.constexpr, ROWS: tl.constexpr,
     ):  # fmt: skip
+        """dtable = grad times weight, scaled; the weight's gradient, unscaled: a part a program."""
         d, h = tl.arange(0, D), tl.arange(0, H1)
         half = grad.dtype.element_ty
         w = tl.load(weight + h[:, None] * stride + d[None, :]).to(half)

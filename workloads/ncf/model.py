@@ -1,5 +1,6 @@
 """NeuMF (He et al. 2017, arXiv:1708.05031) as MLPerf Training v0.5 defines it, arranged for large sorted batches."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -26,12 +27,13 @@ class NeuMF(nn.Module):
         half = layers[0] // 2
         self.gmf_user, self.gmf_item = nn.Embedding(users, factors), nn.Embedding(items, factors)
         self.mlp_user, self.mlp_item = nn.Embedding(users, half), nn.Embedding(items, half)
-        self.hidden = nn.ModuleList(nn.Linear(wide, narrow) for wide, narrow in zip(layers, layers[1:], strict=False))
+        hidden = [nn.Linear(wide, narrow) for wide, narrow in itertools.pairwise(layers)]
+        self.hidden = nn.ModuleList(hidden)
         self.output = nn.Linear(factors + layers[-1], 1)
         self._widths = (half, factors, *layers[1:])
         for table in (self.gmf_user, self.gmf_item, self.mlp_user, self.mlp_item):
             nn.init.normal_(table.weight, std=0.01)
-        for layer in self.hidden:
+        for layer in hidden:
             nn.init.xavier_uniform_(layer.weight)
         bound = math.sqrt(3 / self.output.in_features)
         nn.init.uniform_(self.output.weight, -bound, bound)
@@ -49,9 +51,9 @@ class NeuMF(nn.Module):
             return _fused(dtype, self._projects(users), batch, self._weights())
         runs_by_user, runs_by_item = (users, None, user_starts), (items, by_item, item_starts)
         gmf = _Lookup.apply(self.gmf_user.weight, *runs_by_user) * _Lookup.apply(self.gmf_item.weight, *runs_by_item)
-        user_weight, item_weight = self.hidden[0].weight.chunk(2, 1)
+        user_weight, item_weight = self._first.weight.chunk(2, 1)
         first = [
-            (self.mlp_user.weight, user_weight, self.hidden[0].bias, runs_by_user),
+            (self.mlp_user.weight, user_weight, self._first.bias, runs_by_user),
             (self.mlp_item.weight, item_weight, None, runs_by_item),
         ]
         if self._projects(users):
@@ -65,15 +67,21 @@ class NeuMF(nn.Module):
         """fp32 logits [n, k] of the items int32 [n, k] for the users int32 [n]."""
         if dtype := self._half(users):
             return _fused_scores(dtype, users, items, self._weights())
-        user_weight, item_weight = self.hidden[0].weight.chunk(2, 1)
+        user_weight, item_weight = self._first.weight.chunk(2, 1)
         all_items = F.linear(self.mlp_item.weight, item_weight)
         rows = max(1, _SCORED // max(1, items.shape[1]))
         parts = []
         for some_users, some_items in zip(users.split(rows), items.split(rows), strict=True):
             gmf = self.gmf_user(some_users)[:, None] * self.gmf_item(some_items)
-            first = F.linear(self.mlp_user(some_users), user_weight, self.hidden[0].bias)[:, None]
+            first = F.linear(self.mlp_user(some_users), user_weight, self._first.bias)[:, None]
             parts.append(self._logits(gmf, first + all_items[some_items]))
         return torch.cat(parts)
+
+    @property
+    def _first(self) -> nn.Linear:
+        layer = self.hidden[0]
+        assert isinstance(layer, nn.Linear)
+        return layer
 
     def _projects(self, users: Tensor) -> bool:
         """Whether to project the tables once rather than every sample's copy of their rows, the first layer being
@@ -146,6 +154,7 @@ class _FusedLoss(torch.autograd.Function):
         gmf_user, gmf_item, mlp_user, mlp_item, weight, bias, *layers = parameters
         half = mlp_user.shape[1]
         rows = None
+        first: kernels.Pair
         if projects:
             first = (
                 _project(mlp_user, weight[:, :half], bias, dtype),
@@ -163,13 +172,13 @@ class _FusedLoss(torch.autograd.Function):
         users, items, _, by_item, user_starts, item_starts, *saved = ctx.saved_tensors
         *parameters, rows, dfirst, dlogit, sums = saved
         gmf_user, gmf_item, mlp_user, mlp_item, weight, bias, *layers = parameters
-        by_user = (None, user_starts), (dlogit, gmf_user, gmf_item, items, layers[-2])
-        by_item = (by_item, item_starts), (dlogit, gmf_item, gmf_user, users, layers[-2])
+        user_side: Any = (None, user_starts), (dlogit, gmf_user, gmf_item, items, layers[-2])
+        item_side: Any = (by_item, item_starts), (dlogit, gmf_item, gmf_user, users, layers[-2])
         half = mlp_user.shape[1]
         if rows is None:
             duser, ditem = (dfirst.new_empty(table.shape[0], dfirst.shape[1]) for table in (mlp_user, mlp_item))
-            dgmf_user, dgmf = _row_gradients(dfirst, *by_user, scale, duser, scaled=False)
-            dgmf_item, _ = _row_gradients(dfirst, *by_item, scale, ditem, scaled=False)
+            dgmf_user, dgmf = _row_gradients(dfirst, *user_side, scale, duser, scaled=False)
+            dgmf_item, _ = _row_gradients(dfirst, *item_side, scale, ditem, scaled=False)
             parts = scale.new_empty(kernels.programs_of(scale), *weight.shape)
             dmlp_user = _project_backward(duser, mlp_user, weight[:, :half], scale, parts)
             dmlp_item = _project_backward(ditem, mlp_item, weight[:, half:], scale, parts[..., half:])
@@ -178,8 +187,8 @@ class _FusedLoss(torch.autograd.Function):
         else:
             drows = dfirst @ weight.to(dfirst.dtype)
             dmlp_user, dmlp_item = torch.empty_like(mlp_user), torch.empty_like(mlp_item)
-            dgmf_user, dgmf = _row_gradients(drows, *by_user, scale, dmlp_user, scaled=True)
-            dgmf_item, _ = _row_gradients(drows[:, half:], *by_item, scale, dmlp_item, scaled=True)
+            dgmf_user, dgmf = _row_gradients(drows, *user_side, scale, dmlp_user, scaled=True)
+            dgmf_item, _ = _row_gradients(drows[:, half:], *item_side, scale, dmlp_item, scaled=True)
             dweight, dbias = (dfirst.T @ rows).float() * scale, dfirst.sum(0, dtype=torch.float32) * scale
         dlayers = (sums[:-1] * scale).split([layer.numel() for layer in layers])
         dlayers = [grad.view_as(layer) for grad, layer in zip(dlayers, layers, strict=True)]
@@ -188,10 +197,15 @@ class _FusedLoss(torch.autograd.Function):
 
 
 def _row_gradients(
-    values: Tensor, runs: kernels.Pair, gmf: tuple[Tensor, ...], scale: Tensor, out: Tensor, scaled: bool
-) -> tuple[Tensor, Tensor]:
+    values: Tensor,
+    runs: tuple[Tensor | None, Tensor],
+    gmf: tuple[Tensor, ...],
+    scale: Tensor,
+    out: Tensor,
+    scaled: bool,
+) -> tuple[Tensor, Any]:
     """Sums values [B, D] over runs into out [N, D], times scale [] where `scaled`; returns the GMF table's gradient,
-    and the output weight's [G], both times scale.
+    and the output weight's [G] from the users' side (None from the items'), both times scale.
 
     runs: order (None: as they lie) and starts. gmf: dlogit [B], this side's table [N, G], the other's, the other's ids
     [B], output weight.
@@ -243,7 +257,7 @@ def _tower(
     second, dfirst = rows.new_empty(samples, h2), rows.new_empty(samples, h1)
     sums = low.new_zeros(low.shape[1] + width)
     if samples:  # the kernels read ahead, so one sample at least
-        sizes = samples, width, h1, h2, h3, g, kernels.TILE
+        sizes: tuple[int, ...] = samples, width, h1, h2, h3, g, kernels.TILE
         kernels.tower_top[(2 * programs,)](
             *first, *gmf, *batch, *weights, second, logit, top, *sizes, num_warps=4, num_stages=1
         )

@@ -59,13 +59,14 @@ def test_loss_and_gradients(samples):
     loss = model(*batch)
     (loss / samples).backward()
     expected, gradients = oracle(model, *batch[:3])
-    assert loss.dtype == torch.float32 and loss.shape == ()
+    assert loss.dtype == torch.float32
+    assert loss.shape == ()
     assert relative(loss, expected) < 1e-6
     for name, value in model.named_parameters():
         assert relative(value.grad * samples, gradients[name]) < 2e-6, name
 
 
-@pytest.mark.parametrize("dtype, bound", [(torch.bfloat16, 0.15), (torch.float16, 0.03)])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 0.15), (torch.float16, 0.03)])
 @pytest.mark.parametrize("samples", [500, 20])
 def test_autocast(samples, dtype, bound):
     model, batch = make_model(), make_batch(samples)
@@ -93,7 +94,8 @@ def test_scores_are_the_logits():
     users, items = torch.tensor([3, 7, 7], dtype=torch.int32), make_batch(36)[1].view(3, 12)
     scores = model.scores(users, items)
     p = {name: value.double() for name, value in model.named_parameters()}
-    assert scores.dtype == torch.float32 and not scores.requires_grad
+    assert scores.dtype == torch.float32
+    assert not scores.requires_grad
     assert relative(scores, oracle_logits(p, users.long()[:, None].expand(3, 12), items.long()).detach()) < 1e-6
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert model.scores(users, items).dtype == torch.float32

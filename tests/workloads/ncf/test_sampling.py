@@ -37,7 +37,8 @@ def test_negatives_are_uniform_over_the_unrated():
     rated, users, items = make_pairs()
     bits = sampling.membership(users, items, USERS, ITEMS)
     negatives = sampling.draw_negatives(users, bits, ITEMS, 40, generator(1))
-    assert negatives.shape == (users.numel(), 40) and negatives.dtype == torch.int32
+    assert negatives.shape == (users.numel(), 40)
+    assert negatives.dtype == torch.int32
     assert not rated[users[:, None].long(), negatives.long()].any()
     pairs = users[:, None].long(), negatives.long()
     counts = torch.zeros(USERS, ITEMS).index_put_(pairs, torch.ones(()), accumulate=True)
@@ -59,7 +60,7 @@ def test_negatives_of_users_who_rated_nearly_everything():
     assert abs(counts[0].item() - 500) < 5 * 250**0.5
 
 
-@pytest.mark.parametrize("samples, size", [(1000, 64), (1000, 1000), (7, 10), (3000, 5)])
+@pytest.mark.parametrize(("samples", "size"), [(1000, 64), (1000, 1000), (7, 10), (3000, 5)])
 def test_batches_are_a_permutation_and_ascend(samples, size):
     order = sampling.shuffle(samples, size, generator())
     assert order.dtype == torch.int32
@@ -104,7 +105,8 @@ def test_empty_batch():
     negatives = torch.zeros(users.numel(), 4, dtype=torch.int32)
     batch = sampling.gather_batch(torch.zeros(0, dtype=torch.int32), users, items, negatives, USERS, ITEMS)
     assert [x.numel() for x in batch] == [0, 0, 0, 0, USERS + 1, ITEMS + 1]
-    assert not batch[4].any() and not batch[5].any()
+    assert not batch[4].any()
+    assert not batch[5].any()
 
 
 def test_evaluation_items():
@@ -112,7 +114,9 @@ def test_evaluation_items():
     bits = sampling.membership(users, items, USERS, ITEMS)
     positives = torch.randint(ITEMS, (USERS,), generator=generator(), dtype=torch.int32)
     drawn, counted = sampling.evaluation_items(bits, positives, ITEMS, generator(), negatives=50)
-    assert drawn.shape == (USERS, 51) and drawn.dtype == torch.int32 and counted.shape == (USERS, 50)
+    assert drawn.shape == (USERS, 51)
+    assert drawn.dtype == torch.int32
+    assert counted.shape == (USERS, 50)
     assert torch.equal(drawn[:, -1], positives)
     assert not rated[torch.arange(USERS)[:, None], drawn[:, :-1].long()].any()
     for user in range(USERS):
