@@ -172,13 +172,13 @@ class _FusedLoss(torch.autograd.Function):
         users, items, _, by_item, user_starts, item_starts, *saved = ctx.saved_tensors
         *parameters, rows, dfirst, dlogit, sums = saved
         gmf_user, gmf_item, mlp_user, mlp_item, weight, bias, *layers = parameters
-        user_side: Any = (None, user_starts), (dlogit, gmf_user, gmf_item, items, layers[-2])
-        item_side: Any = (by_item, item_starts), (dlogit, gmf_item, gmf_user, users, layers[-2])
+        user_runs, user_gmf = (None, user_starts), (dlogit, gmf_user, gmf_item, items, layers[-2])
+        item_runs, item_gmf = (by_item, item_starts), (dlogit, gmf_item, gmf_user, users, layers[-2])
         half = mlp_user.shape[1]
         if rows is None:
             duser, ditem = (dfirst.new_empty(table.shape[0], dfirst.shape[1]) for table in (mlp_user, mlp_item))
-            dgmf_user, dgmf = _row_gradients(dfirst, *user_side, scale, duser, scaled=False)
-            dgmf_item, _ = _row_gradients(dfirst, *item_side, scale, ditem, scaled=False)
+            dgmf_user, dgmf = _row_gradients(dfirst, user_runs, user_gmf, scale, duser, scaled=False)
+            dgmf_item, _ = _row_gradients(dfirst, item_runs, item_gmf, scale, ditem, scaled=False)
             parts = scale.new_empty(kernels.programs_of(scale), *weight.shape)
             dmlp_user = _project_backward(duser, mlp_user, weight[:, :half], scale, parts)
             dmlp_item = _project_backward(ditem, mlp_item, weight[:, half:], scale, parts[..., half:])
@@ -187,8 +187,8 @@ class _FusedLoss(torch.autograd.Function):
         else:
             drows = dfirst @ weight.to(dfirst.dtype)
             dmlp_user, dmlp_item = torch.empty_like(mlp_user), torch.empty_like(mlp_item)
-            dgmf_user, dgmf = _row_gradients(drows, *user_side, scale, dmlp_user, scaled=True)
-            dgmf_item, _ = _row_gradients(drows[:, half:], *item_side, scale, dmlp_item, scaled=True)
+            dgmf_user, dgmf = _row_gradients(drows, user_runs, user_gmf, scale, dmlp_user, scaled=True)
+            dgmf_item, _ = _row_gradients(drows[:, half:], item_runs, item_gmf, scale, dmlp_item, scaled=True)
             dweight, dbias = (dfirst.T @ rows).float() * scale, dfirst.sum(0, dtype=torch.float32) * scale
         dlayers = (sums[:-1] * scale).split([layer.numel() for layer in layers])
         dlayers = [grad.view_as(layer) for grad, layer in zip(dlayers, layers, strict=True)]
