@@ -29,6 +29,11 @@ def card_name(device: torch.device) -> str:
     return str(getattr(torch, device.type).get_device_name(device))
 
 
+def label(name: str) -> str:
+    """What a run's folder and title call the card: the accelerator group, or the driver's word where it has none."""
+    return card_name(torch.device(_kind(), 0)) if name == "auto" else name
+
+
 def available() -> int:
     """Accelerators that this process can see."""
     return torch.accelerator.device_count() if torch.accelerator.is_available() else 0

@@ -89,8 +89,9 @@ def _hydra(arguments: list[str]) -> int:
     sys.argv = ["timetrial run", *arguments]
     try:
         hydra.main(version_base="1.3", config_path="pkg://timetrial.conf", config_name="config")(job.run)()
-    except SystemExit as usage:  # argparse has said what is wrong with an option
-        return int(Exit.CONFIGURATION) if usage.code else 0
+    except SystemExit as end:
+        if not sweep.finished:  # argparse has said what is wrong with an option
+            return int(Exit.CONFIGURATION) if end.code else 0
     end = (job.ended or sweep.finished or [Exit.TARGET_REACHED])[-1]
     if isinstance(end, Exception):
         raise end

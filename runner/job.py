@@ -1,5 +1,7 @@
 """One Hydra job: what `timetrial run` does with a composed configuration, in whichever process a sweep puts it."""
 
+import sys
+
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
@@ -28,3 +30,6 @@ def run(node: DictConfig) -> None:
     if words:
         Console(stderr=True, soft_wrap=True).print(f"timetrial: {words}", markup=False, highlight=False)
     sweep.keep(code, words, result)
+    if code == Exit.STOPPED:  # who stops a run of a sweep means the sweep
+        sweep.finished.append(code)
+        sys.exit(code)

@@ -67,7 +67,7 @@ def _open_folder(node: DictConfig, settings: Config) -> tuple[RunFolder, bool]:
     if settings.run_dir:
         folder = run_folder.claim(Path(settings.run_dir), settings.seed)
     else:
-        card = f"{settings.gpus}x{_card(settings)}"
+        card = f"{settings.gpus}x{accelerator.label(settings.accelerator.name)}"
         parts = [settings.system, settings.workload.name, settings.scale.name, card, settings.precision.name]
         folder = run_folder.create(Path(settings.runs), parts, settings.seed)
     try:
@@ -76,12 +76,6 @@ def _open_folder(node: DictConfig, settings: Config) -> tuple[RunFolder, bool]:
         folder.discard()
         raise
     return folder, False
-
-
-def _card(settings: Config) -> str:
-    if settings.accelerator.name != "auto":
-        return settings.accelerator.name
-    return accelerator.card_name(accelerator.device("auto", 0))
 
 
 def _start_ranks(settings: Config, folder: RunFolder) -> Exit:
@@ -150,8 +144,9 @@ def _close(settings: Config, folder: RunFolder, console: Console, code: Exit) ->
         if code == Exit.TARGET_REACHED and not verdict.compliant:
             code = Exit.NOT_COMPLIANT
     status = folder.update_status(**entries, exit_code=int(code), state=_STATES.get(code, "failed"))
+    cards = f"{settings.gpus} x {accelerator.label(settings.accelerator.name)}"
     recipe = f"{settings.workload.title} {settings.scale.name}"
-    title = f"{recipe}, {settings.gpus} x {_card(settings)}, {settings.precision.name}, seed {settings.seed}"
+    title = f"{recipe}, {cards}, {settings.precision.name}, seed {settings.seed}"
     summary.show(console, title, status, folder)
     if code == Exit.STOPPED:
         console.print("To continue: the same command with ", end="")

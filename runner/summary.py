@@ -100,7 +100,7 @@ class Summary:
             spans = [f"{number:.6f}" for number in (seconds, block["train_seconds"], block["eval_seconds"])]
             quality = [block["quality"][metric] for metric in metrics]
             rows.writerow([epoch, spans[0], block["samples"], *spans[1:], block["loss"], *quality])
-        write_atomically(self.folder.quality, text.getvalue())
+        write_atomically(self.folder.quality, text.getvalue(), durable=False)
 
 
 def show(console: Console, title: str, status: dict[str, Any], folder: RunFolder) -> None:
