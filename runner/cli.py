@@ -89,9 +89,9 @@ def _hydra(arguments: list[str]) -> int:
     sys.argv = ["timetrial run", *arguments]
     try:
         hydra.main(version_base="1.3", config_path="pkg://timetrial.conf", config_name="config")(job.run)()
-    except SystemExit as end:
+    except SystemExit as left:
         if not sweep.finished:  # argparse has said what is wrong with an option
-            return int(Exit.CONFIGURATION) if end.code else 0
+            return int(Exit.CONFIGURATION) if left.code else 0
     end = (job.ended or sweep.finished or [Exit.TARGET_REACHED])[-1]
     if isinstance(end, Exception):
         raise end
