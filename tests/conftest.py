@@ -28,7 +28,8 @@ def compose():
 
     def composed(*overrides):
         with initialize_config_module("timetrial.conf", version_base="1.3"):
-            return compose("config", overrides=["accelerator=cpu", *overrides])
+            chosen = [] if any(word.startswith("accelerator=") for word in overrides) else ["accelerator=cpu"]
+            return compose("config", overrides=[*chosen, *overrides])
 
     return composed
 

@@ -1,0 +1,72 @@
+"""What only an accelerator can show: fused kernels, steps that never wait, whole runs. `pytest -m gpu`."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from timetrial.runner import accelerator, config, worker
+from timetrial.runner.distributed import World
+from timetrial.runner.errors import Exit
+from timetrial.runner.launch import launch
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.accelerator.is_available(), reason="no accelerator here"),
+    pytest.mark.filterwarnings("default"),
+]
+
+
+@pytest.mark.parametrize("samples", [150_000, 2_000])  # tables projected; rows looked up first
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 0.12), (torch.float16, 0.05)])
+def test_ncf_gradients_are_those_of_a_float64_transcription(samples, dtype, bound, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "ncf"))
+    test = pytest.importorskip("test_model")
+    device = torch.accelerator.current_accelerator()
+    model = test.NeuMF(20_000, 5_000, 64, (256, 256, 128, 64))
+    with torch.no_grad():
+        for table in (model.gmf_user, model.gmf_item, model.mlp_user, model.mlp_item):
+            table.weight.mul_(30)
+    batch = test.make_batch(samples, 20_000, 5_000)
+    expected, gradients = test.oracle(model, *batch[:3])
+    model.to(device)
+    found = []
+    for _ in range(2):
+        model.zero_grad()
+        with torch.autocast(device.type, dtype=dtype):
+            loss = model(*(tensor.to(device) for tensor in batch))
+        (loss * 1e-6).backward()  # a scale that fp16 gradients would not survive
+        found.append({name: value.grad.cpu() * 1e6 for name, value in model.named_parameters()})
+    assert test.relative(loss.cpu(), expected) < 1e-3
+    for name, value in found[0].items():
+        assert test.relative(value, gradients[name]) < bound, name
+        assert torch.equal(value, found[1][name]), name
+    sys.modules.pop("test_model", None)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_no_step_waits_for_the_device(compose, tmp_path, precision):
+    name = accelerator.detect()
+    settings = config.check(compose(f"accelerator={name}", f"precision={precision}", f"data_dir={tmp_path}"))
+    engine = worker.build_engine(settings, World(), accelerator.device(name, 0))
+    engine.warm_up()
+    steps = iter(engine.data.train(1))
+    engine._step(next(steps))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(5):
+            engine._step(next(steps))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    engine.finish()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+def test_every_precision_reaches_the_embedded_target(compose, tmp_path, precision):
+    places = [f"data_dir={tmp_path}", f"runs={tmp_path}/runs", "launcher=inline"]
+    overrides = [f"accelerator={accelerator.detect()}", f"precision={precision}", *places]
+    code, folder = launch(compose(*overrides), Console(quiet=True))
+    assert code == Exit.TARGET_REACHED, folder.status()["error"]
+    assert folder.status()["peak_memory_bytes"] > 0
