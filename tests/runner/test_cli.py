@@ -66,6 +66,8 @@ def test_a_wrong_argument_is_one_sentence_and_its_code(tmp_path, words, code, sa
 
 @pytest.mark.parametrize("launcher", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]])
 def test_a_sweep_runs_all_and_keeps_going(tmp_path, launcher):
+    if launcher:
+        pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     words = ["-m", "accelerator=cpu", "launcher=inline", *TINY, "seed=1,2", "round=v05,v07", "recipe.max_epochs=12"]
     done = timetrial(tmp_path, "run", *words, *launcher)
     assert done.returncode == Exit.CONFIGURATION, done.stdout + done.stderr

@@ -14,6 +14,12 @@ from timetrial.runner.errors import Diverged
 from timetrial.runner.workload import Share
 
 
+def forks(test):
+    """Marks a test that forks: a process that has touched an accelerator cannot."""
+    ignore = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+    return ignore(pytest.mark.skipif(torch.accelerator.is_available(), reason="forks")(test))
+
+
 def train(engine, epochs=2):
     for epoch in range(1, epochs + 1):
         for _ in engine.epoch(epoch):
@@ -148,7 +154,7 @@ def in_two_ranks(body):
     return [found[0], found[1]]
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@forks
 @pytest.mark.parametrize("weighted", [False, True])
 def test_two_ranks_equal_one(toy_engine, toy_data, toy_workload, weighted):
     expected_loss, expected = train(toy_engine(toy_workload(), toy_data(weighted=weighted)))
@@ -166,7 +172,7 @@ def test_two_ranks_equal_one(toy_engine, toy_data, toy_workload, weighted):
         assert_same(expected, {name: torch.from_numpy(value) for name, value in state.items()}, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@forks
 def test_batch_norm_is_averaged_over_ranks_before_evaluation(toy_engine, toy_data, toy_workload):
     def body(world, rank):
         engine = toy_engine(toy_workload(batch_norm=True), toy_data(Share(rank, 2), samples=48), world=world)
