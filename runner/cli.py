@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from timetrial.runner.errors import Exit, RunError
+from timetrial.runner.errors import DataError, DeviceError, Exit, RunError
 
 app = typer.Typer(
     add_completion=False,
@@ -60,17 +60,9 @@ def _logs(paths: list[Path]) -> list[Path]:
     for path in paths:
         inside = sorted(path.rglob("result_*.txt")) if path.is_dir() else [path]
         if not inside or not inside[0].exists():
-            raise _Refused(Exit.DATA, f"{path} is no log and holds none: name a result_*.txt file or a run folder.")
+            raise DataError(f"{path} is no log and holds none: name a result_*.txt file or a run folder.")
         found += inside
     return found
-
-
-class _Refused(RunError):
-    """An argument that cannot be used."""
-
-    def __init__(self, code: Exit, sentence: str) -> None:
-        super().__init__(sentence)
-        self.exit_code = code
 
 
 def _hydra(arguments: list[str]) -> int:
@@ -105,8 +97,7 @@ def _detected_accelerator(arguments: list[str]) -> str:
     name = accelerator.detect()
     several = next((argument for argument in arguments if re.fullmatch(r"gpus=(?!1$)[\d,]+", argument)), None)
     if name == "cpu" and several:
-        raise _Refused(
-            Exit.DEVICE,
+        raise DeviceError(
             f"{several} was asked for but this machine has no GPU that PyTorch can use: "
             "leave it out, or add accelerator=cpu to mean CPU processes.",
         )
