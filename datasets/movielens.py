@@ -5,8 +5,10 @@ import contextlib
 import gzip
 import hashlib
 import lzma
-import os
 import re
+import secrets
+import warnings
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,20 +49,28 @@ def read_ratings(path: Path) -> pd.DataFrame:
     try:
         if separated_by_colons:
             types: dict[Any, Any] = dict.fromkeys((0, 2, 6), np.int64)
-            frame = pd.read_csv(path, sep=":", header=None, usecols=[0, 2, 4, 6], dtype=types)
+            frame = pd.read_csv(path, sep=":", header=None, index_col=False, dtype=types)
+            if frame.shape[1] != 7 or frame[[1, 3, 5]].notna().any(axis=None):
+                raise ValueError("fields that are not parted by ::")
+            frame = frame[[0, 2, 4, 6]]
         else:
             types = dict.fromkeys((*_HEADER[:2], _HEADER[3]), np.int64)
-            frame = pd.read_csv(path, header=0, dtype=types)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", pd.errors.ParserWarning)  # a fifth field
+                frame = pd.read_csv(path, header=0, index_col=False, dtype=types)
     except pd.errors.EmptyDataError as error:
         raise DataError(f"{path} holds no rating.") from error
-    except (ValueError, OverflowError, EOFError, OSError) as error:
-        raise DataError(_first_bad_line(path, separated_by_colons) or f"{path} cannot be read ({error}).") from error
+    except (ValueError, OverflowError, EOFError, OSError, Warning, lzma.LZMAError, zlib.error) as error:
+        raise DataError(
+            _first_bad_line(path, separated_by_colons) or f"{path} cannot be read ({str(error).strip()})."
+        ) from error
     if not separated_by_colons and list(frame.columns) != _HEADER:
         raise DataError(f"{path} does not begin with the line {','.join(_HEADER)}: it is no MovieLens ratings.csv.")
     frame.columns = pd.Index(["user", "item", "rating", "time"])
     if frame.empty:
         raise DataError(f"{path} holds no rating.")
-    if frame["rating"].isna().any() or not pd.api.types.is_numeric_dtype(frame["rating"]):
+    negative = (frame[["user", "item", "time"]] < 0).any(axis=None)
+    if negative or frame["rating"].isna().any() or not pd.api.types.is_numeric_dtype(frame["rating"]):
         raise DataError(_first_bad_line(path, separated_by_colons) or f"{path} holds a rating that is no number.")
     return frame[["user", "item", "time"]]
 
@@ -103,7 +113,7 @@ def prepare(source: Path, folder: Path, min_ratings: int) -> Path:
     if prepared.exists():
         return prepared
     split = leave_one_out(read_ratings(source), min_ratings, str(source))
-    temporary = prepared.with_name(f".{prepared.stem}.{os.getpid()}.npz")
+    temporary = prepared.with_name(f".{prepared.stem}.{secrets.token_hex(4)}.npz")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         sizes = [split.num_users, split.num_items, split.users.size]
@@ -114,7 +124,8 @@ def prepare(source: Path, folder: Path, min_ratings: int) -> Path:
             f"Cannot write the prepared ratings to {folder} ({error.strerror}): free space or set data_dir."
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
     return prepared
 
 
@@ -137,7 +148,7 @@ def _first_bad_line(path: Path, separated_by_colons: bool) -> str | None:
     separator = "::" if separated_by_colons else ","
     rating = re.compile(separator.join((r"\d+", r"\d+", r"-?\d+(\.\d*)?", r"\d+")) + r"\s*")
     for number, line in _lines(path):
-        if number == 1 and not separated_by_colons:
+        if not line.strip() or (number == 1 and not separated_by_colons):
             continue
         if not rating.fullmatch(line):
             shown = line.strip()[:60]
@@ -147,6 +158,7 @@ def _first_bad_line(path: Path, separated_by_colons: bool) -> str | None:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    opened = _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8", errors="replace")
-    with opened as file, contextlib.suppress(EOFError):
+    opener = _OPENERS.get(path.suffix, open)
+    unreadable = contextlib.suppress(EOFError, OSError, lzma.LZMAError, zlib.error)
+    with unreadable, opener(path, "rt", encoding="utf-8", errors="replace") as file:
         yield from enumerate(file, start=1)

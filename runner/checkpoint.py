@@ -13,8 +13,8 @@ import torch
 
 from timetrial.runner.distributed import World
 from timetrial.runner.engine import Engine
-from timetrial.runner.errors import Stopped, TimeLimit
-from timetrial.runner.events import EvalEnded, Event, RunStarted, RunStopped, StepEnded, now
+from timetrial.runner.errors import DataError, Stopped, TimeLimit
+from timetrial.runner.events import BlockStarted, Event, RunStarted, RunStopped, StepEnded, now
 from timetrial.runner.run_folder import write_atomically
 
 # Between these steps several ranks ask one another whether to stop; one rank alone looks at every step.
@@ -46,13 +46,17 @@ class StopSignal:
 
 @dataclass
 class Checkpointer:
-    """The observer that saves, on every rank; it also ends the run on a stop signal or at its time limit."""
+    """The observer that saves, on every rank; it also ends the run on a stop signal or at its time limit.
+
+    It comes last among the observers. It acts after a step and where a block starts, when the last one's evaluation has
+    been judged. `history` is what rank 0's other observers need to go on.
+    """
 
     path: Path
     engine: Engine
     world: World
     stop: StopSignal
-    log_size: Callable[[], int]
+    history: Callable[[], dict[str, Any]]
     every_seconds: float
     time_limit_seconds: float | None = None
     done: int = 0
@@ -70,8 +74,8 @@ class Checkpointer:
                 self._steps += 1
                 if self.world.size == 1 or self._steps % _STEPS_BETWEEN_QUESTIONS == 0:
                     self._obey()
-            case EvalEnded(epoch=epoch):
-                self.done = epoch
+            case BlockStarted(first_epoch=first):
+                self.done = first - 1
                 if self.world.any(not self.over and now() - self._saved >= self.every_seconds):
                     self.save()
                 self._obey()
@@ -83,7 +87,7 @@ class Checkpointer:
         state = {"engine": self.engine.state(), "done": self.done}
         if self.world.rank == 0:
             memory = io.BytesIO()
-            torch.save(state | {"log_bytes": self.log_size(), "time": now()}, memory)
+            torch.save(state | self.history() | {"time": now()}, memory)
             self.path.parent.mkdir(exist_ok=True)
             write_atomically(self.path, memory.getvalue())
         self._saved = now()
@@ -96,13 +100,20 @@ class Checkpointer:
         wish = self.world.most(wish)
         if wish == _CONTINUE:
             return
-        if wish == _OUT_OF_TIME:
-            raise TimeLimit(f"The time limit of {limit:g} s was reached before the target: raise time_limit_seconds.")
         if not self.over:
             self.save()
+        if wish == _OUT_OF_TIME:
+            raise TimeLimit(
+                f"The limit of {limit:g} s was reached before the target: resume it, or raise time_limit_seconds."
+            )
         raise Stopped(f"Stopped by {self.stop.name or 'a signal to another rank'}; a checkpoint is written.")
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The last checkpoint, on the CPU."""
-    return dict(torch.load(path, map_location="cpu", weights_only=True))
+    """The last checkpoint, on the CPU; what a killed writer left beside it is removed."""
+    for stale in path.parent.glob(".*.tmp"):
+        stale.unlink(missing_ok=True)
+    try:
+        return dict(torch.load(path, map_location="cpu", weights_only=True))
+    except Exception as error:  # a damaged file fails in many ways, all of them pickle's
+        raise DataError(f"The checkpoint {path} cannot be read: delete it to start the run over.") from error

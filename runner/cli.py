@@ -2,16 +2,19 @@
 
 import os
 import re
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
+from rich.markup import escape
 
-from timetrial.runner.errors import DataError, DeviceError, Exit, RunError
+from timetrial.runner.errors import DataError, DeviceError, Exit, RunError, Stopped
 
 app = typer.Typer(
     add_completion=False,
@@ -48,7 +51,7 @@ def check(
         verdict = compliance.check(path)
         failed |= not verdict.compliant
         words = "[green]complies[/green]" if verdict.compliant else "[red]does not comply[/red]"
-        console.print(f"{path}: {words} ({verdict.rules})")
+        console.print(f"{escape(str(path))}: {words} ({verdict.rules})")
         for problem in verdict.problems:
             console.print(f"  - {problem}", markup=False)
     raise typer.Exit(Exit.NOT_COMPLIANT if failed else 0)
@@ -75,7 +78,7 @@ def _hydra(arguments: list[str]) -> int:
     asks = [argument for argument in arguments if argument in ("--help", "-h", "--hydra-help", "--version")]
     if not asks and not any(argument.split("=")[0] == "accelerator" for argument in arguments):
         # Beside the first override: Hydra's parser wants all of them together.
-        place = next((index for index, word in enumerate(arguments) if re.match(r"[~+\w].*=", word)), len(arguments))
+        place = next((index for index, word in enumerate(arguments) if re.match(r"[~+\w].*=", word)), 0)
         arguments = [*arguments[:place], _detected_accelerator(arguments), *arguments[place:]]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise what it would otherwise print and swallow
     sys.argv = ["timetrial run", *arguments]
@@ -95,7 +98,7 @@ def _detected_accelerator(arguments: list[str]) -> str:
     from timetrial.runner import accelerator
 
     name = accelerator.detect()
-    several = next((argument for argument in arguments if re.fullmatch(r"gpus=(?!1$)[\d,]+", argument)), None)
+    several = next((argument for argument in arguments if re.match(r"\+*gpus=(?![01]$)\D*\d", argument)), None)
     if name == "cpu" and several:
         raise DeviceError(
             f"{several} was asked for but this machine has no GPU that PyTorch can use: "
@@ -104,11 +107,17 @@ def _detected_accelerator(arguments: list[str]) -> str:
     return f"accelerator={name}"
 
 
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped(f"Stopped by {signal.Signals(number).name}: run it again.")
+
+
 def main() -> None:
     """Entry point: every refusal is one sentence on stderr and its documented exit code."""
     from timetrial.runner.config import sentence
 
     console = Console(stderr=True, soft_wrap=True)
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+        signal.signal(number, _stop)  # until training takes the signals over
     try:
         app()
     except SystemExit as end:  # Typer has said what is wrong with an argument, and calls that 2

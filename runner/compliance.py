@@ -1,6 +1,7 @@
 """The compliance verdict: the official checker under the right rules, our sequence test, and plain words for both."""
 
 import logging
+import math
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -50,13 +51,23 @@ def check(path: Path) -> Verdict:
     """Checks a log in the `:::MLLOG` dialect; the rules follow from what the log itself says."""
     try:
         lines, broken = mlp_parser.parse_file(str(path), ruleset=RULESET)
+        if any(not isinstance(line.value["metadata"], dict) for line in lines):
+            raise TypeError("metadata that is no object")
     except KeyError as error:
         return Verdict(False, "none", [f"A :::MLLOG line lacks the field {error}, so the log cannot be read."])
+    except (TypeError, ValueError, AttributeError) as error:
+        return Verdict(False, "none", [f"A :::MLLOG line is no event ({error}), so the log cannot be read."])
     if not lines and not broken:
         return Verdict(False, "none", [f"{path.name} holds no :::MLLOG line: it is no MLPerf log of v0.7 or later."])
     problems = [f"A :::MLLOG line cannot be read ({reason.strip()}): {text.strip()[:80]}" for text, reason in broken]
     benchmark, division = _first(lines, "submission_benchmark"), _first(lines, "submission_division")
     target, ours = _first(lines, TARGET), _first(lines, VERSION) is not None
+    # What a log says becomes part of rules that the checker executes, so only plain names and numbers may pass.
+    for key, value in (("submission_benchmark", benchmark), ("submission_division", division)):
+        if value is not None and not (isinstance(value, str) and re.fullmatch(r"[\w-]+", value)):
+            return Verdict(False, "none", [f"The line {key} holds {str(value)[:40]!r}, which is no name."])
+    if target is not None and not _is_quality(target):
+        return Verdict(False, "none", [f"The line {TARGET} holds {str(target)[:40]!r}, which is no quality."])
     if target is None and benchmark not in _official_benchmarks():
         name = f"names the benchmark {benchmark!r}, which ruleset {RULESET} does not know" if benchmark else ""
         problems.append(f"The log {name or 'lacks submission_benchmark'} and states no {TARGET}, so no rules fit it.")
@@ -96,6 +107,15 @@ def _is_official(benchmark: Any, division: Any, target: Any) -> bool:
     return sorted(demanded) == sorted(stated)
 
 
+def _is_quality(target: Any) -> bool:
+    """True for a finite number, or for several by plain names."""
+    if isinstance(target, dict):
+        plain = all(isinstance(key, str) and re.fullmatch(r"[\w-]+", key) for key in target)
+        numbers = all(not isinstance(value, dict) and _is_quality(value) for value in target.values())
+        return bool(target) and plain and numbers
+    return isinstance(target, int | float) and not isinstance(target, bool) and math.isfinite(target)
+
+
 def _derive(benchmark: str, division: str, target: Any, folder: Path) -> Path:
     """Writes the installed package's own rules with only benchmark and target replaced; returns the first file.
 
@@ -119,11 +139,11 @@ def _derive(benchmark: str, division: str, target: Any, folder: Path) -> Path:
 
 
 def _demand(target: Any) -> str:
-    if isinstance(target, dict):
-        return " and ".join(
-            f"v['value'][{key!r}] >= {least} and v['value'][{key!r}] < 1" for key, least in target.items()
-        )
-    return f"v['value'] >= {target} and v['value'] < 1"
+    """The checker's expression for a quality that `_is_quality`."""
+    if not isinstance(target, dict):
+        return f"v['value'] >= {float(target)!r} and v['value'] < 1"
+    parts = (f"v['value'][{key!r}] >= {float(least)!r} and v['value'][{key!r}] < 1" for key, least in target.items())
+    return " and ".join(parts)
 
 
 def _official_problems(path: Path, config: str, benchmark: Any, target: Any) -> list[str]:
@@ -151,7 +171,7 @@ def _in_plain_words(message: str, target: Any) -> str:
         return f"Neither of the lines {found[1].replace(chr(39), '')} is there: the rules demand one of them."
     if message.startswith("Failed checks for eval_accuracy"):
         aim = f" ({target})" if target is not None else ""
-        return f"No eval_accuracy line reaches the target{aim}: train longer, or state the run as not converged."
+        return f"No eval_accuracy line reaches the target{aim} below 1: train longer, or call it not converged."
     if found := re.match(r"CHECK for '(\w+)' failed in line (\d+)", message):
         test = re.search(r"failed test: (.+)", message)
         return f"The line {found[1]} breaks the rule {test[1].strip() if test else ''!r} of its ruleset."

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
@@ -15,7 +15,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from timetrial.runner.errors import ConfigurationError, RunError
 
-Settings = TypeVar("Settings")
+_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+_LAUNCHERS = ("inline", "local")
+_COMPILE_MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
 @dataclass
@@ -56,12 +58,11 @@ class Round:
     """conf/round: the MLPerf round whose targets count."""
 
     name: str = MISSING
-    ruleset: str = MISSING
 
 
 @dataclass
 class EngineChoice:
-    """conf/engine: the framework, by the class path of its engine."""
+    """conf/engine: the framework, and how it compiles and warms up."""
 
     name: str = MISSING
     compile: str | None = None
@@ -178,6 +179,8 @@ def settings_of(owner: type, node: Any, where: str) -> Any:
         return OmegaConf.to_object(OmegaConf.merge(schema, OmegaConf.create(node)))
     except OmegaConfBaseException as error:
         raise ConfigurationError(f"{where}: {sentence(error)}") from error
+    except ValueError as error:  # what the dataclass itself refuses
+        raise ConfigurationError(f"{where}: {error}") from error
 
 
 def classes(config: Config) -> tuple[type, type]:
@@ -201,6 +204,32 @@ def check(node: DictConfig) -> Config:
     if config.round.name not in recipe.target:
         rounds = " or ".join(f"round={name}" for name in recipe.target)
         raise ConfigurationError(f"{title} was not part of MLPerf round {config.round.name}: use {rounds}.")
+    if not config.recipe.target[config.round.name]:
+        raise ConfigurationError(f"recipe.target.{config.round.name} names no metric: a run needs a target.")
+    for metric, least in recipe.target[config.round.name].items():
+        if not 0 < least <= 1:
+            raise ConfigurationError(
+                f"recipe.target.{config.round.name}.{metric} must be a fraction above 0, not {least}."
+            )
+    for key, value, known in (
+        ("precision", config.precision.name, _PRECISIONS),
+        ("launcher", config.launcher.name, _LAUNCHERS),
+        ("engine.compile", config.engine.compile, _COMPILE_MODES),
+    ):
+        if value not in known:
+            raise ConfigurationError(f"{key} must be one of {', '.join(map(str, known))}, not {value}.")
+    positive = {
+        "recipe.clip_norm": recipe.clip_norm,
+        "time_limit_seconds": config.time_limit_seconds,
+        "accelerator.threads": config.accelerator.threads,
+        "launcher.hang_timeout_seconds": config.launcher.hang_timeout_seconds,
+    }
+    for key, number in positive.items():
+        if number is not None and number <= 0:
+            raise ConfigurationError(f"{key} must be above 0, not {number}.")
+    for stream, seed in {**vars(config.seeds), "seed": config.seed}.items():
+        if seed is not None and not 0 <= seed < 2**63:
+            raise ConfigurationError(f"The seed of {stream} must be from 0 to 2**63 - 1, not {seed}.")
     for name in ("global_batch_size", "first_eval", "eval_every", "max_epochs"):
         _at_least_one(f"recipe.{name}", getattr(recipe, name))
     _at_least_one("gpus", config.gpus)

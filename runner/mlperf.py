@@ -10,7 +10,7 @@ from mlperf_logging.mllog import constants as keys
 from mlperf_logging.mllog.mllog import MLLogger
 
 from timetrial import __version__
-from timetrial.runner.errors import RunError
+from timetrial.runner.errors import DataError, RunError
 from timetrial.runner.events import (
     BlockEnded,
     BlockStarted,
@@ -110,6 +110,10 @@ class _LogFile(logging.Handler):
         try:
             self._stream = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
             if path.is_file():
+                if path.stat().st_size < cut_to:
+                    raise DataError(
+                        f"{path} was removed or cut since the checkpoint: start the run over in a new folder."
+                    )
                 self._stream.truncate(cut_to)
         except OSError as error:
             raise cannot_write(path, error) from error

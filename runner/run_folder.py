@@ -1,11 +1,15 @@
 """The folder of one run: unique, written by temporary name and rename, safe on shared file systems."""
 
+import contextlib
+import fcntl
 import json
 import os
 import re
 import secrets
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,7 @@ def write_atomically(path: Path, text: str | bytes, *, durable: bool = True) -> 
 
     What is written on the clock, and again and again, is not made `durable` against a power cut: that can be slow.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     data = text.encode() if isinstance(text, str) else text
     try:
         with open(temporary, "wb") as file:
@@ -54,10 +58,14 @@ class RunFolder:
         self.quality = path / "quality.csv"
         self.checkpoint = path / "checkpoint" / "checkpoint.pt"
         self._status = path / "status.json"
+        self._made: list[Path] = []  # the folders that were made for this run
 
     def status(self) -> dict[str, Any]:
         """What status.json says; empty where there is none."""
-        return json.loads(self._status.read_text()) if self._status.exists() else {}
+        try:
+            return dict(json.loads(self._status.read_text())) if self._status.exists() else {}
+        except ValueError as error:
+            raise ConfigurationError(f"{self._status} is damaged: remove it, or start over in a new folder.") from error
 
     def update_status(self, **entries: Any) -> dict[str, Any]:
         """Sets `entries` in status.json and returns the whole."""
@@ -78,14 +86,25 @@ class RunFolder:
             file.unlink()
         return words
 
-    def discard(self) -> None:
-        """Removes the folder and whatever became empty above it: nothing half-made stays."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        for parent in self.path.parents:
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Holds the folder for this process alone; refuses where another one runs in it."""
+        with open(self.path / ".lock", "w") as lock:
             try:
-                parent.rmdir()
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ConfigurationError(f"{self.path} is being run by another process: wait for it to end.") from error
             except OSError:
-                break
+                pass  # a file system without locks: two runs at once are the user's to avoid
+            yield
+
+    def discard(self) -> None:
+        """Empties the folder and removes what was made for it: nothing half-made stays, nothing of the user's goes."""
+        for entry in self.path.iterdir() if self.path.exists() else ():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
+        for folder in self._made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def create(runs: Path, parts: list[str], seed: int) -> RunFolder:
@@ -104,6 +123,8 @@ def claim(path: Path, seed: int) -> RunFolder:
     refusal = ConfigurationError(
         f"{path} already holds a run: leave run_dir out for a new folder, or add resume=true to continue that run."
     )
+    path = path.resolve()
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
@@ -114,7 +135,9 @@ def claim(path: Path, seed: int) -> RunFolder:
         raise refusal from error
     except OSError as error:
         raise cannot_write(path, error) from error
-    return RunFolder(path.resolve(), seed)
+    folder = RunFolder(path, seed)
+    folder._made = made
+    return folder
 
 
 def slug(text: str) -> str:

@@ -10,9 +10,21 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from timetrial.runner.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, RunStarted, RunStopped
+from timetrial.runner.events import (
+    BlockEnded,
+    BlockStarted,
+    EvalEnded,
+    EvalStarted,
+    Event,
+    RunStarted,
+    RunStopped,
+    StepEnded,
+    now,
+)
 from timetrial.runner.run_folder import RunFolder, write_atomically
 from timetrial.runner.train import Plan
+
+_SHOWN = 3  # problems of a log that the table lists
 
 
 @dataclass
@@ -25,7 +37,10 @@ class Summary:
     blocks: list[dict[str, Any]] = field(default_factory=list)
     run_started: float = 0.0
     lost_seconds: float = 0.0
+    restarts: int = 0
     _block: dict[str, Any] = field(default_factory=dict)
+    _carried: dict[str, Any] = field(default_factory=dict)  # of the block that the checkpoint cut in two
+    _samples: int = 0
     _eval_started: float = 0.0
     _over: bool = False
 
@@ -38,8 +53,12 @@ class Summary:
                     self._take_up(self.saved, event.time)
             case BlockStarted(first_epoch=first, epochs=epochs):
                 self._block = {"first_epoch": first, "epochs": epochs, "started": event.time}
+                self._samples = 0
+            case StepEnded(samples=samples):
+                self._samples += samples
             case BlockEnded(samples=samples, loss=loss):
-                seconds = event.time - self._block.pop("started")
+                seconds = event.time - self._block.pop("started") + self._carried.pop("train_seconds", 0.0)
+                samples += self._carried.pop("samples", 0)
                 self._block |= {"samples": samples, "train_seconds": seconds, "loss": loss}
             case EvalStarted():
                 self._eval_started = event.time
@@ -47,28 +66,40 @@ class Summary:
                 self._block |= {"eval_seconds": event.time - self._eval_started, "quality": dict(quality)}
                 self._block |= {"ended": event.time, "past_target": self._over}
                 self.blocks.append(self._block)
+                self._block, self._samples = {}, 0
                 self._write_quality()
                 self._keep()
             case RunStopped(status=status):
                 self._over = True
-                self._keep(log_status=status, result=self.result(event.time))
+                self._keep(log_status=status, result=self.result(event.time, status == "success"))
+
+    def history(self) -> dict[str, Any]:
+        """What a resumed run takes up again, the block that is under way included."""
+        carried = self._carried
+        open_block = {
+            "samples": carried.get("samples", 0) + self._samples,
+            "train_seconds": carried.get("train_seconds", 0.0) + now() - self._block["started"],
+        }
+        return {
+            "run_started": self.run_started,
+            "lost_seconds": self.lost_seconds,
+            "restarts": self.restarts,
+            "blocks": self.blocks,
+            "open_block": open_block if self._samples else carried,
+        }
 
     def _take_up(self, saved: Mapping[str, Any], time: float) -> None:
-        before = self.folder.status()
-        self.run_started = before.get("run_started", time)
-        self.lost_seconds = before.get("lost_seconds", 0.0) + time - saved["time"]
-        done = [
-            block for block in before.get("blocks", []) if block["first_epoch"] + block["epochs"] - 1 <= saved["done"]
-        ]
-        self.blocks = done
-        restarts = before.get("restarts", 0) + 1
-        self.folder.update_status(restarts=restarts, lost_seconds=self.lost_seconds, **{"class": "resumed"})
+        before = saved["history"]
+        self.run_started, self.blocks = before["run_started"], before["blocks"]
+        self.lost_seconds = before["lost_seconds"] + time - saved["time"]
+        self.restarts = before["restarts"] + 1
+        self._carried = before["open_block"]
+        self.folder.update_status(restarts=self.restarts, lost_seconds=self.lost_seconds, **{"class": "resumed"})
 
-    def result(self, stopped: float) -> dict[str, Any]:
+    def result(self, stopped: float, reached: bool) -> dict[str, Any]:
         """The numbers of the run if its clock stops at `stopped`; a run that misses its target is censored."""
         timed = [block for block in self.blocks if not block["past_target"]]
         rates = [block["samples"] / block["train_seconds"] for block in timed]
-        reached = bool(timed) and self.plan.met(timed[-1]["quality"])
         wall = stopped - self.run_started
         return {
             "target": dict(self.plan.target),
@@ -111,8 +142,10 @@ def show(console: Console, title: str, status: dict[str, Any], folder: RunFolder
     if verdict := status.get("verdict"):
         words = "[green]complies[/green]" if verdict["compliant"] else "[red]does not comply[/red]"
         rows.append(("MLPerf log", f"{words} ({verdict['rules']})"))
-        rows += [("", escape(problem)) for problem in verdict["problems"]]
-    rows.append(("log", str(folder.log)))
+        rows += [("", escape(problem)) for problem in verdict["problems"][:_SHOWN]]
+        if len(verdict["problems"]) > _SHOWN:
+            rows.append(("", f"and {len(verdict['problems']) - _SHOWN} more, see timetrial check"))
+    rows.append(("log", escape(str(folder.log))))
     console.print(f"\n[bold]{title}[/bold]", soft_wrap=True)
     for name, value in rows:
         console.print(f"  {name:<14}{value}", soft_wrap=True, highlight=False)

@@ -83,6 +83,8 @@ class TorchEngine:
     def epoch(self, number: int) -> Iterator[Step]:
         """Trains the 1-based epoch `number`; after a resume in its middle, only the steps that are left."""
         epoch, made = self._position
+        if number < epoch:  # resumed in a later epoch of this block
+            return
         made = made if epoch == number else 0
         for micro_batches in itertools.islice(self.data.train(number), made, None):
             samples = self._step(micro_batches)
@@ -120,6 +122,7 @@ class TorchEngine:
             "schedule": self.schedule.state_dict(),
             "scaler": self.scaler.state_dict(),
             "position": self._position,
+            "loss": (float(self.world.add(self._loss_sum.clone())), self._steps),
             "random": self.world.broadcast(self.world.gather(random_state)),
         }
 
@@ -131,6 +134,9 @@ class TorchEngine:
         self.scaler.load_state_dict(state["scaler"])
         self._position = tuple(state["position"])
         self._forget_losses()
+        loss, self._steps = state["loss"]
+        if self.world.rank == 0:  # it is the sum over the ranks
+            self._loss_sum += loss
         cpu, device = state["random"][self.world.rank]
         torch.set_rng_state(cpu)
         accelerator.set_random_state(self.device, device)

@@ -1,6 +1,8 @@
 """One rank of a run: builds, warms up, resumes, trains, and says how it ended."""
 
+import ctypes
 import os
+import signal
 import sys
 import traceback
 from contextlib import ExitStack
@@ -33,7 +35,8 @@ def work(settings: Config, folder: RunFolder, console: Console) -> Exit:
         with StopSignal().listening() as stop:
             return _run(settings, folder, console, stop)
     except Exception as error:
-        traceback.print_exc()
+        if not isinstance(error, RunError):
+            traceback.print_exc()
         known = accelerator.explain(error)
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.lineno}"
@@ -62,7 +65,8 @@ def _run(settings: Config, folder: RunFolder, console: Console, stop: StopSignal
             log = MLPerfLog(folder.log, _header(settings), plan.target, saved)
             closing.callback(log.close)
             log(InitStarted())
-            observers = [log, Summary(folder, plan, saved)]
+            summary = Summary(folder, plan, saved)
+            observers = [log, summary]
         accelerator.start_memory_watch(device)
         engine = build_engine(settings, world, device)
         if settings.engine.warm_up:
@@ -70,7 +74,7 @@ def _run(settings: Config, folder: RunFolder, console: Console, stop: StopSignal
         if saved:
             engine.restore(saved["engine"])
         if world.rank == 0:
-            console.print(f"run folder {folder.path}", soft_wrap=True)
+            console.print(f"run folder {folder.path}", soft_wrap=True, markup=False)
             bar = ProgressBar(console, plan, engine.data.train_size)
             closing.callback(bar.close)
             observers.append(bar)
@@ -79,13 +83,15 @@ def _run(settings: Config, folder: RunFolder, console: Console, stop: StopSignal
             engine=engine,
             world=world,
             stop=stop,
-            log_size=lambda: log.size,
+            history=lambda: {"log_bytes": log.size, "history": summary.history()},
             every_seconds=settings.checkpoint.every_seconds,
             time_limit_seconds=settings.time_limit_seconds,
             done=saved["done"] if saved else 0,
         )
         engine.finish()
         try:
+            if world.any(bool(stop.name)):
+                raise Stopped("Stopped before training began: run it again.")
             reached = train_to_target(engine, plan, [*observers, keeper], done=keeper.done)
             code, sentence = (Exit.TARGET_REACHED if reached else Exit.TARGET_NOT_REACHED), ""
         except (Stopped, TimeLimit) as end:
@@ -153,9 +159,17 @@ def _header(settings: Config) -> dict[str, Any]:
     }
 
 
+def _die_with_the_launcher() -> None:
+    """On Linux: a launcher that is killed outright takes its ranks along, as a stop signal to each."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
 def main() -> None:
     """`python -P -m timetrial.runner.worker FOLDER`: how the launcher starts a rank."""
     path, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    _die_with_the_launcher()
     terminal = os.fdopen(os.dup(2), "w")
     for number, name in ((1, "stdout"), (2, "stderr")):
         with open(path / f"{name}_{rank}.txt", "ab") as file:

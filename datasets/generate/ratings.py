@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -32,6 +33,13 @@ class Tastes:
     min_ratings: int = 20
     seed: int = 1
 
+    def __post_init__(self) -> None:
+        """Refuses what cannot be drawn."""
+        if min(self.users, self.items, self.ratings, self.tastes, self.min_ratings) < 1 or self.focus <= 0:
+            raise ValueError("users, items, ratings, tastes and min_ratings must be 1 or more, focus above 0.")
+        if self.min_ratings > self.items // 3:
+            raise ValueError(f"min_ratings={self.min_ratings} is more than a third of the {self.items} items.")
+
 
 def path_of(path: Path, tastes: Tastes) -> Path:
     """`path` with a digest of the population in its name: another population is another file."""
@@ -46,7 +54,7 @@ def write_ratings(path: Path, tastes: Tastes) -> None:
     frame = pd.DataFrame({"userId": users + 1, "movieId": items + 1})
     frame["rating"] = generator.integers(1, 11, len(frame)) / 2
     frame["timestamp"] = generator.permutation(len(frame)) + 1_000_000_000
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         frame.to_csv(temporary, index=False)
@@ -59,8 +67,6 @@ def write_ratings(path: Path, tastes: Tastes) -> None:
 
 def draw_pairs(tastes: Tastes, generator: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Distinct (user, item) pairs in order of user, about `tastes.ratings` of them."""
-    if tastes.min_ratings > tastes.items // 3:
-        raise DataError(f"generate.min_ratings={tastes.min_ratings} is more than a third of the {tastes.items} items.")
     wanted = _activity(tastes, generator)
     share = generator.dirichlet(np.full(tastes.tastes, tastes.focus), tastes.users).cumsum(1)
     appeal = _appeal(tastes, generator)

@@ -92,7 +92,7 @@ def test_a_missed_target_fails_and_says_so(tmp_path):
     verdict = compliance.check(write_log(tmp_path / "log.txt", engine=engine))
     assert not verdict.compliant
     assert verdict.problems == [
-        "No eval_accuracy line reaches the target (0.6): train longer, or state the run as not converged."
+        "No eval_accuracy line reaches the target (0.6) below 1: train longer, or call it not converged."
     ]
 
 

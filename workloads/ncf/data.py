@@ -42,6 +42,10 @@ class Interactions:
         eval_negatives: int = 999
         eval_users_at_once: int = 4096
 
+        def __post_init__(self) -> None:
+            if min(self.train_negatives, self.eval_users_at_once) < 1 or self.eval_negatives < 10:
+                raise ValueError("train_negatives and eval_users_at_once must be 1 or more, eval_negatives 10 or more.")
+
     def __init__(
         self, settings: Settings, *, global_batch_size: int, share: Share, device: torch.device, seeds: Seeds
     ) -> None:

@@ -30,6 +30,14 @@ class NCF:
         beta_2: float = MISSING
         epsilon: float = 1e-8
 
+        def __post_init__(self) -> None:
+            if self.factors < 1 or len(self.layers) < 2 or min(self.layers) < 1 or self.layers[0] % 2:
+                raise ValueError(
+                    f"factors={self.factors}, layers={self.layers}: widths above 0, the first of two or more even."
+                )
+            if self.learning_rate <= 0 or self.epsilon <= 0 or not (0 <= self.beta_1 < 1 and 0 <= self.beta_2 < 1):
+                raise ValueError("learning_rate and epsilon must be above 0, beta_1 and beta_2 from 0 to below 1.")
+
     def __init__(self, settings: Settings, data: Interactions) -> None:
         self._settings, self._users, self._items = settings, data.num_users, data.num_items
 
