@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.markup import escape
 
-from timetrial.runner.errors import DataError, DeviceError, Exit, RunError, Stopped
+from timetrial.runner.errors import DataError, DeviceError, Exit, RunError
 
 app = typer.Typer(
     add_completion=False,
@@ -84,9 +84,9 @@ def _hydra(arguments: list[str]) -> int:
     sys.argv = ["timetrial run", *arguments]
     try:
         hydra.main(version_base="1.3", config_path="pkg://timetrial.conf", config_name="config")(job.run)()
-    except SystemExit as left:
-        if not sweep.finished:  # argparse has said what is wrong with an option
-            return int(Exit.CONFIGURATION) if left.code else 0
+    except SystemExit:
+        if not sweep.finished:  # argparse has said what is wrong with an option, or a signal came early
+            raise
     end = (job.ended or sweep.finished or [Exit.TARGET_REACHED])[-1]
     if isinstance(end, Exception):
         raise end
@@ -107,8 +107,15 @@ def _detected_accelerator(arguments: list[str]) -> str:
     return f"accelerator={name}"
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    raise Stopped(f"Stopped by {signal.Signals(number).name}: run it again.")
+class _StoppedEarly(SystemExit):
+    """No `Stopped`, because Hydra's composition catches every Exception."""
+
+    exit_code = Exit.STOPPED
+
+
+def _stop_early(number: int, frame: FrameType | None) -> None:
+    print(f"timetrial: Stopped by {signal.Signals(number).name}: run it again.", file=sys.stderr)
+    raise _StoppedEarly(int(Exit.STOPPED))
 
 
 def main() -> None:
@@ -117,7 +124,7 @@ def main() -> None:
 
     console = Console(stderr=True, soft_wrap=True)
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-        signal.signal(number, _stop)  # until training takes the signals over
+        signal.signal(number, _stop_early)  # until training takes the signals over
     try:
         app()
     except SystemExit as end:  # Typer has said what is wrong with an argument, and calls that 2

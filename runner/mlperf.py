@@ -108,12 +108,10 @@ class _LogFile(logging.Handler):
         super().__init__()
         self._path = path
         try:
+            if cut_to > (path.stat().st_size if path.exists() else 0):
+                raise DataError(f"{path} was removed or cut since the checkpoint: start the run over in a new folder.")
             self._stream = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
             if path.is_file():
-                if path.stat().st_size < cut_to:
-                    raise DataError(
-                        f"{path} was removed or cut since the checkpoint: start the run over in a new folder."
-                    )
                 self._stream.truncate(cut_to)
         except OSError as error:
             raise cannot_write(path, error) from error

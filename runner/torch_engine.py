@@ -114,16 +114,16 @@ class TorchEngine:
         return dict(self.world.broadcast(quality))
 
     def state(self) -> dict[str, Any]:
-        """Weights, optimizer, schedule, loss scale, position in the data, and every rank's generators (on rank 0)."""
-        random_state = (torch.get_rng_state(), accelerator.random_state(self.device))
+        """Weights, optimizer, schedule, loss scale, position in the data, and every rank's own: generators and loss."""
+        own = (torch.get_rng_state(), accelerator.random_state(self.device), float(self._loss_sum))
         return {
             "model": self.bare.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
             "scaler": self.scaler.state_dict(),
             "position": self._position,
-            "loss": (float(self.world.add(self._loss_sum.clone())), self._steps),
-            "random": self.world.broadcast(self.world.gather(random_state)),
+            "steps": self._steps,
+            "ranks": self.world.broadcast(self.world.gather(own)),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -133,11 +133,9 @@ class TorchEngine:
         self.schedule.load_state_dict(state["schedule"])
         self.scaler.load_state_dict(state["scaler"])
         self._position = tuple(state["position"])
-        self._forget_losses()
-        loss, self._steps = state["loss"]
-        if self.world.rank == 0:  # it is the sum over the ranks
-            self._loss_sum += loss
-        cpu, device = state["random"][self.world.rank]
+        self._steps = state["steps"]
+        cpu, device, loss = state["ranks"][self.world.rank]
+        self._loss_sum.fill_(loss)
         torch.set_rng_state(cpu)
         accelerator.set_random_state(self.device, device)
 

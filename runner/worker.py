@@ -71,6 +71,7 @@ def _run(settings: Config, folder: RunFolder, console: Console, stop: StopSignal
         engine = build_engine(settings, world, device)
         if settings.engine.warm_up:
             engine.warm_up()
+        engine.finish()
         if saved:
             engine.restore(saved["engine"])
         if world.rank == 0:
@@ -88,7 +89,6 @@ def _run(settings: Config, folder: RunFolder, console: Console, stop: StopSignal
             time_limit_seconds=settings.time_limit_seconds,
             done=saved["done"] if saved else 0,
         )
-        engine.finish()
         try:
             if world.any(bool(stop.name)):
                 raise Stopped("Stopped before training began: run it again.")

@@ -1,5 +1,7 @@
 """MovieLens' real formats, good and bad, and the leave-one-out split against a slow transcription."""
 
+import bz2
+import gzip
 import lzma
 
 import numpy as np
@@ -60,6 +62,9 @@ def test_the_split_equals_a_slow_transcription(tmp_path):
         (CSV + "8,1,good,5\n", "line 8 is no rating"),
         (CSV + "8,1,,5\n", "line 8 is no rating"),
         (CSV + "8,1,4.0,5,6,7\n", "line 8 is no rating"),
+        (CSV + "8,1,4.0,5,6\n", "line 8 is no rating"),
+        (CSV + "-8,1,4.0,5\n", "line 8 is no rating"),
+        (CSV + "\n8,1\n", "line 9 is no rating"),
         (CSV + "8,1,4.0,99999999999999999999\n", "line 8|cannot be read"),
         (CSV + "8,1,4.0,5\n", "user 8 has one rating.*min_ratings=2"),
         (CSV + "3,60,4.0,5\n", "user 3 rated item 60 twice"),
@@ -76,10 +81,20 @@ def test_bad_files_are_refused_with_one_sentence(tmp_path, text, words):
     assert "\n" not in str(caught.value)
 
 
-def test_a_cut_compressed_file_is_refused(tmp_path):
-    (tmp_path / "ratings.csv.xz").write_bytes(lzma.compress(CSV.encode() * 100)[:60])
-    with pytest.raises(DataError):
-        movielens.read_ratings(tmp_path / "ratings.csv.xz")
+@pytest.mark.parametrize("compression", [lzma, gzip, bz2])
+@pytest.mark.parametrize("damage", [lambda data: data[:60], lambda data: data[:20] + b"xx" + data[22:], lambda _: b"x"])
+def test_a_damaged_compressed_file_is_refused(tmp_path, compression, damage):
+    path = tmp_path / f"ratings.csv.{ {lzma: 'xz', gzip: 'gz', bz2: 'bz2'}[compression] }"
+    path.write_bytes(damage(compression.compress(CSV.encode() * 100)))
+    with pytest.raises(DataError) as caught:
+        movielens.read_ratings(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["7:50::4::100", "7::50::4", "7::50::4::100::1", "7::x::4::100"])
+def test_bad_dat_lines_are_refused_by_number(tmp_path, line):
+    with pytest.raises(DataError, match="line 7 is no rating"):
+        split_of(tmp_path / "ratings.dat", DAT + line + "\n")
 
 
 def test_users_below_the_minimum_are_dropped(tmp_path):

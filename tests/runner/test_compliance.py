@@ -96,6 +96,45 @@ def test_a_missed_target_fails_and_says_so(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("quality_target", "0.6); __import__('os').mkdir('made') #", "is no quality"),
+        ("quality_target", {"accuracy'] or print(1) #": 0.5}, "is no quality"),
+        ("quality_target", True, "is no quality"),
+        ("quality_target", {}, "is no quality"),
+        ("submission_benchmark", "x' or __import__('os').mkdir('made') or '", "is no name"),
+        ("submission_benchmark", 7, "is no name"),
+        ("submission_division", "../../open", "is no name"),
+        ("eval_accuracy", [0.1], "eval_accuracy"),
+        ("eval_accuracy", None, "eval_accuracy"),
+        ("eval_accuracy", {"other": 1}, "eval_accuracy"),
+    ],
+)
+def test_a_log_that_lies_is_judged_and_not_executed(tmp_path, monkeypatch, key, value, words):
+    monkeypatch.chdir(tmp_path)
+    lines = lines_of(write_log(tmp_path / "log.txt"))
+    for index, line in enumerate(lines):
+        event = json.loads(line.split(":::MLLOG ")[1])
+        if event["key"] == key:
+            lines[index] = ":::MLLOG " + json.dumps(event | {"value": value})
+    (tmp_path / "log.txt").write_text("\n".join(lines) + "\n")
+    verdict = compliance.check(tmp_path / "log.txt")
+    assert not verdict.compliant
+    assert any(words in problem for problem in verdict.problems), verdict.problems
+    assert [path.name for path in tmp_path.iterdir()] == ["log.txt"]
+
+
+@pytest.mark.parametrize(
+    "event", [[], 3, {"key": 1}, {"key": "x", "value": 1}, {"key": "x", "value": 1, "time_ms": 0, "metadata": 3}]
+)
+def test_a_line_that_is_no_event_is_named(tmp_path, event):
+    (tmp_path / "log.txt").write_text(f":::MLLOG {json.dumps(event)}\n")
+    verdict = compliance.check(tmp_path / "log.txt")
+    assert not verdict.compliant
+    assert any(":::MLLOG line" in problem for problem in verdict.problems), verdict.problems
+
+
 def test_several_epochs_a_block_and_two_metrics(tmp_path):
     engine = Scripted([None, {"BBOX": 0.3, "SEGM": 0.2}, None, {"BBOX": 0.38, "SEGM": 0.35}])
     target = {"BBOX": 0.377, "SEGM": 0.339}

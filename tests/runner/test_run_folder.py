@@ -54,5 +54,12 @@ def test_discarding_removes_what_became_empty(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["keep"]
 
 
+def test_discarding_keeps_the_folders_that_were_there(tmp_path):
+    (tmp_path / "mine").mkdir()
+    run_folder.claim(tmp_path / "mine", 1).discard()
+    run_folder.claim(tmp_path / "mine" / "new" / "run", 1).discard()
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine"]
+
+
 def test_slugs():
     assert run_folder.slug("NVIDIA A100-SXM4 80GB!") == "nvidia-a100-sxm4-80gb"
