@@ -1,0 +1,143 @@
+"""Cells: the runs of one work on one system under one setting. A score, an interval, a comparison is made of cells."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from timetrial.runner.results import rules, statistics
+from timetrial.runner.results.run import Run
+from timetrial.runner.results.statistics import Interval, Survival
+
+
+@dataclass
+class Cell:
+    """Runs that differ in nothing but luck; `scaling_factor` is what MLPerf multiplied the score with, None without."""
+
+    round: str
+    submitter: str
+    system: str
+    benchmark: str
+    setting: str
+    runs: list[Run] = field(default_factory=list)
+    scaling_factor: float | None = None
+
+    @property
+    def title(self) -> str:
+        """Names the cell among all others, shortest form first."""
+        own = self.setting and f", {self.setting}"
+        return f"{self.submitter} {self.system}".strip() + f" ({self.benchmark} {self.round}{own})"
+
+    @property
+    def model(self) -> str:
+        """What is trained: `ssd` has been two models."""
+        return rules.model_of(self.benchmark, self.round)
+
+    @property
+    def accelerators(self) -> str:
+        """Such as "8 x Tesla V100-SXM2-16GB"; the bare name where no count is known."""
+        run = self.runs[0]
+        count = f"{run.num_accelerators} x " if run.num_accelerators else ""
+        return f"{count}{run.accelerator}" if run.accelerator else ""
+
+    @cached_property
+    def converged(self) -> list[Run]:
+        """The runs that reached the target; for MLPerf v0.5's NCF the first 50 of them, as its rule was."""
+        good = [run for run in self.runs if run.success and run.duration]
+        wanted = rules.runs_for_a_score(self.benchmark)
+        if self._takes_first_fifty(good) and wanted:
+            order = statistics.first_converged(
+                [run.duration or 0.0 for run in self.runs],
+                [run.success for run in self.runs],
+                [run.started for run in self.runs],
+                wanted,
+            )
+            return [self.runs[index] for index in order]
+        return good
+
+    @property
+    def failed(self) -> int:
+        """Runs without a result that count against the score."""
+        good = [run for run in self.runs if run.success and run.duration]
+        return 0 if self._takes_first_fifty(good) else len(self.runs) - len(good)
+
+    def _takes_first_fifty(self, good: Sequence[Run]) -> bool:
+        return self.benchmark == "ncf" and self.round == "v0.5" and len(good) >= 50 and not self.runs[0].own
+
+    @property
+    def minutes(self) -> list[float]:
+        """Time-to-train of the converged runs, in minutes."""
+        return [(run.duration or 0.0) / 60 for run in self.converged]
+
+    @property
+    def epochs(self) -> list[float]:
+        """Epochs-to-converge of the converged runs."""
+        return [float(run.epochs_to_converge) for run in self.converged if run.epochs_to_converge is not None]
+
+    @property
+    def seconds_per_epoch(self) -> list[float]:
+        """Time-to-train over epochs of the converged runs."""
+        return [run.seconds_per_epoch for run in self.converged if run.seconds_per_epoch]
+
+    @cached_property
+    def minutes_olympic(self) -> float | None:
+        """MLPerf's score in minutes before any scaling."""
+        return statistics.olympic_mean(self.minutes, self.failed)
+
+    @property
+    def minutes_scaled(self) -> float | None:
+        """MLPerf's score in minutes, multiplied with the factor that a round may set against lucky epochs."""
+        if self.minutes_olympic is None:
+            return None
+        return self.minutes_olympic * (self.scaling_factor or 1.0)
+
+    @cached_property
+    def epochs_olympic(self) -> float | None:
+        """The olympic mean of the epochs."""
+        return statistics.olympic_mean(self.epochs, self.failed)
+
+    @cached_property
+    def mean_minutes(self) -> Interval:
+        """Mean time-to-train of the converged runs, in minutes."""
+        return statistics.interval(self.minutes)
+
+    @cached_property
+    def mean_epochs(self) -> Interval:
+        """Mean epochs-to-converge."""
+        return statistics.interval(self.epochs)
+
+    @cached_property
+    def mean_seconds_per_epoch(self) -> Interval:
+        """Mean time per epoch, in seconds."""
+        return statistics.interval(self.seconds_per_epoch)
+
+    @cached_property
+    def survival(self) -> Survival:
+        """Share of runs that have reached the target by a time in minutes; the others are censored at their end."""
+        return statistics.survival([run.observed / 60 for run in self.runs], [run.success for run in self.runs])
+
+
+def cells_of(runs: Iterable[Run]) -> list[Cell]:
+    """Cells in order of their first run."""
+    cells: dict[tuple[str, ...], Cell] = {}
+    for run in runs:
+        key = (run.round, run.submitter, run.system, run.benchmark, setting_of(run))
+        if key not in cells:
+            cells[key] = Cell(*key, scaling_factor=_scaling_factor(run.folder))
+        cells[key].runs.append(run)
+    return list(cells.values())
+
+
+def setting_of(run: Run) -> str:
+    """What tells cells of one system apart: scale, cards and precision of our own runs; nothing for published ones."""
+    if not run.own:
+        return ""
+    return f"{run.scale}, {run.num_accelerators} x {run.accelerator}, {run.precision}, batch {run.global_batch_size}"
+
+
+def _scaling_factor(folder: Path) -> float | None:
+    try:
+        return float(json.loads((folder / "scaling.json").read_text())["scaling_factor"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,238 @@
+"""What a reader should be told: scaling and its super-linear cells, effects of a switch, cards on a line."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from timetrial.runner.results import statistics
+from timetrial.runner.results.borrowed import Figure, measured
+from timetrial.runner.results.cells import Cell
+from timetrial.runner.results.statistics import Line
+
+_SUPER_LINEAR = 1.05  # efficiency from which more cards gave more than their share
+_NO_SPEEDUP = 0.02  # a precision that changes the rate by less than this was not in effect
+_SUSPICIOUS = 0.05  # one card alone cannot gain or lose this much by a link to others
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence about something; `kind` is "banner" (stop and read), "flag" (doubtful) or "note"."""
+
+    kind: str
+    about: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How one work scales over the number of one card: `speedup` and `efficiency` against the smallest count.
+
+    `basis` says of what: "time-to-train" or "throughput"; `super_linear` marks counts with more than their share.
+    """
+
+    title: str
+    work: str
+    card: str
+    basis: str
+    counts: list[int]
+    speedup: list[float]
+    efficiency: list[float]
+    super_linear: list[bool]
+
+
+@dataclass(frozen=True)
+class CardLine:
+    """Speed (passes a second) against the FP32 peak of cards, with a line through the origin."""
+
+    work: str
+    cards: list[str]
+    peaks: list[float]
+    speeds: list[float]
+    line: Line
+
+
+def scalings(cells: Iterable[Cell], figures: Sequence[Figure]) -> list[Scaling]:
+    """Scaling of own and published cells by time-to-train, and of borrowed figures by what they tell."""
+    found = []
+    groups: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in cells:
+        run = cell.runs[0]
+        if run.num_accelerators and run.accelerator and cell.minutes:
+            key = (cell.model, cell.round, cell.submitter, run.accelerator, run.scale, run.precision)
+            groups.setdefault(key, []).append(cell)
+    for key, same in groups.items():
+        by_count = {int(cell.runs[0].num_accelerators or 0): cell.mean_minutes.estimate for cell in same}
+        if len(by_count) > 1:
+            title = " ".join(part for part in (key[2], key[3], key[0], key[1]) if part)
+            found.append(_scaling(title, key[0], key[3], "time-to-train", by_count, lambda minutes: 1 / minutes))
+    return found + _borrowed_scalings(figures)
+
+
+def _borrowed_scalings(figures: Sequence[Figure]) -> list[Scaling]:
+    found = []
+    groups: dict[tuple[str, ...], dict[int, float]] = {}
+    for figure in measured(figures, "samples_per_second"):
+        key = (figure.study, figure.workload, figure.card, figure.precision, figure.interconnect)
+        groups.setdefault(key, {})[figure.count] = figure.value or 0.0
+    for key, rates in groups.items():
+        if len(rates) > 1:
+            title = ", ".join(part for part in key[1:] if part)
+            found.append(_scaling(title, key[1], key[2], "throughput", rates, lambda rate: rate))
+    ups: dict[tuple[str, str], dict[int, float]] = {}
+    for figure in measured(figures, "speedup"):
+        if figure.against == f"1 x {figure.card}":
+            ups.setdefault((figure.workload, figure.card), {1: 1.0})[figure.count] = figure.value or 0.0
+    for (work, card), gains in ups.items():
+        found.append(_scaling(f"{work}, {card}", work, card, "time-to-train", gains, lambda gain: gain))
+    return found
+
+
+def _scaling(
+    title: str, work: str, card: str, basis: str, values: dict[int, float], speed: Callable[[float], float]
+) -> Scaling:
+    counts = sorted(values)
+    speedup = [speed(values[count]) / speed(values[counts[0]]) for count in counts]
+    efficiency = [gain * counts[0] / count for gain, count in zip(speedup, counts, strict=True)]
+    return Scaling(title, work, card, basis, counts, speedup, efficiency, [share > _SUPER_LINEAR for share in efficiency])
+
+
+def card_lines(figures: Sequence[Figure]) -> list[CardLine]:
+    """For every work and task that a study measured on three and more cards whose FP32 peak it knows."""
+    peaks = {
+        (figure.study, figure.card): figure.value
+        for figure in measured(figures, "peak_tflops")
+        if figure.precision == "fp32"
+    }
+    groups: dict[tuple[str, str, str], list[Figure]] = {}
+    for figure in measured(figures, "milliseconds"):
+        if figure.precision == "fp32" and (figure.study, figure.card) in peaks:
+            groups.setdefault((figure.study, figure.workload, figure.task), []).append(figure)
+    found = []
+    for (study, workload, task), same in groups.items():
+        if len(same) < 3:
+            continue
+        x = [float(peaks[study, figure.card] or 0.0) for figure in same]
+        y = [1000 / (figure.value or math.inf) for figure in same]
+        line = statistics.through_origin(np.array(x), np.array(y))
+        found.append(CardLine(f"{workload}, {task}", [figure.card for figure in same], x, y, line))
+    return found
+
+
+def of_figures(figures: Sequence[Figure], scaled: Sequence[Scaling], lines: Sequence[CardLine]) -> list[Finding]:
+    """All that borrowed figures give reason to say."""
+    return [
+        *(found for scaling in scaled for found in _of_scaling(scaling)),
+        *_of_epochs(figures),
+        *_of_interconnect(figures),
+        *_of_precision(figures),
+        *_of_outcomes(figures),
+        *(_of_line(line) for line in lines),
+    ]
+
+
+def _of_scaling(scaling: Scaling) -> Iterable[Finding]:
+    for count, gain, above in zip(scaling.counts, scaling.speedup, scaling.super_linear, strict=True):
+        if above:
+            factor = count / scaling.counts[0]
+            yield Finding(
+                "flag",
+                scaling.title,
+                f"Super-linear: {gain:.1f} times faster on {count} cards, {factor:g} times as many; the epochs must have "
+                f"fallen, so this {scaling.basis} says more of the recipe than of the cards.",
+            )
+
+
+def _of_epochs(figures: Sequence[Figure]) -> Iterable[Finding]:
+    """Works whose epochs differ between cards or counts: their time-to-train compares recipes."""
+    works: dict[tuple[str, str], list[Figure]] = {}
+    for figure in measured(figures, "epochs"):
+        works.setdefault((figure.study, figure.workload), []).append(figure)
+    for (_, work), same in works.items():
+        values = [figure.value or 0.0 for figure in same]
+        if max(values) > 1.05 * min(values):
+            listed = "; ".join(
+                f"{card} x {', '.join(str(figure.count) for figure in same if figure.card == card)}: "
+                f"{', '.join(f'{figure.value:g}' for figure in same if figure.card == card)}"
+                for card in dict.fromkeys(figure.card for figure in same)
+            )
+            yield Finding(
+                "banner",
+                work,
+                f"These cells cannot be compared by time-to-train: the epochs to converge differ by up to "
+                f"{max(values) / min(values):.1f} times ({listed}); throughput is what can be compared.",
+            )
+
+
+def _of_interconnect(figures: Sequence[Figure]) -> Iterable[Finding]:
+    """The effect of a link, over all cells that were measured with and without it."""
+    for study in dict.fromkeys(figure.study for figure in figures):
+        cells: dict[tuple[object, ...], dict[str, float]] = {}
+        for figure in measured([figure for figure in figures if figure.study == study], "samples_per_second"):
+            key = (figure.workload, figure.card, figure.precision, figure.batch, figure.count)
+            cells.setdefault(key, {})[figure.interconnect] = figure.value or 0.0
+        pairs = {key: values for key, values in cells.items() if len(values) == 2}
+        if not pairs:
+            continue
+        without, link = sorted(next(iter(pairs.values())), key=lambda name: not name.startswith("no "))
+        ratios = {key: values[link] / values[without] for key, values in pairs.items()}
+        several = [math.log(ratio) for key, ratio in ratios.items() if key[4] != 1]
+        if len(several) > 2:
+            effect = statistics.interval(several)
+            low, mid, high = (math.exp(value) for value in (effect.low, effect.estimate, effect.high))
+            verdict = f"no effect beyond {max(abs(low - 1), abs(high - 1)):.1%}" if 0.98 < low and high < 1.02 else "an effect"
+            if low <= 1 <= high:
+                verdict = "no effect at 95%"
+            yield Finding(
+                "note",
+                link,
+                f"{link}: {verdict} on several cards (rate with over without {mid:.3f}, {low:.3f} to {high:.3f} over "
+                f"{len(several)} cells); single cells without repeats carry no interval of their own.",
+            )
+        alone = {key: ratio for key, ratio in ratios.items() if key[4] == 1 and abs(ratio - 1) > _SUSPICIOUS}
+        if alone:
+            listed = ", ".join(f"{key[0]} {key[2]} {ratio - 1:+.0%}" for key, ratio in alone.items())
+            yield Finding(
+                "flag",
+                link,
+                f"{link} cannot change what one card does alone, yet {listed}: something else differed, and repeats "
+                "would have shown it.",
+            )
+
+
+def _of_precision(figures: Sequence[Figure]) -> Iterable[Finding]:
+    """A half precision that is no faster than full precision was very likely not in effect."""
+    rates: dict[tuple[object, ...], dict[str, float]] = {}
+    for figure in measured(figures, "samples_per_second"):
+        key = (figure.study, figure.workload, figure.card, figure.interconnect, figure.count)
+        rates.setdefault(key, {})[figure.precision] = figure.value or 0.0
+    doubtful: dict[tuple[object, object], list[float]] = {}
+    for key, values in rates.items():
+        for half in ("fp16", "bf16"):
+            if half in values and "fp32" in values and abs(values[half] / values["fp32"] - 1) < _NO_SPEEDUP:
+                doubtful.setdefault((key[1], half), []).append(values[half] / values["fp32"])
+    for (work, half), gains in doubtful.items():
+        yield Finding(
+            "flag",
+            str(work),
+            f"{half} speed-up {min(gains):.2f} to {max(gains):.2f} over fp32 in {len(gains)} cells: the precision switch "
+            "very likely had no effect.",
+        )
+
+
+def _of_outcomes(figures: Sequence[Figure]) -> Iterable[Finding]:
+    cells = dict.fromkeys((figure.cell, figure.outcome) for figure in figures if figure.value is None)
+    for cell, outcome in cells:
+        yield Finding("note", cell, f"{outcome}: a result of its own, shown as such and never as 0.")
+
+
+def _of_line(found: CardLine) -> Finding:
+    worst = int(np.argmax(np.abs(found.line.residuals)))
+    return Finding(
+        "note",
+        found.work,
+        f"Speed against FP32 peak through the origin, {len(found.cards)} cards: R2 {found.line.r2_uncentred:.3f} "
+        f"uncentred, but {found.line.r2_centred:.2f} centred (a fit through the origin flatters itself); furthest off "
+        f"is {found.cards[worst]}.",
+    )

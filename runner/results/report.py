@@ -1,0 +1,63 @@
+"""Everything that a report says, gathered and judged once; the page, the terminal and the CSV files only show it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+
+from timetrial.runner.errors import DataError
+from timetrial.runner.results import borrowed, convergence, findings, plausibility, sources
+from timetrial.runner.results.borrowed import Figure
+from timetrial.runner.results.cells import Cell, cells_of
+from timetrial.runner.results.comparison import Comparison, compare
+from timetrial.runner.results.findings import CardLine, Finding, Scaling
+from timetrial.runner.results.run import Run
+
+_MOST_COMPARISONS = 12  # pairs a benchmark: more say nothing that the table of cells does not
+
+
+@dataclass
+class Report:
+    """What the runs and borrowed figures at some paths come to."""
+
+    paths: list[str]
+    runs: list[Run] = field(default_factory=list)
+    cells: list[Cell] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+    scalings: list[Scaling] = field(default_factory=list)
+    card_lines: list[CardLine] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def build(paths: Sequence[Path]) -> Report:
+    """Reads all there is at `paths`: run folders, published trees, logs, and CSV or JSON files of borrowed figures."""
+    tables = [path for path in paths if path.is_file() and borrowed.is_borrowed(path)]
+    others = [path for path in paths if path not in tables]
+    if not paths:
+        raise DataError("Nothing was named: give run folders, published result trees, logs or tables of borrowed figures.")
+    report = Report([str(path) for path in paths])
+    report.figures = [figure for table in tables for figure in borrowed.read_figures(table)]
+    report.runs = sources.gather(others) if others else []
+    report.cells = cells_of(report.runs)
+    report.comparisons = list(_pairs(report.cells))
+    report.scalings = findings.scalings(report.cells, report.figures)
+    report.card_lines = findings.card_lines(report.figures)
+    report.findings = [
+        *findings.of_figures(report.figures, report.scalings, report.card_lines),
+        *(Finding("banner", found.one.benchmark, found.banner) for found in report.comparisons if found.banner),
+        *convergence.findings(report.cells),
+        *plausibility.findings(report.cells),
+    ]
+    return report
+
+
+def _pairs(cells: Iterable[Cell]) -> Iterable[Comparison]:
+    """Comparisons of cells of one work: model, round, scale; the best populated cells first."""
+    works: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in cells:
+        works.setdefault((cell.model, cell.round, cell.runs[0].scale), []).append(cell)
+    for same in works.values():
+        chosen = sorted((cell for cell in same if cell.converged), key=lambda cell: cell.mean_minutes.estimate)
+        for one, other in list(combinations(chosen, 2))[:_MOST_COMPARISONS]:
+            yield compare(one, other)

@@ -1,0 +1,404 @@
+"""One run, as its log tells it: duration, success, quality per evaluation, epochs. What was inferred is said."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from timetrial.runner.results import rules
+from timetrial.runner.results.lines import Event, Log, number
+
+_SUCCESS = {"success": True, "succeeded": True, "true": True}
+_FAILURE = {"aborted": False, "abort": False, "fail": False, "failed": False, "failure": False, "false": False}
+_BLEU = ("gnmt", "transformer")
+_BOXES = ("bbox", "box")
+_MASKS = ("segm", "mask")
+_EPOCH_KEYS = ("epoch_num", "epoch", "epoch_number")
+_HYPERPARAMETERS = ("opt_", "model_hp_", "input_hp_", "lars_", "sgd_", "max_", "weights_init")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation: `seconds` after run_start, 1-based `epoch` (None where unlabelled), quality as fractions."""
+
+    seconds: float
+    epoch: float | None
+    quality: Mapping[str, float]
+
+
+@dataclass
+class Run:
+    """One run. Times are in seconds, qualities fractions by metric; None is what the log does not tell.
+
+    `duration` is run_stop - run_start, and None where one of them is missing; `observed` is then the time to the last
+    event, at which the run counts as censored. `inferred` lists what was decided and not read.
+    """
+
+    path: Path  # as shown: relative to the folder that was asked for
+    source: Path
+    round: str = ""
+    benchmark: str = ""
+    submitter: str = ""
+    system: str = ""
+    division: str = ""
+    dialect: str = ""
+    started: float = math.nan
+    duration: float | None = None
+    observed: float = 0.0
+    success: bool = False
+    target: Mapping[str, float] = field(default_factory=dict)
+    evaluations: list[Evaluation] = field(default_factory=list)
+    last_quality: Mapping[str, float] = field(default_factory=dict)
+    epochs_to_converge: float | None = None
+    epoch_offset: int = 0
+    eval_seconds: float = 0.0
+    accelerator: str = ""
+    num_accelerators: int | None = None
+    precision: str = ""
+    software: str = ""
+    scale: str = ""
+    global_batch_size: int | None = None
+    batch_unit: str = "samples"
+    seed: int | None = None
+    train_samples: int | None = None
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
+    own: dict[str, Any] = field(default_factory=dict)  # status.json of a run folder of ours
+    flags: list[str] = field(default_factory=list)  # what speaks against its time: resumed, throttled, ...
+    inferred: list[str] = field(default_factory=list)
+
+    @property
+    def folder(self) -> Path:
+        """Where the log lies, as it was found."""
+        return self.source.parent
+
+    @property
+    def train_seconds(self) -> float:
+        """The run without its evaluations, as far as the log tells them apart."""
+        return (self.duration or 0.0) - self.eval_seconds
+
+    @property
+    def seconds_per_epoch(self) -> float | None:
+        """Time-to-train over epochs-to-converge: what is left of it when luck is taken out."""
+        return self.duration / self.epochs_to_converge if self.duration and self.epochs_to_converge else None
+
+
+def read_run(log: Log, *, round_: str = "", benchmark: str = "", target: Mapping[str, float] | None = None) -> Run | None:
+    """What `log` tells; None where it holds no event. `round_` and `benchmark` are what its place in a tree says."""
+    if not log.events:
+        return None
+    run = Run(log.path, log.path, round=round_, dialect=log.events[0].dialect)
+    note = run.inferred.append
+    if log.unreadable:
+        note(f"{log.unreadable} marked lines are no event and were passed over")
+    if log.error:
+        note(f"the file could be read only in part ({log.error})")
+    events = _without_echo(log.events, run)
+    facts = _Facts(events)
+    _name(run, facts, events[0].benchmark, benchmark)
+    start, stop = _clock(events, run)
+    _judge(run, events, start, stop, target)
+    _describe(run, facts)
+    if run.seed is None and log.printed_seed is not None:
+        run.seed = log.printed_seed
+        note("the seed stands in plain text beside the events")
+    return run
+
+
+class _Facts:
+    """First value of every key."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self.values: dict[str, Any] = {}
+        for event in events:
+            if event.key not in self.values or self.values[event.key] is None:
+                self.values[event.key] = event.value
+
+    def text(self, key: str) -> str:
+        value = self.values.get(key)
+        return value.strip() if isinstance(value, str) else ""
+
+    def whole(self, *keys: str) -> int | None:
+        for key in keys:
+            value = number(self.values.get(key))
+            if math.isfinite(value):
+                return int(value)
+        return None
+
+
+def _without_echo(events: Sequence[Event], run: Run) -> list[Event]:
+    """Each event once: loggers that echo write the same key, time and value again, often with another prefix."""
+    seen, kept = set(), []
+    for event in events:
+        identity = (event.key, event.time_ms, repr(event.value), repr(_label(event)))
+        if identity not in seen:
+            seen.add(identity)
+            kept.append(event)
+    doubled = len(events) - len(kept)
+    if doubled > len(events) / 4:
+        run.inferred.append(f"{doubled} of {len(events)} events were written more than once")
+    return kept
+
+
+def _name(run: Run, facts: _Facts, named_in_lines: str, benchmark: str) -> None:
+    logged = facts.text("submission_benchmark") or named_in_lines
+    run.benchmark = rules.benchmark_of(logged or benchmark)
+    if not logged and benchmark:
+        run.inferred.append("the benchmark is that of the folder")
+    if run.dialect == "v0.5" and not run.round:
+        run.round = "v0.5"
+    if run.dialect == "v0.6" and not run.round:
+        run.round = "v0.6"
+    run.division = facts.text("submission_division")
+    run.submitter = facts.text("submission_org")
+    run.system = facts.text("submission_platform")
+
+
+def _clock(events: Sequence[Event], run: Run) -> tuple[int, int]:
+    """Places of run_start and run_stop in `events`; a missing one is -1 and len(events)."""
+    starts = [place for place, event in enumerate(events) if event.key == "run_start"]
+    start = starts[0] if starts else -1
+    if len(starts) > 1:
+        run.inferred.append(f"{len(starts)} run_start: the first one counts")
+    if not starts:
+        run.inferred.append("no run_start: a run without a clock counts as failed")
+    stops = [place for place, event in enumerate(events) if event.key == "run_stop" and place > start]
+    stop = stops[0] if stops else len(events)
+    if len(stops) > 1:
+        run.inferred.append(f"{len(stops)} run_stop: the first one counts for time, all of them for status")
+    begun = events[start].time_ms if starts else math.nan
+    run.started = begun / 1000
+    times = [event.time_ms for event in events[max(start, 0) :] if event.time_ms >= begun]
+    run.observed = max(times, default=begun) / 1000 - run.started if starts and times else 0.0
+    if starts and stops:
+        seconds = (events[stop].time_ms - begun) / 1000
+        if math.isfinite(seconds) and seconds >= 0:
+            run.duration = run.observed = seconds
+        else:
+            run.inferred.append("run_stop lies before run_start: the clock is of no use")
+    elif starts:
+        run.inferred.append("no run_stop: the run counts as failed, at the time of its last event")
+    return start, stop
+
+
+def _judge(run: Run, events: Sequence[Event], start: int, stop: int, target: Mapping[str, float] | None) -> None:
+    """Evaluations, target, epochs and success."""
+    found = _evaluations(run, events)
+    run.target = _target(run, events, target)
+    scale = _scale(run, events, [quality for _, _, quality in found])
+    labels = _labels(run, events, [place for place, _, _ in found])
+    run.epoch_offset = _offset(run, events, found[0][0], labels[0]) if found and labels[0] is not None else 0
+    for (_, time_ms, quality), label in zip(found, labels, strict=True):
+        epoch = None if label is None else _plain(label + run.epoch_offset)
+        scaled = {metric: value / scale for metric, value in quality.items()}
+        run.evaluations.append(Evaluation(time_ms / 1000 - run.started, epoch, scaled))
+    in_time = [evaluation for (place, _, _), evaluation in zip(found, run.evaluations, strict=True) if place < stop]
+    if len(in_time) < len(found):
+        run.inferred.append(f"{len(found) - len(in_time)} evaluations follow run_stop")
+    met = next((evaluation for evaluation in in_time or run.evaluations if meets(evaluation.quality, run.target)), None)
+    stated = _status([event for event in events[max(start, 0) :] if event.key == "run_stop"])
+    if run.duration is None:
+        run.success = False
+    elif stated is None:
+        run.success = met is not None
+        run.inferred.append("run_stop states no status: success is judged by quality")
+    else:
+        run.success = stated
+    run.eval_seconds = _eval_seconds(events[max(start, 0) : stop])
+    last = (in_time or run.evaluations or [None])[-1]
+    run.last_quality = last.quality if last else {}
+    if run.success and last:
+        if met is None and run.target:
+            run.inferred.append("run_stop says success but no evaluation reaches the target: the last one counts")
+        run.epochs_to_converge = (met or last).epoch
+
+
+def _evaluations(run: Run, events: Sequence[Event]) -> list[tuple[int, float, dict[str, float]]]:
+    """Place, time in ms and quality as logged of every evaluation; what several ranks repeat counts once."""
+    found: list[tuple[int, float, dict[str, float]]] = []
+    passed_over, before = 0, None
+    for place, event in enumerate(events):
+        if event.key != "eval_accuracy":
+            continue
+        quality = _quality(event.value, run.benchmark)
+        if not quality:
+            passed_over += 1
+        elif (_label(event), quality) != before or before[0] is None:
+            found.append((place, event.time_ms, quality))
+            before = (_label(event), quality)
+    if passed_over:
+        run.inferred.append(f"{passed_over} eval_accuracy without a number were passed over")
+    return found
+
+
+def _eval_seconds(events: Sequence[Event]) -> float:
+    """Seconds from each eval_start to the eval_stop (or eval_accuracy) that follows; 0 where training goes on beside."""
+    seconds, began = 0.0, math.nan
+    for event in events:
+        if event.key == "eval_start":
+            began = event.time_ms
+        elif event.key in ("block_start", "epoch_start", "train_epoch") and math.isfinite(began):
+            return 0.0  # evaluation runs beside training: it takes no time of its own
+        elif event.key == "eval_stop" and event.time_ms >= began:
+            seconds, began = seconds + (event.time_ms - began) / 1000, math.nan
+    return seconds
+
+
+def _labels(run: Run, events: Sequence[Event], places: Sequence[int]) -> list[float | None]:
+    """Epoch labels of the evaluations: their own, or those of eval_start where their own are missing or do not rise."""
+    own = [_label(events[place]) for place in places]
+    if all(label is not None for label in own) and all(one < two for one, two in zip(own, own[1:])):  # type: ignore[operator]
+        return own
+    starts = [label for event in events if event.key == "eval_start" and (label := _label(event)) is not None]
+    if len(starts) >= len(places) and all(one < two for one, two in zip(starts, starts[1:])):
+        run.inferred.append("epochs are those of eval_start: eval_accuracy's own are missing or repeat")
+        return list(starts[: len(places)])
+    return own
+
+
+# A quality this much below the target is the target: what was printed is rounded.
+_ROUNDING = 1e-5
+
+
+def meets(quality: Mapping[str, float], target: Mapping[str, float]) -> bool:
+    """True if every metric of `target` is reached; metrics are matched by name, a single one by being alone."""
+    if not target:
+        return False
+    if len(target) == 1 and len(quality) == 1:
+        return next(iter(quality.values())) >= next(iter(target.values())) - _ROUNDING
+    return all(quality.get(metric, -math.inf) >= least - _ROUNDING for metric, least in target.items())
+
+
+def _target(run: Run, events: Sequence[Event], given: Mapping[str, float] | None) -> Mapping[str, float]:
+    """The log's own, then the caller's, then the rules of the round."""
+    for event in events:
+        if event.key in ("quality_target", "eval_target"):
+            stated = _quality(event.value, run.benchmark)
+            if stated:
+                percent = max(stated.values()) > 1
+                return {metric: value / 100 if percent else value for metric, value in stated.items()}
+    if given:
+        return given
+    known = rules.target(run.benchmark, run.round)
+    if known is None:
+        return {}
+    if not run.round:
+        run.inferred.append(f"the target is that of the newest round of {run.benchmark}")
+    return known
+
+
+def _quality(value: Any, benchmark: str) -> dict[str, float]:
+    """Numbers by metric out of a number, a text, a list or a nested dict; empty where there is none."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = number(value)
+    if isinstance(value, dict):
+        if isinstance(value.get("value"), int | float | str | list | dict) and "value" in value:
+            return _quality(value["value"], benchmark)
+        found: dict[str, float] = {}
+        for key, inner in value.items():
+            name = str(key).lower()
+            metric = "BBOX" if name.startswith(_BOXES) else "SEGM" if name.startswith(_MASKS) else str(key)
+            if isinstance(inner, dict):
+                found |= _quality(inner, benchmark)
+            elif math.isfinite(number(inner)) and name not in ("epoch", "epoch_num", "step"):
+                found.setdefault(metric, number(inner))
+        if benchmark != "maskrcnn" and len(found) > 1:
+            found = dict([next(iter(found.items()))])
+        return found
+    if isinstance(value, list):
+        numbers = [number(entry) for entry in value]
+        if benchmark == "maskrcnn" and len(numbers) >= 2:
+            return {"BBOX": numbers[0], "SEGM": numbers[1]}
+        value = numbers[0] if numbers else math.nan
+    single = number(value)
+    return {"value": single} if math.isfinite(single) else {}
+
+
+def _scale(run: Run, events: Sequence[Event], qualities: Sequence[Mapping[str, float]]) -> float:
+    """100 for percent, 1 for fractions, decided on the whole log: a lone BLEU of 0.67 may be percent all the same."""
+    largest = max((value for quality in qualities for value in quality.values()), default=0.0)
+    stated = [max(_quality(event.value, run.benchmark).values(), default=0.0) for event in events if "target" in event.key]
+    if largest > 1 or max(stated, default=0.0) > 1:
+        run.inferred.append("quality is logged in percent")
+        return 100.0
+    if qualities and run.benchmark in _BLEU and run.dialect in ("v0.5", "v0.6"):
+        run.inferred.append("no BLEU exceeds 1: taken for percent, as all logs of this round are")
+        return 100.0
+    return 1.0
+
+
+def _offset(run: Run, events: Sequence[Event], place: int, label: float) -> int:
+    """What makes the log's epoch labels 1-based, from the first evaluation's `place` and `label`.
+
+    The evidence is how many epochs had been trained by then: v0.5's train_epoch events before it; later where the next
+    block (or epoch) starts, in logs whose first one is called 0.
+    """
+    if run.dialect == "v0.5":
+        begun = any(event.key == "train_epoch" for event in events[:place])
+        offset = 2 if label == -1 and begun else 1
+    else:
+        offset = _offset_of_blocks(events, place, label)
+    if offset:
+        run.inferred.append(f"epoch labels start below 1: {offset} was added")
+    return offset
+
+
+def _offset_of_blocks(events: Sequence[Event], place: int, label: float) -> int:
+    for opener, first, count in (("block_start", "first_epoch_num", "epoch_count"), ("epoch_start", "epoch_num", "")):
+        spans = [(at, number(event.metadata.get(first)), event) for at, event in enumerate(events) if event.key == opener]
+        spans = [span for span in spans if math.isfinite(span[1])]
+        if not spans:
+            continue
+        base = spans[0][1]
+        if base != 0:
+            return 0
+        if label == 0 and spans[0][0] < place:
+            return 1
+        after = [span for span in spans if span[0] > place]
+        if after:
+            trained = after[0][1] - base
+        else:
+            length = number(spans[-1][2].metadata.get(count)) if count else 1.0
+            trained = spans[-1][1] - base + (length if math.isfinite(length) else 1.0)
+        return 1 if trained - label == 1 else 0
+    return 1 if label == 0 else 0
+
+
+def _label(event: Event) -> float | None:
+    for key in _EPOCH_KEYS:
+        label = number(event.metadata.get(key))
+        if math.isfinite(label):
+            return label
+    return None
+
+
+def _plain(label: float) -> float:
+    return int(label) if label == int(label) else label
+
+
+def _status(stops: Sequence[Event]) -> bool | None:
+    for event in stops:
+        for source in (event.metadata, event.value if isinstance(event.value, dict) else {"status": event.value}):
+            for key in ("status", "success"):
+                word = str(source.get(key)).strip().lower()
+                if word in _SUCCESS:
+                    return True
+                if word in _FAILURE:
+                    return False
+    return None
+
+
+def _describe(run: Run, facts: _Facts) -> None:
+    batch = "global_batch_size" if run.dialect != "v0.5" else "input_batch_size"
+    run.global_batch_size = facts.whole("global_batch_size")
+    if run.global_batch_size and run.benchmark == "transformer" and run.global_batch_size > 10_000:
+        run.batch_unit = "tokens"
+        run.inferred.append("the batch of the Transformer is counted in tokens")
+    run.seed = facts.whole("seed", "run_set_random_seed")
+    run.train_samples = facts.whole("train_samples")
+    keep = (key for key in facts.values if key.startswith(_HYPERPARAMETERS) or key in (batch, "gradient_accumulation_steps"))
+    run.hyperparameters = {key: facts.values[key] for key in keep}
