@@ -57,6 +57,86 @@ def check(
     raise typer.Exit(Exit.NOT_COMPLIANT if failed else 0)
 
 
+_Paths = Annotated[
+    list[Path],
+    typer.Argument(help="Run folders, published result trees, logs, tables of borrowed figures.", show_default=False),
+]
+
+
+@app.command()
+def report(
+    context: typer.Context,
+    paths: _Paths,
+    out: Annotated[Path, typer.Option(help="Folder for report.html, report.md and csv/.")] = Path("report"),
+    runs_csv: Annotated[Path | None, typer.Option(help="Write one row a log to FILE.", metavar="FILE")] = None,
+    scores_csv: Annotated[
+        Path | None, typer.Option(help="Write one row a system and benchmark.", metavar="FILE")
+    ] = None,
+    export_mlperf: Annotated[
+        Path | None, typer.Option(help="Lay the runs out as MLPerf's tools read them.", metavar="DIR")
+    ] = None,
+) -> None:
+    """Judge any mix of results on one page: report.html, with Markdown and CSV behind every picture.
+
+    With --runs-csv, --scores-csv or --export-mlperf only what they name is written, unless --out is given too.
+    """
+    from timetrial.runner.results import export, sources, tables
+    from timetrial.runner.results import report as reports
+    from timetrial.runner.results.cells import cells_of
+
+    console = Console(soft_wrap=True, highlight=False)
+    asked = [wish for wish in (runs_csv, scores_csv, export_mlperf) if wish]
+    if asked:
+        runs = sources.gather(paths)
+        cells = cells_of(runs)
+        if runs_csv:
+            tables.write_runs(runs_csv, runs)
+        if scores_csv:
+            tables.write_scores(scores_csv, cells)
+        if export_mlperf:
+            export.export(cells, export_mlperf)
+        console.print(f"{len(runs)} logs in {len(cells)} cells: wrote {', '.join(map(str, asked))}", markup=False)
+    source = context.get_parameter_source("out")
+    if not asked or (source and source.name == "COMMANDLINE"):
+        from timetrial.runner.results.page import page
+
+        found = reports.build(paths)
+        written = page.write(found, out)
+        console.print(
+            f"{len(found.runs)} runs, {len(found.cells)} cells, {len(found.figures)} borrowed figures: {written}",
+            markup=False,
+        )
+
+
+@app.command()
+def study(paths: _Paths) -> None:
+    """What repeated runs say: scores, intervals, censored runs, how many runs a difference needs."""
+    from timetrial.runner.results import report as reports
+    from timetrial.runner.results import terminal
+
+    console, found = Console(), reports.build(paths)
+    terminal.show_cells(console, found.cells)
+    terminal.show_findings(console, found.findings)
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(help="Run folders or logs of one side.", show_default=False)],
+    second: Annotated[Path, typer.Argument(help="Those of the other side.", show_default=False)],
+) -> None:
+    """Two cards or settings side by side: what differs, the ratios with their intervals, the verdict."""
+    from timetrial.runner.results import comparison, sources, terminal
+    from timetrial.runner.results.cells import cells_of
+
+    console = Console()
+    sides = [cells_of(sources.gather([path])) for path in (first, second)]
+    pairs = [(one, other) for one in sides[0] for other in sides[1] if one.benchmark == other.benchmark]
+    if not pairs:
+        raise DataError(f"{first} and {second} hold no benchmark in common: there is nothing to compare.")
+    for one, other in pairs:
+        terminal.show_comparison(console, comparison.compare(one, other))
+
+
 def _logs(paths: list[Path]) -> list[Path]:
     """Each path that is a folder replaced by the logs below it."""
     found: list[Path] = []

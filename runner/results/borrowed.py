@@ -66,7 +66,9 @@ def read_figures(path: Path) -> list[Figure]:
             with open(path, newline="") as file:
                 rows = list(csv.DictReader(file))
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}): it must be CSV or JSON with the columns of schema {SCHEMA}.") from error
+        raise DataError(
+            f"{path} cannot be read ({error}): it must be CSV or JSON with the columns of schema {SCHEMA}."
+        ) from error
     if not isinstance(rows, list) or not rows:
         raise DataError(f"{path} holds no figure.")
     return [_figure(row, f"{path}, row {number}") for number, row in enumerate(rows, start=1)]

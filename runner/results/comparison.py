@@ -73,9 +73,11 @@ def differences_of(one: Cell, other: Cell) -> list[str]:
         if here != there:
             found.append(f"{what}: {here or 'not stated'} against {there or 'not stated'}")
     mine, theirs = one.runs[0].hyperparameters, other.runs[0].hyperparameters
-    for key in sorted(mine.keys() | theirs.keys()):
-        if key not in _UNIMPORTANT and mine.get(key) != theirs.get(key):
-            found.append(f"{key}: {mine.get(key, 'not stated')} against {theirs.get(key, 'not stated')}")
+    found += [
+        f"{key}: {mine.get(key, 'not stated')} against {theirs.get(key, 'not stated')}"
+        for key in sorted(mine.keys() | theirs.keys())
+        if key not in _UNIMPORTANT and mine.get(key) != theirs.get(key)
+    ]
     flags = [sorted({flag for run in cell.runs for flag in run.flags}) for cell in (one, other)]
     if flags[0] != flags[1]:
         found.append(f"validity: {', '.join(flags[0]) or 'clean'} against {', '.join(flags[1]) or 'clean'}")
@@ -109,7 +111,8 @@ def _banner(one: Cell, other: Cell, iso: bool, p_epochs: float, epochs: Interval
     if not epochs.n or not math.isfinite(epochs.estimate):
         return "These two cannot be compared by time-to-train: the epochs that they needed are not known."
     told = f"{_mean(one.epochs):.3g} epochs against {_mean(other.epochs):.3g}"
-    if p_epochs < ALPHA or not math.isfinite(epochs.low) and abs(math.log(epochs.estimate)) > _NOISY:
+    single = not math.isfinite(epochs.low)
+    if p_epochs < ALPHA or (single and abs(math.log(epochs.estimate)) > _NOISY):
         return (
             f"These two cannot be compared by time-to-train: they needed {told}, which is the recipe's doing and not "
             "the card's; time per epoch is what can be compared."

@@ -56,7 +56,7 @@ class CardLine:
 def scalings(cells: Iterable[Cell], figures: Sequence[Figure]) -> list[Scaling]:
     """Scaling of own and published cells by time-to-train, and of borrowed figures by what they tell."""
     found = []
-    groups: dict[tuple[str, ...], list[Cell]] = {}
+    groups: dict[tuple[str, str, str, str, str, str], list[Cell]] = {}
     for cell in cells:
         run = cell.runs[0]
         if run.num_accelerators and run.accelerator and cell.minutes:
@@ -72,20 +72,20 @@ def scalings(cells: Iterable[Cell], figures: Sequence[Figure]) -> list[Scaling]:
 
 def _borrowed_scalings(figures: Sequence[Figure]) -> list[Scaling]:
     found = []
-    groups: dict[tuple[str, ...], dict[int, float]] = {}
+    rates: dict[tuple[str, ...], dict[int, float]] = {}
     for figure in measured(figures, "samples_per_second"):
-        key = (figure.study, figure.workload, figure.card, figure.precision, figure.interconnect)
-        groups.setdefault(key, {})[figure.count] = figure.value or 0.0
-    for key, rates in groups.items():
-        if len(rates) > 1:
-            title = ", ".join(part for part in key[1:] if part)
-            found.append(_scaling(title, key[1], key[2], "throughput", rates, lambda rate: rate))
-    ups: dict[tuple[str, str], dict[int, float]] = {}
+        key = (figure.workload, figure.card, figure.precision, figure.interconnect, figure.study)
+        rates.setdefault(key, {})[figure.count] = figure.value or 0.0
+    for key, by_count in rates.items():
+        if len(by_count) > 1:
+            title = ", ".join(part for part in key[:-1] if part)
+            found.append(_scaling(title, key[0], key[1], "throughput", by_count, lambda rate: rate))
+    gains: dict[tuple[str, str], dict[int, float]] = {}
     for figure in measured(figures, "speedup"):
         if figure.against == f"1 x {figure.card}":
-            ups.setdefault((figure.workload, figure.card), {1: 1.0})[figure.count] = figure.value or 0.0
-    for (work, card), gains in ups.items():
-        found.append(_scaling(f"{work}, {card}", work, card, "time-to-train", gains, lambda gain: gain))
+            gains.setdefault((figure.workload, figure.card), {1: 1.0})[figure.count] = figure.value or 0.0
+    for (work, card), by_count in gains.items():
+        found.append(_scaling(f"{work}, {card}", work, card, "time-to-train", by_count, lambda gain: gain))
     return found
 
 
@@ -95,7 +95,9 @@ def _scaling(
     counts = sorted(values)
     speedup = [speed(values[count]) / speed(values[counts[0]]) for count in counts]
     efficiency = [gain * counts[0] / count for gain, count in zip(speedup, counts, strict=True)]
-    return Scaling(title, work, card, basis, counts, speedup, efficiency, [share > _SUPER_LINEAR for share in efficiency])
+    return Scaling(
+        title, work, card, basis, counts, speedup, efficiency, [share > _SUPER_LINEAR for share in efficiency]
+    )
 
 
 def card_lines(figures: Sequence[Figure]) -> list[CardLine]:
@@ -139,8 +141,8 @@ def _of_scaling(scaling: Scaling) -> Iterable[Finding]:
             yield Finding(
                 "flag",
                 scaling.title,
-                f"Super-linear: {gain:.1f} times faster on {count} cards, {factor:g} times as many; the epochs must have "
-                f"fallen, so this {scaling.basis} says more of the recipe than of the cards.",
+                f"Super-linear: {gain:.1f} times faster on {count} cards, {factor:g} times as many; the epochs must "
+                f"have fallen, so this {scaling.basis} says more of the recipe than of the cards.",
             )
 
 
@@ -168,7 +170,7 @@ def _of_epochs(figures: Sequence[Figure]) -> Iterable[Finding]:
 def _of_interconnect(figures: Sequence[Figure]) -> Iterable[Finding]:
     """The effect of a link, over all cells that were measured with and without it."""
     for study in dict.fromkeys(figure.study for figure in figures):
-        cells: dict[tuple[object, ...], dict[str, float]] = {}
+        cells: dict[tuple[str, str, str, int | None, int], dict[str, float]] = {}
         for figure in measured([figure for figure in figures if figure.study == study], "samples_per_second"):
             key = (figure.workload, figure.card, figure.precision, figure.batch, figure.count)
             cells.setdefault(key, {})[figure.interconnect] = figure.value or 0.0
@@ -181,9 +183,7 @@ def _of_interconnect(figures: Sequence[Figure]) -> Iterable[Finding]:
         if len(several) > 2:
             effect = statistics.interval(several)
             low, mid, high = (math.exp(value) for value in (effect.low, effect.estimate, effect.high))
-            verdict = f"no effect beyond {max(abs(low - 1), abs(high - 1)):.1%}" if 0.98 < low and high < 1.02 else "an effect"
-            if low <= 1 <= high:
-                verdict = "no effect at 95%"
+            verdict = "no effect at 95%" if low <= 1 <= high else f"an effect of {mid - 1:+.1%}"
             yield Finding(
                 "note",
                 link,
@@ -203,11 +203,11 @@ def _of_interconnect(figures: Sequence[Figure]) -> Iterable[Finding]:
 
 def _of_precision(figures: Sequence[Figure]) -> Iterable[Finding]:
     """A half precision that is no faster than full precision was very likely not in effect."""
-    rates: dict[tuple[object, ...], dict[str, float]] = {}
+    rates: dict[tuple[str, str, str, str, int], dict[str, float]] = {}
     for figure in measured(figures, "samples_per_second"):
         key = (figure.study, figure.workload, figure.card, figure.interconnect, figure.count)
         rates.setdefault(key, {})[figure.precision] = figure.value or 0.0
-    doubtful: dict[tuple[object, object], list[float]] = {}
+    doubtful: dict[tuple[str, str], list[float]] = {}
     for key, values in rates.items():
         for half in ("fp16", "bf16"):
             if half in values and "fp32" in values and abs(values[half] / values["fp32"] - 1) < _NO_SPEEDUP:
@@ -215,9 +215,9 @@ def _of_precision(figures: Sequence[Figure]) -> Iterable[Finding]:
     for (work, half), gains in doubtful.items():
         yield Finding(
             "flag",
-            str(work),
-            f"{half} speed-up {min(gains):.2f} to {max(gains):.2f} over fp32 in {len(gains)} cells: the precision switch "
-            "very likely had no effect.",
+            work,
+            f"{half} speed-up {min(gains):.2f} to {max(gains):.2f} over fp32 in {len(gains)} cells: the precision "
+            "switch very likely had no effect.",
         )
 
 

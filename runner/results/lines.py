@@ -61,16 +61,21 @@ def read_log(path: Path) -> Log:
     log = Log(path)
     try:
         with _OPENERS.get(path.suffix, open)(path, "rb") as file:
-            for text in _marked_lines(file, log):
-                for piece in text.split(":::ML")[1:]:  # two processes may share a line
-                    event = _event(piece)
-                    if event:
-                        log.events.append(event)
-                    else:
-                        log.unreadable += 1
+            parse(file, log)
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         log.error = str(error)
     return log
+
+
+def parse(file: IO[bytes], log: Log) -> None:
+    """Adds what a stream of bytes holds to `log`."""
+    for text in _marked_lines(file, log):
+        for piece in text.split(":::ML")[1:]:  # two processes may share a line
+            event = _event(piece)
+            if event:
+                log.events.append(event)
+            else:
+                log.unreadable += 1
 
 
 def _marked_lines(file: IO[bytes], log: Log) -> Iterator[str]:
@@ -117,7 +122,9 @@ def _v07(text: str) -> Event | None:
         fields = _loosely(text)
     if not isinstance(fields, dict) or not isinstance(fields.get("key"), str):
         return None
-    return Event(fields["key"], number(fields.get("time_ms")), fields.get("value"), _dict(fields.get("metadata")), "v0.7")
+    return Event(
+        fields["key"], number(fields.get("time_ms")), fields.get("value"), _dict(fields.get("metadata")), "v0.7"
+    )
 
 
 def _loosely(text: str) -> Any:

@@ -35,7 +35,9 @@ def build(paths: Sequence[Path]) -> Report:
     tables = [path for path in paths if path.is_file() and borrowed.is_borrowed(path)]
     others = [path for path in paths if path not in tables]
     if not paths:
-        raise DataError("Nothing was named: give run folders, published result trees, logs or tables of borrowed figures.")
+        raise DataError(
+            "Nothing was named: give run folders, published result trees, logs or tables of borrowed figures."
+        )
     report = Report([str(path) for path in paths])
     report.figures = [figure for table in tables for figure in borrowed.read_figures(table)]
     report.runs = sources.gather(others) if others else []
@@ -47,7 +49,7 @@ def build(paths: Sequence[Path]) -> Report:
         *findings.of_figures(report.figures, report.scalings, report.card_lines),
         *(Finding("banner", found.one.benchmark, found.banner) for found in report.comparisons if found.banner),
         *convergence.findings(report.cells),
-        *plausibility.findings(report.cells),
+        *plausibility.findings(report.cells, report.figures),
     ]
     return report
 

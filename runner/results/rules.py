@@ -48,3 +48,28 @@ def runs_for_a_score(benchmark: str) -> int | None:
 
 def _order(round_: str) -> tuple[int, ...]:
     return tuple(int(part) for part in round_.lstrip("v").split(".") if part.isdigit())
+
+
+# Samples of the training sets, to tell a logged count of iterations from one of samples.
+_TRAIN_SAMPLES = {
+    "resnet": 1_281_167,
+    "ssd": 117_266,
+    "retinanet": 1_170_301,
+    "maskrcnn": 117_266,
+    "gnmt": 3_498_161,
+    "transformer": 4_590_101,
+    "ncf": 99_308_870,
+}
+# Multiply-adds of one forward pass per sample, times two (operations), times three (forward and backward).
+# ResNet-50 v1.5 at 224 pixels: 4.09 G multiply-adds (torchvision's model page); NeuMF: its four dense layers.
+_TRAIN_OPERATIONS = {"resnet": 6 * 4.09e9, "ncf": 6 * 106_624.0}
+
+
+def train_samples(model: str) -> int | None:
+    """Size of the reference training set."""
+    return _TRAIN_SAMPLES.get(model)
+
+
+def train_operations(model: str) -> float | None:
+    """Floating-point operations of training on one sample; None where they depend on the sample's length or boxes."""
+    return _TRAIN_OPERATIONS.get(model)

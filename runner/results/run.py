@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,9 @@ class Run:
         return self.duration / self.epochs_to_converge if self.duration and self.epochs_to_converge else None
 
 
-def read_run(log: Log, *, round_: str = "", benchmark: str = "", target: Mapping[str, float] | None = None) -> Run | None:
+def read_run(
+    log: Log, *, round_: str = "", benchmark: str = "", target: Mapping[str, float] | None = None
+) -> Run | None:
     """What `log` tells; None where it holds no event. `round_` and `benchmark` are what its place in a tree says."""
     if not log.events:
         return None
@@ -206,7 +209,8 @@ def _judge(run: Run, events: Sequence[Event], start: int, stop: int, target: Map
     else:
         run.success = stated
     run.eval_seconds = _eval_seconds(events[max(start, 0) : stop])
-    last = (in_time or run.evaluations or [None])[-1]
+    counted = in_time or run.evaluations
+    last = counted[-1] if counted else None
     run.last_quality = last.quality if last else {}
     if run.success and last:
         if met is None and run.target:
@@ -217,14 +221,15 @@ def _judge(run: Run, events: Sequence[Event], start: int, stop: int, target: Map
 def _evaluations(run: Run, events: Sequence[Event]) -> list[tuple[int, float, dict[str, float]]]:
     """Place, time in ms and quality as logged of every evaluation; what several ranks repeat counts once."""
     found: list[tuple[int, float, dict[str, float]]] = []
-    passed_over, before = 0, None
+    passed_over = 0
+    before: tuple[float | None, dict[str, float]] = (None, {})
     for place, event in enumerate(events):
         if event.key != "eval_accuracy":
             continue
         quality = _quality(event.value, run.benchmark)
         if not quality:
             passed_over += 1
-        elif (_label(event), quality) != before or before[0] is None:
+        elif (_label(event), quality) != before or _label(event) is None:
             found.append((place, event.time_ms, quality))
             before = (_label(event), quality)
     if passed_over:
@@ -233,7 +238,7 @@ def _evaluations(run: Run, events: Sequence[Event]) -> list[tuple[int, float, di
 
 
 def _eval_seconds(events: Sequence[Event]) -> float:
-    """Seconds from each eval_start to the eval_stop (or eval_accuracy) that follows; 0 where training goes on beside."""
+    """Seconds from each eval_start to the eval_stop that follows; 0 where training goes on beside."""
     seconds, began = 0.0, math.nan
     for event in events:
         if event.key == "eval_start":
@@ -248,13 +253,17 @@ def _eval_seconds(events: Sequence[Event]) -> float:
 def _labels(run: Run, events: Sequence[Event], places: Sequence[int]) -> list[float | None]:
     """Epoch labels of the evaluations: their own, or those of eval_start where their own are missing or do not rise."""
     own = [_label(events[place]) for place in places]
-    if all(label is not None for label in own) and all(one < two for one, two in zip(own, own[1:])):  # type: ignore[operator]
+    if None not in own and _rise([label for label in own if label is not None]):
         return own
     starts = [label for event in events if event.key == "eval_start" and (label := _label(event)) is not None]
-    if len(starts) >= len(places) and all(one < two for one, two in zip(starts, starts[1:])):
+    if len(starts) >= len(places) and _rise(starts):
         run.inferred.append("epochs are those of eval_start: eval_accuracy's own are missing or repeat")
         return list(starts[: len(places)])
     return own
+
+
+def _rise(labels: Sequence[float]) -> bool:
+    return all(one < two for one, two in pairwise(labels))
 
 
 # A quality this much below the target is the target: what was printed is rounded.
@@ -303,7 +312,9 @@ def _quality(value: Any, benchmark: str) -> dict[str, float]:
             name = str(key).lower()
             metric = "BBOX" if name.startswith(_BOXES) else "SEGM" if name.startswith(_MASKS) else str(key)
             if isinstance(inner, dict):
-                found |= _quality(inner, benchmark)
+                nested = _quality(inner, benchmark)
+                known = metric in ("BBOX", "SEGM") and nested
+                found |= {metric: next(iter(nested.values()))} if known else nested
             elif math.isfinite(number(inner)) and name not in ("epoch", "epoch_num", "step"):
                 found.setdefault(metric, number(inner))
         if benchmark != "maskrcnn" and len(found) > 1:
@@ -321,7 +332,9 @@ def _quality(value: Any, benchmark: str) -> dict[str, float]:
 def _scale(run: Run, events: Sequence[Event], qualities: Sequence[Mapping[str, float]]) -> float:
     """100 for percent, 1 for fractions, decided on the whole log: a lone BLEU of 0.67 may be percent all the same."""
     largest = max((value for quality in qualities for value in quality.values()), default=0.0)
-    stated = [max(_quality(event.value, run.benchmark).values(), default=0.0) for event in events if "target" in event.key]
+    stated = [
+        max(_quality(event.value, run.benchmark).values(), default=0.0) for event in events if "target" in event.key
+    ]
     if largest > 1 or max(stated, default=0.0) > 1:
         run.inferred.append("quality is logged in percent")
         return 100.0
@@ -349,7 +362,9 @@ def _offset(run: Run, events: Sequence[Event], place: int, label: float) -> int:
 
 def _offset_of_blocks(events: Sequence[Event], place: int, label: float) -> int:
     for opener, first, count in (("block_start", "first_epoch_num", "epoch_count"), ("epoch_start", "epoch_num", "")):
-        spans = [(at, number(event.metadata.get(first)), event) for at, event in enumerate(events) if event.key == opener]
+        spans = [
+            (at, number(event.metadata.get(first)), event) for at, event in enumerate(events) if event.key == opener
+        ]
         spans = [span for span in spans if math.isfinite(span[1])]
         if not spans:
             continue
@@ -399,6 +414,12 @@ def _describe(run: Run, facts: _Facts) -> None:
         run.batch_unit = "tokens"
         run.inferred.append("the batch of the Transformer is counted in tokens")
     run.seed = facts.whole("seed", "run_set_random_seed")
-    run.train_samples = facts.whole("train_samples")
-    keep = (key for key in facts.values if key.startswith(_HYPERPARAMETERS) or key in (batch, "gradient_accumulation_steps"))
+    run.train_samples = facts.whole("train_samples", "preproc_num_train_examples")
+    usual = rules.train_samples(rules.model_of(run.benchmark, run.round))
+    if run.train_samples and usual and "timetrial_version" not in facts.values and run.train_samples < usual / 10:
+        run.inferred.append(f"train_samples of {run.train_samples} are iterations: {usual} samples are usual")
+        run.train_samples = None
+    keep = (
+        key for key in facts.values if key.startswith(_HYPERPARAMETERS) or key in (batch, "gradient_accumulation_steps")
+    )
     run.hyperparameters = {key: facts.values[key] for key in keep}

@@ -45,7 +45,9 @@ def gather(paths: Iterable[Path]) -> list[Run]:
     unique = list({place.path.resolve(): place for place in places}.values())
     found = [run for run in map(_read, unique) if run is not None]
     if not found:
-        raise DataError(f"No MLPerf log was found in {', '.join(map(str, paths))}: name result_*.txt files or their folders.")
+        raise DataError(
+            f"No MLPerf log was found in {', '.join(map(str, paths))}: name result_*.txt files or their folders."
+        )
     return found
 
 

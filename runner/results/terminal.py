@@ -1,0 +1,128 @@
+"""What `timetrial study` and `timetrial compare` print."""
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from timetrial.runner.results import statistics
+from timetrial.runner.results.cells import Cell
+from timetrial.runner.results.comparison import Comparison
+from timetrial.runner.results.findings import Finding
+from timetrial.runner.results.statistics import Interval
+
+_DIFFERENCES = (0.05, 0.10)
+
+
+def show_cells(console: Console, cells: Sequence[Cell]) -> None:
+    """A table a benchmark: scores, intervals, and how many runs a difference needs."""
+    for benchmark in dict.fromkeys((cell.benchmark, cell.round) for cell in cells):
+        same = [cell for cell in cells if (cell.benchmark, cell.round) == benchmark]
+        table = Table(title=" ".join(benchmark), title_justify="left", box=None, padding=(0, 2, 0, 0))
+        for name in ("cell", "runs", "score, min", "minutes (95%)", "epochs (95%)", "s/epoch (95%)", "spread"):
+            table.add_column(name, overflow="fold", justify="left" if name == "cell" else "right")
+        for cell in same:
+            table.add_row(*_row(cell))
+        console.print(table)
+        console.print()
+    for cell in cells:
+        if len(cell.minutes) > 1:
+            console.print(Text(_needed(cell)), soft_wrap=True)
+    for line in _variance(cells):
+        console.print(Text(line), soft_wrap=True)
+
+
+def show_comparison(console: Console, found: Comparison) -> None:
+    """The verdict, what differs apart from the card, and the ratios with their intervals."""
+    console.print()
+    if found.banner:
+        console.print(Text(found.banner, style="bold yellow"), soft_wrap=True)
+    console.print(Text(found.verdict, style="bold"), soft_wrap=True)
+    if found.differences:
+        console.print("What differs apart from the card:")
+        for difference in found.differences:
+            console.print(Text(f"  - {difference}"), soft_wrap=True)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("ratio, first over second", "estimate", "95% interval"):
+        table.add_column(name)
+    rows = [("time per epoch", found.per_epoch), ("epochs to converge", found.epochs), ("overhead", found.overhead)]
+    rows.append(("time-to-train", found.time))
+    if found.expected:
+        rows.append(("time-to-train expected, epochs pooled", found.expected))
+    for name, ratio in rows:
+        table.add_row(name, number(ratio.estimate), _span(ratio))
+    console.print(table)
+
+
+def show_findings(console: Console, findings: Sequence[Finding]) -> None:
+    """Banners and flags in full; notes only counted."""
+    styles = {"banner": "bold yellow", "flag": "red"}
+    for kind, style in styles.items():
+        for finding in findings:
+            if finding.kind == kind:
+                console.print(
+                    Text.assemble((f"{kind}: ", style), f"{finding.about}: {finding.sentence}"), soft_wrap=True
+                )
+
+
+def number(value: float | None) -> str:
+    """Three digits for what is known, a dash for what is not."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def interval(found: Interval) -> str:
+    """An estimate with its bounds; the bare estimate of a single run."""
+    return f"{number(found.estimate)} ({_span(found)})" if math.isfinite(found.low) else number(found.estimate)
+
+
+def _span(found: Interval) -> str:
+    return f"{number(found.low)} to {number(found.high)}" if math.isfinite(found.low) else "none: too few runs"
+
+
+def _row(cell: Cell) -> list[str | Text]:
+    failed = f", {cell.failed} failed" if cell.failed else ""
+    score = number(cell.minutes_scaled) if cell.minutes_scaled else "none"
+    spread = f"{statistics.spread(cell.minutes):.1%} / {statistics.spread(cell.seconds_per_epoch):.1%}"
+    return [
+        Text(f"{cell.submitter} {cell.system} {cell.setting}".strip()),
+        f"{len(cell.runs)}{failed}",
+        score,
+        interval(cell.mean_minutes) if cell.minutes else "-",
+        interval(cell.mean_epochs) if cell.epochs else "-",
+        interval(cell.mean_seconds_per_epoch) if cell.seconds_per_epoch else "-",
+        spread if len(cell.minutes) > 1 else "-",
+    ]
+
+
+def _needed(cell: Cell) -> str:
+    parts = []
+    for difference in _DIFFERENCES:
+        by_time = statistics.runs_needed(cell.minutes, difference)
+        by_epoch = statistics.runs_needed(cell.seconds_per_epoch, difference)
+        parts.append(f"{difference:.0%}: {by_time or '-'} by time-to-train, {by_epoch or '-'} by time per epoch")
+    return f"{cell.title}: runs a side to find a difference of {'; of '.join(parts)}."
+
+
+def _variance(cells: Sequence[Cell]) -> list[str]:
+    """Shares of the variance of time-to-train by seed, card and count, per work whose seeds repeat over cells."""
+    lines = []
+    for model in dict.fromkeys((cell.model, cell.round) for cell in cells):
+        runs = [run for cell in cells if (cell.model, cell.round) == model for run in cell.converged]
+        seeds = [run.seed for run in runs]
+        if len(runs) < 4 or None in seeds or len(set(seeds)) in (1, len(seeds)):
+            continue
+        factors = {
+            "seed": seeds,
+            "card": [run.accelerator for run in runs],
+            "number of cards": [run.num_accelerators for run in runs],
+        }
+        shares = statistics.variance_components([run.duration or 0.0 for run in runs], factors)
+        total = sum(shares.values())
+        if total > 0:
+            told = ", ".join(f"{name} {value / total:.0%}" for name, value in shares.items())
+            lines.append(f"{' '.join(model)}: variance of time-to-train by {told}.")
+    return lines
