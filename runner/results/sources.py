@@ -114,7 +114,7 @@ def _own(run: Run, folder: Path, status: dict[str, Any]) -> None:
     """What a run folder of ours tells beyond its log."""
     config = yaml.safe_load((folder / "config.yaml").read_text())
     run.own = status
-    run.round = config["round"]["name"]
+    run.round = re.sub(r"^v(\d)(\d)$", r"v\1.\2", config["round"]["name"])
     run.submitter, run.system = config["submission"]["org"], config["system"]
     run.accelerator, run.num_accelerators = config["accelerator"]["name"], config["gpus"]
     run.precision, run.scale = config["precision"]["name"], config["scale"]["name"]

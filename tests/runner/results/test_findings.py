@@ -1,0 +1,122 @@
+"""The five studies, borrowed: what a reader must be told of each, and the format they come in."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from timetrial.runner.errors import DataError
+from timetrial.runner.results import borrowed, convergence, findings, plausibility, report, sources
+from timetrial.runner.results.cells import cells_of
+
+STUDIES = Path(borrowed.__file__).parent / "known" / "studies"
+
+
+def told(name):
+    found = report.build([STUDIES / f"{name}.csv"])
+    return found, [(finding.kind, finding.about, finding.sentence) for finding in found.findings]
+
+
+def test_t4_against_v100_raises_the_banner_and_the_super_linear_flag():
+    _, said = told("t4_v100_2019")
+    (banner,) = [sentence for kind, about, sentence in said if kind == "banner" and about == "gnmt"]
+    assert "cannot be compared by time-to-train" in banner
+    assert "T4 x 1, 2, 3, 4: 12, 7, 5, 4; V100-PCIe x 1, 2, 3: 16, 12, 9" in banner
+    flags = [sentence for kind, about, sentence in said if kind == "flag" and about == "gnmt, T4"]
+    assert len(flags) == 2
+    assert flags[1].startswith("Super-linear: 10.4 times faster on 4 cards")
+
+
+def test_cards_on_a_line_through_the_origin():
+    found, said = told("rtx3060_2022")
+    lines = {line.work: line for line in found.card_lines}
+    assert lines["vgg16, eval"].line.r2_uncentred == pytest.approx(0.976, abs=0.0006)
+    assert lines["vgg16, eval"].line.r2_centred == pytest.approx(0.70, abs=0.006)
+    assert lines["vgg16, train"].line.r2_uncentred == pytest.approx(0.975, abs=0.0006)
+    assert lines["vgg16, train"].line.r2_centred == pytest.approx(0.66, abs=0.006)
+    assert any("flatters itself" in sentence for _, _, sentence in said)
+    assert sum("out of memory" in sentence for _, _, sentence in said) == 4  # MX250: two networks, two tasks
+
+
+def test_nvlink_has_no_effect_and_a_dead_precision_switch_is_flagged():
+    _, said = told("rtx8000_nvlink_2020")
+    (effect,) = [sentence for kind, _, sentence in said if kind == "note" and "several cards" in sentence]
+    assert effect.startswith("NVLink: no effect at 95%")
+    assert "single cells without repeats carry no interval" in effect
+    (alone,) = [sentence for kind, _, sentence in said if kind == "flag" and "what one card does alone" in sentence]
+    assert "nasnet fp16 -15%" in alone
+    (dead,) = [(about, sentence) for _, about, sentence in said if "precision switch" in sentence]
+    assert dead[0] == "nasnet"
+
+
+def test_out_of_memory_is_a_value():
+    found, said = told("rtx2080ti_tpuv2_2019")
+    cells = [about for _, about, sentence in said if sentence.startswith("out of memory")]
+    assert cells == ["cnn10, train, 1 x RTX 2080 Ti, batch 2048", "wrn-28-10, train, 1 x RTX 2080 Ti, batch 256"]
+    assert all(figure.value is None for figure in found.figures if figure.outcome == "out of memory")
+
+
+HEAD = "schema," + ",".join(entry.name for entry in dataclasses.fields(borrowed.Figure))
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("2,s,o,,w,,c,1,,,,minutes,3,,,", "row 1: schema 2 is not known"),
+        ("1,s,,,w,,c,1,,,,minutes,3,,,", "row 1: source must be given"),
+        ("1,s,o,,w,,c,1,,,,parsecs,3,,,", "metric must be one of"),
+        ("1,s,o,,w,,c,1,,,,minutes,fast,,,", "value must be a number"),
+        ("1,s,o,,w,,c,1,,,,minutes,,,,", "value must be given exactly where"),
+        ("1,s,o,,w,,c,1,,,,minutes,3,out of memory,,", "value must be given exactly where"),
+        ("1,s,o,,w,,c,1,,,,minutes,,melted,,", "outcome must be one of"),
+        ("1,s,o,,w,,c,-1,,,,minutes,3,,,", "count must be a number"),
+        ("1,s,o,,w,,c,1,,,,minutes,3,,,,extra", "the columns must be"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path, row, words):
+    (tmp_path / "b.csv").write_text(f"{HEAD}\n{row}\n")
+    with pytest.raises(DataError, match=words):
+        borrowed.read_figures(tmp_path / "b.csv")
+
+
+def test_an_outlier_among_siblings_is_flagged(tmp_path):
+    """4 cards at 57 times the rate of their sibling, as once was published."""
+    rows = [f"1,s,o,,ncf,train,H100,{count},fp16,,,samples_per_second,{rate},,," for count, rate in RATES]
+    (tmp_path / "b.csv").write_text("\n".join([HEAD, *rows]) + "\n")
+    flags = [found for found in report.build([tmp_path / "b.csv"]).findings if "outlier" in found.sentence]
+    assert [found.about for found in flags] == ["ncf, train, 4 x H100, fp16"]
+    assert flags[0].sentence.startswith("57")
+
+
+RATES = [(1, 58e6), (2, 117e6), (4, 13.3e9), (8, 465e6)]
+
+
+def test_more_than_the_peak_is_flagged(published):
+    """ResNet-50 at 8 V100s, 1.3 M images in 0.1 s: 30 times the peak of the card."""
+    tree = published("box", [4] * 3, 0.1, benchmark="resnet")
+    for path in tree.rglob("result_*.txt"):
+        path.write_text(path.read_text().replace('"value": 0.245', '"value": 0.765'))
+    flags = plausibility.findings(cells_of(sources.gather([tree])), [])
+    assert any("of the peak of its card" in found.sentence for found in flags)
+
+
+@pytest.mark.parametrize(("epochs", "fast"), [([30, 31, 30, 31, 30], True), ([35, 36, 35, 34, 35], False)])
+def test_converging_faster_than_the_reference_is_flagged(published, epochs, fast):
+    """Official RCP at batch 1632: 17 runs, 33 to 37 epochs."""
+    tree = published("box", epochs, 60.0, benchmark="resnet", batch=1632)
+    for path in tree.rglob("result_*.txt"):
+        path.write_text(path.read_text().replace('"value": 0.245', '"value": 0.765'))
+    cells = cells_of(sources.gather([tree]))
+    flags = [found for found in convergence.findings(cells) if found.kind == "flag"]
+    assert bool(flags) == fast
+    if fast:
+        assert "30.4 epochs against 35 of official reference convergence at batch 1632" in flags[0].sentence
+
+
+def test_scaling_of_runs_is_flagged_where_epochs_fall(published):
+    published("one", [12, 12, 12], 60.0, cards=1)
+    tree = published("four", [4, 4, 4], 15.0, cards=4)
+    (scaling,) = findings.scalings(cells_of(sources.gather([tree])), [])
+    assert scaling.counts == [1, 4]
+    assert scaling.speedup[1] == pytest.approx(12.0, rel=0.01)
+    assert scaling.super_linear == [False, True]
