@@ -93,12 +93,14 @@ def test_only_the_accelerator_layer_knows_vendors(sources):
 def test_the_runner_names_no_workload(root):
     names = [path.stem for path in (root / "conf" / "workload").glob("*.yaml")]
     for path in (root / "runner").rglob("*.py"):
+        if "results" in path.parts:  # which read what others have logged
+            continue
         assert not re.search(rf"\b({'|'.join(names)})\b", path.read_text(), re.I), path
 
 
 def test_only_the_log_and_its_check_know_log_keys(sources):
     knowing = {path.name for path in sources if "mlperf_logging" in path.read_text()}
-    assert knowing <= {"mlperf.py", "compliance.py", "system.py"}
+    assert knowing <= {"mlperf.py", "compliance.py", "system.py", "convergence.py"}
 
 
 def test_nothing_in_a_step_waits_for_the_device(root):

@@ -72,7 +72,7 @@ def scalings(cells: Iterable[Cell], figures: Sequence[Figure]) -> list[Scaling]:
 
 def _borrowed_scalings(figures: Sequence[Figure]) -> list[Scaling]:
     found = []
-    rates: dict[tuple[str, ...], dict[int, float]] = {}
+    rates: dict[tuple[str, str, str, str, str], dict[int, float]] = {}
     for figure in measured(figures, "samples_per_second"):
         key = (figure.workload, figure.card, figure.precision, figure.interconnect, figure.study)
         rates.setdefault(key, {})[figure.count] = figure.value or 0.0
@@ -84,8 +84,8 @@ def _borrowed_scalings(figures: Sequence[Figure]) -> list[Scaling]:
     for figure in measured(figures, "speedup"):
         if figure.against == f"1 x {figure.card}":
             gains.setdefault((figure.workload, figure.card), {1: 1.0})[figure.count] = figure.value or 0.0
-    for (work, card), by_count in gains.items():
-        found.append(_scaling(f"{work}, {card}", work, card, "time-to-train", by_count, lambda gain: gain))
+    for (work, card), ups in gains.items():
+        found.append(_scaling(f"{work}, {card}", work, card, "time-to-train", ups, lambda gain: gain))
     return found
 
 
@@ -117,7 +117,7 @@ def card_lines(figures: Sequence[Figure]) -> list[CardLine]:
             continue
         x = [float(peaks[study, figure.card] or 0.0) for figure in same]
         y = [1000 / (figure.value or math.inf) for figure in same]
-        line = statistics.through_origin(np.array(x), np.array(y))
+        line = statistics.through_origin(x, y)
         found.append(CardLine(f"{workload}, {task}", [figure.card for figure in same], x, y, line))
     return found
 
@@ -135,15 +135,15 @@ def of_figures(figures: Sequence[Figure], scaled: Sequence[Scaling], lines: Sequ
 
 
 def _of_scaling(scaling: Scaling) -> Iterable[Finding]:
+    reason = {
+        "time-to-train": "the epochs must have fallen, so this time-to-train says more of the recipe than of the cards",
+        "throughput": "more cards cannot do more than their share, so the figure of the fewest cards is too low",
+    }[scaling.basis]
     for count, gain, above in zip(scaling.counts, scaling.speedup, scaling.super_linear, strict=True):
         if above:
             factor = count / scaling.counts[0]
-            yield Finding(
-                "flag",
-                scaling.title,
-                f"Super-linear: {gain:.1f} times faster on {count} cards, {factor:g} times as many; the epochs must "
-                f"have fallen, so this {scaling.basis} says more of the recipe than of the cards.",
-            )
+            told = f"Super-linear: {gain:.1f} times faster on {count} cards, {factor:g} times as many; {reason}."
+            yield Finding("flag", scaling.title, told)
 
 
 def _of_epochs(figures: Sequence[Figure]) -> Iterable[Finding]:

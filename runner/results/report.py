@@ -47,11 +47,25 @@ def build(paths: Sequence[Path]) -> Report:
     report.card_lines = findings.card_lines(report.figures)
     report.findings = [
         *findings.of_figures(report.figures, report.scalings, report.card_lines),
-        *(Finding("banner", found.one.benchmark, found.banner) for found in report.comparisons if found.banner),
+        *_banners(report.comparisons),
         *convergence.findings(report.cells),
         *plausibility.findings(report.cells, report.figures),
     ]
     return report
+
+
+def _banners(comparisons: Iterable[Comparison]) -> Iterable[Finding]:
+    """One a work; each pair's own reason stands with the pair."""
+    works: dict[str, list[Comparison]] = {}
+    for found in comparisons:
+        works.setdefault(f"{found.one.model} {found.one.round}", []).append(found)
+    for work, pairs in works.items():
+        told = [found.banner for found in pairs if found.banner]
+        if len(pairs) == 1 and told:
+            yield Finding("banner", work, told[0])
+        elif told:
+            sentence = f"{len(told)} of {len(pairs)} pairs cannot be compared by time-to-train"
+            yield Finding("banner", work, f"{sentence}: their epochs differ or vary too much; time per epoch can be.")
 
 
 def _pairs(cells: Iterable[Cell]) -> Iterable[Comparison]:

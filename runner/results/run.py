@@ -1,23 +1,17 @@
 """One run, as its log tells it: duration, success, quality per evaluation, epochs. What was inferred is said."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from timetrial.runner.results import rules
+from timetrial.runner.results import epochs, quality, rules
 from timetrial.runner.results.lines import Event, Log, number
 
 _SUCCESS = {"success": True, "succeeded": True, "true": True}
 _FAILURE = {"aborted": False, "abort": False, "fail": False, "failed": False, "failure": False, "false": False}
-_BLEU = ("gnmt", "transformer")
-_BOXES = ("bbox", "box")
-_MASKS = ("segm", "mask")
-_EPOCH_KEYS = ("epoch_num", "epoch", "epoch_number")
-_HYPERPARAMETERS = ("opt_", "model_hp_", "input_hp_", "lars_", "sgd_", "max_", "weights_init")
+_HYPERPARAMETERS = ("opt_", "model_hp_", "input_hp_", "lars_", "sgd_", "max_", "input_batch", "gradient_accumulation")
 
 
 @dataclass(frozen=True)
@@ -134,7 +128,7 @@ def _without_echo(events: Sequence[Event], run: Run) -> list[Event]:
     """Each event once: loggers that echo write the same key, time and value again, often with another prefix."""
     seen, kept = set(), []
     for event in events:
-        identity = (event.key, event.time_ms, repr(event.value), repr(_label(event)))
+        identity = (event.key, event.time_ms, repr(event.value), repr(epochs.label_of(event)))
         if identity not in seen:
             seen.add(identity)
             kept.append(event)
@@ -189,17 +183,21 @@ def _judge(run: Run, events: Sequence[Event], start: int, stop: int, target: Map
     """Evaluations, target, epochs and success."""
     found = _evaluations(run, events)
     run.target = _target(run, events, target)
-    scale = _scale(run, events, [quality for _, _, quality in found])
-    labels = _labels(run, events, [place for place, _, _ in found])
-    run.epoch_offset = _offset(run, events, found[0][0], labels[0]) if found and labels[0] is not None else 0
-    for (_, time_ms, quality), label in zip(found, labels, strict=True):
+    note = run.inferred.append
+    scale = quality.scale(events, [values for _, _, values in found], run.benchmark, run.dialect, note)
+    labels = epochs.labels(events, [place for place, _, _ in found], note)
+    if found and labels[0] is not None:
+        run.epoch_offset = epochs.offset(events, found[0][0], labels[0], run.dialect, note)
+    for (_, time_ms, values), label in zip(found, labels, strict=True):
         epoch = None if label is None else _plain(label + run.epoch_offset)
-        scaled = {metric: value / scale for metric, value in quality.items()}
+        scaled = {metric: value / scale for metric, value in values.items()}
         run.evaluations.append(Evaluation(time_ms / 1000 - run.started, epoch, scaled))
     in_time = [evaluation for (place, _, _), evaluation in zip(found, run.evaluations, strict=True) if place < stop]
     if len(in_time) < len(found):
         run.inferred.append(f"{len(found) - len(in_time)} evaluations follow run_stop")
-    met = next((evaluation for evaluation in in_time or run.evaluations if meets(evaluation.quality, run.target)), None)
+    met = next(
+        (evaluation for evaluation in in_time or run.evaluations if quality.meets(evaluation.quality, run.target)), None
+    )
     stated = _status([event for event in events[max(start, 0) :] if event.key == "run_stop"])
     if run.duration is None:
         run.success = False
@@ -226,12 +224,12 @@ def _evaluations(run: Run, events: Sequence[Event]) -> list[tuple[int, float, di
     for place, event in enumerate(events):
         if event.key != "eval_accuracy":
             continue
-        quality = _quality(event.value, run.benchmark)
-        if not quality:
+        label, values = epochs.label_of(event), quality.numbers(event.value, run.benchmark)
+        if not values:
             passed_over += 1
-        elif (_label(event), quality) != before or _label(event) is None:
-            found.append((place, event.time_ms, quality))
-            before = (_label(event), quality)
+        elif (label, values) != before or label is None:
+            found.append((place, event.time_ms, values))
+            before = (label, values)
     if passed_over:
         run.inferred.append(f"{passed_over} eval_accuracy without a number were passed over")
     return found
@@ -250,40 +248,11 @@ def _eval_seconds(events: Sequence[Event]) -> float:
     return seconds
 
 
-def _labels(run: Run, events: Sequence[Event], places: Sequence[int]) -> list[float | None]:
-    """Epoch labels of the evaluations: their own, or those of eval_start where their own are missing or do not rise."""
-    own = [_label(events[place]) for place in places]
-    if None not in own and _rise([label for label in own if label is not None]):
-        return own
-    starts = [label for event in events if event.key == "eval_start" and (label := _label(event)) is not None]
-    if len(starts) >= len(places) and _rise(starts):
-        run.inferred.append("epochs are those of eval_start: eval_accuracy's own are missing or repeat")
-        return list(starts[: len(places)])
-    return own
-
-
-def _rise(labels: Sequence[float]) -> bool:
-    return all(one < two for one, two in pairwise(labels))
-
-
-# A quality this much below the target is the target: what was printed is rounded.
-_ROUNDING = 1e-5
-
-
-def meets(quality: Mapping[str, float], target: Mapping[str, float]) -> bool:
-    """True if every metric of `target` is reached; metrics are matched by name, a single one by being alone."""
-    if not target:
-        return False
-    if len(target) == 1 and len(quality) == 1:
-        return next(iter(quality.values())) >= next(iter(target.values())) - _ROUNDING
-    return all(quality.get(metric, -math.inf) >= least - _ROUNDING for metric, least in target.items())
-
-
 def _target(run: Run, events: Sequence[Event], given: Mapping[str, float] | None) -> Mapping[str, float]:
     """The log's own, then the caller's, then the rules of the round."""
     for event in events:
         if event.key in ("quality_target", "eval_target"):
-            stated = _quality(event.value, run.benchmark)
+            stated = quality.numbers(event.value, run.benchmark)
             if stated:
                 percent = max(stated.values()) > 1
                 return {metric: value / 100 if percent else value for metric, value in stated.items()}
@@ -295,100 +264,6 @@ def _target(run: Run, events: Sequence[Event], given: Mapping[str, float] | None
     if not run.round:
         run.inferred.append(f"the target is that of the newest round of {run.benchmark}")
     return known
-
-
-def _quality(value: Any, benchmark: str) -> dict[str, float]:
-    """Numbers by metric out of a number, a text, a list or a nested dict; empty where there is none."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            value = number(value)
-    if isinstance(value, dict):
-        if isinstance(value.get("value"), int | float | str | list | dict) and "value" in value:
-            return _quality(value["value"], benchmark)
-        found: dict[str, float] = {}
-        for key, inner in value.items():
-            name = str(key).lower()
-            metric = "BBOX" if name.startswith(_BOXES) else "SEGM" if name.startswith(_MASKS) else str(key)
-            if isinstance(inner, dict):
-                nested = _quality(inner, benchmark)
-                known = metric in ("BBOX", "SEGM") and nested
-                found |= {metric: next(iter(nested.values()))} if known else nested
-            elif math.isfinite(number(inner)) and name not in ("epoch", "epoch_num", "step"):
-                found.setdefault(metric, number(inner))
-        if benchmark != "maskrcnn" and len(found) > 1:
-            found = dict([next(iter(found.items()))])
-        return found
-    if isinstance(value, list):
-        numbers = [number(entry) for entry in value]
-        if benchmark == "maskrcnn" and len(numbers) >= 2:
-            return {"BBOX": numbers[0], "SEGM": numbers[1]}
-        value = numbers[0] if numbers else math.nan
-    single = number(value)
-    return {"value": single} if math.isfinite(single) else {}
-
-
-def _scale(run: Run, events: Sequence[Event], qualities: Sequence[Mapping[str, float]]) -> float:
-    """100 for percent, 1 for fractions, decided on the whole log: a lone BLEU of 0.67 may be percent all the same."""
-    largest = max((value for quality in qualities for value in quality.values()), default=0.0)
-    stated = [
-        max(_quality(event.value, run.benchmark).values(), default=0.0) for event in events if "target" in event.key
-    ]
-    if largest > 1 or max(stated, default=0.0) > 1:
-        run.inferred.append("quality is logged in percent")
-        return 100.0
-    if qualities and run.benchmark in _BLEU and run.dialect in ("v0.5", "v0.6"):
-        run.inferred.append("no BLEU exceeds 1: taken for percent, as all logs of this round are")
-        return 100.0
-    return 1.0
-
-
-def _offset(run: Run, events: Sequence[Event], place: int, label: float) -> int:
-    """What makes the log's epoch labels 1-based, from the first evaluation's `place` and `label`.
-
-    The evidence is how many epochs had been trained by then: v0.5's train_epoch events before it; later where the next
-    block (or epoch) starts, in logs whose first one is called 0.
-    """
-    if run.dialect == "v0.5":
-        begun = any(event.key == "train_epoch" for event in events[:place])
-        offset = 2 if label == -1 and begun else 1
-    else:
-        offset = _offset_of_blocks(events, place, label)
-    if offset:
-        run.inferred.append(f"epoch labels start below 1: {offset} was added")
-    return offset
-
-
-def _offset_of_blocks(events: Sequence[Event], place: int, label: float) -> int:
-    for opener, first, count in (("block_start", "first_epoch_num", "epoch_count"), ("epoch_start", "epoch_num", "")):
-        spans = [
-            (at, number(event.metadata.get(first)), event) for at, event in enumerate(events) if event.key == opener
-        ]
-        spans = [span for span in spans if math.isfinite(span[1])]
-        if not spans:
-            continue
-        base = spans[0][1]
-        if base != 0:
-            return 0
-        if label == 0 and spans[0][0] < place:
-            return 1
-        after = [span for span in spans if span[0] > place]
-        if after:
-            trained = after[0][1] - base
-        else:
-            length = number(spans[-1][2].metadata.get(count)) if count else 1.0
-            trained = spans[-1][1] - base + (length if math.isfinite(length) else 1.0)
-        return 1 if trained - label == 1 else 0
-    return 1 if label == 0 else 0
-
-
-def _label(event: Event) -> float | None:
-    for key in _EPOCH_KEYS:
-        label = number(event.metadata.get(key))
-        if math.isfinite(label):
-            return label
-    return None
 
 
 def _plain(label: float) -> float:
@@ -408,7 +283,6 @@ def _status(stops: Sequence[Event]) -> bool | None:
 
 
 def _describe(run: Run, facts: _Facts) -> None:
-    batch = "global_batch_size" if run.dialect != "v0.5" else "input_batch_size"
     run.global_batch_size = facts.whole("global_batch_size")
     if run.global_batch_size and run.benchmark == "transformer" and run.global_batch_size > 10_000:
         run.batch_unit = "tokens"
@@ -419,7 +293,5 @@ def _describe(run: Run, facts: _Facts) -> None:
     if run.train_samples and usual and "timetrial_version" not in facts.values and run.train_samples < usual / 10:
         run.inferred.append(f"train_samples of {run.train_samples} are iterations: {usual} samples are usual")
         run.train_samples = None
-    keep = (
-        key for key in facts.values if key.startswith(_HYPERPARAMETERS) or key in (batch, "gradient_accumulation_steps")
-    )
+    keep = (key for key in facts.values if key.startswith(_HYPERPARAMETERS))
     run.hyperparameters = {key: facts.values[key] for key in keep}

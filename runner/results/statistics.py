@@ -1,6 +1,7 @@
 """Statistics of few and skewed numbers: scores, intervals, censored sets, and how many runs a question needs."""
 
 import math
+import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -161,7 +162,8 @@ def survival(times: Sequence[float], reached: Sequence[bool]) -> Survival:
     hit = [time for time, flag in zip(times, reached, strict=True) if flag]
     missed = [time for time, flag in zip(times, reached, strict=True) if not flag]
     curve = stats.ecdf(stats.CensoredData(uncensored=hit, right=missed))
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # said below
         band = curve.cdf.confidence_interval(method="log-log")
     share = np.asarray(curve.cdf.probabilities)
     x = np.asarray(curve.cdf.quantiles)
@@ -209,8 +211,8 @@ def spread(values: Sequence[float]) -> float:
 def variance_components(values: Sequence[float], factors: Mapping[str, Sequence[Hashable]]) -> dict[str, float]:
     """Variance of log(values) due to each crossed random factor, and the "residual".
 
-    Henderson's method III (Searle, Casella, McCulloch, 1992): sums of squares of each factor after all others, set equal
-    to their expectations; negative estimates are 0. Factors of one level give 0.
+    Henderson's method III (Searle, Casella, McCulloch, 1992): sums of squares of each factor after all others, set
+    equal to their expectations; negative estimates are 0. Factors of one level give 0.
     """
     y = np.log(np.asarray(values, dtype=np.float64))
     designs = {name: _design(levels) for name, levels in factors.items()}
@@ -248,7 +250,7 @@ def consecutive_median(values: Sequence[float], failed: Sequence[bool], n: int) 
     return (start, score) if math.isfinite(score) else None
 
 
-def through_origin(x: Sequence[float], y: Sequence[float]) -> Line:
+def through_origin(x: Sequence[float] | Array, y: Sequence[float] | Array) -> Line:
     """Least squares of y = slope * x."""
     across, up = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     slope = float(across @ up / (across @ across))

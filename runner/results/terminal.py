@@ -1,7 +1,7 @@
 """What `timetrial study` and `timetrial compare` print."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -17,19 +17,13 @@ _DIFFERENCES = (0.05, 0.10)
 
 
 def show_cells(console: Console, cells: Sequence[Cell]) -> None:
-    """A table a benchmark: scores, intervals, and how many runs a difference needs."""
+    """A block a cell, by benchmark: score, intervals, spread, and how many runs a difference needs."""
     for benchmark in dict.fromkeys((cell.benchmark, cell.round) for cell in cells):
-        same = [cell for cell in cells if (cell.benchmark, cell.round) == benchmark]
-        table = Table(title=" ".join(benchmark), title_justify="left", box=None, padding=(0, 2, 0, 0))
-        for name in ("cell", "runs", "score, min", "minutes (95%)", "epochs (95%)", "s/epoch (95%)", "spread"):
-            table.add_column(name, overflow="fold", justify="left" if name == "cell" else "right")
-        for cell in same:
-            table.add_row(*_row(cell))
-        console.print(table)
+        console.print(Text(" ".join(benchmark), style="bold underline"))
+        for cell in cells:
+            if (cell.benchmark, cell.round) == benchmark:
+                _show_cell(console, cell)
         console.print()
-    for cell in cells:
-        if len(cell.minutes) > 1:
-            console.print(Text(_needed(cell)), soft_wrap=True)
     for line in _variance(cells):
         console.print(Text(line), soft_wrap=True)
 
@@ -83,28 +77,31 @@ def _span(found: Interval) -> str:
     return f"{number(found.low)} to {number(found.high)}" if math.isfinite(found.low) else "none: too few runs"
 
 
-def _row(cell: Cell) -> list[str | Text]:
+def _show_cell(console: Console, cell: Cell) -> None:
+    where = f", {cell.accelerators}" if cell.accelerators and not cell.setting else ""
+    console.print(Text(f"{cell.submitter} {cell.system} {cell.setting}".strip() + where, style="bold"), soft_wrap=True)
     failed = f", {cell.failed} failed" if cell.failed else ""
-    score = number(cell.minutes_scaled) if cell.minutes_scaled else "none"
-    spread = f"{statistics.spread(cell.minutes):.1%} / {statistics.spread(cell.seconds_per_epoch):.1%}"
-    return [
-        Text(f"{cell.submitter} {cell.system} {cell.setting}".strip()),
-        f"{len(cell.runs)}{failed}",
-        score,
-        interval(cell.mean_minutes) if cell.minutes else "-",
-        interval(cell.mean_epochs) if cell.epochs else "-",
-        interval(cell.mean_seconds_per_epoch) if cell.seconds_per_epoch else "-",
-        spread if len(cell.minutes) > 1 else "-",
-    ]
+    score = f"{number(cell.minutes_scaled)} min" if cell.minutes_scaled else "none"
+    rows = [("runs", f"{len(cell.runs)}{failed}; olympic score {score}")]
+    if cell.minutes:
+        median = f"; median {number(cell.survival.median)}" if cell.survival.median else "; median not reached"
+        rows.append(("time-to-train", f"{interval(cell.mean_minutes)} min{median if len(cell.runs) > 1 else ''}"))
+    if cell.epochs:
+        span = f", from {number(min(cell.epochs))} to {number(max(cell.epochs))}" if len(cell.epochs) > 1 else ""
+        rows.append(("epochs", interval(cell.mean_epochs) + span))
+        rows.append(("per epoch", f"{interval(cell.mean_seconds_per_epoch)} s"))
+    if len(cell.minutes) > 1:
+        apart = (statistics.spread(cell.minutes), statistics.spread(cell.seconds_per_epoch))
+        rows.append(("spread", f"{apart[0]:.1%} by time-to-train, {apart[1]:.1%} by time per epoch"))
+        rows += [(f"to find {difference:.0%}", _needed(cell, difference)) for difference in _DIFFERENCES]
+    for name, value in rows:
+        console.print(Text(f"  {name:<14}{value}"), soft_wrap=True)
 
 
-def _needed(cell: Cell) -> str:
-    parts = []
-    for difference in _DIFFERENCES:
-        by_time = statistics.runs_needed(cell.minutes, difference)
-        by_epoch = statistics.runs_needed(cell.seconds_per_epoch, difference)
-        parts.append(f"{difference:.0%}: {by_time or '-'} by time-to-train, {by_epoch or '-'} by time per epoch")
-    return f"{cell.title}: runs a side to find a difference of {'; of '.join(parts)}."
+def _needed(cell: Cell, difference: float) -> str:
+    counts = [statistics.runs_needed(values, difference) for values in (cell.minutes, cell.seconds_per_epoch)]
+    told = [str(count) if count else "unknown" for count in counts]
+    return f"{told[0]} runs a side by time-to-train, {told[1]} by time per epoch"
 
 
 def _variance(cells: Sequence[Cell]) -> list[str]:
@@ -115,7 +112,7 @@ def _variance(cells: Sequence[Cell]) -> list[str]:
         seeds = [run.seed for run in runs]
         if len(runs) < 4 or None in seeds or len(set(seeds)) in (1, len(seeds)):
             continue
-        factors = {
+        factors: dict[str, Sequence[Hashable]] = {
             "seed": seeds,
             "card": [run.accelerator for run in runs],
             "number of cards": [run.num_accelerators for run in runs],

@@ -69,12 +69,12 @@ def test_rows_of_runs_and_scores(published, tmp_path):
     cells = cells_of(runs)
     tables.write_runs(tmp_path / "out/runs.csv", runs)
     tables.write_scores(tmp_path / "out/scores.csv", cells)
-    rows = list(csv.DictReader((tmp_path / "out/runs.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "out/runs.csv").read_text().splitlines()))
     assert [row["epochs_to_converge"] for row in rows] == ["3", "4", "4", "5", ""]
     assert [row["success"] for row in rows] == ["True"] * 4 + ["False"]
     assert (rows[0]["path"], rows[0]["duration_s"]) == ("v0.7/Maker/box/gnmt/result_0.txt", "180.0")
     assert (rows[0]["target"], rows[0]["last_quality"], rows[0]["num_accelerators"]) == ("0.24", "0.245", "8")
-    (score,) = csv.DictReader((tmp_path / "out/scores.csv").open())
+    (score,) = csv.DictReader((tmp_path / "out/scores.csv").read_text().splitlines())
     # One failed: the fastest of the four that are left is dropped, the failed one is the slowest.
     assert float(score["minutes_olympic"]) == pytest.approx((4 * 60.01 + 4 * 60.02 + 5 * 60.03) / 3 / 60)
     assert (score["runs"], score["converged"], score["epochs_olympic"]) == ("5", "4", str(round(13 / 3, 9)))
