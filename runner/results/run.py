@@ -160,11 +160,12 @@ def _clock(events: Sequence[Event], run: Run) -> tuple[int, int]:
         run.inferred.append(f"{len(starts)} run_start: the first one counts")
     if not starts:
         run.inferred.append("no run_start: a run without a clock counts as failed")
-    stops = [place for place, event in enumerate(events) if event.key == "run_stop" and place > start]
+    stops = [place for place, event in enumerate(events) if event.key == "run_stop"]
+    begun = events[start].time_ms if starts else math.nan
+    stops = [place for place in stops if place > start] or [place for place in stops if events[place].time_ms >= begun]
     stop = stops[0] if stops else len(events)
     if len(stops) > 1:
         run.inferred.append(f"{len(stops)} run_stop: the first one counts for time, all of them for status")
-    begun = events[start].time_ms if starts else math.nan
     run.started = begun / 1000
     times = [event.time_ms for event in events[max(start, 0) :] if event.time_ms >= begun]
     run.observed = max(times, default=begun) / 1000 - run.started if starts and times else 0.0
@@ -181,7 +182,7 @@ def _clock(events: Sequence[Event], run: Run) -> tuple[int, int]:
 
 def _judge(run: Run, events: Sequence[Event], start: int, stop: int, target: Mapping[str, float] | None) -> None:
     """Evaluations, target, epochs and success."""
-    found = _evaluations(run, events)
+    found = _evaluations(run, events, start)
     run.target = _target(run, events, target)
     note = run.inferred.append
     scale = quality.scale(events, [values for _, _, values in found], run.benchmark, run.dialect, note)
@@ -192,13 +193,17 @@ def _judge(run: Run, events: Sequence[Event], start: int, stop: int, target: Map
         epoch = None if label is None else _plain(label + run.epoch_offset)
         scaled = {metric: value / scale for metric, value in values.items()}
         run.evaluations.append(Evaluation(time_ms / 1000 - run.started, epoch, scaled))
-    in_time = [evaluation for (place, _, _), evaluation in zip(found, run.evaluations, strict=True) if place < stop]
+    in_time = [
+        evaluation
+        for (place, _, _), evaluation in zip(found, run.evaluations, strict=True)
+        if place < stop or evaluation.seconds <= run.observed
+    ]
     if len(in_time) < len(found):
         run.inferred.append(f"{len(found) - len(in_time)} evaluations follow run_stop")
     met = next(
         (evaluation for evaluation in in_time or run.evaluations if quality.meets(evaluation.quality, run.target)), None
     )
-    stated = _status([event for event in events[max(start, 0) :] if event.key == "run_stop"])
+    stated = _status([event for event in events if event.key == "run_stop"])
     if run.duration is None:
         run.success = False
     elif stated is None:
@@ -216,8 +221,8 @@ def _judge(run: Run, events: Sequence[Event], start: int, stop: int, target: Map
         run.epochs_to_converge = (met or last).epoch
 
 
-def _evaluations(run: Run, events: Sequence[Event]) -> list[tuple[int, float, dict[str, float]]]:
-    """Place, time in ms and quality as logged of every evaluation; what several ranks repeat counts once."""
+def _evaluations(run: Run, events: Sequence[Event], start: int) -> list[tuple[int, float, dict[str, float]]]:
+    """Place, time in ms and quality as logged of every timed evaluation, in order of time; repeated ones count once."""
     found: list[tuple[int, float, dict[str, float]]] = []
     passed_over = 0
     before: tuple[float | None, dict[str, float]] = (None, {})
@@ -230,6 +235,12 @@ def _evaluations(run: Run, events: Sequence[Event]) -> list[tuple[int, float, di
         elif (label, values) != before or label is None:
             found.append((place, event.time_ms, values))
             before = (label, values)
+    before_start = [entry for entry in found if entry[0] < start and not entry[1] / 1000 >= run.started]
+    if before_start:
+        run.inferred.append(f"{len(before_start)} evaluations before run_start do not count")
+        found = [entry for entry in found if entry not in before_start]
+    if all(math.isfinite(time_ms) for _, time_ms, _ in found):
+        found.sort(key=lambda entry: entry[1])
     if passed_over:
         run.inferred.append(f"{passed_over} eval_accuracy without a number were passed over")
     return found

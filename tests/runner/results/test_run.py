@@ -80,6 +80,21 @@ def test_an_evaluation_that_is_only_written_after_the_stop_is_found(log, read):
     assert (run.success, run.epochs_to_converge) == (True, 50)
 
 
+def test_an_evaluation_before_the_start_belongs_to_no_run(log, read):
+    writer = log().evaluate(3, 0.76)("run_start", after=5.0).evaluate(3, 0.3).evaluate(7, 0.76)
+    run = read(writer.stop().write(), round_="v0.7")
+    assert [evaluation.epoch for evaluation in run.evaluations] == [3, 7]
+    assert any("before run_start" in sentence for sentence in run.inferred)
+
+
+def test_lines_out_of_order_are_put_in_order_by_time(log, read):
+    writer = log()("run_start").evaluate(4, 0.7).evaluate(8, 0.73).evaluate(12, 0.76).stop()
+    head, start, *evaluations, stop = writer.lines
+    run = read(writer.write("\n".join([head, *reversed(evaluations), stop, start]) + "\n"), round_="v0.7")
+    assert [evaluation.epoch for evaluation in run.evaluations] == [4, 8, 12]
+    assert (run.epochs_to_converge, run.duration) == (12, 301.0)
+
+
 @pytest.mark.parametrize(
     ("benchmark", "value", "quality"),
     [
