@@ -122,9 +122,8 @@ def _v07(text: str) -> Event | None:
         fields = _loosely(text)
     if not isinstance(fields, dict) or not isinstance(fields.get("key"), str):
         return None
-    return Event(
-        fields["key"], number(fields.get("time_ms")), fields.get("value"), _dict(fields.get("metadata")), "v0.7"
-    )
+    time_ms = number(fields["time_ms"]) if "time_ms" in fields else number(fields.get("time_s")) * 1000
+    return Event(fields["key"], time_ms, fields.get("value"), _dict(fields.get("metadata")), "v0.7")
 
 
 def _loosely(text: str) -> Any:

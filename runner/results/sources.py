@@ -17,7 +17,7 @@ from timetrial.runner.results.lines import read_log
 from timetrial.runner.results.run import Run, read_run
 
 _ROUND = re.compile(r"(?:.*(?:results|training|mlperf)[_-])?v?(\d\.\d)(?:\.0)?(?:[_-].*)?", re.IGNORECASE)
-_RESULT = re.compile(r"result_\d+\.(txt|log|out)(\.(gz|xz|bz2))?$")
+_RESULT = re.compile(r"result_[\w-]+\.(txt|log|out)(\.(gz|xz|bz2))?")
 # Files that lie beside logs and are none, though some hold the marker as text.
 _NO_LOGS = {".py", ".json", ".csv", ".md", ".html", ".yaml", ".yml", ".sh", ".cc", ".cu", ".cpp", ".h", ".ipynb", ".pt"}
 _NO_LOGS |= {".npz", ".tar", ".zip", ".pdf", ".png", ".svg", ".patch", ".diff"}

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import astuple
 
 from rich.console import Console
 from rich.table import Table
@@ -81,11 +82,14 @@ def _show_cell(console: Console, cell: Cell) -> None:
     where = f", {cell.accelerators}" if cell.accelerators and not cell.setting else ""
     console.print(Text(f"{cell.submitter} {cell.system} {cell.setting}".strip() + where, style="bold"), soft_wrap=True)
     failed = f", {cell.failed} failed" if cell.failed else ""
-    score = f"{number(cell.minutes_scaled)} min" if cell.minutes_scaled else "none"
+    unit, times = ("s", 60) if cell.minutes and max(cell.minutes) < 1 else ("min", 1)
+    score = f"{number(cell.minutes_scaled * times)} {unit}" if cell.minutes_scaled else "none"
     rows = [("runs", f"{len(cell.runs)}{failed}; olympic score {score}")]
     if cell.minutes:
-        median = f"; median {number(cell.survival.median)}" if cell.survival.median else "; median not reached"
-        rows.append(("time-to-train", f"{interval(cell.mean_minutes)} min{median if len(cell.runs) > 1 else ''}"))
+        middle = cell.survival.median
+        median = f"; median {number(middle * times)} {unit}" if middle else "; median not reached"
+        mean = Interval(*(value * times for value in astuple(cell.mean_minutes)))  # of n nothing is shown
+        rows.append(("time-to-train", f"{interval(mean)} {unit}{median if len(cell.runs) > 1 else ''}"))
     if cell.epochs:
         span = f", from {number(min(cell.epochs))} to {number(max(cell.epochs))}" if len(cell.epochs) > 1 else ""
         rows.append(("epochs", interval(cell.mean_epochs) + span))

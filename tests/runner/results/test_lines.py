@@ -76,6 +76,8 @@ def test_two_events_on_a_line_and_one_cut_by_another(tmp_path):
         (V07.replace("1593145810967", "1593145810967.25"), 1593145810967.25),
         (V07.replace("1593145810967", '"1593145810967"'), 1593145810967),
         (V07.replace('"time_ms": 1593145810967, ', ""), None),
+        (V07.replace('"time_ms": 1593145810967', '"time_s": 1593145810.5'), 1593145810500),
+        (V07.replace('"namespace": ""', '"namespace": 22'), 1593145810967),
         (V07.replace('"event_type": "POINT_IN_TIME", ', ""), 1593145810967),
         (V07.replace('{"file": "a.py", "lineno": 76}', "{'lineno': 76, 'file': '/a.py', 'ok': True}"), 1593145810967),
         (V07.replace('"metadata": {"file": "a.py", "lineno": 76}', '"metadata": null'), 1593145810967),

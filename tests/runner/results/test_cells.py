@@ -1,0 +1,49 @@
+"""Scores of sets: who counts, and what a failed run does."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from timetrial.runner.results.cells import cells_of
+from timetrial.runner.results.run import Run
+
+
+def runs(seconds, converged, **facts):
+    facts = {"round": "v0.7", "benchmark": "gnmt", "submitter": "m", "system": "s"} | facts
+    return [
+        Run(
+            Path(f"result_{n}.txt"), Path("none"), **facts, started=float(n), duration=second, observed=second,
+            success=reached, epochs_to_converge=4 if reached else None,
+        )
+        for n, (second, reached) in enumerate(zip(seconds, converged, strict=True))
+    ]  # fmt: skip
+
+
+def test_ncf_of_v05_counts_the_first_fifty_that_converge():
+    generator = np.random.default_rng(1)
+    seconds, converged = generator.uniform(60, 120, 100), generator.random(100) < 0.8
+    (cell,) = cells_of(runs(seconds, converged, benchmark="ncf", round="v0.5"))
+    fifty = np.sort(seconds[np.flatnonzero(converged)[:50]])
+    assert cell.minutes_olympic == pytest.approx(fifty[1:-1].mean() / 60)
+    assert cell.failed == 0
+    assert sum(run.success for run in cell.runs) == converged.sum()
+
+
+def test_fewer_than_fifty_follow_the_usual_rule():
+    (cell,) = cells_of(runs([60.0, 70.0, 80.0, 90.0], [True, True, True, False], benchmark="ncf", round="v0.5"))
+    assert cell.minutes_olympic == pytest.approx(75 / 60)
+    assert (cell.failed, cell.epochs_olympic) == (1, 4)
+
+
+def test_the_median_counts_the_failed_as_not_yet_there():
+    (cell,) = cells_of(runs([60.0, 120.0, 180.0, 300.0, 300.0], [True, True, True, False, False]))
+    assert cell.minutes_olympic is None
+    assert cell.survival.median == 3
+    assert cell.mean_minutes.n == 3
+
+
+def test_other_settings_are_other_cells():
+    one = runs([60.0], [True], own={"state": "x"}, scale="mini", precision="bf16")
+    other = runs([60.0], [True], own={"state": "x"}, scale="mini", precision="fp32")
+    assert len(cells_of(one + other)) == 2
