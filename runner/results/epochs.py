@@ -37,37 +37,46 @@ def _rise(labels: Sequence[float]) -> bool:
 def offset(events: Sequence[Event], place: int, label: float, dialect: str, note: Callable[[str], None]) -> int:
     """What makes the log's epoch labels 1-based, from the first evaluation's `place` and `label`.
 
-    The evidence is how many epochs had been trained by then: v0.5's train_epoch events before it; later where the next
-    block (or epoch) starts, in logs whose first one is called 0.
+    The evidence is how many epochs had been trained by then: v0.5's train_epoch events before it; later the blocks (or
+    epochs) in logs whose first one is called 0.
     """
     if dialect == "v0.5":
         begun = any(event.key == "train_epoch" for event in events[:place])
         added = 2 if label == -1 and begun else 1
     else:
-        added = _offset_of_blocks(events, place, label)
+        added = _offset_of_starts(_starts(events), place, label)
     if added:
         note(f"epoch labels start below 1: {added} was added")
     return added
 
 
-def _offset_of_blocks(events: Sequence[Event], place: int, label: float) -> int:
+def _starts(events: Sequence[Event]) -> list[tuple[int, float, float]]:
+    """Place, first epoch and length of every block; of every epoch in logs without blocks."""
     for opener, first, count in (("block_start", "first_epoch_num", "epoch_count"), ("epoch_start", "epoch_num", "")):
-        spans = [
-            (at, number(event.metadata.get(first)), event) for at, event in enumerate(events) if event.key == opener
+        found = [
+            (at, number(event.metadata.get(first)), number(event.metadata.get(count, 1)))
+            for at, event in enumerate(events)
+            if event.key == opener
         ]
-        spans = [span for span in spans if math.isfinite(span[1])]
-        if not spans:
-            continue
-        base = spans[0][1]
-        if base != 0:
-            return 0
-        if label == 0 and spans[0][0] < place:
-            return 1
-        after = [span for span in spans if span[0] > place]
-        if after:
-            trained = after[0][1] - base
-        else:
-            length = number(spans[-1][2].metadata.get(count)) if count else 1.0
-            trained = spans[-1][1] - base + (length if math.isfinite(length) else 1.0)
-        return 1 if trained - label == 1 else 0
-    return 1 if label == 0 else 0
+        if found := [start for start in found if math.isfinite(start[1])]:
+            return found
+    return []
+
+
+def _offset_of_starts(starts: Sequence[tuple[int, float, float]], place: int, label: float) -> int:
+    if not starts:
+        return 1 if label == 0 else 0
+    base = starts[0][1]
+    if base != 0:
+        return 0
+    if label == 0 and starts[0][0] < place:
+        return 1
+    # An evaluation follows the epochs before some start: is that start its label, or its label and one?
+    firsts = {first for _, first, _ in starts[1:]}
+    as_it_is, one_more = label in firsts, label + 1 in firsts
+    if as_it_is != one_more:
+        return int(one_more)
+    after = [first for at, first, _ in starts if at > place]
+    _, last, length = starts[-1]
+    trained = after[0] if after else last + (length if math.isfinite(length) else 1)
+    return int(trained - label == 1)

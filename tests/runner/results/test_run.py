@@ -160,6 +160,19 @@ def test_an_evaluation_labelled_0_while_the_next_block_has_begun(log, read):
     assert epochs(read, writer) == (2, 1)
 
 
+def test_0_based_labels_that_come_while_the_next_block_runs(log, read):
+    writer = log()("run_start")("block_start", first_epoch_num=0, epoch_count=4)
+    writer("block_start", first_epoch_num=4, epoch_count=4).evaluate(3, 0.7)
+    writer("block_start", first_epoch_num=8, epoch_count=4).evaluate(7, 0.76)
+    assert epochs(read, writer) == (8, 1)
+
+
+def test_an_untrained_model_evaluated_as_epoch_0_shifts_nothing(log, read):
+    writer = log()("run_start")("block_start", first_epoch_num=1, epoch_count=44)
+    writer.evaluate(0, 0.001).evaluate(40, 0.7).evaluate(44, 0.76)
+    assert epochs(read, writer) == (44, 0)
+
+
 def test_epochs_from_0_without_blocks(log, read):
     writer = log(benchmark="ssd")("run_start")("epoch_start", epoch_num=0).evaluate(1, 0.2)
     writer("epoch_start", epoch_num=1).evaluate(2, 0.24)
