@@ -128,7 +128,7 @@ def _without_echo(events: Sequence[Event], run: Run) -> list[Event]:
     """Each event once: loggers that echo write the same key, time and value again, often with another prefix."""
     seen, kept = set(), []
     for event in events:
-        identity = (event.key, event.time_ms, repr(event.value), repr(epochs.label_of(event)))
+        identity = (event.key, event.time_ms, repr(event.value), repr(event.metadata))
         if identity not in seen:
             seen.add(identity)
             kept.append(event)
