@@ -15,6 +15,7 @@ from typing import Any
 from timetrial.runner.errors import DataError
 
 SCHEMA = 1
+KNOWN = Path(__file__).parent / "known"  # tables that come with the package
 METRICS = {
     "minutes": "time-to-train in minutes",
     "minutes_total": "time of a fixed number of epochs in minutes",

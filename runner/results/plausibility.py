@@ -16,7 +16,7 @@ from timetrial.runner.results.findings import Finding
 
 _OUTLIER = 5.0  # times faster or slower, per card, than the median of its kind
 _CARDS = Path(__file__).parents[2] / "conf" / "accelerator"
-_ANCHORS = Path(__file__).parent / "known" / "anchors.csv"
+_ANCHORS = borrowed.KNOWN / "anchors.csv"
 
 
 def findings(cells: Sequence[Cell], figures: Sequence[Figure]) -> list[Finding]:

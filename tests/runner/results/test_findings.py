@@ -1,7 +1,6 @@
 """The five studies, borrowed: what a reader must be told of each, and the format they come in."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,7 @@ from timetrial.runner.errors import DataError
 from timetrial.runner.results import borrowed, convergence, findings, plausibility, report, sources
 from timetrial.runner.results.cells import cells_of
 
-STUDIES = Path(borrowed.__file__).parent / "known" / "studies"
+STUDIES = borrowed.KNOWN / "studies"
 
 
 def told(name):
