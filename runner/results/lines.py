@@ -1,5 +1,7 @@
 """The lines of MLPerf logs: v0.5's `:::MLPv0.5.0`, v0.6's `:::MLL` and `:::MLLOG` of v0.7 and later, as one Event.
 
+One entry of v0.6 (Alibaba's) has a form of its own, `MLPerf: resnet [06/13/19 00:38:23], key: value`, with v0.5's keys.
+
 Real logs are the output of many processes: markers stand anywhere in a line, lines are cut, glued and doubled, bytes
 are no UTF-8. What is not an event is counted and passed over; nothing here raises on what a file holds.
 """
@@ -13,6 +15,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,11 +23,12 @@ import yaml
 
 _BLOCK = 1 << 20  # bytes read at a time
 _LONGEST = 1 << 22  # bytes: of a line longer than this, the end is lost
-_MARKED = re.compile(rb":::ML[^\r\n]*")
+_MARKED = re.compile(rb"(?::::ML|MLPerf: \w+ \[)[^\r\n]*")
 # How launch scripts and trainers print a seed that they do not log.
 _SEED = re.compile(rb"(?:\bSEED=\s*'?\s*|random seed=|Using (?:random master )?seed\s*[:=]\s*)(\d{1,19})\b")
 _V05 = re.compile(r"\s*(?P<benchmark>\w+)\s+(?P<seconds>[\d.]+)\s+\((?P<file>.*?):(?P<line>\d+)\)\s+(?P<key>\w+)\s*")
 _V06 = re.compile(r"\s*(?P<seconds>[\d.eE+-]+)\s+(?P<key>\w+)\s*:\s*")
+_ALIBABA = re.compile(r"MLPerf: (?P<benchmark>\w+) \[(?P<time>[\d/]{8} [\d:]{8})\], (?P<key>\w+)\s*(?::(?P<value>.*))?")
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 _DECODER = json.JSONDecoder()
@@ -70,8 +74,8 @@ def read_log(path: Path) -> Log:
 def parse(file: IO[bytes], log: Log) -> None:
     """Adds what a stream of bytes holds to `log`."""
     for text in _marked_lines(file, log):
-        for piece in text.split(":::ML")[1:]:  # two processes may share a line
-            event = _event(piece)
+        pieces = text.split(":::ML")[1:]  # two processes may share a line
+        for event in map(_event, pieces) if pieces else [_alibaba(text)]:
             if event:
                 log.events.append(event)
             else:
@@ -150,14 +154,28 @@ def _v05(text: str) -> Event | None:
     head = _V05.match(text)
     if not head:
         return None
-    value: Any = None
-    if text.startswith(":", head.end()):
-        tail = text[head.end() + 1 :].strip()
-        try:
-            value, _ = _DECODER.raw_decode(tail)
-        except ValueError:
-            value = tail
+    value = _bare(text[head.end() + 1 :]) if text.startswith(":", head.end()) else None
     return Event(head["key"], number(head["seconds"]) * 1000, value, _dict(value), "v0.5", head["benchmark"])
+
+
+def _alibaba(text: str) -> Event | None:
+    found = _ALIBABA.match(text)
+    if not found:
+        return None
+    try:
+        moment = datetime.strptime(found["time"], "%m/%d/%y %H:%M:%S").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    value = None if found["value"] is None else _bare(re.sub(r"(\d)%", r"\1", found["value"]))
+    return Event(found["key"], moment.timestamp() * 1000, value, _dict(value), "v0.5", found["benchmark"])
+
+
+def _bare(text: str) -> Any:
+    """A value of v0.5: JSON, or the text as it is."""
+    try:
+        return _DECODER.raw_decode(text.strip())[0]
+    except (ValueError, RecursionError):
+        return text.strip()
 
 
 def number(value: Any) -> float:

@@ -104,6 +104,20 @@ def test_values_of_v05_are_bare(tmp_path, line, key, value):
     assert (event.key, event.value) == (key, value)
 
 
+def test_the_form_of_one_entry_of_v06(tmp_path):
+    text = (
+        "0: MLPerf: resnet [06/13/19 00:30:56], run_start\n"
+        "MLPerf: resnet [06/13/19 00:30:57], run_set_random_seed:2019\n"
+        'MLPerf: resnet [06/13/19 00:38:23], eval_accuracy: {"value": 38.89200%, "epoch": 23}\n'
+        "MLPerf: resnet [13/45/19 00:38:23], nonsense\n"
+    )
+    start, seed, quality = events_of(tmp_path, text)
+    assert (start.key, start.benchmark, seed.value) == ("run_start", "resnet", 2019)
+    assert quality.value == {"value": 38.892, "epoch": 23}
+    assert quality.time_ms - start.time_ms == 447_000
+    assert read_log(tmp_path / "log").unreadable == 1
+
+
 @pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".xz", lzma.compress)])
 def test_compressed_logs_and_cut_ones(tmp_path, suffix, compress):
     data = compress((V07 + "\n").encode() * 1000)
