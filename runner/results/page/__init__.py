@@ -1,0 +1,1 @@
+"""The report page: pictures, tables and the words around them."""
