@@ -95,17 +95,15 @@ def report(
             tables.write_scores(scores_csv, cells)
         if export_mlperf:
             export.export(cells, export_mlperf)
-        console.print(f"{len(runs)} logs in {len(cells)} cells: wrote {', '.join(map(str, asked))}", markup=False)
+        console.print(f"logs: {len(runs)}, cells: {len(cells)}; wrote {', '.join(map(str, asked))}", markup=False)
     source = context.get_parameter_source("out")
     if not asked or (source and source.name == "COMMANDLINE"):
         from timetrial.runner.results.page import page
 
         found = reports.build(paths)
         written = page.write(found, out)
-        console.print(
-            f"{len(found.runs)} runs, {len(found.cells)} cells, {len(found.figures)} borrowed figures: {written}",
-            markup=False,
-        )
+        counts = f"runs: {len(found.runs)}, cells: {len(found.cells)}, borrowed figures: {len(found.figures)}"
+        console.print(f"{counts}; wrote {written}", markup=False)
 
 
 @app.command()

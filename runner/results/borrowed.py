@@ -64,9 +64,9 @@ def read_figures(path: Path) -> list[Figure]:
         if path.suffix.lower() == ".json":
             rows: list[dict[str, Any]] = json.loads(path.read_text())
         else:
-            with open(path, newline="") as file:
+            with open(path, newline="", encoding="utf-8-sig") as file:
                 rows = list(csv.DictReader(file))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise DataError(
             f"{path} cannot be read ({error}): it must be CSV or JSON with the columns of schema {SCHEMA}."
         ) from error
@@ -80,8 +80,8 @@ def is_borrowed(path: Path) -> bool:
     if path.suffix.lower() not in (".csv", ".json"):
         return False
     try:
-        with open(path, errors="replace") as file:
-            return '"schema"' in (start := file.read(4096)) or start.lstrip("\ufeff").startswith("schema,")
+        with open(path, errors="replace", encoding="utf-8-sig") as file:
+            return '"schema"' in (start := file.read(4096)) or start.startswith("schema,")
     except OSError:
         return False
 

@@ -35,6 +35,11 @@ class Cell:
         return rules.model_of(self.benchmark, self.round)
 
     @property
+    def work(self) -> str:
+        """Model, round and scale: cells of one work can be set side by side."""
+        return " ".join(part for part in (self.model, self.round, self.runs[0].scale) if part)
+
+    @property
     def accelerators(self) -> str:
         """Such as "8 x Tesla V100-SXM2-16GB"; the bare name where no count is known."""
         run = self.runs[0]
@@ -119,9 +124,11 @@ class Cell:
 
 
 def cells_of(runs: Iterable[Run]) -> list[Cell]:
-    """Cells in order of their first run."""
+    """Cells in order of their first run; a run that has not ended yet is in none."""
     cells: dict[tuple[str, ...], Cell] = {}
     for run in runs:
+        if run.unfinished:
+            continue
         key = (run.round, run.submitter, run.system, run.benchmark, setting_of(run))
         if key not in cells:
             cells[key] = Cell(*key, scaling_factor=_scaling_factor(run.folder))

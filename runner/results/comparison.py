@@ -71,7 +71,8 @@ def differences_of(one: Cell, other: Cell) -> list[str]:
     ):
         here, there = value(one), value(other)
         if here != there:
-            found.append(f"{what}: {here or 'not stated'} against {there or 'not stated'}")
+            told = ["not stated" if value in (None, "") else value for value in (here, there)]
+            found.append(f"{what}: {told[0]} against {told[1]}")
     mine, theirs = one.runs[0].hyperparameters, other.runs[0].hyperparameters
     found += [
         f"{key}: {mine.get(key, 'not stated')} against {theirs.get(key, 'not stated')}"
@@ -119,8 +120,10 @@ def _banner(one: Cell, other: Cell, iso: bool, p_epochs: float, epochs: Interval
         )
     noise = max(statistics.spread(one.epochs), statistics.spread(other.epochs))
     if noise > _NOISY:
+        stated = one.runs[0].global_batch_size and other.runs[0].global_batch_size
+        recipes = "their recipes differ" if stated else "that they train by one recipe is not stated"
         return (
-            f"These two cannot be compared by time-to-train: their recipes differ and the epochs vary by {noise:.0%} "
+            f"These two cannot be compared by time-to-train: {recipes} and the epochs vary by {noise:.0%} "
             f"from run to run ({told}); time per epoch is what can be compared."
         )
     return ""

@@ -30,9 +30,11 @@ class Scaling:
     """How one work scales over the number of one card: `speedup` and `efficiency` against the smallest count.
 
     `basis` says of what: "time-to-train" or "throughput"; `super_linear` marks counts with more than their share.
+    `source` is the study, or the work as `Cell.work` names it for cells.
     """
 
     title: str
+    source: str
     work: str
     card: str
     basis: str
@@ -56,17 +58,19 @@ class CardLine:
 def scalings(cells: Iterable[Cell], figures: Sequence[Figure]) -> list[Scaling]:
     """Scaling of own and published cells by time-to-train, and of borrowed figures by what they tell."""
     found = []
-    groups: dict[tuple[str, str, str, str, str, str], list[Cell]] = {}
+    groups: dict[tuple[str, str, str, str, str], list[Cell]] = {}
     for cell in cells:
         run = cell.runs[0]
         if run.num_accelerators and run.accelerator and cell.minutes:
-            key = (cell.model, cell.round, cell.submitter, run.accelerator, run.scale, run.precision)
+            key = (cell.work, cell.model, cell.submitter, run.accelerator, run.precision)
             groups.setdefault(key, []).append(cell)
     for key, same in groups.items():
         by_count = {int(cell.runs[0].num_accelerators or 0): cell.mean_minutes.estimate for cell in same}
         if len(by_count) > 1:
-            title = " ".join(part for part in (key[2], key[3], key[0], key[1]) if part)
-            found.append(_scaling(title, key[0], key[3], "time-to-train", by_count, lambda minutes: 1 / minutes))
+            work, model, submitter, card, precision = key
+            maker = "" if card.startswith(submitter) else submitter
+            title = " ".join(part for part in (maker, card, precision) if part)
+            found.append(_scaling(title, work, model, card, "time-to-train", by_count, lambda minutes: 1 / minutes))
     return found + _borrowed_scalings(figures)
 
 
@@ -79,24 +83,24 @@ def _borrowed_scalings(figures: Sequence[Figure]) -> list[Scaling]:
     for key, by_count in rates.items():
         if len(by_count) > 1:
             title = ", ".join(part for part in key[:-1] if part)
-            found.append(_scaling(title, key[0], key[1], "throughput", by_count, lambda rate: rate))
-    gains: dict[tuple[str, str], dict[int, float]] = {}
+            found.append(_scaling(title, key[-1], key[0], key[1], "throughput", by_count, lambda rate: rate))
+    gains: dict[tuple[str, str, str], dict[int, float]] = {}
     for figure in measured(figures, "speedup"):
         if figure.against == f"1 x {figure.card}":
-            gains.setdefault((figure.workload, figure.card), {1: 1.0})[figure.count] = figure.value or 0.0
-    for (work, card), ups in gains.items():
-        found.append(_scaling(f"{work}, {card}", work, card, "time-to-train", ups, lambda gain: gain))
+            gains.setdefault((figure.study, figure.workload, figure.card), {1: 1.0})[figure.count] = figure.value or 0.0
+    for (study, work, card), ups in gains.items():
+        found.append(_scaling(f"{work}, {card}", study, work, card, "time-to-train", ups, lambda gain: gain))
     return found
 
 
 def _scaling(
-    title: str, work: str, card: str, basis: str, values: dict[int, float], speed: Callable[[float], float]
+    title: str, source: str, work: str, card: str, basis: str, values: dict[int, float], speed: Callable[[float], float]
 ) -> Scaling:
     counts = sorted(values)
     speedup = [speed(values[count]) / speed(values[counts[0]]) for count in counts]
     efficiency = [gain * counts[0] / count for gain, count in zip(speedup, counts, strict=True)]
     return Scaling(
-        title, work, card, basis, counts, speedup, efficiency, [share > _SUPER_LINEAR for share in efficiency]
+        title, source, work, card, basis, counts, speedup, efficiency, [share > _SUPER_LINEAR for share in efficiency]
     )
 
 
@@ -186,7 +190,7 @@ def _of_interconnect(figures: Sequence[Figure]) -> Iterable[Finding]:
             verdict = "no effect at 95%" if low <= 1 <= high else f"an effect of {mid - 1:+.1%}"
             yield Finding(
                 "note",
-                link,
+                "interconnect",
                 f"{link}: {verdict} on several cards (rate with over without {mid:.3f}, {low:.3f} to {high:.3f} over "
                 f"{len(several)} cells); single cells without repeats carry no interval of their own.",
             )
@@ -195,7 +199,7 @@ def _of_interconnect(figures: Sequence[Figure]) -> Iterable[Finding]:
             listed = ", ".join(f"{key[0]} {key[2]} {ratio - 1:+.0%}" for key, ratio in alone.items())
             yield Finding(
                 "flag",
-                link,
+                "interconnect",
                 f"{link} cannot change what one card does alone, yet {listed}: something else differed, and repeats "
                 "would have shown it.",
             )

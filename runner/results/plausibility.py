@@ -33,12 +33,13 @@ def findings(cells: Sequence[Cell], figures: Sequence[Figure]) -> list[Finding]:
 
 
 def rate_per_card(cell: Cell) -> float | None:
-    """Training samples a second per accelerator over whole runs, evaluation included; None where a part is unknown."""
+    """Training samples a second per accelerator, evaluation left out where it is logged; None where unknown."""
     run = cell.runs[0]
     samples = run.train_samples if run.own else rules.train_samples(cell.model)
-    if not samples or not run.num_accelerators or not cell.seconds_per_epoch:
+    seconds = [one.train_seconds / one.epochs_to_converge for one in cell.converged if one.epochs_to_converge]
+    if not samples or not run.num_accelerators or not seconds or not all(seconds):
         return None
-    return samples / statistics.mean(cell.seconds_per_epoch) / run.num_accelerators
+    return samples / statistics.mean(seconds) / run.num_accelerators
 
 
 def card_of(name: str) -> dict[str, Any] | None:

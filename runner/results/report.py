@@ -45,7 +45,9 @@ def build(paths: Sequence[Path]) -> Report:
     report.comparisons = list(_pairs(report.cells))
     report.scalings = findings.scalings(report.cells, report.figures)
     report.card_lines = findings.card_lines(report.figures)
+    waiting = sum(run.unfinished for run in report.runs)
     report.findings = [
+        *([Finding("note", "unfinished runs", f"{waiting} have not ended yet and are in no set.")] if waiting else []),
         *findings.of_figures(report.figures, report.scalings, report.card_lines),
         *_banners(report.comparisons),
         *convergence.findings(report.cells),
@@ -58,7 +60,7 @@ def _banners(comparisons: Iterable[Comparison]) -> Iterable[Finding]:
     """One a work; each pair's own reason stands with the pair."""
     works: dict[str, list[Comparison]] = {}
     for found in comparisons:
-        works.setdefault(f"{found.one.model} {found.one.round}", []).append(found)
+        works.setdefault(found.one.work, []).append(found)
     for work, pairs in works.items():
         told = [found.banner for found in pairs if found.banner]
         if len(pairs) == 1 and told:
@@ -70,9 +72,9 @@ def _banners(comparisons: Iterable[Comparison]) -> Iterable[Finding]:
 
 def _pairs(cells: Iterable[Cell]) -> Iterable[Comparison]:
     """Comparisons of cells of one work: model, round, scale; the best populated cells first."""
-    works: dict[tuple[str, ...], list[Cell]] = {}
+    works: dict[str, list[Cell]] = {}
     for cell in cells:
-        works.setdefault((cell.model, cell.round, cell.runs[0].scale), []).append(cell)
+        works.setdefault(cell.work, []).append(cell)
     for same in works.values():
         chosen = sorted((cell for cell in same if cell.converged), key=lambda cell: cell.mean_minutes.estimate)
         for one, other in list(combinations(chosen, 2))[:_MOST_COMPARISONS]:

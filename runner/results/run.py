@@ -64,6 +64,11 @@ class Run:
     inferred: list[str] = field(default_factory=list)
 
     @property
+    def unfinished(self) -> bool:
+        """True for a run of ours that is still going, or stopped and to be resumed: it is no result yet."""
+        return self.own.get("state") in ("running", "stopped")
+
+    @property
     def folder(self) -> Path:
         """Where the log lies, as it was found."""
         return self.source.parent

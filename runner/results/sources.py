@@ -53,15 +53,17 @@ def gather(paths: Iterable[Path]) -> list[Run]:
 
 def find_logs(path: Path) -> Iterator[Place]:
     """Places of the logs at or below `path`; in a folder with result_* files these are its logs, and no others."""
-    if path.is_file():
-        yield _place(path, path.parent)
+    if not path.is_dir():
+        if path.is_file():  # and no pipe, which would never end
+            yield _place(path, path.parent)
         return
     for folder, folders, names in os.walk(path):
         folders.sort()
         results = [name for name in names if _RESULT.fullmatch(name)]
         candidates = results or [name for name in names if _may_be_log(name)]
         for name in sorted(candidates, key=_natural):
-            yield _place(Path(folder, name), path)
+            if Path(folder, name).is_file():
+                yield _place(Path(folder, name), path)
 
 
 def _may_be_log(name: str) -> bool:
@@ -112,17 +114,25 @@ def _own_status(folder: Path) -> dict[str, Any] | None:
 
 def _own(run: Run, folder: Path, status: dict[str, Any]) -> None:
     """What a run folder of ours tells beyond its log."""
-    config = yaml.safe_load((folder / "config.yaml").read_text())
+    try:
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        _take_config(run, config)
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, AttributeError):
+        run.inferred.append("config.yaml of the run folder cannot be read: the log stands alone")
+        return
     run.own = status
+    if status.get("class", "clean") != "clean":
+        run.flags.append(str(status["class"]))
+    packages = _json(folder / "system.json").get("packages")
+    run.software = f"torch {packages.get('torch', 'unknown')}" if isinstance(packages, dict) else ""
+
+
+def _take_config(run: Run, config: dict[str, Any]) -> None:
     run.round = re.sub(r"^v(\d)(\d)$", r"v\1.\2", config["round"]["name"])
     run.submitter, run.system = config["submission"]["org"], config["system"]
     run.accelerator, run.num_accelerators = config["accelerator"]["name"], config["gpus"]
     run.precision, run.scale = config["precision"]["name"], config["scale"]["name"]
-    if status.get("class", "clean") != "clean":
-        run.flags.append(status["class"])
     run.benchmark = config["workload"]["benchmark"]
-    system = _json(folder / "system.json")
-    run.software = f"torch {system.get('packages', {}).get('torch', 'unknown')}"
 
 
 def _describe_system(run: Run, place: Place) -> None:

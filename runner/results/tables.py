@@ -8,7 +8,7 @@ from typing import Any
 
 from timetrial.runner.results.cells import Cell
 from timetrial.runner.results.run import Run
-from timetrial.runner.run_folder import write_atomically
+from timetrial.runner.run_folder import cannot_write, write_atomically
 
 
 def write_runs(path: Path, runs: Iterable[Run]) -> None:
@@ -28,7 +28,10 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error) from error
     write_atomically(path, text.getvalue())
 
 

@@ -111,8 +111,8 @@ def _needed(cell: Cell, difference: float) -> str:
 def _variance(cells: Sequence[Cell]) -> list[str]:
     """Shares of the variance of time-to-train by seed, card and count, per work whose seeds repeat over cells."""
     lines = []
-    for model in dict.fromkeys((cell.model, cell.round) for cell in cells):
-        runs = [run for cell in cells if (cell.model, cell.round) == model for run in cell.converged]
+    for work in dict.fromkeys(cell.work for cell in cells):
+        runs = [run for cell in cells if cell.work == work for run in cell.converged]
         seeds = [run.seed for run in runs]
         if len(runs) < 4 or None in seeds or len(set(seeds)) in (1, len(seeds)):
             continue
@@ -125,5 +125,5 @@ def _variance(cells: Sequence[Cell]) -> list[str]:
         total = sum(shares.values())
         if total > 0:
             told = ", ".join(f"{name} {value / total:.0%}" for name, value in shares.items())
-            lines.append(f"{' '.join(model)}: variance of time-to-train by {told}.")
+            lines.append(f"{work}: variance of time-to-train by {told}.")
     return lines

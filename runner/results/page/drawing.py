@@ -65,6 +65,15 @@ def arms(found: Interval) -> list[list[float]] | None:
     return [[max(0.0, found.estimate - found.low)], [max(0.0, found.high - found.estimate)]]
 
 
+def in_columns(what: str, found: Interval | None) -> dict[str, Any]:
+    """An interval as columns of a CSV file, empty where nothing is known."""
+    ends = {what: found.estimate, f"{what}_low": found.low, f"{what}_high": found.high} if found else {}
+    known = {name: end if math.isfinite(end) else None for name, end in ends.items()}
+    return (
+        known | {f"{what}_n": found.n} if found else dict.fromkeys([what, f"{what}_low", f"{what}_high", f"{what}_n"])
+    )
+
+
 def panels(*heights: float, legend: int = 0, left: float = 0.62, gap: float = 0.0) -> tuple[Canvas, list[Axes]]:
     """Axes below one another, given in inches: no layout engine, which would take longer than the drawing."""
     top, bottom, right = 0.12, 0.48 + legend * _LINE + (0.08 if legend else 0), 0.14

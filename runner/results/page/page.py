@@ -17,7 +17,7 @@ from timetrial.runner.results.cells import Cell
 from timetrial.runner.results.comparison import ALPHA, Comparison
 from timetrial.runner.results.findings import Finding
 from timetrial.runner.results.page import plots
-from timetrial.runner.results.page.drawing import Picture, plain
+from timetrial.runner.results.page.drawing import Picture, in_columns, plain
 from timetrial.runner.results.report import Report
 from timetrial.runner.results.statistics import Interval
 from timetrial.runner.run_folder import slug, write_atomically
@@ -109,6 +109,10 @@ def write(report: Report, folder: Path) -> Path:
         "shown": _SHOWN,
         "numbers": {thing.name: number for same in kinds for number, thing in enumerate(same, start=1)},
     }
+    written = {f"{thing.name}.csv" for thing in things} | {"findings.csv", "inferred.csv", "runs.csv"}
+    for stale in (folder / "csv").glob("*.csv"):  # of an earlier report in the same place
+        if stale.name not in written:
+            stale.unlink()
     write_atomically(folder / "report.md", _template("page.md.j2", _safe).render(content))
     write_atomically(folder / "report.html", _template("page.html.j2").render(content))
     return folder / "report.html"
@@ -144,29 +148,24 @@ def _lead(report: Report) -> str:
 
 
 def _sections(report: Report) -> list[Section]:
-    works: dict[tuple[str, str, str], list[Cell]] = {}
+    works: dict[str, list[Cell]] = {}
     for cell in report.cells:
-        works.setdefault(_work(cell), []).append(cell)
+        works.setdefault(cell.work, []).append(cell)
     anchors = _anchors(works)
     return [
         _says(report),
         *(_work_section(report, work, anchors[work], works[work]) for work in sorted(works)),
-        *([_borrowed(report, works)] if report.figures else []),
+        *([_borrowed(report)] if report.figures else []),
         Section("How these numbers were made", "how", [("terms", _METHODS)]),
         *([_inferred(report.cells)] if report.cells else []),
     ]
 
 
-def _work(cell: Cell) -> tuple[str, str, str]:
-    """What cells must share to stand in one section: model, round, scale."""
-    return cell.model, cell.round, cell.runs[0].scale
-
-
-def _anchors(works: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, str], str]:
+def _anchors(works: Iterable[str]) -> dict[str, str]:
     """A name for each that is no other's, whatever the files call them."""
-    found: dict[tuple[str, str, str], str] = {}
+    found: dict[str, str] = {}
     for work in works:
-        anchor = base = "work-" + slug(" ".join(work)).replace(".", "-")
+        anchor = base = "work-" + slug(work).replace(".", "-")
         while anchor in found.values():
             anchor = f"{base}-{sum(name.startswith(base) for name in found.values()) + 1}"
         found[work] = anchor
@@ -205,17 +204,14 @@ def _grouped(findings: Iterable[Finding]) -> list[str]:
     return told
 
 
-def _work_section(report: Report, work: tuple[str, str, str], anchor: str, cells: Sequence[Cell]) -> Section:
-    model, round_, _ = work
-    title = " ".join(part for part in work if part)
+def _work_section(report: Report, work: str, anchor: str, cells: Sequence[Cell]) -> Section:
     name = anchor.removeprefix("work-")
-    pairs = [found for found in report.comparisons if _work(found.one) == work]
-    ending = " ".join(part for part in (model, round_) if part)
-    scalings = [one for one in report.scalings if one.work == model and one.title.endswith(ending)]
-    section = Section(title, anchor, [("table", _cell_table(f"{name}-cells", title, cells))])
+    pairs = [found for found in report.comparisons if found.one.work == work]
+    scalings = [one for one in report.scalings if one.source == work]
+    section = Section(work, anchor, [("table", _cell_table(f"{name}-cells", work, cells))])
     if pairs:
-        section.blocks += [("comparisons", pairs), ("table", _ratio_table(f"{name}-comparisons", title, pairs))]
-    section.blocks.append(("pictures", plots.of_work(name, title, cells, pairs, scalings)))
+        section.blocks += [("comparisons", pairs), ("table", _ratio_table(f"{name}-comparisons", work, pairs))]
+    section.blocks.append(("pictures", plots.of_work(name, work, cells, pairs, scalings)))
     return section
 
 
@@ -234,7 +230,7 @@ def _cell_table(name: str, title: str, cells: Sequence[Cell]) -> Table:
         entry = {"system": system, "accelerators": cell.accelerators, "runs": len(cell.runs), "failed": cell.failed}
         entry |= {"minutes_olympic": cell.minutes_olympic, "scaling_factor": cell.scaling_factor}
         for what, mean in zip(("minutes", "epochs", "seconds_per_epoch"), means, strict=True):
-            entry |= _columns(what, mean)
+            entry |= in_columns(what, mean)
         data.append(entry | {"median_minutes": median if reached else None})
     return Table(name, f"Cells of {title}", columns, rows, data, left=2)
 
@@ -266,7 +262,7 @@ def _ratio_table(name: str, title: str, pairs: Sequence[Comparison]) -> Table:
         rows.append([f"{number}. {plots.pair_label(pair, 60)}", *told, pooled, p_value])
         entry: dict[str, Any] = {"first": pair.one.title, "second": pair.other.title}
         for kind, ratio in zip((*kinds.values(), "expected"), (*ratios, pair.expected), strict=True):
-            entry |= _columns(kind, ratio)
+            entry |= in_columns(kind, ratio)
         entry |= {"p_epochs": pair.p_epochs if math.isfinite(pair.p_epochs) else None}
         data.append(
             entry | {"banner": pair.banner, "verdict": pair.verdict, "differences": "; ".join(pair.differences)}
@@ -275,16 +271,16 @@ def _ratio_table(name: str, title: str, pairs: Sequence[Comparison]) -> Table:
     return Table(name, caption, columns, rows, data)
 
 
-def _borrowed(report: Report, works: Iterable[tuple[str, str, str]]) -> Section:
+def _borrowed(report: Report) -> Section:
     section = Section("Borrowed figures", "borrowed")
     for number, study in enumerate(dict.fromkeys(figure.study for figure in report.figures), start=1):
         same = [figure for figure in report.figures if figure.study == study]
         section.blocks.append(("table", _figure_table(f"borrowed-{number}", same)))
-    own = {" ".join(part for part in work[:2] if part) for work in works}
-    scaled: dict[str, list[Any]] = {}
+    studies = {figure.study for figure in report.figures}
+    scaled: dict[tuple[str, str], list[Any]] = {}
     for one in report.scalings:
-        if not any(one.title.endswith(title) for title in own):
-            scaled.setdefault(one.work, []).append(one)
+        if one.source in studies:
+            scaled.setdefault((one.source, one.work), []).append(one)
     by_name = {f"borrowed-scaling-{number}": same for number, same in enumerate(scaled.values(), start=1)}
     lines = {f"card-line-{number}": line for number, line in enumerate(report.card_lines, start=1)}
     section.blocks.append(("pictures", plots.of_figures(by_name, lines)))
@@ -342,13 +338,6 @@ def _interval(found: Interval, digits: int = 4) -> str:
     if not math.isfinite(found.low):
         return f"{plain(found.estimate, digits)} (no interval)"
     return f"{plain(found.estimate, digits)} ({plain(found.low, digits)} to {plain(found.high, digits)})"
-
-
-def _columns(what: str, found: Interval | None) -> dict[str, Any]:
-    """An interval as three columns of a CSV file, empty where nothing is known."""
-    ends = (found.estimate, found.low, found.high) if found else (math.nan,) * 3
-    names = (what, f"{what}_low", f"{what}_high")
-    return {name: end if math.isfinite(end) else None for name, end in zip(names, ends, strict=True)}
 
 
 def _safe(text: object) -> str:

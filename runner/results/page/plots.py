@@ -21,6 +21,7 @@ from timetrial.runner.results.page.drawing import (
     STYLE,
     Picture,
     arms,
+    in_columns,
     legend,
     panels,
     picture,
@@ -139,7 +140,7 @@ def _bars(name: str, title: str, caption: str, unit: str, rows: Sequence[tuple[C
             "accelerators": cell.accelerators,
             "runs": len(cell.runs),
             "failed": cell.failed,
-            **_columns(found, unit),
+            **in_columns(unit.replace(" ", "_"), found),
         }
         for cell, found in rows
     ]
@@ -312,7 +313,7 @@ def _ratios(name: str, title: str, comparisons: Sequence[Comparison]) -> Picture
     legend(canvas, [Line2D([], [], **style) for style in styles])
     caption = "Ratios with 95% intervals; left of 1 the first needs less. An interval that holds 1 shows no difference."
     data = [
-        {"first": found.one.title, "second": found.other.title, "ratio": word, **_columns(one, "estimate")}
+        {"first": found.one.title, "second": found.other.title, "ratio": word, **in_columns("estimate", one)}
         for found, ratios in rows
         for word, one in ratios.items()
         if one
@@ -375,9 +376,3 @@ def _card_line(name: str, found: CardLine) -> Picture:
 
 def _fastest(cells: Iterable[Cell]) -> list[Cell]:
     return sorted(cells, key=lambda cell: cell.mean_minutes.estimate if cell.mean_minutes.n else math.inf)
-
-
-def _columns(found: Interval, unit: str) -> dict[str, Any]:
-    """An interval as columns of a CSV file, empty where it is not known."""
-    values = {unit.replace(" ", "_"): found.estimate, "low": found.low, "high": found.high}
-    return {key: value if math.isfinite(value) else "" for key, value in values.items()} | {"n": found.n}

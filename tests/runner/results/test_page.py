@@ -19,10 +19,11 @@ HOSTILE = "<script>alert(1)<"  # a folder's name: a slash cannot be part of it
 TARGET = 0.24
 # What a browser cannot be asked from outside: sizes of pictures, width of the page.
 LOOK = """<script>
-const boxes = [...document.querySelectorAll("figure svg")].map(svg => svg.getBoundingClientRect());
+const pictures = [...document.querySelectorAll("figure svg")];
+const boxes = pictures.map(svg => svg.getBoundingClientRect());
 const empty = boxes.filter(box => box.width < 200 || box.height < 50).length;
 const overflow = document.documentElement.scrollWidth - innerWidth;
-const children = [...document.querySelectorAll("figure svg")].map(svg => svg.querySelectorAll("path, use, text").length);
+const children = pictures.map(svg => svg.querySelectorAll("path, use, text").length);
 document.title =
   `pictures ${boxes.length} empty ${empty} width ${innerWidth} overflow ${overflow} children ${Math.min(...children)}`;
 </script>"""

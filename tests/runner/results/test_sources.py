@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 
 import pytest
 
@@ -53,6 +54,31 @@ def test_results_come_in_the_order_of_their_numbers(log, tmp_path):
     for number in (10, 9, 1):
         log(f"result_{number}.txt")("run_start").evaluate(4, 0.76).stop().write()
     assert [run.path.name for run in sources.gather([tmp_path])] == ["result_1.txt", "result_9.txt", "result_10.txt"]
+
+
+def test_a_run_that_goes_on_is_no_result_yet(launch):
+    _, folder = launch("recipe.max_epochs=12")
+    folder.update_status(state="running")
+    runs = sources.gather([folder.path])
+    assert runs[0].unfinished
+    assert cells_of(runs) == []
+
+
+def test_a_damaged_run_folder_leaves_its_log(launch):
+    _, folder = launch("recipe.max_epochs=12")
+    for text in ("", "workload: [", "- 3"):
+        folder.config.write_text(text)
+        (run,) = sources.gather([folder.path])
+        assert run.success
+        assert any("config.yaml" in sentence for sentence in run.inferred)
+
+
+def test_pipes_and_loops_are_passed_by(log, tmp_path):
+    os.mkfifo(tmp_path / "result_1.txt")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "gone.log").symlink_to(tmp_path / "nowhere")
+    log("result_0.txt")("run_start").evaluate(4, 0.76).stop().write()
+    assert len(sources.gather([tmp_path])) == 1
 
 
 def test_nothing_to_read_is_said(tmp_path):
