@@ -25,6 +25,7 @@ METRICS = {
     "speedup": "how many times faster than the cell that `against` names",
     "accuracy": "quality as a fraction",
     "peak_tflops": "peak of the card at the precision, in TFLOP/s (data sheet)",
+    "bandwidth_gb_s": "memory bandwidth of the card, in GB/s (data sheet)",
     "watts": "power in watts",
 }
 OUTCOMES = ("measured", "out of memory", "not run", "failed")

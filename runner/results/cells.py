@@ -118,6 +118,28 @@ class Cell:
         return statistics.interval(self.seconds_per_epoch)
 
     @cached_property
+    def rate_per_card(self) -> float | None:
+        """Training samples a second per accelerator, evaluation left out where it is logged; None where unknown."""
+        run = self.runs[0]
+        samples = run.train_samples if run.own else rules.train_samples(self.model)
+        seconds = [one.train_seconds / one.epochs_to_converge for one in self.converged if one.epochs_to_converge]
+        if not samples or not run.num_accelerators or not seconds or not all(seconds):
+            return None
+        return samples * len(seconds) / sum(seconds) / run.num_accelerators
+
+    @property
+    def window(self) -> tuple[int, float] | None:
+        """Of more runs than a score needs: the first of the consecutive ones whose score is the median, and it.
+
+        The rule of MLPerf v1.1 for submitters who ran more than they had to; None where it does not apply.
+        """
+        wanted = rules.runs_for_a_score(self.benchmark)
+        if not wanted or len(self.runs) <= wanted or self.benchmark == "ncf":
+            return None
+        minutes = [run.observed / 60 for run in self.runs]
+        return statistics.consecutive_median(minutes, [not run.success for run in self.runs], wanted)
+
+    @cached_property
     def survival(self) -> Survival:
         """Share of runs that have reached the target by a time in minutes; the others are censored at their end."""
         return statistics.survival([run.observed / 60 for run in self.runs], [run.success for run in self.runs])

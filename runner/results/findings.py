@@ -8,6 +8,7 @@ import numpy as np
 
 from timetrial.runner.results import statistics
 from timetrial.runner.results.borrowed import Figure, measured
+from timetrial.runner.results.cards import card_of
 from timetrial.runner.results.cells import Cell
 from timetrial.runner.results.statistics import Line
 
@@ -46,13 +47,19 @@ class Scaling:
 
 @dataclass(frozen=True)
 class CardLine:
-    """Speed (passes a second) against the FP32 peak of cards, with a line through the origin."""
+    """Speed of cards against a peak of theirs, with a line through the origin; `peak` and `unit` name the peak.
+
+    Speed is passes a second for borrowed figures, samples a second per card for cells.
+    """
 
     work: str
     cards: list[str]
     peaks: list[float]
     speeds: list[float]
     line: Line
+    peak: str
+    unit: str
+    speed: str
 
 
 def scalings(cells: Iterable[Cell], figures: Sequence[Figure]) -> list[Scaling]:
@@ -104,25 +111,62 @@ def _scaling(
     )
 
 
-def card_lines(figures: Sequence[Figure]) -> list[CardLine]:
-    """For every work and task that a study measured on three and more cards whose FP32 peak it knows."""
-    peaks = {
-        (figure.study, figure.card): figure.value
-        for figure in measured(figures, "peak_tflops")
-        if figure.precision == "fp32"
-    }
-    groups: dict[tuple[str, str, str], list[Figure]] = {}
-    for figure in measured(figures, "milliseconds"):
-        if figure.precision == "fp32" and (figure.study, figure.card) in peaks:
-            groups.setdefault((figure.study, figure.workload, figure.task), []).append(figure)
+_PEAKS = (("FP32 peak", "TFLOP/s", "peak_tflops"), ("memory bandwidth", "GB/s", "bandwidth_gb_s"))
+
+
+def card_lines(figures: Sequence[Figure], cells: Sequence[Cell]) -> list[CardLine]:
+    """For every work that was measured on three and more cards whose FP32 peak, or bandwidth, is known."""
     found = []
-    for (study, workload, task), same in groups.items():
-        if len(same) < 3:
-            continue
-        x = [float(peaks[study, figure.card] or 0.0) for figure in same]
-        y = [1000 / (figure.value or math.inf) for figure in same]
-        line = statistics.through_origin(x, y)
-        found.append(CardLine(f"{workload}, {task}", [figure.card for figure in same], x, y, line))
+    for peak, unit, metric in _PEAKS:
+        known = {
+            (figure.study, figure.card): figure.value or 0.0
+            for figure in measured(figures, metric)
+            if figure.precision in ("fp32", "")
+        }
+        groups: dict[tuple[str, str, str], list[Figure]] = {}
+        for figure in measured(figures, "milliseconds"):
+            if figure.precision == "fp32" and (figure.study, figure.card) in known:
+                groups.setdefault((figure.study, figure.workload, figure.task), []).append(figure)
+        for (study, workload, task), same in groups.items():
+            points = [(figure.card, known[study, figure.card], 1000 / (figure.value or math.inf)) for figure in same]
+            found += _card_line(f"{workload}, {task}", points, peak, unit, "passes a second")
+        works: dict[str, dict[str, tuple[str, float, float]]] = {}
+        for cell in cells:
+            facts = card_of(cell.runs[0].accelerator)
+            most = facts and (facts["tflops"].get("fp32") if metric == "peak_tflops" else facts.get("bandwidth_gb_s"))
+            if facts and most and cell.rate_per_card:
+                works.setdefault(cell.work, {}).setdefault(facts["name"], (facts["name"], most, cell.rate_per_card))
+        for work, points_of in works.items():
+            found += _card_line(work, list(points_of.values()), peak, unit, "samples a second per card")
+    return found
+
+
+def _card_line(
+    work: str, points: Sequence[tuple[str, float, float]], peak: str, unit: str, speed: str
+) -> list[CardLine]:
+    if len(points) < 3:
+        return []
+    cards, x, y = (list(values) for values in zip(*points, strict=True))
+    return [CardLine(work, cards, x, y, statistics.through_origin(x, y), peak, unit, speed)]
+
+
+def of_cells(cells: Sequence[Cell]) -> list[Finding]:
+    """Cells that differ in precision alone and not in speed: the switch was very likely not in effect."""
+    groups: dict[tuple[object, ...], dict[str, Cell]] = {}
+    for cell in cells:
+        run = cell.runs[0]
+        if run.precision and cell.rate_per_card:
+            key = (cell.work, cell.system, run.accelerator, run.num_accelerators, run.global_batch_size)
+            groups.setdefault(key, {})[run.precision] = cell
+    found = []
+    for by_precision in groups.values():
+        full = by_precision.get("fp32")
+        for half in ("fp16", "bf16"):
+            if full and half in by_precision:
+                gain = (by_precision[half].rate_per_card or 0.0) / (full.rate_per_card or math.inf)
+                if abs(gain - 1) < _NO_SPEEDUP:
+                    told = f"{half} speed-up {gain:.2f} over fp32: the precision switch very likely had no effect."
+                    found.append(Finding("flag", by_precision[half].title, told))
     return found
 
 
@@ -236,7 +280,7 @@ def _of_line(found: CardLine) -> Finding:
     return Finding(
         "note",
         found.work,
-        f"Speed against FP32 peak through the origin, {len(found.cards)} cards: R2 {found.line.r2_uncentred:.3f} "
+        f"Speed against {found.peak} through the origin, {len(found.cards)} cards: R2 {found.line.r2_uncentred:.3f} "
         f"uncentred, but {found.line.r2_centred:.2f} centred (a fit through the origin flatters itself); furthest off "
         f"is {found.cards[worst]}.",
     )

@@ -4,24 +4,20 @@ import re
 import statistics
 from collections.abc import Iterable, Sequence
 from functools import cache
-from pathlib import Path
-from typing import Any
-
-import yaml
 
 from timetrial.runner.results import borrowed, rules
 from timetrial.runner.results.borrowed import Figure
+from timetrial.runner.results.cards import card_of
 from timetrial.runner.results.cells import Cell
 from timetrial.runner.results.findings import Finding
 
 _OUTLIER = 5.0  # times faster or slower, per card, than the median of its kind
-_CARDS = Path(__file__).parents[2] / "conf" / "accelerator"
 _ANCHORS = borrowed.KNOWN / "anchors.csv"
 
 
 def findings(cells: Sequence[Cell], figures: Sequence[Figure]) -> list[Finding]:
     """Flags for what exceeds a card's peak, stands apart from its kind or from published anchors."""
-    rates = [(cell, rate) for cell in cells if (rate := rate_per_card(cell))]
+    rates = [(cell, rate) for cell in cells if (rate := cell.rate_per_card)]
     return [
         *(found for cell, rate in rates if (found := _above_peak(cell, rate))),
         *(found for cell, rate in rates if (found := _off_anchor(cell, rate))),
@@ -30,32 +26,6 @@ def findings(cells: Sequence[Cell], figures: Sequence[Figure]) -> list[Finding]:
         ),
         *_outliers_of_figures(figures),
     ]
-
-
-def rate_per_card(cell: Cell) -> float | None:
-    """Training samples a second per accelerator, evaluation left out where it is logged; None where unknown."""
-    run = cell.runs[0]
-    samples = run.train_samples if run.own else rules.train_samples(cell.model)
-    seconds = [one.train_seconds / one.epochs_to_converge for one in cell.converged if one.epochs_to_converge]
-    if not samples or not run.num_accelerators or not seconds or not all(seconds):
-        return None
-    return samples / statistics.mean(seconds) / run.num_accelerators
-
-
-def card_of(name: str) -> dict[str, Any] | None:
-    """Data-sheet facts (conf/accelerator) of the card that `name` contains, such as "Tesla V100-SXM2-16GB"."""
-    words = re.split(r"[^a-z0-9]+", name.lower())
-    return next((facts for known, facts in _cards().items() if known in words), None)
-
-
-@cache
-def _cards() -> dict[str, dict[str, Any]]:
-    found = {}
-    for file in sorted(_CARDS.glob("*.yaml")):
-        facts = yaml.safe_load(file.read_text())
-        if facts.get("tflops"):
-            found[file.stem] = facts
-    return found
 
 
 def _card(cell: Cell) -> str:

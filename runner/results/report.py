@@ -44,12 +44,13 @@ def build(paths: Sequence[Path]) -> Report:
     report.cells = cells_of(report.runs)
     report.comparisons = list(_pairs(report.cells))
     report.scalings = findings.scalings(report.cells, report.figures)
-    report.card_lines = findings.card_lines(report.figures)
+    report.card_lines = findings.card_lines(report.figures, report.cells)
     waiting = sum(run.unfinished for run in report.runs)
     report.findings = [
         *([Finding("note", "unfinished runs", f"{waiting} have not ended yet and are in no set.")] if waiting else []),
         *findings.of_figures(report.figures, report.scalings, report.card_lines),
         *_banners(report.comparisons),
+        *findings.of_cells(report.cells),
         *convergence.findings(report.cells),
         *plausibility.findings(report.cells, report.figures),
     ]

@@ -85,6 +85,9 @@ def _show_cell(console: Console, cell: Cell) -> None:
     unit, times = ("s", 60) if cell.minutes and max(cell.minutes) < 1 else ("min", 1)
     score = f"{number(cell.minutes_scaled * times)} {unit}" if cell.minutes_scaled else "none"
     rows = [("runs", f"{len(cell.runs)}{failed}; olympic score {score}")]
+    if cell.window:
+        first, median_score = cell.window
+        rows.append(("best window", f"runs {first + 1} and on: median score {number(median_score * times)} {unit}"))
     if cell.minutes:
         middle = cell.survival.median
         median = f"; median {number(middle * times)} {unit}" if middle else "; median not reached"

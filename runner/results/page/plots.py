@@ -350,11 +350,11 @@ def _card_line(name: str, found: CardLine) -> Picture:
     below.axhline(0, color=SERIES[0])
     below.vlines(peaks, 0, line.residuals, color=INK, linewidth=1)
     below.plot(peaks, line.residuals, "o", color=INK)
-    above.set(ylabel="passes per second", xlim=(0, x[-1]), ylim=(0, None))
+    above.set(ylabel=found.speed, xlim=(0, x[-1]), ylim=(0, None))
     above.tick_params(labelbottom=False)
-    below.set(xlabel="FP32 peak in TFLOP/s", ylabel="residual", xlim=(0, x[-1]))
+    below.set(xlabel=f"{found.peak} in {found.unit}", ylabel="residual", xlim=(0, x[-1]))
     told = " and ".join(
-        f"{plain(guess.estimate)} ({plain(guess.low)} to {plain(guess.high)}) at {plain(peak)} TFLOP/s"
+        f"{plain(guess.estimate)} ({plain(guess.low)} to {plain(guess.high)}) at {plain(peak)} {found.unit}"
         for peak, guess in zip(asked, guesses, strict=True)
     )
     caption = (
@@ -362,16 +362,16 @@ def _card_line(name: str, found: CardLine) -> Picture:
         f"{line.r2_centred:.3f} centred. The band holds a further card in 95% of cases; predicted (diamonds): {told}."
     )
     data: list[dict[str, Any]] = [
-        {"card": card, "peak_tflops": peak, "passes_per_second": speed, "residual": rest, "low": "", "high": ""}
+        {"card": card, "peak": peak, "speed": speed, "residual": rest, "low": "", "high": ""}
         for card, peak, speed, rest in zip(found.cards, found.peaks, found.speeds, line.residuals, strict=True)
     ]
     for peak, guess in zip(asked, guesses, strict=True):
-        told_of = {"card": "predicted", "peak_tflops": peak, "passes_per_second": guess.estimate, "residual": ""}
+        told_of = {"card": "predicted", "peak": peak, "speed": guess.estimate, "residual": ""}
         data.append(told_of | {"low": guess.low, "high": guess.high})
     described = (
         f"Points of {line.n} cards with a line of slope {plain(line.slope)} through the origin, residuals below."
     )
-    return picture(name, f"Speed against FP32 peak: {found.work}", caption, described, canvas, data)
+    return picture(name, f"Speed against {found.peak}: {found.work}", caption, described, canvas, data)
 
 
 def _fastest(cells: Iterable[Cell]) -> list[Cell]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from timetrial.runner.results import findings
 from timetrial.runner.results.cells import cells_of
 from timetrial.runner.results.run import Run
 
@@ -47,3 +48,20 @@ def test_other_settings_are_other_cells():
     one = runs([60.0], [True], own={"state": "x"}, scale="mini", precision="bf16")
     other = runs([60.0], [True], own={"state": "x"}, scale="mini", precision="fp32")
     assert len(cells_of(one + other)) == 2
+
+
+def test_more_runs_than_a_score_needs_give_the_median_window():
+    (cell,) = cells_of(runs([300.0, 60.0, 120.0, 180.0, 240.0, 540.0, 90.0], [True] * 7, benchmark="resnet"))
+    first, score = cell.window
+    windows = [np.mean(sorted([5, 1, 2, 3, 4, 9, 1.5][start : start + 5])[1:-1]) for start in range(3)]
+    assert (first, score) == (windows.index(sorted(windows)[1]), pytest.approx(sorted(windows)[1]))
+
+
+@pytest.mark.parametrize(("half", "flagged"), [(100.5, True), (50.0, False)])
+def test_a_precision_that_changes_nothing_is_flagged(half, flagged):
+    facts = {"benchmark": "resnet", "own": {"state": "x"}, "train_samples": 1000, "num_accelerators": 1}
+    full = runs([100.0] * 3, [True] * 3, precision="fp32", **facts)
+    found = findings.of_cells(cells_of(full + runs([half] * 3, [True] * 3, precision="fp16", **facts)))
+    assert [one.sentence for one in found] == (
+        ["fp16 speed-up 1.00 over fp32: the precision switch very likely had no effect."] if flagged else []
+    )
