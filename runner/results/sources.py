@@ -143,7 +143,8 @@ def _describe_system(run: Run, place: Place) -> None:
     nodes = system.get("nodes")
     node = nodes[0] if isinstance(nodes, list) and nodes and isinstance(nodes[0], dict) else nodes
     facts = {key.replace(" ", "_"): value for key, value in (system | (node if isinstance(node, dict) else {})).items()}
-    run.accelerator = str(facts.get("accelerator_model_name") or facts.get("accelerator") or "")
+    named = str(facts.get("accelerator_model_name") or facts.get("accelerator") or "")
+    run.accelerator = "" if named.upper() == "N/A" else named
     each = _whole(facts.get("accelerators_per_node", facts.get("num_accelerators")))
     count = _whole(facts.get("number_of_nodes", facts.get("num_nodes"))) or 1
     run.num_accelerators = each * count if each is not None else None
