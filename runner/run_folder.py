@@ -37,9 +37,7 @@ def write_atomically(path: Path, text: str | bytes, *, durable: bool = True) -> 
 
 def cannot_write(path: Path, error: OSError) -> RunError:
     """The one sentence for a full or read-only disk."""
-    return RunError(
-        f"Cannot write {path} ({error.strerror or error}): free space there or choose another place with runs=FOLDER."
-    )
+    return RunError(f"Cannot write {path} ({error.strerror or error}): free space there or choose another place.")
 
 
 def as_json(thing: Any) -> str:

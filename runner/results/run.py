@@ -277,8 +277,8 @@ def _target(run: Run, events: Sequence[Event], given: Mapping[str, float] | None
     known = rules.target(run.benchmark, run.round)
     if known is None:
         return {}
-    if not run.round:
-        run.inferred.append(f"the target is that of the newest round of {run.benchmark}")
+    newest = "" if run.round else ", the newest known"
+    run.inferred.append(f"the target is that of the rules of {run.round or 'MLPerf'}{newest}")
     return known
 
 

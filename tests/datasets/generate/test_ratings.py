@@ -1,5 +1,7 @@
 """The generated population."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,6 +22,12 @@ def test_the_file_has_movielens_form_and_repeats(tmp_path):
     assert frame["rating"].between(0.5, 5).all()
     assert frame["timestamp"].is_unique
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_many_runs_write_one_file_at_once(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: write_ratings(tmp_path / "one.csv", SMALL), range(16)))
+    assert [path.name for path in tmp_path.iterdir()] == ["one.csv"]
 
 
 def test_every_user_has_the_minimum_and_the_total_is_near():

@@ -16,7 +16,7 @@ def test_a_plain_run(log, read):
     assert (run.seed, run.global_batch_size, run.target) == (7, 1664, {"accuracy": 0.759})
     assert [evaluation.seconds for evaluation in run.evaluations] == [100.0, 200.0]
     assert run.last_quality == {"value": 0.76}
-    assert run.inferred == []
+    assert run.inferred == ["the target is that of the rules of v0.7"]
 
 
 @pytest.mark.parametrize(
