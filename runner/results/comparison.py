@@ -71,18 +71,20 @@ def differences_of(one: Cell, other: Cell) -> list[str]:
     ):
         here, there = value(one), value(other)
         if here != there:
-            told = ["not stated" if value in (None, "") else value for value in (here, there)]
-            found.append(f"{what}: {told[0]} against {told[1]}")
-    mine, theirs = one.runs[0].hyperparameters, other.runs[0].hyperparameters
-    found += [
-        f"{key}: {mine.get(key, 'not stated')} against {theirs.get(key, 'not stated')}"
-        for key in sorted(mine.keys() | theirs.keys())
-        if key not in _UNIMPORTANT and mine.get(key) != theirs.get(key)
-    ]
+            found.append(_difference(what, here, there))
+    for key in sorted(one.runs[0].hyperparameters.keys() | other.runs[0].hyperparameters.keys()):
+        here, there = (cell.runs[0].hyperparameters.get(key) for cell in (one, other))
+        if key not in _UNIMPORTANT and here != there:
+            found.append(_difference(key, here, there))
     flags = [sorted({flag for run in cell.runs for flag in run.flags}) for cell in (one, other)]
     if flags[0] != flags[1]:
         found.append(f"validity: {', '.join(flags[0]) or 'clean'} against {', '.join(flags[1]) or 'clean'}")
     return found
+
+
+def _difference(what: str, here: object, there: object) -> str:
+    told = ["not stated" if value in (None, "") else value for value in (here, there)]
+    return f"{what}: {told[0]} against {told[1]}"
 
 
 def faster(ratio: Interval, what: str = "") -> str:
@@ -132,9 +134,9 @@ def _banner(one: Cell, other: Cell, iso: bool, p_epochs: float, epochs: Interval
 def _verdict(
     one: Cell, other: Cell, time: Interval, per_epoch: Interval, expected: Interval | None, banner: str
 ) -> str:
-    if banner.startswith("These two cannot be compared at all"):
-        return banner
     name = f"{one.title} against {other.title}"
+    if _work_differs(one, other):
+        return f"{name}: the ratios are those of different work."
     if banner:
         return f"{name}: {faster(per_epoch, ' by time per epoch')}."
     if expected is not None:

@@ -27,7 +27,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class Survival:
-    """Share `reached` of runs at their target by `times`, with its 95% band; `median` is None below one half."""
+    """Share `reached` of runs at their target by `times` (each of length distinct times), with its 95% band.
+
+    `low` and `high` are NaN where all or none have arrived: no band exists there. `median` is None below one half.
+    """
 
     times: Array
     reached: Array
@@ -38,7 +41,7 @@ class Survival:
 
 @dataclass(frozen=True)
 class Line:
-    """y = slope * x. R2 is given against zero (uncentred) and against the mean (centred)."""
+    """y = slope * x. R2 is given against zero (uncentred) and against the mean (centred); NaN where y does not vary."""
 
     slope: float
     r2_uncentred: float
@@ -73,21 +76,24 @@ def olympic_mean(values: Sequence[float], failed: int = 0) -> float | None:
 
 
 def first_converged(
-    seconds: Sequence[float], converged: Sequence[bool], starts: Sequence[float], wanted: int
+    seconds: Sequence[float], converged: Sequence[bool], starts: Sequence[float | None], wanted: int = 50
 ) -> list[int]:
     """Places of the first `wanted` runs by start that converge: the rule of MLPerf v0.5 for NCF's 100 runs.
 
-    Unknown starts (NaN) come last, in the order given.
+    Equal starts keep the order given; unknown ones (None, NaN) come last, in the order given.
     """
-    order = sorted(range(len(seconds)), key=lambda place: (math.isnan(starts[place]), starts[place]))
+    begun = [math.inf if start is None or math.isnan(start) else start for start in starts]
+    order = sorted(range(len(seconds)), key=begun.__getitem__)
     return [place for place in order if converged[place]][:wanted]
 
 
 def interval(
     values: Sequence[float], statistic: Callable[..., object] = np.mean, level: float = 0.95, seed: int = 0
 ) -> Interval:
-    """BCa bootstrap interval (Efron 1987); for the mean of two to four values a t interval on the log scale instead,
-    since a bootstrap of so few cannot reach far enough. Equal values have no width.
+    """BCa bootstrap interval (Efron 1987), by percentiles where BCa does not exist; equal values have no width.
+
+    For the mean of two to four values a t interval on the log scale (plain where one is not positive): a bootstrap of
+    so few cannot reach far enough.
     """
     data = np.asarray(values, dtype=np.float64)
     n = len(data)
@@ -96,18 +102,18 @@ def interval(
     estimate = float(statistic(data))  # type: ignore[arg-type]
     if n == 1:
         return Interval(estimate, math.nan, math.nan, 1)
-    if np.ptp(data) == 0:
+    if _equal(data):
         return Interval(estimate, estimate, estimate, n)
     if n < 5 and statistic is np.mean:
         return _t_interval(data, estimate, level)
-    generator = np.random.default_rng(seed)
-    found = stats.bootstrap((data,), statistic, confidence_level=level, n_resamples=_RESAMPLES, rng=generator)
-    return Interval(estimate, *_bounds(found, estimate), n)
+    return Interval(estimate, *_bootstrap((data,), statistic, level, seed), n)
 
 
 def ratio(above: Sequence[float], below: Sequence[float], level: float = 0.95, seed: int = 0) -> Interval:
-    """Ratio of two means of positive values; BCa bootstrap of both samples, by Welch's t on the log scale where one has
-    fewer than five values. Without bounds where one is a single value.
+    """Ratio of the means of two independent samples of positive values; `n` is the smaller one's.
+
+    BCa bootstrap of both; Welch's t on the log scale where one has fewer than five values, since of three values BCa
+    holds the truth 81 times of 100 and not 95 (simulated, lognormal). NaN bounds where one is a single value.
     """
     one, other = (np.asarray(values, dtype=np.float64) for values in (above, below))
     n = min(len(one), len(other))
@@ -116,7 +122,7 @@ def ratio(above: Sequence[float], below: Sequence[float], level: float = 0.95, s
     estimate = float(one.mean() / other.mean())
     if n == 1:
         return Interval(estimate, math.nan, math.nan, 1)
-    if np.ptp(one) == 0 and np.ptp(other) == 0:
+    if _equal(one) and _equal(other):
         return Interval(estimate, estimate, estimate, n)
     if n < 5:
         return _welch(one, other, estimate, level)
@@ -124,15 +130,11 @@ def ratio(above: Sequence[float], below: Sequence[float], level: float = 0.95, s
     def of_means(first: Array, second: Array, axis: int = -1) -> Array:
         return np.asarray(first.mean(axis=axis) / second.mean(axis=axis))
 
-    generator = np.random.default_rng(seed)
-    found = stats.bootstrap(
-        (one, other), of_means, confidence_level=level, n_resamples=_RESAMPLES, vectorized=True, rng=generator
-    )
-    return Interval(estimate, *_bounds(found, estimate), n)
+    return Interval(estimate, *_bootstrap((one, other), of_means, level, seed), n)
 
 
 def permutation_p(one: Sequence[float], other: Sequence[float], seed: int = 0) -> float:
-    """Two-sided permutation test of the difference of means: exact while the arrangements can be counted.
+    """Two-sided permutation test of the difference of means: exact up to 20,000 arrangements, else 9999 random ones.
 
     NaN where a side is empty or both have one value.
     """
@@ -145,7 +147,7 @@ def permutation_p(one: Sequence[float], other: Sequence[float], seed: int = 0) -
         return np.abs(sums / n - (total - sums) / rest)
 
     seen = float(difference(np.asarray(both[:n].sum())))
-    within = seen - 1e-9 * max(1.0, abs(seen))  # sums in another order differ in their last digits
+    within = seen - 1e-12 * float(np.abs(both).max())  # sums in another order differ in their last digits
     if math.comb(len(both), n) <= _EXACT:
         sums = np.array([both[list(chosen)].sum() for chosen in combinations(range(len(both)), n)])
         return float((difference(sums) >= within).mean())
@@ -154,32 +156,33 @@ def permutation_p(one: Sequence[float], other: Sequence[float], seed: int = 0) -
     return float(((difference(draws) >= within).sum() + 1) / 10_000)
 
 
-def survival(times: Sequence[float], reached: Sequence[bool]) -> Survival:
-    """Kaplan-Meier estimate of the share that has reached the target, log-log band (Greenwood); others are censored."""
-    empty = np.empty(0)
-    if not any(reached):
+def survival(seconds: Sequence[float], converged: Sequence[bool]) -> Survival:
+    """Share that has reached the target by a time: Kaplan and Meier (1958), others censored at their `seconds`.
+
+    The 95% band is Greenwood's on the log-log scale. Any unit of time will do.
+    """
+    if not len(seconds):
+        empty = np.empty(0)
         return Survival(empty, empty, empty, empty, None)
-    hit = [time for time, flag in zip(times, reached, strict=True) if flag]
-    missed = [time for time, flag in zip(times, reached, strict=True) if not flag]
+    hit = [time for time, flag in zip(seconds, converged, strict=True) if flag]
+    missed = [time for time, flag in zip(seconds, converged, strict=True) if not flag]
     curve = stats.ecdf(stats.CensoredData(uncensored=hit, right=missed))
     with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # said below
+        warnings.simplefilter("ignore", RuntimeWarning)  # the docstring of Survival says it
         band = curve.cdf.confidence_interval(method="log-log")
-    share = np.asarray(curve.cdf.probabilities)
-    x = np.asarray(curve.cdf.quantiles)
+    times, share = np.asarray(curve.cdf.quantiles, dtype=np.float64), np.asarray(curve.cdf.probabilities)
     low, high = (np.asarray(side.probabilities) for side in (band.low, band.high))
-    # Where all or none have arrived the log-log band does not exist.
-    low, high = np.where(np.isnan(low), share, low), np.where(np.isnan(high), share, high)
-    half = x[share >= 0.5 - 1e-12]
-    return Survival(x, share, low, high, float(half[0]) if half.size else None)
+    half = times[share >= 0.5 - 1e-12]
+    return Survival(times, share, low, high, float(half[0]) if half.size else None)
 
 
 def runs_needed(values: Sequence[float], difference: float, power: float = 0.8, alpha: float = 0.05) -> int | None:
     """Runs a side until a two-sided t test on the log scale finds a relative `difference` with `power`.
 
-    From the spread of log(values) and the noncentral t (Cohen 1988). None for fewer than two values.
+    From the spread of log(values) and the noncentral t (Cohen 1988), at least 2. `difference` is relative (0.05 is 5%,
+    above -1). None for fewer than two values, or for no difference: no number of runs finds that.
     """
-    if len(values) < 2:
+    if len(values) < 2 or difference == 0:
         return None
     deviation = float(np.log(np.asarray(values, dtype=np.float64)).std(ddof=1))
     if deviation < 1e-12:
@@ -187,10 +190,9 @@ def runs_needed(values: Sequence[float], difference: float, power: float = 0.8, 
     effect = math.log1p(difference) / deviation
 
     def power_of(n: int) -> float:
+        # A squared noncentral t is a noncentral F; scipy's own noncentral t gives NaN in its far tail.
         freedom, shift = 2 * n - 2, effect * math.sqrt(n / 2)
-        critical = stats.t.ppf(1 - alpha / 2, freedom)
-        found = stats.nct.sf(critical, freedom, shift) + stats.nct.cdf(-critical, freedom, shift)
-        return float(found) if math.isfinite(found) else 1.0
+        return float(stats.ncf.sf(stats.f.ppf(1 - alpha, 1, freedom), 1, freedom, shift * shift))
 
     low, high = 1, 2
     while power_of(high) < power:
@@ -209,10 +211,11 @@ def spread(values: Sequence[float]) -> float:
 
 
 def variance_components(values: Sequence[float], factors: Mapping[str, Sequence[Hashable]]) -> dict[str, float]:
-    """Variance of log(values) due to each crossed random factor, and the "residual".
+    """Variance of log(values) due to each crossed random factor, and the "residual"; data may be unbalanced.
 
     Henderson's method III (Searle, Casella, McCulloch, 1992): sums of squares of each factor after all others, set
-    equal to their expectations; negative estimates are 0. Factors of one level give 0.
+    equal to their expectations; negative estimates are 0. Factors of one level give 0; NaN is what the data cannot
+    tell: a factor that others determine, a residual without degrees of freedom.
     """
     y = np.log(np.asarray(values, dtype=np.float64))
     designs = {name: _design(levels) for name, levels in factors.items()}
@@ -220,15 +223,15 @@ def variance_components(values: Sequence[float], factors: Mapping[str, Sequence[
     ones = np.ones((len(y), 1))
     full, rank = _residual_maker(np.hstack([ones, *used.values()]))
     freedom = len(y) - rank
-    residual = float(y @ full @ y) / freedom if freedom > 0 else 0.0
+    residual = float(y @ full @ y) / freedom if freedom > 0 else math.nan
     found = dict.fromkeys(factors, 0.0)
     for name, design in used.items():
         others = [other for key, other in used.items() if key != name]
         without, rank_without = _residual_maker(np.hstack([ones, *others]))
         gain = float(y @ (without - full) @ y)
         weight = float(np.trace(design.T @ without @ design))
-        if weight > 1e-9:
-            found[name] = max(0.0, (gain - (rank - rank_without) * residual) / weight)
+        estimate = (gain - (rank - rank_without) * residual) / weight if weight > 1e-9 else math.nan
+        found[name] = float(np.maximum(0.0, estimate))  # unlike max(), it keeps a NaN
     return found | {"residual": residual}
 
 
@@ -251,18 +254,37 @@ def consecutive_median(values: Sequence[float], failed: Sequence[bool], n: int) 
 
 
 def through_origin(x: Sequence[float] | Array, y: Sequence[float] | Array) -> Line:
-    """Least squares of y = slope * x."""
+    """Least squares of y = slope * x; R2 after Kvalseth (1985). ValueError where no x is other than 0."""
     across, up = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if not across.any():
+        raise ValueError("A line through the origin needs a point with x other than 0.")
     slope = float(across @ up / (across @ across))
     residuals = up - slope * across
     error, centred = float(residuals @ residuals), up - up.mean()
-    return Line(slope, 1 - error / float(up @ up), 1 - error / float(centred @ centred), residuals, across)
+
+    def r2(total: float) -> float:
+        return 1 - error / total if total else math.nan
+
+    return Line(slope, r2(float(up @ up)), r2(float(centred @ centred)), residuals, across)
 
 
-def _bounds(found: object, estimate: float) -> tuple[float, float]:
-    bounds = found.confidence_interval  # type: ignore[attr-defined]
-    low, high = float(bounds.low), float(bounds.high)
-    return (low if math.isfinite(low) else estimate), (high if math.isfinite(high) else estimate)
+def _equal(data: Array) -> bool:
+    """All one number but for rounding."""
+    return bool(np.ptp(data) <= 1e-12 * np.abs(data).max())
+
+
+def _bootstrap(
+    samples: tuple[Array, ...], statistic: Callable[..., object], level: float, seed: int
+) -> tuple[float, float]:
+    with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # the percentiles below stand in
+        found = stats.bootstrap(
+            samples, statistic, confidence_level=level, n_resamples=_RESAMPLES, rng=np.random.default_rng(seed)
+        )
+    low, high = found.confidence_interval
+    if not (math.isfinite(low) and math.isfinite(high)):
+        low, high = np.quantile(found.bootstrap_distribution, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
 
 
 def _t_interval(data: Array, estimate: float, level: float) -> Interval:
