@@ -87,7 +87,7 @@ def _show_cell(console: Console, cell: Cell) -> None:
     rows = [("runs", f"{len(cell.runs)}{failed}; olympic score {score}")]
     if cell.window:
         first, median_score = cell.window
-        rows.append(("best window", f"runs {first + 1} and on: median score {number(median_score * times)} {unit}"))
+        rows.append(("median window", f"runs {first + 1} and on: median score {number(median_score * times)} {unit}"))
     if cell.minutes:
         middle = cell.survival.median
         median = f"; median {number(middle * times)} {unit}" if middle else "; median not reached"
@@ -125,8 +125,12 @@ def _variance(cells: Sequence[Cell]) -> list[str]:
             "number of cards": [run.num_accelerators for run in runs],
         }
         shares = statistics.variance_components([run.duration or 0.0 for run in runs], factors)
-        total = sum(shares.values())
+        total = sum(value for value in shares.values() if math.isfinite(value))
         if total > 0:
-            told = ", ".join(f"{name} {value / total:.0%}" for name, value in shares.items())
+            told = ", ".join(f"{name} {_share(value, total)}" for name, value in shares.items())
             lines.append(f"{work}: variance of time-to-train by {told}.")
     return lines
+
+
+def _share(value: float, total: float) -> str:
+    return f"{value / total:.0%}" if math.isfinite(value) else "not to be told apart"
