@@ -86,9 +86,12 @@ def report(
 
     console = Console(soft_wrap=True, highlight=False)
     asked = [wish for wish in (runs_csv, scores_csv, export_mlperf) if wish]
+    source = context.get_parameter_source("out")
+    page_asked = not asked or (source is not None and source.name == "COMMANDLINE")
+    found = reports.build(paths) if page_asked else reports.Report([])
     if asked:
-        runs = sources.gather(paths)
-        cells = cells_of(runs)
+        runs = found.runs or sources.gather(paths)
+        cells = found.cells or cells_of(runs)
         if runs_csv:
             tables.write_runs(runs_csv, runs)
         if scores_csv:
@@ -96,11 +99,9 @@ def report(
         if export_mlperf:
             export.export(cells, export_mlperf)
         console.print(f"logs: {len(runs)}, cells: {len(cells)}; wrote {', '.join(map(str, asked))}", markup=False)
-    source = context.get_parameter_source("out")
-    if not asked or (source and source.name == "COMMANDLINE"):
+    if page_asked:
         from timetrial.runner.results.page import page
 
-        found = reports.build(paths)
         written = page.write(found, out)
         counts = f"runs: {len(found.runs)}, cells: {len(found.cells)}, borrowed figures: {len(found.figures)}"
         console.print(f"{counts}; wrote {written}", markup=False)

@@ -1,7 +1,7 @@
 """Cells: the runs of one work on one system under one setting. A score, an interval, a comparison is made of cells."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -49,26 +49,27 @@ class Cell:
     @cached_property
     def converged(self) -> list[Run]:
         """The runs that reached the target; for MLPerf v0.5's NCF the first 50 of them, as its rule was."""
-        good = [run for run in self.runs if run.success and run.duration]
-        wanted = rules.runs_for_a_score(self.benchmark)
-        if self._takes_first_fifty(good) and wanted:
-            order = statistics.first_converged(
-                [run.duration or 0.0 for run in self.runs],
-                [run.success for run in self.runs],
-                [run.started for run in self.runs],
-                wanted,
-            )
-            return [self.runs[index] for index in order]
-        return good
+        if not self._takes_first_fifty:
+            return self._good
+        order = statistics.first_converged(
+            [run.duration or 0.0 for run in self.runs],
+            [run.success for run in self.runs],
+            [run.started for run in self.runs],
+        )
+        return [self.runs[index] for index in order]
 
     @property
     def failed(self) -> int:
         """Runs without a result that count against the score."""
-        good = [run for run in self.runs if run.success and run.duration]
-        return 0 if self._takes_first_fifty(good) else len(self.runs) - len(good)
+        return 0 if self._takes_first_fifty else len(self.runs) - len(self._good)
 
-    def _takes_first_fifty(self, good: Sequence[Run]) -> bool:
-        return self.benchmark == "ncf" and self.round == "v0.5" and len(good) >= 50 and not self.runs[0].own
+    @cached_property
+    def _good(self) -> list[Run]:
+        return [run for run in self.runs if run.success and run.duration]
+
+    @property
+    def _takes_first_fifty(self) -> bool:
+        return self.benchmark == "ncf" and self.round == "v0.5" and len(self._good) >= 50 and not self.runs[0].own
 
     @property
     def minutes(self) -> list[float]:
@@ -84,6 +85,11 @@ class Cell:
     def seconds_per_epoch(self) -> list[float]:
         """Time-to-train over epochs of the converged runs."""
         return [run.seconds_per_epoch for run in self.converged if run.seconds_per_epoch]
+
+    @property
+    def train_seconds_per_epoch(self) -> list[float]:
+        """The same without evaluation, where the log tells it apart."""
+        return [run.train_seconds / run.epochs_to_converge for run in self.converged if run.epochs_to_converge]
 
     @cached_property
     def minutes_olympic(self) -> float | None:
@@ -122,7 +128,7 @@ class Cell:
         """Training samples a second per accelerator, evaluation left out where it is logged; None where unknown."""
         run = self.runs[0]
         samples = run.train_samples if run.own else rules.train_samples(self.model)
-        seconds = [one.train_seconds / one.epochs_to_converge for one in self.converged if one.epochs_to_converge]
+        seconds = self.train_seconds_per_epoch
         if not samples or not run.num_accelerators or not seconds or not all(seconds):
             return None
         return samples * len(seconds) / sum(seconds) / run.num_accelerators

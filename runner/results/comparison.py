@@ -43,7 +43,7 @@ def compare(one: Cell, other: Cell) -> Comparison:
     """Compares two cells; whatever the verdict, the numbers are there."""
     time = statistics.ratio(one.minutes, other.minutes)
     epochs = statistics.ratio(one.epochs, other.epochs)
-    per_epoch = statistics.ratio(_per_epoch(one), _per_epoch(other))
+    per_epoch = statistics.ratio(one.train_seconds_per_epoch, other.train_seconds_per_epoch)
     overhead = statistics.ratio(_overheads(one), _overheads(other))
     differences = differences_of(one, other)
     iso = not _work_differs(one, other) and not _recipe_differs(one, other)
@@ -164,11 +164,6 @@ def _recipe_differs(one: Cell, other: Cell) -> bool:
     keys = (mine.hyperparameters.keys() | theirs.hyperparameters.keys()) - set(_UNIMPORTANT)
     keys -= {"gradient_accumulation_steps"}  # how a batch is cut changes no epoch
     return not keys or any(mine.hyperparameters.get(key) != theirs.hyperparameters.get(key) for key in keys)
-
-
-def _per_epoch(cell: Cell) -> list[float]:
-    """Training seconds per epoch of the converged runs."""
-    return [run.train_seconds / run.epochs_to_converge for run in cell.converged if run.epochs_to_converge]
 
 
 def _overheads(cell: Cell) -> list[float]:

@@ -1,14 +1,13 @@
 """Runs in the folder layout of MLPerf submissions, as the official result_summarizer and rcp_checker read it."""
 
-import json
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from timetrial.runner.errors import ConfigurationError
+from timetrial.runner.results import sources
 from timetrial.runner.results.cells import Cell
-from timetrial.runner.results.run import Run
 from timetrial.runner.run_folder import as_json, slug, write_atomically
 
 
@@ -36,7 +35,7 @@ def export(cells: Iterable[Cell], folder: Path) -> list[Path]:
 def _description(cell: Cell, name: str) -> dict[str, Any]:
     """The fields that the official tools ask for, from the run's own system.json where there is one."""
     run = cell.runs[0]
-    known = _own_system(run)
+    known = sources.json_object(run.folder / "system.json")
     return {
         "submitter": cell.submitter,
         "division": run.division or "open",
@@ -53,10 +52,3 @@ def _description(cell: Cell, name: str) -> dict[str, Any]:
         "hw_notes": "",
         "sw_notes": "exported by timetrial; not verified by MLCommons",
     }
-
-
-def _own_system(run: Run) -> dict[str, Any]:
-    try:
-        return dict(json.loads((run.folder / "system.json").read_text()))
-    except (OSError, ValueError):
-        return {}

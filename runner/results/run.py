@@ -9,8 +9,8 @@ from typing import Any
 from timetrial.runner.results import epochs, quality, rules
 from timetrial.runner.results.lines import Event, Log, number
 
-_SUCCESS = {"success": True, "succeeded": True, "true": True}
-_FAILURE = {"aborted": False, "abort": False, "fail": False, "failed": False, "failure": False, "false": False}
+_SUCCESS = {"success", "succeeded", "true"}
+_FAILURE = {"aborted", "abort", "fail", "failed", "failure", "false"}
 _HYPERPARAMETERS = ("opt_", "model_hp_", "input_hp_", "lars_", "sgd_", "max_", "input_batch", "gradient_accumulation")
 
 
@@ -84,9 +84,7 @@ class Run:
         return self.duration / self.epochs_to_converge if self.duration and self.epochs_to_converge else None
 
 
-def read_run(
-    log: Log, *, round_: str = "", benchmark: str = "", target: Mapping[str, float] | None = None
-) -> Run | None:
+def read_run(log: Log, *, round_: str = "", benchmark: str = "") -> Run | None:
     """What `log` tells; None where it holds no event. `round_` and `benchmark` are what its place in a tree says."""
     if not log.events:
         return None
@@ -100,7 +98,7 @@ def read_run(
     facts = _Facts(events)
     _name(run, facts, events[0].benchmark, benchmark)
     start, stop = _clock(events, run)
-    _judge(run, events, start, stop, target)
+    _judge(run, events, start, stop)
     _describe(run, facts)
     if run.seed is None and log.printed_seed is not None:
         run.seed = log.printed_seed
@@ -148,10 +146,8 @@ def _name(run: Run, facts: _Facts, named_in_lines: str, benchmark: str) -> None:
     run.benchmark = rules.benchmark_of(logged or benchmark)
     if not logged and benchmark:
         run.inferred.append("the benchmark is that of the folder")
-    if run.dialect == "v0.5" and not run.round:
-        run.round = "v0.5"
-    if run.dialect == "v0.6" and not run.round:
-        run.round = "v0.6"
+    if run.dialect in ("v0.5", "v0.6") and not run.round:  # the later form serves many rounds
+        run.round = run.dialect
     run.division = facts.text("submission_division")
     run.submitter = facts.text("submission_org")
     run.system = facts.text("submission_platform")
@@ -185,10 +181,10 @@ def _clock(events: Sequence[Event], run: Run) -> tuple[int, int]:
     return start, stop
 
 
-def _judge(run: Run, events: Sequence[Event], start: int, stop: int, target: Mapping[str, float] | None) -> None:
+def _judge(run: Run, events: Sequence[Event], start: int, stop: int) -> None:
     """Evaluations, target, epochs and success."""
     found = _evaluations(run, events, start)
-    run.target = _target(run, events, target)
+    run.target = _target(run, events)
     note = run.inferred.append
     scale = quality.scale(events, [values for _, _, values in found], run.benchmark, run.dialect, note)
     labels = epochs.labels(events, [place for place, _, _ in found], note)
@@ -264,16 +260,14 @@ def _eval_seconds(events: Sequence[Event]) -> float:
     return seconds
 
 
-def _target(run: Run, events: Sequence[Event], given: Mapping[str, float] | None) -> Mapping[str, float]:
-    """The log's own, then the caller's, then the rules of the round."""
+def _target(run: Run, events: Sequence[Event]) -> Mapping[str, float]:
+    """The log's own, else that of the rules of the round."""
     for event in events:
         if event.key in ("quality_target", "eval_target"):
             stated = quality.numbers(event.value, run.benchmark)
             if stated:
                 percent = max(stated.values()) > 1
                 return {metric: value / 100 if percent else value for metric, value in stated.items()}
-    if given:
-        return given
     known = rules.target(run.benchmark, run.round)
     if known is None:
         return {}

@@ -4,7 +4,7 @@ import ast
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ def _own(run: Run, folder: Path, status: dict[str, Any]) -> None:
     run.own = status
     if status.get("class", "clean") != "clean":
         run.flags.append(str(status["class"]))
-    packages = _json(folder / "system.json").get("packages")
+    packages = json_object(folder / "system.json").get("packages")
     run.software = f"torch {packages.get('torch', 'unknown')}" if isinstance(packages, dict) else ""
 
 
@@ -160,13 +160,14 @@ def _system_file(place: Place) -> dict[str, Any]:
             break
     for folder in folders:
         for name in names:
-            found = _json(folder / name)
+            found = json_object(folder / name)
             if found:
                 return found
     return {}
 
 
-def _json(path: Path) -> dict[str, Any]:
+def json_object(path: Path) -> dict[str, Any]:
+    """What a JSON file holds, in NVIDIA's v0.6 form as well; empty where it is absent, damaged or no object."""
     try:
         text = path.read_text(errors="replace")
     except OSError:
@@ -191,11 +192,3 @@ def _entry_of_v06(text: str) -> dict[str, Any]:
 def _whole(value: Any) -> int | None:
     found = re.search(r"\d+", str(value)) if value is not None else None
     return int(found[0]) if found else None
-
-
-def group(runs: Iterable[Run], *keys: str) -> Mapping[tuple[Any, ...], list[Run]]:
-    """Runs by the values of `keys`, in order of first appearance."""
-    groups: dict[tuple[Any, ...], list[Run]] = {}
-    for run in runs:
-        groups.setdefault(tuple(getattr(run, key) for key in keys), []).append(run)
-    return groups

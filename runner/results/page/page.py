@@ -273,10 +273,10 @@ def _ratio_table(name: str, title: str, pairs: Sequence[Comparison]) -> Table:
 
 def _borrowed(report: Report) -> Section:
     section = Section("Borrowed figures", "borrowed")
-    for number, study in enumerate(dict.fromkeys(figure.study for figure in report.figures), start=1):
+    studies = dict.fromkeys(figure.study for figure in report.figures)
+    for number, study in enumerate(studies, start=1):
         same = [figure for figure in report.figures if figure.study == study]
         section.blocks.append(("table", _figure_table(f"borrowed-{number}", same)))
-    studies = {figure.study for figure in report.figures}
     scaled: dict[tuple[str, str], list[Any]] = {}
     for one in report.scalings:
         if one.source in studies:
