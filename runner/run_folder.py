@@ -100,9 +100,7 @@ class RunFolder:
         """Empties the folder and removes what was made for it: nothing half-made stays, nothing of the user's goes."""
         for entry in self.path.iterdir() if self.path.exists() else ():
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
-        for folder in self._made:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        _remove_empty(self._made)
 
 
 def create(runs: Path, parts: list[str], seed: int) -> RunFolder:
@@ -123,19 +121,32 @@ def claim(path: Path, seed: int) -> RunFolder:
     )
     path = path.resolve()
     made = [folder for folder in (path, *path.parents) if not folder.exists()]
+    empty = False
     try:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
             raise refusal
+        empty = True
         with open(path / "status.json", "x") as file:
             file.write("{}\n")
     except (FileExistsError, NotADirectoryError) as error:
         raise refusal from error
     except OSError as error:
+        if empty:  # then the file is ours, of which not even two letters fitted
+            with contextlib.suppress(OSError):
+                (path / "status.json").unlink(missing_ok=True)
+        _remove_empty(made)
         raise cannot_write(path, error) from error
     folder = RunFolder(path, seed)
     folder._made = made
     return folder
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Removes those of `folders`, deepest first, that are there and hold nothing."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def slug(text: str) -> str:

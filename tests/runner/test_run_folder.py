@@ -46,6 +46,21 @@ def test_writing_is_whole_or_not_at_all(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_claim_that_finds_no_room_leaves_no_folders(tmp_path, monkeypatch):
+    real = open
+
+    def full(*words):
+        real(*words).close()  # the name fits, what it should hold does not
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "mine").mkdir()
+    monkeypatch.setattr("builtins.open", full)
+    with pytest.raises(RunError, match="free space"):
+        run_folder.claim(tmp_path / "mine" / "new" / "run", 1)
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine"]
+
+
 def test_discarding_removes_what_became_empty(tmp_path):
     (tmp_path / "keep").touch()
     folder = run_folder.create(tmp_path / "runs", ["a"], 1)
