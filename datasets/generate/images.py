@@ -1,0 +1,94 @@
+"""Photographs of shapes: textured things on textured ground, as real JPEG files in ImageNet's layout."""
+
+import hashlib
+import secrets
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from timetrial.runner.errors import DataError
+
+_SHAPES = ("cross", "disc", "ring", "square", "triangle", "wedge", "bars", "corner")
+_QUALITY = 90
+
+
+@dataclass
+class Shapes:
+    """How many images a class (`train`, `val`) of how many `classes`, at most 8, and how wide (pixels, about)."""
+
+    classes: int = 8
+    train: int = 100
+    val: int = 40
+    width: int = 72
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be drawn."""
+        if not 2 <= self.classes <= len(_SHAPES) or min(self.train, self.val) < 1 or self.width < 16:
+            raise ValueError(f"classes must be 2 to {len(_SHAPES)}, train and val 1 or more, width 16 or more.")
+
+
+def path_of(path: Path, shapes: Shapes) -> Path:
+    """`path` with a digest of the set in its name: another set is another folder."""
+    digest = hashlib.sha256(repr(sorted(asdict(shapes).items())).encode()).hexdigest()[:8]
+    return path.with_name(f"{path.name}-{digest}")
+
+
+def write_images(folder: Path, shapes: Shapes) -> None:
+    """Writes `folder`/{train,val}/<class>/<n>.jpg, whole or not at all; equal settings give equal bytes."""
+    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        for number, (split, count) in enumerate((("train", shapes.train), ("val", shapes.val))):
+            for label, name in enumerate(_SHAPES[: shapes.classes]):
+                place = temporary / split / name
+                place.mkdir(parents=True)
+                for index in range(count):
+                    generator = np.random.default_rng((shapes.seed, number, label, index))
+                    image = Image.fromarray(draw(name, shapes.width, generator).transpose(1, 2, 0))
+                    image.save(place / f"{index:05d}.jpg", quality=_QUALITY)
+        try:
+            temporary.rename(folder)
+        except OSError:
+            if not folder.exists():  # else another run was faster, with the same bytes
+                raise
+    except OSError as error:
+        raise DataError(f"Cannot write {folder} ({error.strerror}): free space there or set data_dir.") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def draw(name: str, width: int, generator: np.random.Generator) -> NDArray[np.uint8]:
+    """One image, uint8 [3, height, width]: the shape turned, moved, scaled and coloured at random."""
+    height = int(width * generator.uniform(0.75, 1.33))
+    y, x = np.mgrid[:height, :width].astype(np.float32)
+    size = min(height, width) * generator.uniform(0.28, 0.42)
+    y -= generator.uniform(size, height - size)
+    x -= generator.uniform(size, width - size)
+    angle = generator.uniform(-0.6, 0.6)
+    across, down = (x * np.cos(angle) + y * np.sin(angle)) / size, (y * np.cos(angle) - x * np.sin(angle)) / size
+    inside = _inside(name, across, down)
+    ground, thing = generator.uniform(0, 255, (2, 3))
+    thing += np.sign(thing - ground) * 60  # never the colour of the ground
+    image = np.where(inside[None], thing[:, None, None], ground[:, None, None])
+    image += 18 * np.sin(x * generator.uniform(0.1, 0.8) + y * generator.uniform(0.1, 0.8))
+    image += generator.normal(0, 10, image.shape)
+    return image.clip(0, 255).astype(np.uint8)
+
+
+def _inside(name: str, x: NDArray[np.float32], y: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Which points of the square from -1 to 1 belong to the shape."""
+    far, box = np.hypot(x, y), np.maximum(abs(x), abs(y))
+    return {
+        "cross": (np.minimum(abs(x), abs(y)) < 0.25) & (box < 1),
+        "disc": far < 0.9,
+        "ring": (far < 1) & (far > 0.6),
+        "square": box < 0.8,
+        "triangle": (y < 0.8) & (y > 2 * abs(x) - 1),
+        "wedge": (far < 1) & (abs(np.arctan2(y, x)) > 0.7),
+        "bars": (box < 0.9) & (np.floor((x + 1) * 2.5) % 2 == 0),
+        "corner": (box < 0.9) & ((x < -0.3) | (y > 0.3)),
+    }[name]

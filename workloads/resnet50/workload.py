@@ -1,0 +1,118 @@
+"""ResNet-50 v1.5 image classification as MLPerf defines it (v0.5 to v4.0)."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from omegaconf import MISSING
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from timetrial.runner.workload import Batch
+from timetrial.workloads.resnet50 import model
+from timetrial.workloads.resnet50.data import ImageFolder
+from timetrial.workloads.resnet50.lars import LARS
+
+
+class ResNet50:
+    """Classifies images; quality is the share of validation images whose first guess is right."""
+
+    @dataclass
+    class Settings:
+        """`optimizer` is sgd or lars; the rate rises linearly over `warmup_epochs` and falls by a square to the end."""
+
+        stages: list[int] = MISSING
+        optimizer: str = MISSING
+        learning_rate: float = MISSING
+        end_learning_rate: float = 1e-4
+        decay_power: float = 2.0
+        warmup_epochs: int = MISSING
+        decay_epochs: int = MISSING
+        weight_decay: float = MISSING
+        momentum: float = 0.9
+        label_smoothing: float = 0.1
+
+        def __post_init__(self) -> None:
+            if self.optimizer not in ("sgd", "lars"):
+                raise ValueError(f"optimizer must be sgd or lars, not {self.optimizer}.")
+            if len(self.stages) != 4 or min(self.stages) < 1:
+                raise ValueError(f"stages={list(self.stages)}: four numbers of blocks, each 1 or more.")
+            if self.learning_rate <= 0 or not 0 <= self.momentum < 1 or not 0 <= self.label_smoothing < 1:
+                raise ValueError("learning_rate must be above 0, momentum and label_smoothing from 0 to below 1.")
+            if self.warmup_epochs < 0 or self.decay_epochs <= self.warmup_epochs:
+                raise ValueError("decay_epochs must be above warmup_epochs, and that 0 or more.")
+
+    def __init__(self, settings: Settings, data: ImageFolder) -> None:
+        self._settings, self._data = settings, data
+
+    def model(self) -> nn.Module:
+        """The network in the memory layout that convolutions like best."""
+        return model.build(self._settings.stages, self._data.num_classes).to(memory_format=torch.channels_last)
+
+    def optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
+        """SGD or LARS with momentum; biases and batch norms are not decayed."""
+        chosen = self._settings
+        matrices = [weight for weight in model.parameters() if weight.ndim > 1]
+        vectors = [weight for weight in model.parameters() if weight.ndim == 1]
+        optimizer: Optimizer
+        if chosen.optimizer == "lars":
+            groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "adapt": False}]
+            optimizer = LARS(groups, chosen.learning_rate, chosen.momentum, chosen.weight_decay)
+        else:
+            groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+            optimizer = SGD(
+                groups, chosen.learning_rate, chosen.momentum, weight_decay=chosen.weight_decay, foreach=True
+            )
+        return optimizer, LambdaLR(optimizer, lambda step: self.rate(step, steps_per_epoch) / chosen.learning_rate)
+
+    def rate(self, step: int, steps_per_epoch: int) -> float:
+        """The learning rate of update `step` (from 0): linear warm-up, then polynomial decay (MLPerf's rules table)."""
+        chosen = self._settings
+        warmup = chosen.warmup_epochs * steps_per_epoch
+        if step < warmup:
+            return chosen.learning_rate * (step + 1) / warmup
+        left = 1 - min(1.0, (step - warmup) / self._decay_steps(steps_per_epoch))
+        return (chosen.learning_rate - chosen.end_learning_rate) * left**chosen.decay_power + chosen.end_learning_rate
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Cross entropy with smoothed labels, summed over the images."""
+        images, labels = batch.content
+        return F.cross_entropy(model(images), labels, label_smoothing=self._settings.label_smoothing, reduction="sum")
+
+    def predict(self, model: nn.Module, batches: Iterable[Batch]) -> tuple[int, int]:
+        """(right, images) of this rank."""
+        right, images = [], 0
+        for batch in batches:
+            pictures, labels = batch.content
+            right.append((model(pictures).argmax(1) == labels).sum())
+            images += len(labels)
+        return int(torch.stack(right).sum()) if right else 0, images
+
+    def score(self, parts: Sequence[tuple[int, int]]) -> dict[str, float]:
+        """Top-1 accuracy over all images."""
+        return {"accuracy": sum(right for right, _ in parts) / sum(images for _, images in parts)}
+
+    def facts(self) -> dict[str, Any]:
+        """Hyperparameters under the names that ruleset 0.7.0 has for the optimizer."""
+        chosen = self._settings
+        steps = self._data.steps_per_epoch
+        prefix = "lars_opt" if chosen.optimizer == "lars" else "sgd_opt"
+        facts: dict[str, Any] = {
+            "opt_name": chosen.optimizer,
+            f"{prefix}_base_learning_rate": chosen.learning_rate,
+            f"{prefix}_end_learning_rate": chosen.end_learning_rate,
+            f"{prefix}_learning_rate_decay_poly_power": chosen.decay_power,
+            f"{prefix}_learning_rate_decay_steps": self._decay_steps(steps),
+            f"{prefix}_weight_decay": chosen.weight_decay,
+            f"{prefix}_momentum": chosen.momentum,
+            "model_bn_span": self._data.images_per_statistic,
+        }
+        if chosen.optimizer == "lars":
+            return facts | {"lars_epsilon": 0.0, "lars_opt_learning_rate_warmup_epochs": chosen.warmup_epochs}
+        return facts | {"opt_learning_rate_warmup_epochs": chosen.warmup_epochs}
+
+    def _decay_steps(self, steps_per_epoch: int) -> int:
+        return (self._settings.decay_epochs - self._settings.warmup_epochs) * steps_per_epoch + 1
