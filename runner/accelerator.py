@@ -2,6 +2,8 @@
 
 import platform
 import re
+import time
+from typing import Any
 
 import torch
 
@@ -78,6 +80,43 @@ def allow_tf32(allowed: bool) -> None:
     """Lets float32 matrix products and convolutions run in TF32, or forbids it."""
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     torch.backends.cudnn.allow_tf32 = allowed
+
+
+def search_convolutions() -> None:
+    """Lets cuDNN time its algorithms for every new shape and keep the fastest, which differs from run to run."""
+    torch.backends.cudnn.benchmark = True
+
+
+class Stopwatch:
+    """Adds up spans between work handed to `device`: what the device itself spent idle, where it keeps the time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._keeps_time = device.type in ("cuda", "xpu")
+        self._device = device
+        self._spans: list[tuple[Any, Any]] = []
+        self._started: Any = None
+
+    def start(self) -> None:
+        """All work so far has been handed over: from its end on, the device waits."""
+        self._started = self._now()
+
+    def stop(self) -> None:
+        """More work follows."""
+        self._spans.append((self._started, self._now()))
+
+    def seconds(self) -> float:
+        """The sum since the last call; the device must have finished."""
+        spans, self._spans = self._spans, []
+        if self._keeps_time:
+            return sum(start.elapsed_time(end) for start, end in spans) / 1000
+        return sum(end - start for start, end in spans)
+
+    def _now(self) -> Any:
+        if not self._keeps_time:
+            return time.perf_counter()
+        event = torch.Event(self._device, enable_timing=True)
+        event.record()
+        return event
 
 
 def start_memory_watch(device: torch.device) -> None:

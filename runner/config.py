@@ -17,7 +17,7 @@ from timetrial.runner.errors import ConfigurationError, RunError
 
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 _LAUNCHERS = ("inline", "local")
-_COMPILE_MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_COMPILE_MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "tuned")
 
 
 @dataclass
@@ -62,7 +62,11 @@ class Round:
 
 @dataclass
 class EngineChoice:
-    """conf/engine: the framework, and how it compiles and warms up."""
+    """conf/engine: the framework, and how it compiles and warms up.
+
+    `compile` is a mode of torch.compile, or `tuned`: each generated kernel's tiles are searched too, which takes minutes
+    once a machine; null compiles nothing.
+    """
 
     name: str = MISSING
     compile: str | None = None

@@ -12,6 +12,14 @@ class Step:
     samples: int
 
 
+@dataclass(frozen=True)
+class Trained:
+    """What training came to since the last `finish`: the mean loss a step, and how long devices waited for batches."""
+
+    loss: float
+    waited_seconds: float = 0.0
+
+
 class Engine(Protocol):
     """What the loop drives; every method is called on every rank."""
 
@@ -23,8 +31,8 @@ class Engine(Protocol):
         """Trains the 1-based epoch `number`, yielding after each update without waiting for the device."""
         ...
 
-    def finish(self) -> float:
-        """Waits for all devices; returns the mean loss since the last call, raises `Diverged` if it is not finite."""
+    def finish(self) -> Trained:
+        """Waits for all devices; sums up since the last call, raises `Diverged` if the loss is not finite."""
         ...
 
     def evaluate(self) -> dict[str, float]:

@@ -52,12 +52,13 @@ class StepEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class BlockEnded(Event):
-    """The device has finished the block; `loss` is the mean training loss over it."""
+    """The device has finished the block: its mean training loss, and the time that devices waited for batches."""
 
     first_epoch: int
     epochs: int
     samples: int
     loss: float
+    waited_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,11 +69,11 @@ class MLPerfLog:
                 self._log.start(keys.BLOCK_START, metadata=span, time_ms=ms)
                 if epochs == 1:
                     self._log.start(keys.EPOCH_START, metadata={"epoch_num": first}, time_ms=ms)
-            case BlockEnded(first_epoch=first, epochs=epochs, samples=samples):
+            case BlockEnded(first_epoch=first, epochs=epochs, samples=samples, waited_seconds=waited):
                 if epochs == 1:
                     self._log.end(keys.EPOCH_STOP, metadata={"epoch_num": first}, time_ms=ms)
-                rate = samples / (event.time - self._block_started)
-                self._log.event("tracked_stats", {"throughput": rate}, {"step": first + epochs - 1}, time_ms=ms)
+                stats = {"throughput": samples / (event.time - self._block_started), "waited_seconds": waited}
+                self._log.event("tracked_stats", stats, {"step": first + epochs - 1}, time_ms=ms)
             case EvalStarted(epoch=epoch):
                 self._log.start(keys.EVAL_START, metadata={"epoch_num": epoch}, time_ms=ms)
             case EvalEnded(epoch=epoch, quality=quality):

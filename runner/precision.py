@@ -21,6 +21,7 @@ class Precision:
         """Sets what is global to the process; raises `DeviceError` where the device lacks the format."""
         accelerator.require_precision(self.device, self.name)
         accelerator.allow_tf32(self.name == "tf32")
+        accelerator.search_convolutions()
 
     def autocast(self) -> AbstractContextManager[object]:
         """The context in which the forward pass runs."""

@@ -24,6 +24,7 @@ from timetrial.runner.events import (
 from timetrial.runner.run_folder import RunFolder, write_atomically
 from timetrial.runner.train import Plan
 
+_LOADER_BOUND = 0.05  # of the training time, spent waiting for batches: more is said
 _SHOWN = 3  # problems of a log that the table lists
 
 
@@ -56,10 +57,10 @@ class Summary:
                 self._samples = 0
             case StepEnded(samples=samples):
                 self._samples += samples
-            case BlockEnded(samples=samples, loss=loss):
+            case BlockEnded(samples=samples, loss=loss, waited_seconds=waited):
                 seconds = event.time - self._block.pop("started") + self._carried.pop("train_seconds", 0.0)
                 samples += self._carried.pop("samples", 0)
-                self._block |= {"samples": samples, "train_seconds": seconds, "loss": loss}
+                self._block |= {"samples": samples, "train_seconds": seconds, "waited_seconds": waited, "loss": loss}
             case EvalStarted():
                 self._eval_started = event.time
             case EvalEnded(quality=quality):
@@ -113,6 +114,7 @@ class Summary:
             "lost_seconds": self.lost_seconds,
             "train_seconds": sum(block["train_seconds"] for block in timed),
             "eval_seconds": sum(block["eval_seconds"] for block in timed),
+            "waited_seconds": sum(block["waited_seconds"] for block in timed),
             "samples_per_second": statistics.median(rates[1:]) if len(rates) > 1 else None,
             "first_block_samples_per_second": rates[0] if rates else None,
             "first_block_seconds": timed[0]["train_seconds"] if timed else None,
@@ -169,6 +171,8 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if steady:
         rows.append(("throughput", f"{steady:,.0f} samples/s (steady, median of blocks)"))
+    if result["train_seconds"] and (waited := result["waited_seconds"] / result["train_seconds"]) > _LOADER_BOUND:
+        rows.append(("loader-bound", f"[yellow]{waited:.0%} of training was spent waiting for batches[/yellow]"))
     if first:
         rows.append(("first block", f"{first:,.0f} samples/s, {result['first_block_seconds']:.2f} s"))
     return rows

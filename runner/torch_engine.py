@@ -15,10 +15,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from timetrial.runner import accelerator, seeds
 from timetrial.runner.distributed import World
-from timetrial.runner.engine import Step
+from timetrial.runner.engine import Step, Trained
 from timetrial.runner.errors import Diverged
 from timetrial.runner.precision import Precision
 from timetrial.runner.workload import Batch, Data, Workload
+
+
+# What `engine.compile` may say beyond torch.compile's own modes.
+_COMPILERS: dict[str, dict[str, Any]] = {"tuned": {"options": {"coordinate_descent_tuning": True}}}
 
 
 class TorchEngine:
@@ -43,11 +47,15 @@ class TorchEngine:
         precision.apply()
         seeds.start_stream(seeds_of_run.initialisation)
         self.bare = workload.model().to(self.device)
-        self.model = self._wrap(self.bare, compile_mode)
+        self.compiled = compile_mode is not None
+        if compile_mode:
+            self.bare.compile(dynamic=False, **_COMPILERS.get(compile_mode, {"mode": compile_mode}))
+        self.model = self._wrap(self.bare)
         steps_per_epoch = math.ceil(data.train_size / global_batch_size)
         self.optimizer, self.schedule = workload.optimizer(self.bare, steps_per_epoch)
         self.scaler = precision.scaler()
         self._forget_losses()
+        self._waiting = accelerator.Stopwatch(self.device)
         self._position = (0, 0)  # the epoch last trained in, and the steps made in it
         seeds.start_stream(seeds.mix(seeds_of_run.dropout, world.rank))
 
@@ -79,6 +87,8 @@ class TorchEngine:
         self.bare.train()
         self.restore(before)
         self.optimizer.zero_grad(set_to_none=True)
+        if self.compiled:  # an epoch's last batch is smaller than the others: not worth a compilation on the clock
+            torch.compiler.set_stance("eager_on_recompile")
 
     def epoch(self, number: int) -> Iterator[Step]:
         """Trains the 1-based epoch `number`; after a resume in its middle, only the steps that are left."""
@@ -86,21 +96,24 @@ class TorchEngine:
         if number < epoch:  # resumed in a later epoch of this block
             return
         made = made if epoch == number else 0
+        self._waiting.start()
         for micro_batches in itertools.islice(self.data.train(number), made, None):
+            self._waiting.stop()
             samples = self._step(micro_batches)
             made += 1
             self._position = (number, made)
             yield Step(samples)
+            self._waiting.start()
 
-    def finish(self) -> float:
-        """Waits for all devices; returns the mean loss a step since the last call, or raises `Diverged`."""
+    def finish(self) -> Trained:
+        """Waits for all devices; sums up since the last call (waiting is this rank's), or raises `Diverged`."""
         loss = float(self.world.add(self._loss_sum).item()) / max(1, self._steps)
         self._forget_losses()
         if not math.isfinite(loss):
             raise Diverged(
                 "The training loss is no longer a finite number: lower the learning rate, or use precision=fp32."
             )
-        return loss
+        return Trained(loss, self._waiting.seconds())
 
     def evaluate(self) -> dict[str, float]:
         """Quality of the bare model, equal on every rank."""
@@ -139,8 +152,7 @@ class TorchEngine:
         torch.set_rng_state(cpu)
         accelerator.set_random_state(self.device, device)
 
-    def _wrap(self, bare: nn.Module, compile_mode: str | None) -> Any:
-        model: Any = torch.compile(bare, mode=compile_mode) if compile_mode else bare
+    def _wrap(self, model: nn.Module) -> Any:
         if self.world.size == 1:
             return model
         ids = None if self.device.type == "cpu" else [self.device.index]

@@ -61,8 +61,16 @@ def train_to_target(engine: Engine, plan: Plan, observers: Sequence[Observer], *
                 for step in engine.epoch(epoch):
                     samples += step.samples
                     emit(StepEnded(epoch=epoch, samples=step.samples))
-            loss = engine.finish()
-            emit(BlockEnded(first_epoch=done + 1, epochs=epochs, samples=samples, loss=loss))
+            trained = engine.finish()
+            emit(
+                BlockEnded(
+                    first_epoch=done + 1,
+                    epochs=epochs,
+                    samples=samples,
+                    loss=trained.loss,
+                    waited_seconds=trained.waited_seconds,
+                )
+            )
             done += epochs
             emit(EvalStarted(epoch=done))
             quality = engine.evaluate()

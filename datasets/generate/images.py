@@ -1,6 +1,8 @@
 """Photographs of shapes: textured things on textured ground, as real JPEG files in ImageNet's layout."""
 
 import hashlib
+import io
+import itertools
 import secrets
 import shutil
 from dataclasses import asdict, dataclass
@@ -10,26 +12,38 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from timetrial.datasets import shards
 from timetrial.runner.errors import DataError
 
 _SHAPES = ("cross", "disc", "ring", "square", "triangle", "wedge", "bars", "corner")
 _QUALITY = 90
+_SHARD = 1000
+_SHARDS = {
+    "tfrecord": ("{split}-{shard:05d}-of-{total:05d}", shards.write_tfrecord),
+    "webdataset": ("{split}-{shard:06d}.tar", shards.write_tar),
+}
 
 
 @dataclass
 class Shapes:
-    """How many images a class (`train`, `val`) of how many `classes`, at most 8, and how wide (pixels, about)."""
+    """How many images a class (`train`, `val`) of how many `classes`, at most 8, and how wide (pixels, about).
+
+    `form` is folders (a class each), tfrecord or webdataset (shards of up to 1000 images).
+    """
 
     classes: int = 8
     train: int = 100
     val: int = 40
     width: int = 72
     seed: int = 1
+    form: str = "folders"
 
     def __post_init__(self) -> None:
         """Refuses what cannot be drawn."""
         if not 2 <= self.classes <= len(_SHAPES) or min(self.train, self.val) < 1 or self.width < 16:
             raise ValueError(f"classes must be 2 to {len(_SHAPES)}, train and val 1 or more, width 16 or more.")
+        if self.form not in ("folders", *_SHARDS):
+            raise ValueError(f"form must be folders, {' or '.join(_SHARDS)}, not {self.form}.")
 
 
 def path_of(path: Path, shapes: Shapes) -> Path:
@@ -39,17 +53,24 @@ def path_of(path: Path, shapes: Shapes) -> Path:
 
 
 def write_images(folder: Path, shapes: Shapes) -> None:
-    """Writes `folder`/{train,val}/<class>/<n>.jpg, whole or not at all; equal settings give equal bytes."""
+    """Writes `folder`/{train,val}/<class>/<n>.jpg or shards, whole or not at all; equal settings give equal bytes."""
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
     try:
         for number, (split, count) in enumerate((("train", shapes.train), ("val", shapes.val))):
-            for label, name in enumerate(_SHAPES[: shapes.classes]):
-                place = temporary / split / name
-                place.mkdir(parents=True)
-                for index in range(count):
-                    generator = np.random.default_rng((shapes.seed, number, label, index))
-                    image = Image.fromarray(draw(name, shapes.width, generator).transpose(1, 2, 0))
-                    image.save(place / f"{index:05d}.jpg", quality=_QUALITY)
+            wanted = [(label, index) for label in range(shapes.classes) for index in range(count)]
+            encoded = ((_jpeg(shapes, number, label, index), label) for label, index in wanted)
+            (temporary / split).mkdir(parents=True)
+            if shapes.form == "folders":
+                for (label, index), (data, _) in zip(wanted, encoded, strict=True):
+                    place = temporary / split / _SHAPES[label] / f"{index:05d}.jpg"
+                    place.parent.mkdir(exist_ok=True)
+                    place.write_bytes(data)
+                continue
+            name, write = _SHARDS[shapes.form]
+            total = -(-len(wanted) // _SHARD)
+            for shard in range(total):
+                path = temporary / split / name.format(split=split, shard=shard, total=total)
+                write(path, itertools.islice(encoded, _SHARD))
         try:
             temporary.rename(folder)
         except OSError:
@@ -59,6 +80,15 @@ def write_images(folder: Path, shapes: Shapes) -> None:
         raise DataError(f"Cannot write {folder} ({error.strerror}): free space there or set data_dir.") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _jpeg(shapes: Shapes, *key: int) -> bytes:
+    """Image `key` (split, class, number), encoded."""
+    generator = np.random.default_rng((shapes.seed, *key))
+    out = io.BytesIO()
+    image = draw(_SHAPES[key[1]], shapes.width, generator).transpose(1, 2, 0)
+    Image.fromarray(image).save(out, "JPEG", quality=_QUALITY)
+    return out.getvalue()
 
 
 def draw(name: str, width: int, generator: np.random.Generator) -> NDArray[np.uint8]:

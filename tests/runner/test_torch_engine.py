@@ -24,7 +24,7 @@ def train(engine, epochs=2):
     for epoch in range(1, epochs + 1):
         for _ in engine.epoch(epoch):
             pass
-    loss = engine.finish()
+    loss = engine.finish().loss
     return loss, {name: value.clone() for name, value in engine.bare.state_dict().items()}
 
 

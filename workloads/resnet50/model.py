@@ -2,20 +2,54 @@
 
 from collections.abc import Sequence
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 from torchvision.models.resnet import Bottleneck, ResNet
 
+MEANS = (123.68, 116.78, 103.94)  # RGB, of pixels from 0 to 255; MLPerf's references divide by no deviation
 
-def build(stages: Sequence[int], classes: int) -> ResNet:
+
+class Stem(nn.Conv2d):
+    """The 7x7 convolution of stride 2 on three channels, computed as 4x4 of stride 1 on twelve.
+
+    Every 2x2 pixels become one of twelve channels and the kernel, padded to 8x8, is cut likewise: the same sums, but
+    tensor cores do not idle on three channels (PERFORMANCE.md).
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[N, 3, H, W] with H and W even to [N, 64, H/2, W/2]."""
+        out, channels = self.weight.shape[:2]
+        padded = F.pad(self.weight, (1, 0, 1, 0)).view(out, channels, 4, 2, 4, 2)
+        kernel = padded.permute(0, 1, 3, 5, 2, 4).reshape(out, channels * 4, 4, 4)
+        return F.conv2d(F.pad(F.pixel_unshuffle(images, 2), (2, 1, 2, 1)), kernel)
+
+
+class ImageClassifier(ResNet):
+    """A ResNet that takes pixels uint8 [N, 3, H, W] as they come from a loader, and normalises them itself."""
+
+    means: Tensor
+
+    def __init__(self, stages: Sequence[int], classes: int) -> None:
+        super().__init__(Bottleneck, list(stages), num_classes=classes)
+        self.conv1 = Stem(3, 64, kernel_size=7, stride=2, padding=3, bias=False)
+        self.register_buffer("means", torch.tensor(MEANS).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Logits [N, classes]."""
+        return super().forward(pixels.float() - self.means)
+
+
+def build(stages: Sequence[int], classes: int) -> ImageClassifier:
     """`stages` counts the bottlenecks of each stage, (3, 4, 6, 3) for ResNet-50 (25,557,032 parameters, 1000 classes).
 
     Convolutions are he-normal over fan-in, the dense layer normal with deviation 0.01, batch norms start at one:
-    neither MLPerf reference starts a block's last one at zero.
+    neither MLPerf reference starts a block's last one at zero. Weights lie channels-last.
     """
-    model = ResNet(Bottleneck, list(stages), num_classes=classes)
+    model = ImageClassifier(stages, classes)
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="relu")
     nn.init.normal_(model.fc.weight, std=0.01)
     nn.init.zeros_(model.fc.bias)
-    return model
+    return model.to(memory_format=torch.channels_last)

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from timetrial.runner.workload import Batch
 from timetrial.workloads.resnet50 import model
-from timetrial.workloads.resnet50.data import ImageFolder
+from timetrial.workloads.resnet50.data import Images
 from timetrial.workloads.resnet50.lars import LARS
 
 
@@ -45,27 +45,31 @@ class ResNet50:
             if self.warmup_epochs < 0 or self.decay_epochs <= self.warmup_epochs:
                 raise ValueError("decay_epochs must be above warmup_epochs, and that 0 or more.")
 
-    def __init__(self, settings: Settings, data: ImageFolder) -> None:
+    def __init__(self, settings: Settings, data: Images) -> None:
         self._settings, self._data = settings, data
 
     def model(self) -> nn.Module:
-        """The network in the memory layout that convolutions like best."""
-        return model.build(self._settings.stages, self._data.num_classes).to(memory_format=torch.channels_last)
+        """The network, newly initialised."""
+        return model.build(self._settings.stages, self._data.num_classes)
 
     def optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
-        """SGD or LARS with momentum; biases and batch norms are not decayed."""
+        """SGD decays all but batch norms; LARS neither scales nor decays vectors (mlperf.md 12.1)."""
         chosen = self._settings
-        matrices = [weight for weight in model.parameters() if weight.ndim > 1]
-        vectors = [weight for weight in model.parameters() if weight.ndim == 1]
+        apart = {
+            id(weight)
+            for module in model.modules()
+            for weight in module.parameters(recurse=False)
+            if isinstance(module, nn.BatchNorm2d) or (chosen.optimizer == "lars" and weight.ndim == 1)
+        }
+        usual = [weight for weight in model.parameters() if id(weight) not in apart]
+        rest = [weight for weight in model.parameters() if id(weight) in apart]
         optimizer: Optimizer
         if chosen.optimizer == "lars":
-            groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "adapt": False}]
+            groups: list[dict[str, Any]] = [{"params": usual}, {"params": rest, "adapt": False}]
             optimizer = LARS(groups, chosen.learning_rate, chosen.momentum, chosen.weight_decay)
         else:
-            groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
-            optimizer = SGD(
-                groups, chosen.learning_rate, chosen.momentum, weight_decay=chosen.weight_decay, foreach=True
-            )
+            groups = [{"params": usual}, {"params": rest, "weight_decay": 0.0}]
+            optimizer = SGD(groups, chosen.learning_rate, chosen.momentum, weight_decay=chosen.weight_decay, fused=True)
         return optimizer, LambdaLR(optimizer, lambda step: self.rate(step, steps_per_epoch) / chosen.learning_rate)
 
     def rate(self, step: int, steps_per_epoch: int) -> float:
@@ -73,7 +77,7 @@ class ResNet50:
         chosen = self._settings
         warmup = chosen.warmup_epochs * steps_per_epoch
         if step < warmup:
-            return chosen.learning_rate * (step + 1) / warmup
+            return chosen.learning_rate * step / warmup
         left = 1 - min(1.0, (step - warmup) / self._decay_steps(steps_per_epoch))
         return (chosen.learning_rate - chosen.end_learning_rate) * left**chosen.decay_power + chosen.end_learning_rate
 

@@ -1,0 +1,61 @@
+"""Cropping, resizing and flipping a batch of decoded images of any sizes in one kernel."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # builds of PyTorch for the CPU and for macOS have none, and no NVIDIA card either
+    triton = None
+
+_BLOCK = 512
+
+if triton is not None:
+
+    @triton.jit
+    def _crop_and_resize(places, frames, out, size: tl.constexpr, BLOCK: tl.constexpr):
+        image = tl.program_id(0)
+        source = tl.load(places + image).to(tl.pointer_type(tl.uint8))
+        frame = frames + image * 7
+        plane, pitch = tl.load(frame), tl.load(frame + 1)
+        top, left = tl.load(frame + 2), tl.load(frame + 3)
+        tall, wide, mirrored = tl.load(frame + 4), tl.load(frame + 5), tl.load(frame + 6)
+        point = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        inside = point < size * size
+        row, column = point // size, point % size
+        seen = tl.where(mirrored != 0, size - 1 - column, column)
+        y = tl.maximum((row + 0.5) * (tall.to(tl.float32) / size) - 0.5, 0.0)
+        x = tl.maximum((seen + 0.5) * (wide.to(tl.float32) / size) - 0.5, 0.0)
+        y0, x0 = tl.minimum(y.to(tl.int32), tall - 1), tl.minimum(x.to(tl.int32), wide - 1)
+        y1, x1 = tl.minimum(y0 + 1, tall - 1), tl.minimum(x0 + 1, wide - 1)
+        down, across = y - y0, x - x0
+        above, below = (top + y0) * pitch + left, (top + y1) * pitch + left
+        for colour in tl.static_range(3):
+            base = source + colour * plane
+            a = tl.load(base + above + x0, mask=inside, other=0).to(tl.float32)
+            b = tl.load(base + above + x1, mask=inside, other=0).to(tl.float32)
+            c = tl.load(base + below + x0, mask=inside, other=0).to(tl.float32)
+            d = tl.load(base + below + x1, mask=inside, other=0).to(tl.float32)
+            upper, lower = a + (b - a) * across, c + (d - c) * across
+            value = upper + (lower - upper) * down + 0.5
+            place = image.to(tl.int64) * (size * size * 3) + point * 3 + colour
+            tl.store(out + place, value.to(tl.uint8), mask=inside)
+
+
+def crop_and_resize(images: Sequence[Tensor], boxes: Tensor, mirrored: Tensor, size: int) -> Tensor:
+    """uint8 [N, size, size, 3] from `images`, each uint8 [3, height, width] on the card.
+
+    boxes int32 [N, 4] (top, left, height, width) and mirrored bool [N] are on the CPU. Bilinear between pixel centres,
+    no antialiasing, as `reading.resize`. The images may be freed on the current stream as soon as this returns.
+    """
+    device = images[0].device
+    places = torch.tensor([image.data_ptr() for image in images])
+    planes = torch.tensor([(image.stride(0), image.stride(1)) for image in images], dtype=torch.int32)
+    frames = torch.cat([planes, boxes, mirrored[:, None].int()], 1)
+    out = torch.empty(len(images), size, size, 3, dtype=torch.uint8, device=device)
+    grid = (len(images), triton.cdiv(size * size, _BLOCK))
+    _crop_and_resize[grid](places.to(device), frames.to(device), out, size, _BLOCK)
+    return out

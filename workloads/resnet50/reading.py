@@ -1,0 +1,179 @@
+"""Worker processes that read encoded images from disk, check them, and choose their crops."""
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+from timetrial.datasets import jpeg
+from timetrial.datasets.imagenet import ImageSet
+from timetrial.datasets.jpeg import Jpeg
+from timetrial.runner.errors import DataError
+from timetrial.workloads.resnet50 import crops
+
+MOST_WORKERS = 16  # a rank: beyond that, processes are in each other's way
+
+Plan = Sequence[Sequence[int]]  # image numbers of every batch
+
+
+@dataclass
+class Encoded:
+    """A batch as its JPEGs, one after the other in `data` (uint8), with what to cut out of them.
+
+    `lengths` int64 [N] in bytes, `sizes` int32 [N, 2] (height, width), `boxes` int32 [N, 4] (top, left, height, width),
+    `mirrored` bool [N], `labels` int64 [N]; `numbers` are the images' in their set.
+    """
+
+    data: Tensor
+    lengths: Tensor
+    sizes: Tensor
+    boxes: Tensor
+    mirrored: Tensor
+    labels: Tensor
+    numbers: Sequence[int]
+
+    def jpegs(self) -> list[Tensor]:
+        """One uint8 tensor an image, without copying."""
+        return list(self.data.split(self.lengths.tolist()))
+
+
+@dataclass
+class Decoded:
+    """A batch as pixels uint8 [N, size, size, 3] RGB and labels int64 [N]."""
+
+    pixels: Tensor
+    labels: Tensor
+
+
+class Reader:
+    """Reads batches of one set in the order of a plan; what a worker makes depends on seed, epoch and image alone."""
+
+    def __init__(
+        self, images: ImageSet, *, size: int, least_area: float | None, seed: int, workers: int, decode: bool
+    ) -> None:
+        """`least_area` None cuts the centre out; `decode` lets the workers decode and resize to `size` too."""
+        self._batches = _Plan()
+        self._images = images
+        self._loader: DataLoader[Any] = DataLoader(
+            _Pictures(images, size, least_area, seed, decode),
+            batch_sampler=self._batches,
+            num_workers=workers,
+            collate_fn=_as_it_is,
+            worker_init_fn=_leave_signals_to_the_rank,
+            persistent_workers=workers > 0,
+        )
+
+    def read(self, epoch: int, plan: Plan) -> Iterator[Any]:
+        """The batches of `plan`: `Decoded` or `Encoded`; raises `DataError` on a file that is wrong."""
+        self._batches.epoch, self._batches.plan = epoch, plan
+        return map(_unless_wrong, iter(self._loader))  # the iterator starts the workers here, in the caller's thread
+
+    def blame(self, batch: Encoded, error: Exception) -> DataError:
+        """The image of `batch` that a decoder rejected with `error`, found by decoding one at a time."""
+        for number, data in zip(batch.numbers, batch.jpegs(), strict=True):
+            try:
+                jpeg.decode(Jpeg(data.numpy().tobytes(), 0, 0))
+            except (OSError, SyntaxError, ValueError):
+                return DataError(f"{self._images.name(number)} cannot be decoded: replace it or remove it.")
+        names = f"{self._images.name(batch.numbers[0])} and the {len(batch.numbers) - 1} after it in the batch"
+        return DataError(f"The decoder rejected one of {names} ({error}): try another loader, as in data=torch.")
+
+
+def resize(pixels: Tensor, size: int) -> Tensor:
+    """uint8 [height, width, 3] to [size, size, 3]: bilinear between pixel centres, no antialiasing (mlperf.md 12.1)."""
+    image = pixels.permute(2, 0, 1)[None]
+    if image.shape[-2:] != (size, size):
+        image = F.interpolate(image, (size, size), mode="bilinear", align_corners=False)
+    return image[0].permute(1, 2, 0)
+
+
+def workers_of(asked: int | None, ranks: int) -> int:
+    """`asked`, or as many workers for a rank as it has cores."""
+    if asked is not None:
+        return asked
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(MOST_WORKERS, usable // ranks))
+
+
+class _Plan:
+    """The batches of the next pass, each a list of (epoch, image number)."""
+
+    epoch: int = 0
+    plan: Plan = ()
+
+    def __iter__(self) -> Iterator[tuple[int, Sequence[int]]]:
+        return iter([(self.epoch, batch) for batch in self.plan])
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+
+class _Pictures(Dataset[Any]):
+    def __init__(self, images: ImageSet, size: int, least_area: float | None, seed: int, decode: bool) -> None:
+        self._images, self._size, self._least_area = images, size, least_area
+        self._seed, self._decode = seed, decode
+
+    def __getitems__(self, key: tuple[int, Sequence[int]]) -> Encoded | Decoded | str:
+        """A batch, or the sentence of the error (exceptions would lose theirs on the way to the rank)."""
+        epoch, numbers = key
+        try:
+            found = [jpeg.plain(self._images.read(number), self._images.name(number)) for number in numbers]
+        except DataError as error:
+            return str(error)
+        views = [self._view(image, epoch, number) for image, number in zip(found, numbers, strict=True)]
+        labels = torch.from_numpy(self._images.label[np.asarray(numbers, dtype=np.int64)])
+        if not self._decode:
+            return Encoded(
+                torch.frombuffer(bytearray(b"".join(image.data for image in found)), dtype=torch.uint8),
+                torch.tensor([len(image.data) for image in found]),
+                torch.tensor([(image.height, image.width) for image in found], dtype=torch.int32),
+                torch.tensor([box for box, _ in views], dtype=torch.int32),
+                torch.tensor([mirrored for _, mirrored in views]),
+                labels,
+                numbers,
+            )
+        out = torch.empty(len(found), self._size, self._size, 3, dtype=torch.uint8)
+        for place, image, (box, mirrored), number in zip(out, found, views, numbers, strict=True):
+            try:
+                small = self._cut(image, box)
+            except (OSError, SyntaxError, ValueError):
+                return f"{self._images.name(number)} cannot be decoded: replace it or remove it."
+            place.copy_(small.flip(1) if mirrored else small)
+        return Decoded(out, labels)
+
+    def _view(self, image: Jpeg, epoch: int, number: int) -> tuple[crops.Box, bool]:
+        if self._least_area is None:
+            return crops.centre_box(image.height, image.width), False
+        generator = np.random.default_rng((self._seed, epoch, number))
+        box = crops.random_box(image.height, image.width, self._least_area, generator)
+        return box, bool(generator.random() < 0.5)
+
+    def _cut(self, image: Jpeg, box: crops.Box) -> Tensor:
+        top, left, tall, wide = box
+        pixels = torch.from_numpy(jpeg.decode(image)[top : top + tall, left : left + wide].copy())
+        return resize(pixels, self._size)
+
+
+def _unless_wrong(found: Encoded | Decoded | str) -> Encoded | Decoded:
+    if isinstance(found, str):
+        raise DataError(found)
+    return found
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _leave_signals_to_the_rank(worker: int) -> None:
+    """The rank alone decides what a stop signal means; a worker ends when the rank tells it."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
