@@ -36,11 +36,16 @@ def plain(data: bytes, name: str) -> Jpeg:
             pixels = image.convert("RGB")  # decodes: raises where data are missing
             if usual:
                 return Jpeg(data, height, width)
-            out = io.BytesIO()
-            pixels.save(out, "JPEG", quality=100, subsampling=0)
-            return Jpeg(out.getvalue(), height, width)
+            return Jpeg(encode(np.asarray(pixels)), height, width)
     except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise DataError(f"{name} cannot be decoded: it is cut short or no image; replace it or remove it.") from error
+
+
+def encode(pixels: NDArray[np.uint8]) -> bytes:
+    """uint8 [height, width, 3] as a JPEG of quality 100."""
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "JPEG", quality=100, subsampling=0)
+    return out.getvalue()
 
 
 def decode(image: Jpeg) -> NDArray[np.uint8]:

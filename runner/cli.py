@@ -37,6 +37,23 @@ def run(context: typer.Context) -> None:
     raise typer.Exit(_hydra(context.args))
 
 
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    options_metavar="",
+)
+def throughput(context: typer.Context) -> None:
+    """Measure training and evaluation speed, on synthetic data unless data= is given. Takes the overrides of `run`.
+
+    For instance: timetrial throughput -m workload=resnet50 recipe.global_batch_size=64,128,256 precision=bf16
+    """
+    words = context.args
+    names = {word.split("=")[0].lstrip("+") for word in words}
+    usual = {"scale": "reference", "data": "synthetic", "throughput.steps": "20"}
+    if not {"--help", "-h"} & set(words):
+        words = [*words, *(f"{name}={value}" for name, value in usual.items() if name not in names)]
+    raise typer.Exit(_hydra(words))
+
+
 @app.command()
 def check(
     logs: Annotated[
@@ -160,7 +177,7 @@ def _hydra(arguments: list[str]) -> int:
         place = next((index for index, word in enumerate(arguments) if re.match(r"[~+\w].*=", word)), 0)
         arguments = [*arguments[:place], _detected_accelerator(arguments), *arguments[place:]]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise what it would otherwise print and swallow
-    sys.argv = ["timetrial run", *arguments]
+    sys.argv = [f"timetrial {sys.argv[1]}", *arguments]
     try:
         hydra.main(version_base="1.3", config_path="pkg://timetrial.conf", config_name="config")(job.run)()
     except SystemExit:

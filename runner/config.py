@@ -22,13 +22,14 @@ _COMPILE_MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autot
 
 @dataclass
 class WorkloadChoice:
-    """conf/workload: what is trained; `loaders` names a data class per loader."""
+    """conf/workload: what is trained; `loaders` names a data class per loader, `engines` one per framework but torch."""
 
     name: str = MISSING
     title: str = MISSING
     benchmark: str = MISSING
     workload: str = MISSING
     loaders: dict[str, str] = field(default_factory=dict)
+    engines: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -143,6 +144,14 @@ class Checkpoint:
 
 
 @dataclass
+class Throughput:
+    """Set by `timetrial throughput`: `blocks` of `steps` training steps and evaluation batches; 0 trains to the target."""
+
+    steps: int = 0
+    blocks: int = 5
+
+
+@dataclass
 class Config:
     """All of a run."""
 
@@ -158,6 +167,7 @@ class Config:
     launcher: LauncherChoice = field(default_factory=LauncherChoice)
     submission: Submission = field(default_factory=Submission)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    throughput: Throughput = field(default_factory=Throughput)
     gpus: int = 1
     seed: int = 1
     seeds: SeedChoices = field(default_factory=SeedChoices)
@@ -185,6 +195,11 @@ def settings_of(owner: type, node: Any, where: str) -> Any:
         raise ConfigurationError(f"{where}: {sentence(error)}") from error
     except ValueError as error:  # what the dataclass itself refuses
         raise ConfigurationError(f"{where}: {error}") from error
+
+
+def ranks(config: Config) -> int:
+    """Processes of the run: one a device, but for a framework that drives all devices from one."""
+    return config.gpus if config.engine.name == "torch" else 1
 
 
 def classes(config: Config) -> tuple[type, type]:
@@ -237,9 +252,16 @@ def check(node: DictConfig) -> Config:
     for name in ("global_batch_size", "first_eval", "eval_every", "max_epochs"):
         _at_least_one(f"recipe.{name}", getattr(recipe, name))
     _at_least_one("gpus", config.gpus)
+    _at_least_one("throughput.blocks", config.throughput.blocks)
+    if config.throughput.steps < 0:
+        raise ConfigurationError("throughput.steps must be 0 or more.")
+    if config.engine.name != "torch" and config.engine.name not in config.workload.engines:
+        raise ConfigurationError(f"{title} has no engine={config.engine.name}: use engine=torch.")
+    if config.engine.name == "tensorflow" and config.data.loader != "tfdata":
+        raise ConfigurationError(f"engine=tensorflow reads with data=tfdata, not data={config.data.loader}.")
     if config.epochs_past_target < 0:
         raise ConfigurationError("epochs_past_target must be 0 or more.")
-    if config.launcher.name == "inline" and config.gpus > 1:
+    if config.launcher.name == "inline" and ranks(config) > 1:
         raise ConfigurationError("launcher=inline runs one rank: use launcher=local for gpus above 1.")
     if config.resume and not config.run_dir:
         raise ConfigurationError("resume=true needs the folder of the run: add run_dir=FOLDER.")
@@ -251,7 +273,7 @@ def check(node: DictConfig) -> Config:
 
 
 def accumulation(config: Config) -> int:
-    """Micro-batches a rank trains per update: from the global batch, the ranks and the micro-batch that fits."""
+    """Micro-batches a device trains per update: from the global batch, the devices and the micro-batch that fits."""
     share = -(-config.recipe.global_batch_size // config.gpus)
     if config.gpus > config.recipe.global_batch_size:
         raise ConfigurationError(

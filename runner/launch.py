@@ -18,7 +18,7 @@ import psutil
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from timetrial.runner import accelerator, compliance, config, run_folder, summary, system
+from timetrial.runner import accelerator, compliance, config, run_folder, summary, system, throughput
 from timetrial.runner.config import Config
 from timetrial.runner.errors import ConfigurationError, Exit, error_of
 from timetrial.runner.run_folder import RunFolder, as_json, write_atomically
@@ -115,7 +115,7 @@ def _start_ranks(settings: Config, folder: RunFolder) -> Exit:
         logs_specs=DefaultLogsSpecs(log_dir=logs.name),
         min_nodes=1,
         max_nodes=1,
-        nproc_per_node=settings.gpus,
+        nproc_per_node=config.ranks(settings),
         run_id=uuid.uuid4().hex,
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
@@ -178,6 +178,11 @@ def _ranks() -> dict[int, tuple[int, str]]:
     return found
 
 
+def _state(settings: Config, code: Exit) -> str:
+    """The word for how the run ended."""
+    return "measured" if settings.throughput.steps and code == Exit.TARGET_REACHED else _STATES.get(code, "failed")
+
+
 def _cause(folder: RunFolder, exit_codes: dict[int, int]) -> Exit:
     """Why ranks failed: the earliest words that one left, else what the operating system says of the first."""
     if not list(folder.path.glob("error_*.json")):
@@ -212,12 +217,12 @@ def _close(settings: Config, folder: RunFolder, console: Console, code: Exit) ->
         entries["verdict"] = {"compliant": verdict.compliant, "rules": verdict.rules, "problems": verdict.problems}
         if code == Exit.TARGET_REACHED and not verdict.compliant:
             code = Exit.NOT_COMPLIANT
-    status = folder.update_status(**entries, exit_code=int(code), state=_STATES.get(code, "failed"))
+    status = folder.update_status(**entries, exit_code=int(code), state=_state(settings, code))
     cards = f"{settings.gpus} x {accelerator.label(settings.accelerator.name)}"
     recipe = f"{settings.workload.title} {settings.scale.name}"
     title = f"{recipe}, {cards}, {settings.precision.name}, seed {settings.seed}"
-    summary.show(console, title, status, folder)
-    if code == Exit.STOPPED:
+    (throughput if settings.throughput.steps else summary).show(console, title, status, folder)
+    if code == Exit.STOPPED and not settings.throughput.steps:
         console.print("To continue: the same command with ", end="")
         console.print(f"run_dir={folder.path} resume=true", style="bold", soft_wrap=True, markup=False)
     return code

@@ -46,21 +46,31 @@ class SweepSummary(Callback):
         """Prints one line a run and settles the sweep's exit code: that of the first run that missed its target."""
         entries = [json.loads(file.read_text()) for file in sorted(Path(config.hydra.sweep.dir).glob("job_*.json"))]
         table = Table(title=f"sweep of {len(entries)} runs", title_justify="left", box=None, padding=(0, 2, 0, 0))
-        for name in ("run", "overrides", "ended", "epochs", "seconds", "samples/s"):
+        speeds = config.throughput.steps > 0
+        columns = ("samples/s", "training ms", "evaluation ms") if speeds else ("epochs", "seconds", "samples/s")
+        for name in ("run", "overrides", "ended", *columns):
             table.add_column(name)
         shared = set.intersection(*(set(entry["overrides"]) for entry in entries)) if len(entries) > 1 else set()
         for entry in entries:
             own = " ".join(word for word in entry["overrides"] if word not in shared)
-            ended = Exit(entry["exit_code"]).name.lower().replace("_", " ")
+            done = "measured" if speeds and not entry["exit_code"] else None
+            ended = done or Exit(entry["exit_code"]).name.lower().replace("_", " ")
             result = entry["result"] or {}
-            seconds, rate = result.get("seconds"), result.get("samples_per_second")
-            numbers = [
-                str(result.get("epochs", "")),
-                f"{seconds:.2f}" if seconds else "",
-                f"{rate:,.0f}" if rate else "",
-            ]
+            keys = (
+                ("samples_per_second", "train_ms", "eval_ms") if speeds else ("epochs", "seconds", "samples_per_second")
+            )
+            numbers = [_written(name, result.get(name)) for name in keys]
             table.add_row(str(entry["job"]), own, ended, *numbers)
         Console().print(table, soft_wrap=True)
-        finished.append(
-            next((Exit(entry["exit_code"]) for entry in entries if entry["exit_code"]), Exit.TARGET_REACHED)
-        )
+        # A batch that does not fit is one of the values that a sweep of speeds is made for.
+        fine = (Exit.TARGET_REACHED, Exit.OUT_OF_MEMORY) if speeds else (Exit.TARGET_REACHED,)
+        codes = [Exit(entry["exit_code"]) for entry in entries]
+        finished.append(next((code for code in codes if code not in fine), Exit.TARGET_REACHED))
+
+
+def _written(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return (
+        f"{value:,.0f}" if name == "samples_per_second" else f"{value:.2f}" if isinstance(value, float) else str(value)
+    )

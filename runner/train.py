@@ -28,8 +28,8 @@ class Plan:
     epochs_past_target: int = 0
 
     def met(self, quality: Mapping[str, float]) -> bool:
-        """True when every metric has reached its target."""
-        return all(quality[metric] >= least for metric, least in self.target.items())
+        """True when every metric has reached its target; never where there is none."""
+        return bool(self.target) and all(quality[metric] >= least for metric, least in self.target.items())
 
     def block_after(self, done: int) -> int:
         """Epochs to train after `done` epochs until the next evaluation."""

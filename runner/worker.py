@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hydra.utils import get_class
 from rich.console import Console
 
 from timetrial.runner import accelerator, checkpoint, compliance, config, distributed, seeds
@@ -24,6 +25,7 @@ from timetrial.runner.precision import Precision
 from timetrial.runner.progress import ProgressBar
 from timetrial.runner.run_folder import RunFolder
 from timetrial.runner.summary import Summary
+from timetrial.runner.throughput import FixedSteps, Measured, until_stopped
 from timetrial.runner.torch_engine import TorchEngine
 from timetrial.runner.train import Plan, train_to_target
 from timetrial.runner.workload import Share
@@ -57,9 +59,42 @@ def _run(settings: Config, folder: RunFolder, console: Console, stop: StopSignal
     if settings.accelerator.threads is not None:
         torch.set_num_threads(settings.accelerator.threads)
     saved = checkpoint.load(folder.checkpoint) if folder.checkpoint.exists() else None
+    with distributed.join(device, settings.launcher.hang_timeout_seconds) as world:
+        if settings.throughput.steps:
+            return _measure(settings, folder, stop, world, device)
+        return _train(settings, folder, console, stop, world, device, saved)
+
+
+def _measure(settings: Config, folder: RunFolder, stop: StopSignal, world: World, device: torch.device) -> Exit:
+    """A fixed number of steps, without a log, a target or a checkpoint: nothing is learned that is worth keeping."""
+    accelerator.start_memory_watch(device)
+    engine = build_engine(settings, world, device)
+    assert isinstance(engine.data, FixedSteps)
+    if settings.engine.warm_up:
+        engine.warm_up()
+    engine.finish()
+    measured = Measured(settings.throughput.steps, world.size, engine.data)
+    plan = Plan(target={}, first_eval=1, eval_every=1, max_epochs=settings.throughput.blocks)
+    train_to_target(engine, plan, [measured, until_stopped(stop)])
+    if world.rank == 0:
+        peak = accelerator.peak_memory_bytes(device)
+        result = measured.result()
+        folder.update_status(exit_code=int(Exit.TARGET_REACHED), error="", peak_memory_bytes=peak, result=result)
+    return Exit.TARGET_REACHED
+
+
+def _train(
+    settings: Config,
+    folder: RunFolder,
+    console: Console,
+    stop: StopSignal,
+    world: World,
+    device: torch.device,
+    saved: dict[str, Any] | None,
+) -> Exit:
+    """Trains to the target, logged and saved."""
     plan = plan_of(settings)
     with ExitStack() as closing:
-        world = closing.enter_context(distributed.join(device, settings.launcher.hang_timeout_seconds))
         observers: list[Observer] = []
         if world.rank == 0:
             log = MLPerfLog(folder.log, _header(settings), plan.target, saved)
@@ -103,7 +138,7 @@ def _run(settings: Config, folder: RunFolder, console: Console, stop: StopSignal
     return code
 
 
-def build_engine(settings: Config, world: World, device: torch.device) -> TorchEngine:
+def build_engine(settings: Config, world: World, device: torch.device) -> Any:
     """The engine of one rank, with its workload and data, from the configuration alone."""
     workload_class, data_class = config.classes(settings)
     recipe, streams = settings.recipe, seeds.derive(settings.seed, **asdict(settings.seeds))
@@ -116,17 +151,21 @@ def build_engine(settings: Config, world: World, device: torch.device) -> TorchE
             device=device,
             seeds=streams,
         )
-    training = config.settings_of(workload_class, recipe.training, "recipe.training")
+    workload = workload_class(config.settings_of(workload_class, recipe.training, "recipe.training"), data)
+    steps = settings.throughput.steps
+    common = {
+        "workload": workload,
+        "data": FixedSteps(data, steps, recipe.global_batch_size) if steps else data,
+        "global_batch_size": recipe.global_batch_size,
+        "accumulation": accumulation,
+        "compile_mode": settings.engine.compile,
+        "seeds_of_run": streams,
+    }
+    if settings.engine.name != "torch":
+        engine_class = get_class(settings.workload.engines[settings.engine.name])
+        return engine_class(**common, precision=settings.precision.name, gpus=settings.gpus)
     return TorchEngine(
-        workload_class(training, data),
-        data,
-        global_batch_size=recipe.global_batch_size,
-        accumulation=accumulation,
-        precision=Precision(settings.precision.name, device),
-        clip_norm=recipe.clip_norm,
-        compile_mode=settings.engine.compile,
-        seeds_of_run=streams,
-        world=world,
+        **common, precision=Precision(settings.precision.name, device), clip_norm=recipe.clip_norm, world=world
     )
 
 

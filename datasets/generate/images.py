@@ -5,6 +5,8 @@ import io
 import itertools
 import secrets
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from timetrial.datasets import shards
+from timetrial.datasets import cifar, shards
 from timetrial.runner.errors import DataError
 
 _SHAPES = ("cross", "disc", "ring", "square", "triangle", "wedge", "bars", "corner")
@@ -54,8 +56,7 @@ def path_of(path: Path, shapes: Shapes) -> Path:
 
 def write_images(folder: Path, shapes: Shapes) -> None:
     """Writes `folder`/{train,val}/<class>/<n>.jpg or shards, whole or not at all; equal settings give equal bytes."""
-    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
-    try:
+    with _whole(folder) as temporary:
         for number, (split, count) in enumerate((("train", shapes.train), ("val", shapes.val))):
             wanted = [(label, index) for label in range(shapes.classes) for index in range(count)]
             encoded = ((_jpeg(shapes, number, label, index), label) for label, index in wanted)
@@ -71,6 +72,30 @@ def write_images(folder: Path, shapes: Shapes) -> None:
             for shard in range(total):
                 path = temporary / split / name.format(split=split, shard=shard, total=total)
                 write(path, itertools.islice(encoded, _SHARD))
+
+
+def write_cifar(folder: Path, shapes: Shapes) -> None:
+    """Writes `folder` in CIFAR-10's binary form, 32 pixels wide whatever `shapes` says, whole or not at all."""
+    with _whole(folder) as temporary:
+        temporary.mkdir(parents=True)
+        for number, (names, count) in enumerate(((cifar.TRAIN, shapes.train), (cifar.VAL, shapes.val))):
+            wanted = [(label, index) for label in range(shapes.classes) for index in range(count)]
+            generators = [np.random.default_rng((shapes.seed, number, *key)) for key in wanted]
+            drawn = [
+                draw(_SHAPES[label], cifar.EDGE, generator, square=True)
+                for (label, _), generator in zip(wanted, generators, strict=True)
+            ]
+            labels = np.array([label for label, _ in wanted])
+            for part, name in enumerate(names):
+                cifar.write(temporary / name, np.stack(drawn[part :: len(names)]), labels[part :: len(names)])
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[Path]:
+    """A temporary place that becomes `folder` at the end, or nothing."""
+    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
         try:
             temporary.rename(folder)
         except OSError:
@@ -91,9 +116,9 @@ def _jpeg(shapes: Shapes, *key: int) -> bytes:
     return out.getvalue()
 
 
-def draw(name: str, width: int, generator: np.random.Generator) -> NDArray[np.uint8]:
+def draw(name: str, width: int, generator: np.random.Generator, *, square: bool = False) -> NDArray[np.uint8]:
     """One image, uint8 [3, height, width]: the shape turned, moved, scaled and coloured at random."""
-    height = int(width * generator.uniform(0.75, 1.33))
+    height = width if square else int(width * generator.uniform(0.75, 1.33))
     y, x = np.mgrid[:height, :width].astype(np.float32)
     size = min(height, width) * generator.uniform(0.28, 0.42)
     y -= generator.uniform(size, height - size)

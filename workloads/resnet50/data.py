@@ -141,5 +141,3 @@ class Images:
         pixels = torch.randint(256, (size, edge, edge, 3), dtype=torch.uint8, device=self._device)
         labels = torch.randint(self.num_classes, (size,), device=self._device)
         return self._batch(Decoded(pixels, labels), global_samples)
-
-

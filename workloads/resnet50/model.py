@@ -40,13 +40,17 @@ class ImageClassifier(ResNet):
         return super().forward(pixels.float() - self.means)
 
 
-def build(stages: Sequence[int], classes: int) -> ImageClassifier:
+def build(stages: Sequence[int], classes: int, *, zero_last_gamma: bool = False) -> ImageClassifier:
     """`stages` counts the bottlenecks of each stage, (3, 4, 6, 3) for ResNet-50 (25,557,032 parameters, 1000 classes).
 
-    Convolutions are he-normal over fan-in, the dense layer normal with deviation 0.01, batch norms start at one:
-    neither MLPerf reference starts a block's last one at zero. Weights lie channels-last.
+    Convolutions are he-normal over fan-in, the dense layer normal with deviation 0.01, batch norms start at one; with
+    `zero_last_gamma` the last one of each block starts at zero, as in neither MLPerf reference but as an option in
+    published submissions (mlperf.md 12.1). Weights lie channels-last.
     """
     model = ImageClassifier(stages, classes)
+    for module in model.modules():
+        if zero_last_gamma and isinstance(module, Bottleneck):
+            nn.init.zeros_(module.bn3.weight)
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="relu")

@@ -131,7 +131,7 @@ class _Pictures(Dataset[Any]):
         labels = torch.from_numpy(self._images.label[np.asarray(numbers, dtype=np.int64)])
         if not self._decode:
             return Encoded(
-                torch.frombuffer(bytearray(b"".join(image.data for image in found)), dtype=torch.uint8),
+                torch.frombuffer(bytearray().join([image.data for image in found]), dtype=torch.uint8),
                 torch.tensor([len(image.data) for image in found]),
                 torch.tensor([(image.height, image.width) for image in found], dtype=torch.int32),
                 torch.tensor([box for box, _ in views], dtype=torch.int32),

@@ -1,12 +1,10 @@
 """data=synthetic: random pixels that lie on the device, in ImageNet's sizes; nothing is read and nothing is learned."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import torch
-
+from timetrial.runner.workload import Batch
 from timetrial.workloads.resnet50.data import Images
-from timetrial.workloads.resnet50.reading import Decoded, Plan
 
 
 class SyntheticImages(Images):
@@ -31,15 +29,14 @@ class SyntheticImages(Images):
         chosen = self._settings
         assert isinstance(chosen, SyntheticImages.Settings)
         self.num_classes, self._form = chosen.classes, "none"
-        self._resident: Decoded | None = None
         return chosen.train_images, chosen.val_images
 
-    def _pixels(self, train: bool, epoch: int, plan: Plan) -> Iterator[Decoded]:
-        for numbers in plan:
-            size, edge = len(numbers), self.image_size
-            if self._resident is None or len(self._resident.labels) < size:
-                self._resident = Decoded(
-                    torch.randint(256, (size, edge, edge, 3), dtype=torch.uint8, device=self._device),
-                    torch.randint(self.num_classes, (size,), device=self._device),
-                )
-            yield Decoded(self._resident.pixels[:size], self._resident.labels[:size])
+    def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
+        """The same batch again and again."""
+        step = self.synthetic_train()
+        return (step for _ in range(self.steps_per_epoch))
+
+    def eval(self) -> Iterable[Batch]:
+        """The same batch again and again."""
+        batch = self.synthetic_eval()
+        return (batch for _ in self.eval_plan())

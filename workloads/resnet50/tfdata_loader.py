@@ -54,5 +54,3 @@ class TfDataImages(Images):
     def _pixels(self, train: bool, epoch: int, plan: Plan) -> Iterator[Decoded]:
         for pixels, labels in self.dataset(train, epoch, plan):
             yield Decoded(torch.tensor(pixels.numpy()), torch.tensor(labels.numpy()))
-
-

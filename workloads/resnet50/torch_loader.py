@@ -3,10 +3,14 @@
 import queue
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+
+from timetrial.datasets import jpeg
+from timetrial.runner.workload import Batch
 
 from timetrial.workloads.resnet50 import kernels
 from timetrial.workloads.resnet50.data import Images
@@ -19,6 +23,18 @@ class TorchImages(Images):
     """Worker processes read; who decodes is decided by the device."""
 
     loader = "torch"
+
+    def synthetic_train(self) -> Sequence[Batch]:
+        """Random pixels; starts the readers and the card's JPEG engines too, on nothing and on an image of our own."""
+        for train in (True, False):
+            list(self._pixels(train, 0, []))
+        if self._device.type == "cuda":
+            sample = jpeg.encode(np.zeros((64, 64, 3), dtype=np.uint8))
+            box = torch.tensor([[0, 0, 64, 64]], dtype=torch.int32)
+            data, one = torch.frombuffer(bytearray(sample), dtype=torch.uint8), torch.tensor([len(sample)])
+            batch = Encoded(data, one, box[:, 2:], box, one > 0, one, [0])
+            list(self._on_card(self._reader(True, False), iter([batch])))
+        return super().synthetic_train()
 
     def _pixels(self, train: bool, epoch: int, plan: Plan) -> Iterator[Decoded]:
         if self._device.type != "cuda":

@@ -4,14 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from omegaconf import MISSING
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from timetrial.runner.workload import Batch
+from timetrial.workloads.common import classification
 from timetrial.workloads.resnet50 import model
 from timetrial.workloads.resnet50.data import Images
 from timetrial.workloads.resnet50.lars import LARS
@@ -34,6 +33,7 @@ class ResNet50:
         weight_decay: float = MISSING
         momentum: float = 0.9
         label_smoothing: float = 0.1
+        zero_last_gamma: bool = False
 
         def __post_init__(self) -> None:
             if self.optimizer not in ("sgd", "lars"):
@@ -46,15 +46,16 @@ class ResNet50:
                 raise ValueError("decay_epochs must be above warmup_epochs, and that 0 or more.")
 
     def __init__(self, settings: Settings, data: Images) -> None:
-        self._settings, self._data = settings, data
+        self.settings, self._data = settings, data
 
     def model(self) -> nn.Module:
         """The network, newly initialised."""
-        return model.build(self._settings.stages, self._data.num_classes)
+        chosen = self.settings
+        return model.build(chosen.stages, self._data.num_classes, zero_last_gamma=chosen.zero_last_gamma)
 
     def optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
         """SGD decays all but batch norms; LARS neither scales nor decays vectors (mlperf.md 12.1)."""
-        chosen = self._settings
+        chosen = self.settings
         apart = {
             id(weight)
             for module in model.modules()
@@ -74,7 +75,7 @@ class ResNet50:
 
     def rate(self, step: int, steps_per_epoch: int) -> float:
         """The learning rate of update `step` (from 0): linear warm-up, then polynomial decay (MLPerf's rules table)."""
-        chosen = self._settings
+        chosen = self.settings
         warmup = chosen.warmup_epochs * steps_per_epoch
         if step < warmup:
             return chosen.learning_rate * step / warmup
@@ -83,25 +84,19 @@ class ResNet50:
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Cross entropy with smoothed labels, summed over the images."""
-        images, labels = batch.content
-        return F.cross_entropy(model(images), labels, label_smoothing=self._settings.label_smoothing, reduction="sum")
+        return classification.loss(model, batch, self.settings.label_smoothing)
 
     def predict(self, model: nn.Module, batches: Iterable[Batch]) -> tuple[int, int]:
         """(right, images) of this rank."""
-        right, images = [], 0
-        for batch in batches:
-            pictures, labels = batch.content
-            right.append((model(pictures).argmax(1) == labels).sum())
-            images += len(labels)
-        return int(torch.stack(right).sum()) if right else 0, images
+        return classification.count_right(model, batches)
 
     def score(self, parts: Sequence[tuple[int, int]]) -> dict[str, float]:
         """Top-1 accuracy over all images."""
-        return {"accuracy": sum(right for right, _ in parts) / sum(images for _, images in parts)}
+        return classification.accuracy(parts)
 
     def facts(self) -> dict[str, Any]:
         """Hyperparameters under the names that ruleset 0.7.0 has for the optimizer."""
-        chosen = self._settings
+        chosen = self.settings
         steps = self._data.steps_per_epoch
         prefix = "lars_opt" if chosen.optimizer == "lars" else "sgd_opt"
         facts: dict[str, Any] = {
@@ -119,4 +114,4 @@ class ResNet50:
         return facts | {"opt_learning_rate_warmup_epochs": chosen.warmup_epochs}
 
     def _decay_steps(self, steps_per_epoch: int) -> int:
-        return (self._settings.decay_epochs - self._settings.warmup_epochs) * steps_per_epoch + 1
+        return (self.settings.decay_epochs - self.settings.warmup_epochs) * steps_per_epoch + 1

@@ -1,0 +1,107 @@
+"""What `timetrial throughput` measures: a fixed number of steps through the same loop, with no target to reach."""
+
+import itertools
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from timetrial.runner.checkpoint import StopSignal
+from timetrial.runner.errors import Stopped
+from timetrial.runner.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event
+from timetrial.runner.run_folder import RunFolder
+from timetrial.runner.workload import Batch, Data
+
+
+class FixedSteps:
+    """`data` cut to epochs of `steps` global batches, and evaluations of `steps` batches of a rank."""
+
+    def __init__(self, data: Data, steps: int, global_batch_size: int) -> None:
+        self._data, self._steps = data, steps
+        self.train_size = min(data.train_size, steps * global_batch_size)
+        self.eval_size = data.eval_size
+        self.evaluated = 0  # samples of this rank in the last evaluation
+        self.synthetic_train, self.synthetic_eval, self.facts = data.synthetic_train, data.synthetic_eval, data.facts
+
+    def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
+        """The first batches of the epoch."""
+        return itertools.islice(self._data.train(epoch), self._steps)
+
+    def eval(self) -> Iterator[Batch]:
+        """The first batches of this rank's share."""
+        self.evaluated = 0
+        for batch in itertools.islice(self._data.eval(), self._steps):
+            self.evaluated += int(batch.weight)
+            yield batch
+
+
+@dataclass
+class Measured:
+    """The observer that keeps the speeds: each block's seconds a step, and each evaluation's a batch."""
+
+    steps: int
+    ranks: int
+    data: FixedSteps
+    blocks: list[dict[str, float]] = field(default_factory=list)
+    _started: float = 0.0
+
+    def __call__(self, event: Event) -> None:
+        """Takes one event in."""
+        match event:
+            case BlockStarted() | EvalStarted():
+                self._started = event.time
+            case BlockEnded(samples=samples, waited_seconds=waited):
+                seconds = event.time - self._started
+                self.blocks.append({"samples": samples, "train_seconds": seconds, "waited_seconds": waited})
+            case EvalEnded():
+                evaluated = self.data.evaluated * self.ranks
+                self.blocks[-1] |= {"eval_samples": evaluated, "eval_seconds": event.time - self._started}
+
+    def result(self) -> dict[str, Any]:
+        """Medians over the blocks after the first (over all, if there is but one)."""
+        steady = self.blocks[1:] or self.blocks
+        training = [block["train_seconds"] for block in steady]
+        evaluating = [block["eval_seconds"] for block in steady]
+        return {
+            "steps": self.steps,
+            "samples_per_second": statistics.median(block["samples"] / block["train_seconds"] for block in steady),
+            "train_ms": statistics.median(training) / self.steps * 1000,
+            "eval_samples_per_second": statistics.median(
+                block["eval_samples"] / block["eval_seconds"] for block in steady
+            ),
+            "eval_ms": statistics.median(evaluating) / self.steps * 1000,
+            "waited": sum(block["waited_seconds"] for block in steady) / sum(training),
+            "spread": (max(training) - min(training)) / statistics.median(training),
+        }
+
+
+def until_stopped(stop: StopSignal) -> Any:
+    """An observer that ends the measurement when a stop signal has come; there is nothing to save."""
+
+    def observe(event: Event) -> None:
+        if stop.name:
+            raise Stopped("Stopped before the measurement was over: run it again.")
+
+    return observe
+
+
+def show(console: Console, title: str, status: dict[str, Any], folder: RunFolder) -> None:
+    """Prints the table that ends `timetrial throughput`."""
+    console.print(f"\n[bold]{title}[/bold]", soft_wrap=True)
+    if found := status.get("result"):
+        spread = f"blocks within {found['spread']:.1%}"
+        rows = [
+            ("training", f"{found['samples_per_second']:,.0f} samples/s, {found['train_ms']:.2f} ms a step ({spread})"),
+            ("evaluation", f"{found['eval_samples_per_second']:,.0f} samples/s, {found['eval_ms']:.2f} ms a batch"),
+            ("waiting", f"{found['waited']:.1%} of training for batches"),
+        ]
+        if peak := status.get("peak_memory_bytes"):
+            rows.append(("memory", f"{peak / 2**30:.1f} GiB at most, on each device"))
+        for name, value in rows:
+            console.print(f"  {name:<14}{value}", soft_wrap=True, highlight=False)
+    console.print(f"  {'folder':<14}{escape(str(folder.path))}", soft_wrap=True, highlight=False)
+    if status.get("error"):
+        console.print(f"\n[red]{status['state']}[/red]: {escape(status['error'])}", soft_wrap=True, highlight=False)

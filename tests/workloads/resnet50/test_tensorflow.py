@@ -1,0 +1,213 @@
+"""engine=tensorflow against model.py and the torch engine's optimizers, and through the real loop."""
+
+import io
+import math
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+
+from timetrial.datasets.generate.images import Shapes
+from timetrial.runner import events, seeds
+from timetrial.runner.errors import ConfigurationError, DeviceError, Diverged
+from timetrial.runner.train import Plan, train_to_target
+from timetrial.runner.workload import Batch, Share
+
+# Not importorskip: Triton, which torchvision imports, crashes where TensorFlow has been imported before it.
+if find_spec("tensorflow") is None:
+    pytest.skip("needs TensorFlow", allow_module_level=True)
+
+from timetrial.workloads.resnet50 import model, tensorflow_model
+from timetrial.workloads.resnet50.tensorflow_engine import TensorFlowEngine
+from timetrial.workloads.resnet50.tfdata_loader import TfDataImages
+from timetrial.workloads.resnet50.workload import ResNet50
+
+tf = tensorflow_model.tf
+STAGES, BATCH, EDGE = [1, 1, 1, 1], 12, 32
+
+
+@pytest.fixture
+def build(tmp_path):
+    def built(*, precision="fp32", gpus=1, accumulation=1, compile_mode=None, **changed):
+        streams = seeds.derive(1)
+        shapes = Shapes(3, 10, 3, 40)
+        data = TfDataImages(
+            TfDataImages.Settings(str(tmp_path / "shapes"), shapes, image_size=EDGE, eval_batch_size=4, workers=0),
+            global_batch_size=BATCH,
+            share=Share(),
+            device=torch.device("cpu"),
+            seeds=streams,
+        )
+        chosen = {"optimizer": "sgd", "learning_rate": 0.02, "warmup_epochs": 0, "decay_epochs": 50}
+        settings = ResNet50.Settings(STAGES, **chosen | {"weight_decay": 1e-2} | changed)
+        return TensorFlowEngine(
+            ResNet50(settings, data),
+            data,
+            global_batch_size=BATCH,
+            accumulation=accumulation,
+            precision=precision,
+            gpus=gpus,
+            compile_mode=compile_mode,
+            seeds_of_run=streams,
+        )
+
+    return built
+
+
+def copy_of(state):
+    """A state as the checkpoint returns it."""
+    memory = io.BytesIO()
+    torch.save(state, memory)
+    memory.seek(0)
+    return torch.load(memory, weights_only=True)
+
+
+def equal(one, two):
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(equal(one[key], two[key]) for key in one)
+    return torch.equal(one, two) if isinstance(one, torch.Tensor) else one == two
+
+
+def differing_torch_model():
+    torch.manual_seed(1)
+    built = model.build(STAGES, 3)
+    for module in built.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            for tensor, least, most in ((module.weight, 0.5, 1.5), (module.bias, -0.2, 0.2)):
+                torch.nn.init.uniform_(tensor, least, most)
+            torch.nn.init.uniform_(module.running_mean, -0.1, 0.1)
+            torch.nn.init.uniform_(module.running_var, 0.5, 2.0)
+    return built
+
+
+def loaded(state):
+    """A Keras model with the values of a torch model's state dict."""
+    built = tensorflow_model.build(STAGES, 3)
+    tensorflow_model.load_torch(built, state)
+    return built
+
+
+def test_the_model_is_torchs():
+    ours = differing_torch_model()
+    keras_model = loaded(ours.state_dict())
+    pixels = torch.randint(256, (4, 3, 64, 64), dtype=torch.uint8)
+    for training in (False, True):
+        ours.train(training)
+        logits = keras_model(tf.constant(pixels.permute(0, 2, 3, 1).numpy()), training=training)
+        expected = ours(pixels).detach().numpy()
+        np.testing.assert_allclose(logits.numpy(), expected, atol=1e-4 * max(1, np.abs(expected).max()))
+    for mine, theirs in zip(keras_model.weights, loaded(ours.state_dict()).weights, strict=True):
+        np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=1e-4, atol=1e-4, err_msg=mine.path)
+
+
+def test_the_reference_network_has_its_parameters_and_initial_values():
+    built = tensorflow_model.build([3, 4, 6, 3], 1000, "mixed_bfloat16")
+    assert sum(math.prod(weight.shape) for weight in built.trainable_variables) == 25_557_032
+    assert built.output.dtype == "float32"
+    assert built.get_layer("layer1.0.bn1").output.dtype == "bfloat16"
+    one, two = (built.get_layer(f"layer4.{block}.conv2").kernel.numpy() for block in (1, 2))
+    assert one.std() == pytest.approx(math.sqrt(2 / (512 * 9)), rel=0.01)
+    assert np.abs(one).max() > 4 * one.std()  # not truncated
+    assert not np.array_equal(one, two)
+    assert built.get_layer("fc").kernel.numpy().std() == pytest.approx(0.01, rel=0.01)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "lars"])
+def test_equal_gradients_make_equal_updates(build, optimizer):
+    engine, ours = build(optimizer=optimizer, learning_rate=0.5), differing_torch_model()
+    tensorflow_model.load_torch(engine.model, ours.state_dict())
+    theirs, schedule = engine.workload.optimizer(ours, 3)
+    mine = tf.function(engine._update_of(0), autograph=False)
+    for step in range(3):
+        for parameter in ours.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        gradients = loaded(ours.state_dict() | {name: tensor.grad for name, tensor in ours.named_parameters()})
+        mine([variable.value for variable in gradients.trainable_variables], engine.workload.rate(step, 3), 1.0)
+        theirs.step()
+        schedule.step()
+    for one, two in zip(engine.model.trainable_variables, loaded(ours.state_dict()).trainable_variables, strict=True):
+        assert one.path == two.path
+        np.testing.assert_allclose(one.numpy(), two.numpy(), rtol=1e-4, atol=1e-5, err_msg=one.path)
+
+
+@pytest.mark.parametrize("compile_mode", [None, "default"])
+def test_a_step_has_the_loss_and_the_gradients_of_the_torch_side(build, compile_mode):
+    engine, ours = build(compile_mode=compile_mode), differing_torch_model()
+    tensorflow_model.load_torch(engine.model, ours.state_dict())
+    before = [variable.numpy() for variable in engine.model.trainable_variables]
+    update, _ = engine.workload.optimizer(ours, engine.data.steps_per_epoch)
+    pixels, labels = torch.randint(256, (BATCH, 3, EDGE, EDGE), dtype=torch.uint8), torch.arange(BATCH) % 3
+    loss = engine.workload.loss(ours.train(), Batch((pixels, labels), BATCH, BATCH, BATCH)) / BATCH
+    loss.backward()
+    update.step()
+    engine._train(tf.constant(pixels.permute(0, 2, 3, 1).numpy()), tf.constant(labels.numpy()))
+    assert engine.finish().loss == pytest.approx(loss.item(), rel=1e-5)
+    expected = loaded(ours.state_dict()).trainable_variables
+    for mine, theirs, start in zip(engine.model.trainable_variables, expected, before, strict=True):
+        # Both sides are up to 0.01 from a step in float64: where rounding flips a ReLU, a gradient changes.
+        moved = np.linalg.norm(theirs.numpy() - start)
+        assert np.linalg.norm(mine.numpy() - theirs.numpy()) < 0.03 * moved, mine.path
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_the_loop_learns(build, precision):
+    engine = build(precision=precision, learning_rate=0.003)
+    before = copy_of(engine.state())
+    engine.warm_up(1)
+    assert equal(engine.state(), before)
+    seen = []
+    plan = Plan(target={"accuracy": 1.01}, first_eval=1, eval_every=5, max_epochs=6)
+    assert not train_to_target(engine, plan, [seen.append])
+    assert [event.samples for event in seen if isinstance(event, events.StepEnded)] == [12, 12, 6] * 6
+    first, last = (event for event in seen if isinstance(event, events.BlockEnded))
+    assert last.loss < first.loss
+    assert last.waited_seconds > 0
+    assert engine.facts()["model_bn_span"] == BATCH
+
+
+def test_equal_seeds_and_a_resumed_epoch_give_equal_bits(build):
+    whole, broken = build(precision="fp16"), build(precision="fp16")
+    assert equal(whole.state(), broken.state())
+    list(whole.epoch(1))
+    steps = broken.epoch(1)
+    next(steps)
+    saved = copy_of(broken.state())
+    list(steps)
+    resumed = build(precision="fp16")
+    resumed.restore(saved)
+    assert [step.samples for step in resumed.epoch(1)] == [12, 6]
+    assert equal(resumed.state(), whole.state())
+    assert resumed.finish().loss == whole.finish().loss
+    assert resumed.evaluate() == whole.evaluate()
+    assert list(resumed.epoch(0)) == list(resumed.epoch(1)) == []
+
+
+def test_an_overflow_halves_the_scale_and_changes_no_weight(build):
+    engine = build(precision="fp16")
+    engine._scale.assign(2.0**120)
+    before = engine.state()
+    next(engine.epoch(1))
+    after = engine.state()
+    assert equal(after["weights"], before["weights"])
+    assert equal(after["momenta"], before["momenta"])
+    assert after["scale"] == 2.0**119
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(build):
+    engine = build(learning_rate=1e30, end_learning_rate=1e30)
+    list(engine.epoch(1))
+    with pytest.raises(Diverged):
+        engine.finish()
+
+
+def test_what_cannot_be_run_is_refused(build):
+    with pytest.raises(ConfigurationError, match="accumulate"):
+        build(accumulation=2)
+    with pytest.raises(ConfigurationError, match="XLA"):
+        build(compile_mode="max-autotune")
+    with pytest.raises(DeviceError, match="finds"):
+        build(gpus=999)
+    if not tf.config.list_physical_devices("GPU"):
+        with pytest.raises(DeviceError, match="TF32"):
+            build(precision="tf32")

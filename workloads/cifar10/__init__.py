@@ -1,0 +1,1 @@
+"""CIFAR-10 by the networks of two published card comparisons."""
