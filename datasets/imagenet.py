@@ -1,6 +1,7 @@
 """Labelled images in ImageNet's forms: class folders, TFRecord shards, WebDataset shards; found by what lies there."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +74,7 @@ def open_sets(folder: Path) -> tuple[ImageSet, ImageSet, int, str]:
     return train_set, val_set, len(number), form
 
 
+_Class = str | int  # a folder's name, or the number in a shard
 _Found = tuple[list[Path], list[tuple[int, int, int]]]  # files, and (file, offset, length) of each image
 
 
@@ -90,10 +92,10 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
 
 
-def _folders(root: Path) -> tuple[_Found, list[str]]:
+def _folders(root: Path) -> tuple[_Found, list[_Class]]:
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
     files: list[Path] = []
-    labels: list[str] = []
+    labels: list[_Class] = []
     for name in classes:
         inside = sorted(entry for entry in os.listdir(root / name) if Path(entry).suffix.lower() in _SUFFIXES)
         if not inside:
@@ -103,16 +105,16 @@ def _folders(root: Path) -> tuple[_Found, list[str]]:
     return (files, [(index, 0, -1) for index in range(len(files))]), labels
 
 
-def _shards(files: list[Path], read: type | object) -> tuple[_Found, list[int]]:
+def _shards(files: list[Path], read: Callable[[Path], list[shards.Place]]) -> tuple[_Found, list[_Class]]:
     where: list[tuple[int, int, int]] = []
-    labels: list[int] = []
+    labels: list[_Class] = []
     for number, path in enumerate(files):
-        for place in read(path):  # type: ignore[operator]
+        for place in read(path):
             where.append((number, place.offset, place.length))
             labels.append(place.label)
     return (files, where), labels
 
 
-def _numbered(found: _Found, labels: list[str] | list[int], number: dict[str | int, int]) -> ImageSet:
+def _numbered(found: _Found, labels: list[_Class], number: dict[_Class, int]) -> ImageSet:
     file, offset, length = np.array(found[1], dtype=np.int64).T
     return ImageSet(found[0], file, offset, length, np.array([number[label] for label in labels], dtype=np.int64))

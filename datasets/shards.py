@@ -1,5 +1,6 @@
 """Shards of images: WebDataset tars and ImageNet's TFRecords, as places of whole encoded images in files."""
 
+import io
 import mmap
 import struct
 import tarfile
@@ -90,7 +91,7 @@ def write_tar(path: Path, images: Iterable[tuple[bytes, int]]) -> None:
             for suffix, content in (("jpg", data), ("cls", str(label).encode())):
                 member = tarfile.TarInfo(f"{number:06d}.{suffix}")
                 member.size = len(content)
-                tar.addfile(member, _Stream(content))
+                tar.addfile(member, io.BytesIO(content))
 
 
 def write_tfrecord(path: Path, images: Iterable[tuple[bytes, int]]) -> None:
@@ -104,17 +105,6 @@ def write_tfrecord(path: Path, images: Iterable[tuple[bytes, int]]) -> None:
             record = _field(1, features)
             length = struct.pack("<Q", len(record))
             file.write(length + _checksum(length) + record + _checksum(record))
-
-
-class _Stream:
-    """Bytes as the file object that tarfile reads from."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content, self._at = content, 0
-
-    def read(self, size: int) -> bytes:
-        self._at += size
-        return self._content[self._at - size : self._at]
 
 
 def _split(name: str) -> tuple[str, str, str]:

@@ -22,7 +22,7 @@ _COMPILE_MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autot
 
 @dataclass
 class WorkloadChoice:
-    """conf/workload: what is trained; `loaders` names a data class per loader, `engines` one per framework but torch."""
+    """conf/workload: what is trained; `loaders` names a data class a loader, `engines` one a framework but torch."""
 
     name: str = MISSING
     title: str = MISSING
@@ -65,8 +65,8 @@ class Round:
 class EngineChoice:
     """conf/engine: the framework, and how it compiles and warms up.
 
-    `compile` is a mode of torch.compile, or `tuned`: each generated kernel's tiles are searched too, which takes minutes
-    once a machine; null compiles nothing.
+    `compile` is a mode of torch.compile, or `tuned`: each generated kernel's tiles are searched too, which takes
+    minutes once a machine; null compiles nothing.
     """
 
     name: str = MISSING
@@ -145,7 +145,7 @@ class Checkpoint:
 
 @dataclass
 class Throughput:
-    """Set by `timetrial throughput`: `blocks` of `steps` training steps and evaluation batches; 0 trains to the target."""
+    """Set by `timetrial throughput`: `blocks` of `steps` training steps and evaluation batches; 0 trains normally."""
 
     steps: int = 0
     blocks: int = 5

@@ -20,7 +20,6 @@ from timetrial.runner.errors import Diverged
 from timetrial.runner.precision import Precision
 from timetrial.runner.workload import Batch, Data, Workload
 
-
 # What `engine.compile` may say beyond torch.compile's own modes.
 _COMPILERS: dict[str, dict[str, Any]] = {"tuned": {"options": {"coordinate_descent_tuning": True}}}
 

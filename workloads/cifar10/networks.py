@@ -24,7 +24,7 @@ class _Normalised(nn.Module):
 
 
 def cnn10(classes: int, width: int = 64) -> nn.Module:
-    """Nine 3x3 convolutions, three each of `width` at 32x32, twice that at 16x16 and four times at 8x8; one dense layer.
+    """Nine 3x3 convolutions, three of `width` at 32x32, of twice that at 16x16, of four times at 8x8; one dense layer.
 
     1.9 million parameters at width 64, as in the study.
     """

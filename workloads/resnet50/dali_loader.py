@@ -42,7 +42,7 @@ class DaliImages(Images):
                 raise reader.blame(batch, error) from error
             tensor = pixels.as_tensor()
             if self._device.type == "cuda":
-                yield Decoded(torch.from_dlpack(tensor).clone(), batch.labels.to(self._device, non_blocking=True))
+                yield Decoded(torch.utils.dlpack.from_dlpack(tensor).clone(), batch.labels.to(self._device, non_blocking=True))
             else:
                 yield Decoded(torch.from_numpy(np.array(tensor)), batch.labels)
 

@@ -25,7 +25,7 @@ class Stem(nn.Conv2d):
         return F.conv2d(F.pad(F.pixel_unshuffle(images, 2), (2, 1, 2, 1)), kernel)
 
 
-class ImageClassifier(ResNet):
+class ImageClassifier(ResNet):  # type: ignore[misc]
     """A ResNet that takes pixels uint8 [N, 3, H, W] as they come from a loader, and normalises them itself."""
 
     means: Tensor

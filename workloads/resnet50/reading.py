@@ -63,7 +63,7 @@ class Reader:
         self._images = images
         self._loader: DataLoader[Any] = DataLoader(
             _Pictures(images, size, least_area, seed, decode),
-            batch_sampler=self._batches,
+            batch_sampler=self._batches,  # type: ignore[arg-type] # a batch's key is more than a list of numbers
             num_workers=workers,
             collate_fn=_as_it_is,
             worker_init_fn=_leave_signals_to_the_rank,

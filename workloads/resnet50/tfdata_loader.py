@@ -20,7 +20,7 @@ class TfDataImages(Images):
             from timetrial.workloads.resnet50 import quiet_tensorflow
         except ImportError as error:
             raise ConfigurationError("data=tfdata needs TensorFlow: pip install 'timetrial[tensorflow]'.") from error
-        self._tf = quiet_tensorflow.tensorflow
+        self._tf: Any = quiet_tensorflow.tensorflow
         super().__init__(*arguments, **named)
 
     def dataset(self, train: bool, epoch: int, plan: Plan) -> Any:

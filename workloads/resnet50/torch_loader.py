@@ -11,7 +11,6 @@ import torch
 
 from timetrial.datasets import jpeg
 from timetrial.runner.workload import Batch
-
 from timetrial.workloads.resnet50 import kernels
 from timetrial.workloads.resnet50.data import Images
 from timetrial.workloads.resnet50.reading import Decoded, Encoded, Plan, Reader
