@@ -80,8 +80,9 @@ _Found = tuple[list[Path], list[tuple[int, int, int]]]  # files, and (file, offs
 
 def _form(folder: Path) -> str:
     """What kind of thing lies in `folder`."""
-    if any(entry.is_dir() for entry in os.scandir(folder) if not entry.name.startswith(".")):
-        return "folders"
+    with os.scandir(folder) as entries:  # closed here: `any` stops at the first folder
+        if any(entry.is_dir() for entry in entries if not entry.name.startswith(".")):
+            return "folders"
     files = _files(folder)
     if not files:
         raise DataError(f"{folder} is empty: put one folder of images a class there, or shards.")

@@ -44,7 +44,7 @@ def run(context: typer.Context) -> None:
 def throughput(context: typer.Context) -> None:
     """Measure training and evaluation speed, on synthetic data unless data= is given. Takes the overrides of `run`.
 
-    For instance: timetrial throughput -m workload=resnet50 recipe.global_batch_size=64,128,256 precision=bf16
+    For instance: timetrial throughput -m workload=NAME recipe.global_batch_size=64,128,256 precision=bf16
     """
     words = context.args
     names = {word.split("=")[0].lstrip("+") for word in words}

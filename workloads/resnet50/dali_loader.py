@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from timetrial.runner.errors import ConfigurationError
+from timetrial.workloads.resnet50 import on_card
 from timetrial.workloads.resnet50.data import Images
 from timetrial.workloads.resnet50.reading import Decoded, Encoded, Plan, Reader, workers_of
-from timetrial.workloads.resnet50.torch_loader import ahead
 
 
 class DaliImages(Images):
@@ -27,7 +27,7 @@ class DaliImages(Images):
 
     def _pixels(self, train: bool, epoch: int, plan: Plan) -> Iterator[Decoded]:
         made = self._decoded(self._reader(train, False), self.encoded(train, epoch, plan))
-        return made if self._device.type != "cuda" else ahead(made, self._device)
+        return on_card.ahead(made, self._device) if on_card.decodes(self._device) else made
 
     def _decoded(self, reader: Reader, batches: Iterator[Encoded]) -> Iterator[Decoded]:
         for batch in batches:
@@ -41,8 +41,10 @@ class DaliImages(Images):
             except RuntimeError as error:
                 raise reader.blame(batch, error) from error
             tensor = pixels.as_tensor()
-            if self._device.type == "cuda":
-                yield Decoded(torch.utils.dlpack.from_dlpack(tensor).clone(), batch.labels.to(self._device, non_blocking=True))
+            if on_card.decodes(self._device):
+                yield Decoded(
+                    torch.utils.dlpack.from_dlpack(tensor).clone(), batch.labels.to(self._device, non_blocking=True)
+                )
             else:
                 yield Decoded(torch.from_numpy(np.array(tensor)), batch.labels)
 
@@ -57,7 +59,7 @@ class DaliImages(Images):
     def _build(self, batch_size: int) -> Any:
         from nvidia.dali import fn, pipeline_def, types
 
-        card = self._device.index if self._device.type == "cuda" else None
+        card = self._device.index if on_card.decodes(self._device) else None
         threads = max(1, workers_of(self._settings.workers, self._share.ranks))
         size = self.image_size
 

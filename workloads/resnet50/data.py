@@ -14,6 +14,7 @@ from timetrial.datasets import imagenet
 from timetrial.datasets.generate import images
 from timetrial.runner.seeds import Seeds
 from timetrial.runner.workload import Batch, Share
+from timetrial.workloads.resnet50 import on_card
 from timetrial.workloads.resnet50.reading import Decoded, Plan, Reader, workers_of
 
 
@@ -128,6 +129,7 @@ class Images:
                 seed=self._seeds.of("order", 0),
                 workers=workers_of(self._settings.workers, self._share.ranks),
                 decode=decode,
+                pin=on_card.decodes(self._device),
             )
         return self._readers[train]
 

@@ -1,7 +1,5 @@
 """Cropping, resizing and flipping a batch of decoded images of any sizes in one kernel."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -45,17 +43,19 @@ if triton is not None:
             tl.store(out + place, value.to(tl.uint8), mask=inside)
 
 
-def crop_and_resize(images: Sequence[Tensor], boxes: Tensor, mirrored: Tensor, size: int) -> Tensor:
-    """uint8 [N, size, size, 3] from `images`, each uint8 [3, height, width] on the card.
+def crop_and_resize(
+    addresses: Tensor, sizes: Tensor, boxes: Tensor, mirrored: Tensor, size: int, device: torch.device
+) -> Tensor:
+    """uint8 [N, size, size, 3] from images whose planes [3, height, width] begin at `addresses` int64 [N] on the card.
 
-    boxes int32 [N, 4] (top, left, height, width) and mirrored bool [N] are on the CPU. Bilinear between pixel centres,
-    no antialiasing, as `reading.resize`. The images may be freed on the current stream as soon as this returns.
+    sizes int32 [N, 2], boxes int32 [N, 4] (top, left, height, width) and mirrored bool [N] are on the CPU, as the
+    addresses are. Bilinear between pixel centres, no antialiasing, as `reading.resize`. The images may be freed on the
+    current stream as soon as this returns.
     """
-    device = images[0].device
-    places = torch.tensor([image.data_ptr() for image in images])
-    planes = torch.tensor([(image.stride(0), image.stride(1)) for image in images], dtype=torch.int32)
-    frames = torch.cat([planes, boxes, mirrored[:, None].int()], 1)
-    out = torch.empty(len(images), size, size, 3, dtype=torch.uint8, device=device)
-    grid = (len(images), triton.cdiv(size * size, _BLOCK))
-    _crop_and_resize[grid](places.to(device), frames.to(device), out, size, _BLOCK)
+    planes = torch.stack([sizes[:, 0] * sizes[:, 1], sizes[:, 1]], 1)
+    frames = torch.cat([planes, boxes, mirrored[:, None].int()], 1).pin_memory()
+    out = torch.empty(len(addresses), size, size, 3, dtype=torch.uint8, device=device)
+    grid = (len(addresses), triton.cdiv(size * size, _BLOCK))
+    places = addresses.pin_memory().to(device, non_blocking=True)
+    _crop_and_resize[grid](places, frames.to(device, non_blocking=True), out, size, _BLOCK)
     return out

@@ -1,9 +1,11 @@
 """Worker processes that read encoded images from disk, check them, and choose their crops."""
 
+import atexit
 import os
 import signal
+import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,10 @@ class Encoded:
     labels: Tensor
     numbers: Sequence[int]
 
+    def pin_memory(self) -> "Encoded":
+        """The same with the JPEGs in pinned memory; the DataLoader's thread for that calls it."""
+        return replace(self, data=self.data.pin_memory())
+
     def jpegs(self) -> list[Tensor]:
         """One uint8 tensor an image, without copying."""
         return list(self.data.split(self.lengths.tolist()))
@@ -56,9 +62,20 @@ class Reader:
     """Reads batches of one set in the order of a plan; what a worker makes depends on seed, epoch and image alone."""
 
     def __init__(
-        self, images: ImageSet, *, size: int, least_area: float | None, seed: int, workers: int, decode: bool
+        self,
+        images: ImageSet,
+        *,
+        size: int,
+        least_area: float | None,
+        seed: int,
+        workers: int,
+        decode: bool,
+        pin: bool,
     ) -> None:
-        """`least_area` None cuts the centre out; `decode` lets the workers decode and resize to `size` too."""
+        """`least_area` None cuts the centre out; `decode` lets the workers decode and resize to `size` too.
+
+        `pin` leaves what is still encoded in pinned memory.
+        """
         self._batches = _Plan()
         self._images = images
         self._loader: DataLoader[Any] = DataLoader(
@@ -68,7 +85,9 @@ class Reader:
             collate_fn=_as_it_is,
             worker_init_fn=_leave_signals_to_the_rank,
             persistent_workers=workers > 0,
+            pin_memory=pin,
         )
+        atexit.register(_end_workers, weakref.ref(self._loader))
 
     def read(self, epoch: int, plan: Plan) -> Iterator[Any]:
         """The batches of `plan`: `Decoded` or `Encoded`; raises `DataError` on a file that is wrong."""
@@ -172,8 +191,14 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def _leave_signals_to_the_rank(worker: int) -> None:
-    """The rank alone decides what a stop signal means; a worker ends when the rank tells it."""
+    """The rank alone decides what a stop signal means; a worker ends when the rank tells it, or is gone."""
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _end_workers(loader: weakref.ref[Any]) -> None:
+    """At exit, before multiprocessing sends its children signals that they do not heed."""
+    known = loader()
+    if known is not None and known._iterator is not None:
+        known._iterator._shutdown_workers()
