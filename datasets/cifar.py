@@ -27,7 +27,8 @@ def count(folder: Path, names: tuple[str, ...]) -> int:
 
 
 def read(folder: Path, names: tuple[str, ...]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Pixels uint8 [N, 32, 32, 3] and classes int64 [N]; raises `DataError` for a class beyond 9."""
+    """Pixels uint8 [N, 32, 32, 3] and classes int64 [N]; raises `DataError` as `count` does or on a class beyond 9."""
+    count(folder, names)
     pixels, labels = [], []
     for path in (folder / name for name in names):
         records = np.fromfile(path, np.uint8).reshape(-1, _RECORD)

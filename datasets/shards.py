@@ -12,7 +12,7 @@ import numpy as np
 
 from timetrial.runner.errors import DataError
 
-_TAR_END = 1024  # zero bytes that close an archive
+_TAR_END = 1024  # zero bytes that close an archive; more may fill it up to a whole record
 _HEADER, _FOOTER = 12, 4  # of a TFRecord: length (uint64) and its checksum before the data, the data's checksum after
 
 
@@ -27,10 +27,11 @@ class Place(NamedTuple):
 def read_tar(path: Path) -> list[Place]:
     """Images (<key>.jpg, .jpeg, .png) of an uncompressed WebDataset tar, each beside its <key>.cls (a number).
 
-    Raises `DataError` where the shard is cut short, or lacks a member of a pair.
+    Raises `DataError` where the shard is cut short or damaged, or has a member of a pair twice or not at all.
     """
     images: dict[str, tuple[int, int]] = {}
     labels: dict[str, int] = {}
+    twice: list[str] = []
     try:
         with tarfile.open(path, "r:") as tar:
             end = 0
@@ -38,16 +39,23 @@ def read_tar(path: Path) -> list[Place]:
                 key, _, suffix = member.name.partition(".") if "/" not in member.name else _split(member.name)
                 end = member.offset_data + -(-member.size // 512) * 512
                 if suffix.lower() in ("jpg", "jpeg", "png"):
+                    twice += [key] if key in images else []
                     images[key] = (member.offset_data, member.size)
                 elif suffix == "cls":
+                    twice += [key] if key in labels else []
                     file = tar.extractfile(member)
                     labels[key] = int(file.read()) if file else -1
     except (tarfile.TarError, EOFError, OSError) as error:
         raise _cut(path) from error
     except ValueError as error:
         raise DataError(f"{path} holds a .cls that is no whole number: write the class as a number there.") from error
-    if path.stat().st_size < end + _TAR_END:
+    with open(path, "rb") as shard:
+        shard.seek(end)
+        rest = shard.read(_TAR_END + tarfile.RECORDSIZE)
+    if len(rest) < _TAR_END or any(rest):  # tarfile takes a header that it cannot read for the end
         raise _cut(path)
+    if twice:
+        raise DataError(f"{path} holds {twice[0]} twice: give each image a name of its own.")
     if lonely := sorted(images.keys() ^ labels.keys()):
         raise DataError(f"{path} lacks the image or the .cls of {lonely[0]}: each image needs a class beside it.")
     if not images:
@@ -58,8 +66,8 @@ def read_tar(path: Path) -> list[Place]:
 def read_tfrecord(path: Path) -> list[Place]:
     """Images of a TFRecord shard of `tf.train.Example`s with `image/encoded` and `image/class/label`.
 
-    Only the records' frames are read, not the images. Raises `DataError` where the shard is cut short or holds
-    something else.
+    Only the records' frames are read, not the images: the checksums of their lengths are checked, those of the images
+    are not. Raises `DataError` where the shard is cut short or damaged or holds something else.
     """
     size = path.stat().st_size
     if not size:
@@ -71,13 +79,14 @@ def read_tfrecord(path: Path) -> list[Place]:
             if at + _HEADER > size:
                 raise _cut(path)
             (length,) = struct.unpack_from("<Q", data, at)
+            sound = data[at + 8 : at + _HEADER] == _checksum(data[at : at + 8])
             start = at + _HEADER
             at = start + length + _FOOTER
-            if at > size:
+            if not sound or at > size:
                 raise _cut(path)
             try:
                 places.append(_example(data, start, start + length))
-            except (ValueError, IndexError, struct.error) as error:
+            except (ValueError, IndexError, StopIteration) as error:
                 raise DataError(
                     f"{path} holds a record without image/encoded and image/class/label: write it as ImageNet's are."
                 ) from error
@@ -115,7 +124,7 @@ def _split(name: str) -> tuple[str, str, str]:
 
 
 def _cut(path: Path) -> DataError:
-    return DataError(f"{path} is cut short: fetch or write the shard again.")
+    return DataError(f"{path} is cut short or damaged: fetch or write the shard again.")
 
 
 def _example(data: mmap.mmap, start: int, end: int) -> Place:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from timetrial.datasets import cifar, shards
-from timetrial.runner.errors import DataError
+from timetrial.runner.errors import ConfigurationError, DataError
 
 _SHAPES = ("cross", "disc", "ring", "square", "triangle", "wedge", "bars", "corner")
 _QUALITY = 90
@@ -76,6 +76,8 @@ def write_images(folder: Path, shapes: Shapes) -> None:
 
 def write_cifar(folder: Path, shapes: Shapes) -> None:
     """Writes `folder` in CIFAR-10's binary form, 32 pixels wide whatever `shapes` says, whole or not at all."""
+    if shapes.classes * shapes.train < len(cifar.TRAIN):
+        raise ConfigurationError(f"CIFAR-10 has {len(cifar.TRAIN)} training files: generate an image for each.")
     with _whole(folder) as temporary:
         temporary.mkdir(parents=True)
         for number, (names, count) in enumerate(((cifar.TRAIN, shapes.train), (cifar.VAL, shapes.val))):

@@ -16,25 +16,32 @@ from timetrial.datasets import cifar
 from timetrial.datasets.generate import images
 from timetrial.runner.seeds import Seeds
 from timetrial.runner.workload import Batch, Share
+from timetrial.workloads.cifar10.networks import MEANS
 
 
 class ResidentImages:
-    """One rank's images: shifted by up to `padding` pixels and mirrored at random, anew each epoch."""
+    """One rank's images: shifted by up to `padding` pixels, mirrored and partly covered at random, anew each epoch."""
 
     loader: ClassVar[str] = "torch"
 
     @dataclass
     class Settings:
-        """`folder` holds the binary version's files; `generate` makes it where it is absent."""
+        """`folder` holds the binary version's files; `generate` makes it where it is absent.
+
+        `cutout` is the edge in pixels of the square that is covered (DeVries and Taylor 2017), 0 for none.
+        """
 
         folder: str = MISSING
         generate: images.Shapes | None = None
         padding: int = 4
+        cutout: int = 0
         eval_batch_size: int = 1000
 
         def __post_init__(self) -> None:
             if self.padding < 0 or self.eval_batch_size < 1:
                 raise ValueError("padding must be 0 or more, eval_batch_size 1 or more.")
+            if not 0 <= self.cutout <= cifar.EDGE:
+                raise ValueError(f"cutout must be from 0 to {cifar.EDGE} pixels.")
 
     def __init__(
         self, settings: Settings, *, global_batch_size: int, share: Share, device: torch.device, seeds: Seeds
@@ -59,6 +66,7 @@ class ResidentImages:
         order = self._to_device(generator.permutation(self.train_size))
         shifts = self._to_device(generator.integers(0, 2 * self._settings.padding + 1, (self.train_size, 2)))
         mirrored = self._to_device(generator.random(self.train_size) < 0.5)
+        corners = self._to_device(generator.integers(0, cifar.EDGE - self._settings.cutout + 1, (self.train_size, 2)))
         parts = self._share.ranks * self._share.accumulation
         for start in range(0, self.train_size, self.global_batch_size):
             size = min(self.global_batch_size, self.train_size - start)
@@ -67,7 +75,10 @@ class ResidentImages:
             step = []
             for part in self._share.micro_batches(size):
                 which = order[start + part.start : start + part.stop]
-                step.append(_batch(_crop(pixels, which, shifts[which], mirrored[which]), labels[which], size))
+                cut = _crop(pixels, which, shifts[which], mirrored[which])
+                if self._settings.cutout:
+                    cut = _cover(cut, corners[which], self._settings.cutout)
+                step.append(_batch(cut, labels[which], size))
             yield step
 
     def eval(self) -> Iterable[Batch]:
@@ -135,6 +146,14 @@ def _crop(padded: Tensor, which: Tensor, shifts: Tensor, mirrored: Tensor) -> Te
     columns = torch.where(mirrored[:, None], cifar.EDGE - 1 - along, along) + shifts[:, 1:]
     rows = along + shifts[:, :1]
     return padded[which[:, None, None], rows[:, :, None], columns[:, None, :]]
+
+
+def _cover(images: Tensor, corners: Tensor, edge: int) -> Tensor:
+    """`images` [N, 32, 32, 3] with a square of the mean colour, its upper left corner at `corners` [N, 2]."""
+    along = torch.arange(cifar.EDGE, device=images.device)
+    rows, columns = ((along >= first) & (along < first + edge) for first in corners[:, :, None].unbind(1))
+    covered = (rows[:, :, None] & columns[:, None, :])[..., None]
+    return torch.where(covered, torch.tensor(MEANS, device=images.device).to(torch.uint8), images)
 
 
 def _batch(pixels: Tensor, labels: Tensor, global_samples: int) -> Batch:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-_MEANS, _DEVIATIONS = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)  # of CIFAR-10's pixels, from 0 to 255
+MEANS, _DEVIATIONS = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)  # of CIFAR-10's pixels, from 0 to 255
 
 
 class _Normalised(nn.Module):
@@ -16,7 +16,7 @@ class _Normalised(nn.Module):
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
         self.body = body
-        self.register_buffer("means", torch.tensor(_MEANS).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("means", torch.tensor(MEANS).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("deviations", torch.tensor(_DEVIATIONS).view(1, 3, 1, 1), persistent=False)
 
     def forward(self, pixels: Tensor) -> Tensor:

@@ -1,11 +1,10 @@
 """The JPEG engines of an NVIDIA card (nvJPEG's hardware backend), on whichever stream is current.
 
-torchvision's `decode_jpeg` reaches the same engines, but on a stream of its own and of normal priority: beside training
-its kernels wait in line behind the step's, a batch at a time (PERFORMANCE.md).
+torchvision's `decode_jpeg` reaches the same engines, but for one caller at a time and on a stream of its own, which
+does not keep up beside training (PERFORMANCE.md).
 """
 
 import ctypes
-import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ _ALIGNED = 256  # bytes: where in memory an image may begin
 
 
 class Engines:
-    """The engines of one card; used by one thread. Raises OSError or RuntimeError where it has none."""
+    """The engines of one card for one thread. Raises OSError or RuntimeError where it has none."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -81,15 +80,6 @@ class Engines:
         status = getattr(self._library, name)(*arguments)
         if status:
             raise RuntimeError(f"{name} failed with status {status}.")
-
-
-@functools.cache
-def engines(device: torch.device) -> Engines | None:
-    """The card's engines, or None where it has none (before Ampere), or PyTorch came without the library."""
-    try:
-        return Engines(device)
-    except (OSError, AttributeError, RuntimeError):
-        return None
 
 
 def _library() -> str:

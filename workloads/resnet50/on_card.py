@@ -1,9 +1,11 @@
 """What an NVIDIA card does for a loader: decoding, cropping and resizing, in a thread and on a stream of their own."""
 
+import functools
 import queue
 import threading
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -13,6 +15,10 @@ from timetrial.workloads.resnet50 import kernels, nvjpeg
 from timetrial.workloads.resnet50.reading import Decoded, Encoded
 
 _AHEAD = 2  # batches made before they are asked for
+# Decoding threads. nvJPEG waits for the card after every few images, each time behind kernels of the training step:
+# one thread leaves the engines idle for three quarters of the time (PERFORMANCE.md).
+_DECODERS = 4
+_FEWEST = 16  # images worth a thread
 
 
 def decodes(device: torch.device) -> bool:
@@ -22,39 +28,68 @@ def decodes(device: torch.device) -> bool:
 
 def decode(batch: Encoded, size: int, device: torch.device) -> Decoded:
     """The batch cropped and resized to `size`, on the card; raises RuntimeError where an image is wrong."""
-    images, addresses = _planes(batch, device)
+    images, addresses = _decoders(device).decode(batch)
     pixels = kernels.crop_and_resize(addresses, batch.sizes, batch.boxes, batch.mirrored, size, device)
     labels = batch.labels.to(device)
-    # The JPEGs, the images and the engines' own memory are used again from here on.
-    torch.cuda.current_stream(device).synchronize()
+    torch.cuda.current_stream(device).synchronize()  # the JPEGs' and the images' memory is used again from here on
     del images
     return Decoded(pixels, labels)
 
 
-def _planes(batch: Encoded, device: torch.device) -> tuple[list[Tensor], Tensor]:
-    """Each image's planes uint8 [3, height, width] on the card: tensors that hold them, and addresses int64 [N].
+class _Decoders:
+    """The card's JPEG engines behind several threads, each with a stream; torchvision's decoder where they fail."""
 
-    The card's JPEG engines decode what they can; torchvision's decoder does the rest (and all, on a card without
-    engines).
-    """
-    from torchvision.io import ImageReadMode, decode_jpeg
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._threads = ThreadPoolExecutor(_DECODERS, "decode", torch.cuda.set_device, (device,))
+        self._streams = [torch.cuda.Stream(device, priority=-1) for _ in range(_DECODERS)]
+        try:
+            self._engines = [nvjpeg.Engines(device) for _ in range(_DECODERS)]
+        except (OSError, AttributeError, RuntimeError):  # no such library, or a card without engines: before Ampere
+            self._engines = []
 
-    held: list[Tensor] = []
-    addresses, left = torch.zeros(len(batch.lengths), dtype=torch.int64), list(range(len(batch.lengths)))
-    if engines := nvjpeg.engines(device):
-        planes, places = engines.decode(batch.data, batch.lengths, batch.sizes)
-        held.append(planes)
-        addresses = places + planes.data_ptr()
-        left = (places < 0).nonzero().flatten().tolist()
-    if left:
-        jpegs = batch.jpegs()
-        torch.cuda.current_stream(device).synchronize()  # torchvision's stream heeds no other's use of the memory
+    def decode(self, batch: Encoded) -> tuple[list[Tensor], Tensor]:
+        """Each image's planes uint8 [3, height, width] on the card: tensors that hold them, and addresses int64 [N]."""
+        images = len(batch.lengths)
+        addresses, held = torch.full((images,), -1), []
+        if self._engines:
+            parts = min(_DECODERS, -(-images // _FEWEST))
+            edges = [images * part // parts for part in range(parts + 1)]
+            ends = [0, *batch.lengths.cumsum(0).tolist()]
+            made = self._threads.map(
+                lambda part: self._part(
+                    part,
+                    batch.data[ends[edges[part]] : ends[edges[part + 1]]],
+                    batch.lengths[edges[part] : edges[part + 1]],
+                    batch.sizes[edges[part] : edges[part + 1]],
+                ),
+                range(parts),
+            )
+            held, found = map(list, zip(*made, strict=True))
+            addresses = torch.cat(found)
+        if left := (addresses < 0).nonzero().flatten().tolist():
+            rest = self._by_torchvision([batch.jpegs()[index] for index in left])
+            addresses[left] = torch.tensor([image.data_ptr() for image in rest])
+            held += rest
+        return held, addresses
+
+    def _part(self, part: int, data: Tensor, lengths: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+        stream = self._streams[part]
+        with torch.cuda.stream(stream):
+            planes, places = self._engines[part].decode(data, lengths, sizes)
+            stream.synchronize()
+        return planes, torch.where(places < 0, -1, places + planes.data_ptr())
+
+    def _by_torchvision(self, jpegs: list[Tensor]) -> list[Tensor]:
+        """Progressive images, and all on a card without engines."""
+        from torchvision.io import ImageReadMode, decode_jpeg
+
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # torchvision 0.29 announces a move, not yet made
-            rest = decode_jpeg([jpegs[index] for index in left], mode=ImageReadMode.RGB, device=device)
-        addresses[left] = torch.tensor([image.data_ptr() for image in rest])
-        held += rest
-    return held, addresses
+            return list(decode_jpeg(jpegs, mode=ImageReadMode.RGB, device=self._device))
+
+
+_decoders = functools.cache(_Decoders)
 
 
 def ahead(batches: Iterator[Decoded], device: torch.device) -> Iterator[Decoded]:

@@ -102,7 +102,8 @@ class Reader:
             except (OSError, SyntaxError, ValueError):
                 return DataError(f"{self._images.name(number)} cannot be decoded: replace it or remove it.")
         names = f"{self._images.name(batch.numbers[0])} and the {len(batch.numbers) - 1} after it in the batch"
-        return DataError(f"The decoder rejected one of {names} ({error}): try another loader, as in data=torch.")
+        reason = str(error).partition("\n")[0]
+        return DataError(f"The decoder rejected one of {names} ({reason}): try another loader, as in data=torch.")
 
 
 def resize(pixels: Tensor, size: int) -> Tensor:

@@ -4,6 +4,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ class TensorFlowEngine:
     """Trains `workload` on all images that `data` reads; every replica is one GPU and takes its slice of each batch.
 
     The replicas hold plain copies of all variables and add up their gradients, so that every copy makes the same
-    update. Batch norms see the images of their replica alone, as torch's do.
+    update. Batch norms see the images of their replica alone, as torch's do. Raises `ConfigurationError` and
+    `DeviceError` for what it cannot run.
     """
 
     def __init__(
@@ -44,25 +46,32 @@ class TensorFlowEngine:
         compile_mode: str | None,
         seeds_of_run: seeds.Seeds,
     ) -> None:
+        if not isinstance(data, TfDataImages):  # as the measuring command wraps them
+            raise ConfigurationError(
+                "engine=tensorflow cannot be measured by `timetrial throughput`: "
+                "read the throughput that `timetrial run` prints, or measure engine=torch data=tfdata."
+            )
         if accumulation > 1:
             raise ConfigurationError("engine=tensorflow does not accumulate gradients: use more GPUs or engine=torch.")
         if compile_mode not in (None, "default"):
-            raise ConfigurationError(f"engine=tensorflow compiles with XLA alone: use default, not {compile_mode}.")
+            raise ConfigurationError("engine=tensorflow compiles with XLA alone: use engine.compile=default.")
         self.workload, self.data, self.global_batch_size = workload, data, global_batch_size
-        devices = _devices(gpus, precision)
+        devices = _devices(gpus, precision, on_cpu=data.device.type == "cpu")
         self.replicas, self.compiled = len(devices), compile_mode is not None
         tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
         tf.keras.utils.set_random_seed(seeds_of_run.initialisation % 2**32)
         self.strategy = tf.distribute.MirroredStrategy(devices)
         with self.strategy.scope():
-            stages = workload.settings.stages
-            self.model = tensorflow_model.build(stages, data.num_classes, _POLICIES[precision])
+            chosen = workload.settings
+            self.model = tensorflow_model.build(
+                chosen.stages, data.num_classes, _POLICIES[precision], zero_last_gamma=chosen.zero_last_gamma
+            )
             # Batch norms' moving statistics come last in this order: they alone are not trained.
             self._moving = {variable.path: copies(variable) for variable in self.model.non_trainable_variables}
             self._weights = {variable.path: copies(variable) for variable in self.model.trainable_variables}
             zeros = {path: tf.Variable(tf.zeros(those[0].shape), False) for path, those in self._weights.items()}
         self._momenta = {path: self.strategy.experimental_local_results(zero) for path, zero in zeros.items()}
-        self._undecayed = undecayed(self.model, workload.settings.optimizer)
+        self._undecayed = undecayed(self.model, chosen.optimizer)
         self._scaling = precision == "fp16"
         self._scale = tf.Variable(_FIRST_SCALE if self._scaling else 1.0, trainable=False)
         self._whole_steps = tf.Variable(0.0, trainable=False)  # since an overflow
@@ -87,6 +96,7 @@ class TensorFlowEngine:
 
     def warm_up(self, steps: int = 3) -> None:
         """Traces, compiles and allocates on random pixels, then puts the state back as it was: nothing is learned."""
+        self.data.start()
         before = self.state()
         generator, edge = np.random.default_rng(0), self.data.image_size
 
@@ -98,7 +108,8 @@ class TensorFlowEngine:
             batch = images(size)
             for _ in range(steps):
                 self._train(*batch)
-        self._count_right(*images(self._eval_width()))
+        with _enough_memory():
+            self._count_right(*images(self._eval_width()))
         self.restore(before)
 
     def epoch(self, number: int) -> Iterator[Step]:
@@ -108,7 +119,7 @@ class TensorFlowEngine:
             return
         made = made if epoch == number else 0
         sizes, plan = self._plan(number)
-        batches = iter(self.data.dataset(True, number, plan[made:]))
+        batches = self.data.batches(True, number, plan[made:])
         for size in sizes[made:]:
             started = time.perf_counter()
             pixels, labels = next(batches)
@@ -120,6 +131,8 @@ class TensorFlowEngine:
 
     def finish(self) -> Trained:
         """Waits for all devices; sums up since the last call, or raises `Diverged`."""
+        with _enough_memory():
+            tf.test.experimental.sync_devices()
         loss, waited = float(self._loss_sum.numpy()) / max(1, self._steps), self._waited
         self._loss_sum.assign(0.0)
         self._steps, self._waited = 0, 0.0
@@ -136,12 +149,13 @@ class TensorFlowEngine:
             for copy in moving:
                 copy.assign(mean)
         width, right = self._eval_width(), tf.constant(0, tf.int64)
-        for pixels, labels in self.data.dataset(False, 0, self.data.eval_plan()):
-            # Padded to one width, so that nothing is compiled on the clock; no guess equals the label -1.
-            missing = width - len(labels)
-            pixels = tf.pad(pixels, [(0, missing), (0, 0), (0, 0), (0, 0)])
-            right += self._count_right(pixels, tf.pad(labels, [(0, missing)], constant_values=-1))
-        return self.workload.score([(int(right), self.data.eval_size)])
+        with _enough_memory():
+            for pixels, labels in self.data.batches(False, 0, self.data.eval_plan()):
+                # Padded to one width, so that nothing is compiled on the clock; no guess equals the label -1.
+                missing = width - len(labels)
+                pixels = tf.pad(pixels, [(0, missing), (0, 0), (0, 0), (0, 0)])
+                right += self._count_right(pixels, tf.pad(labels, [(0, missing)], constant_values=-1))
+            return self.workload.score([(int(right), self.data.eval_size)])
 
     def state(self) -> dict[str, Any]:
         """Weights, statistics of all replicas, momenta, loss scale, and the position in data and schedule."""
@@ -186,10 +200,8 @@ class TensorFlowEngine:
         # XLA compiles for every size anew: not worth it on the clock for the smaller batch that ends an epoch.
         whole = len(labels) == min(self.global_batch_size, self.data.train_size)
         step = self._step if whole else self._rare_step
-        try:
+        with _enough_memory():
             step(pixels, labels, tf.constant(rate, tf.float32))
-        except tf.errors.ResourceExhaustedError as error:
-            raise OutOfMemory("The batch does not fit into memory: lower recipe.global_batch_size.") from error
         self._steps += 1
         self._updates += 1
 
@@ -202,7 +214,7 @@ class TensorFlowEngine:
         )
         self._step, guess = self._rare_step, lambda pixels: tf.argmax(self.model(pixels, training=False), 1)
         if self.compiled:
-            # Only what runs within one replica is compiled: adding up the gradients is left to NCCL.
+            # Only what runs within one replica is compiled: adding up the gradients is left to the strategy.
             self._step = tf.function(self._step_of(_compile), input_signature=signature, autograph=False)
             guess = _compile(guess)
 
@@ -286,13 +298,13 @@ class TensorFlowEngine:
         self._whole_steps.assign(tf.where(doubled, 0.0, whole_steps))
 
 
-def _devices(gpus: int, precision: str) -> list[str]:
-    """The first `gpus` GPUs, or the CPU where there is none; raises `DeviceError`."""
-    found = tf.config.list_physical_devices("GPU")
-    if gpus > max(1, len(found)):
-        raise DeviceError(
-            f"TensorFlow finds {len(found)} GPUs here, not {gpus}: lower gpus, or install its CUDA wheels."
-        )
+def _devices(gpus: int, precision: str, *, on_cpu: bool) -> list[str]:
+    """The first `gpus` GPUs, made the only ones that TensorFlow allocates on, or the CPU; raises `DeviceError`."""
+    found = [] if on_cpu else tf.config.list_physical_devices("GPU")
+    if on_cpu and gpus > 1:
+        raise DeviceError(f"engine=tensorflow has one replica on a CPU, not {gpus}: use gpus=1, or engine=torch.")
+    if not on_cpu and gpus > len(found):
+        raise DeviceError(f"TensorFlow finds {len(found)} GPUs here, not {gpus}: install one built for these GPUs.")
     used = found[:gpus]
     details = [tf.config.experimental.get_device_details(gpu) for gpu in used]
     old = [each.get("device_name", "This GPU") for each in details if each.get("compute_capability", (8,)) < (8,)]
@@ -300,7 +312,20 @@ def _devices(gpus: int, precision: str) -> list[str]:
         old = ["The CPU"]
     if old and precision in ("tf32", "bf16"):
         raise DeviceError(f"{old[0]} has no {precision.upper()} units: use precision=fp32 or precision=fp16.")
+    try:
+        tf.config.set_visible_devices(used, "GPU")  # it takes nearly all memory of those that it may see
+    except RuntimeError as error:
+        raise ConfigurationError("TensorFlow has begun with other GPUs in this process: use launcher=local.") from error
     return [f"GPU:{number}" for number in range(len(used))] or ["CPU:0"]
+
+
+@contextmanager
+def _enough_memory() -> Iterator[None]:
+    """Raises `OutOfMemory` where TensorFlow runs out of it."""
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        raise OutOfMemory("The batch does not fit into memory: lower recipe.global_batch_size.") from error
 
 
 def _to_torch(variable: Any) -> torch.Tensor:

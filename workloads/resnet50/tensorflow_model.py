@@ -23,11 +23,13 @@ def replica() -> int:
     return int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
 
 
-def build(stages: Sequence[int], classes: int, precision: str = "float32") -> Any:
+def build(stages: Sequence[int], classes: int, precision: str = "float32", *, zero_last_gamma: bool = False) -> Any:
     """A `keras.Model` from pixels uint8 [N, H, W, 3] to logits float32 [N, classes]; initial values as in model.py.
 
-    `precision` is the Keras policy of all but batch norms' statistics, the mean over the image and the dense layer.
+    `precision` is the Keras policy of all but batch norms' statistics, the mean over the image and the dense layer;
+    with `zero_last_gamma` the last batch norm of each block starts at zero.
     """
+    last_gamma = "zeros" if zero_last_gamma else "ones"
     pixels = tf.keras.Input((None, None, 3), dtype="uint8")
     features = layers.Rescaling(1.0, [-mean for mean in MEANS], dtype="float32", name="means")(pixels)
     features = _convolve(features, 64, 7, 2, precision, "conv1", "bn1")
@@ -36,7 +38,8 @@ def build(stages: Sequence[int], classes: int, precision: str = "float32") -> An
     for stage, blocks in enumerate(stages):
         for block in range(blocks):
             stride = 2 if stage > 0 and block == 0 else 1
-            features = _bottleneck(features, 64 << stage, stride, block == 0, precision, f"layer{stage + 1}.{block}")
+            name = f"layer{stage + 1}.{block}"
+            features = _bottleneck(features, 64 << stage, stride, block == 0, precision, last_gamma, name)
     features = layers.GlobalAveragePooling2D(dtype="float32")(features)
     initial = tf.keras.initializers.RandomNormal(stddev=0.01)
     logits = layers.Dense(classes, kernel_initializer=initial, dtype="float32", name="fc")(features)
@@ -64,9 +67,7 @@ def undecayed(model: Any, optimizer: str) -> set[str]:
 
 def move_by_sgd(weight: Any, velocity: Any, gradient: Any, rate: Any, momentum: float, decay: float | None) -> None:
     """One update as torch.optim.SGD makes it: the rate is outside of the momentum."""
-    moved = momentum * velocity + (gradient + decay * weight if decay else gradient)
-    velocity.assign(moved)
-    weight.assign_sub(rate * moved)
+    _move(weight, velocity, gradient + decay * weight if decay else gradient, rate, momentum)
 
 
 def move_by_lars(weight: Any, velocity: Any, gradient: Any, rate: Any, momentum: float, decay: float | None) -> None:
@@ -76,9 +77,13 @@ def move_by_lars(weight: Any, velocity: Any, gradient: Any, rate: Any, momentum:
         length, slope = tf.norm(weight), tf.norm(gradient)
         trust = _LARS_COEFFICIENT * length / (slope + decay * length)
         change = (gradient + decay * weight) * tf.where((length > 0) & (slope > 0), trust, 1.0)
-    moved = momentum * velocity + rate * change
-    velocity.assign(moved)
-    weight.assign_sub(moved)
+    _move(weight, velocity, rate * change, 1.0, momentum)
+
+
+def _move(weight: Any, velocity: Any, change: Any, rate: Any, momentum: float) -> None:
+    """One kernel: of a sum of three, TensorFlow would choose the order, and another one on another replica."""
+    weight, velocity = weight.handle, velocity.handle
+    tf.raw_ops.ResourceApplyMomentum(var=weight, accum=velocity, lr=rate, grad=change, momentum=momentum)
 
 
 class BatchNorm(layers.Layer):  # type: ignore[misc]
@@ -91,6 +96,10 @@ class BatchNorm(layers.Layer):  # type: ignore[misc]
 
     MOMENTUM, EPSILON = 0.9, 1e-5
 
+    def __init__(self, *, initial_gamma: str = "ones", **named: Any) -> None:
+        super().__init__(**named)
+        self._initial_gamma = initial_gamma
+
     def build(self, shape: Sequence[int | None]) -> None:
         """Makes the four vectors, float32 whatever the policy."""
 
@@ -99,7 +108,7 @@ class BatchNorm(layers.Layer):  # type: ignore[misc]
                 (shape[-1],), initial, dtype="float32", trainable=trainable, autocast=False, name=name
             )
 
-        self.gamma, self.beta = vector("gamma", "ones", True), vector("beta", "zeros", True)
+        self.gamma, self.beta = vector("gamma", self._initial_gamma, True), vector("beta", "zeros", True)
         self.moving_mean = vector("moving_mean", "zeros", False)
         self.moving_variance = vector("moving_variance", "ones", False)
 
@@ -135,7 +144,7 @@ _TORCH: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 }
 
 
-def _bottleneck(features: Any, width: int, stride: int, first: bool, precision: str, name: str) -> Any:
+def _bottleneck(features: Any, width: int, stride: int, first: bool, precision: str, last_gamma: str, name: str) -> Any:
     """torchvision's Bottleneck: the stride is in the 3x3 convolution, the first of a stage projects its shortcut."""
     shortcut = features
     if first:
@@ -143,12 +152,22 @@ def _bottleneck(features: Any, width: int, stride: int, first: bool, precision: 
         shortcut = _convolve(features, 4 * width, 1, stride, precision, *names, active=False)
     features = _convolve(features, width, 1, 1, precision, f"{name}.conv1", f"{name}.bn1")
     features = _convolve(features, width, 3, stride, precision, f"{name}.conv2", f"{name}.bn2")
-    features = _convolve(features, 4 * width, 1, 1, precision, f"{name}.conv3", f"{name}.bn3", active=False)
+    names = f"{name}.conv3", f"{name}.bn3"
+    features = _convolve(features, 4 * width, 1, 1, precision, *names, active=False, gamma=last_gamma)
     return layers.ReLU(dtype=precision)(layers.Add(dtype=precision)([features, shortcut]))
 
 
 def _convolve(
-    features: Any, width: int, kernel: int, stride: int, precision: str, name: str, norm: str, active: bool = True
+    features: Any,
+    width: int,
+    kernel: int,
+    stride: int,
+    precision: str,
+    name: str,
+    norm: str,
+    *,
+    active: bool = True,
+    gamma: str = "ones",
 ) -> Any:
     """Convolution, batch norm and, if `active`, ReLU. The padding is symmetric: TensorFlow's own is not at a stride."""
     if kernel > 1 and stride > 1:
@@ -157,5 +176,6 @@ def _convolve(
     initial = tf.keras.initializers.VarianceScaling(2.0, "fan_in", "untruncated_normal")
     padding = "valid" if stride > 1 else "same"
     settings = {"padding": padding, "use_bias": False, "kernel_initializer": initial, "dtype": precision, "name": name}
-    features = BatchNorm(dtype=precision, name=norm)(layers.Conv2D(width, kernel, stride, **settings)(features))
+    features = layers.Conv2D(width, kernel, stride, **settings)(features)
+    features = BatchNorm(initial_gamma=gamma, dtype=precision, name=norm)(features)
     return layers.ReLU(dtype=precision)(features) if active else features

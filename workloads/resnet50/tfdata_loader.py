@@ -1,13 +1,15 @@
 """data=tfdata: TensorFlow's input pipeline decodes the crop, resizes and flips, on the CPU."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from timetrial.runner.errors import ConfigurationError
+from timetrial.runner.workload import Batch
 from timetrial.workloads.resnet50.data import Images
-from timetrial.workloads.resnet50.reading import Decoded, Plan
+from timetrial.workloads.resnet50.reading import Decoded, Encoded, Plan
 
 
 class TfDataImages(Images):
@@ -23,8 +25,52 @@ class TfDataImages(Images):
         self._tf: Any = quiet_tensorflow.tensorflow
         super().__init__(*arguments, **named)
 
-    def dataset(self, train: bool, epoch: int, plan: Plan) -> Any:
-        """A `tf.data.Dataset` of the batches of `plan`: pixels uint8 [N, size, size, 3], labels int64 [N]."""
+    @property
+    def device(self) -> torch.device:
+        """Where the run trains."""
+        return self._device
+
+    def start(self) -> None:
+        """Starts the reading processes, so that the clock need not wait for them."""
+        for train in (True, False):
+            list(self.encoded(train, 0, []))
+
+    def synthetic_train(self) -> Sequence[Batch]:
+        """Random pixels; starts the readers too."""
+        self.start()
+        return super().synthetic_train()
+
+    def batches(self, train: bool, epoch: int, plan: Plan) -> Iterator[tuple[Any, Any]]:
+        """The batches of `plan` as tensors on the CPU: pixels uint8 [N, size, size, 3], labels int64 [N].
+
+        Raises `DataError` on an image that is wrong.
+        """
+        tf, failed, under_way = self._tf, list[Exception](), deque[Encoded]()
+
+        def read() -> Iterator[Any]:
+            try:
+                for encoded in self.encoded(train, epoch, plan):
+                    under_way.append(encoded)
+                    jpegs = [data.numpy().tobytes() for data in encoded.jpegs()]
+                    yield jpegs, encoded.boxes.numpy(), encoded.mirrored.numpy(), encoded.labels.numpy()
+            except Exception as error:
+                failed.append(error)  # TensorFlow would hand on its text alone
+                raise
+
+        try:
+            for pixels, labels in self._dataset(read):
+                under_way.popleft()
+                yield pixels, labels
+        except tf.errors.OpError as error:
+            if failed:
+                raise failed[0] from error
+            if not under_way or not isinstance(error, tf.errors.InvalidArgumentError):
+                raise
+            # Batches come out in the order in which they went in: the first that has not is the one.
+            why = ValueError(str(error).splitlines()[0])
+            raise self._reader(train, False).blame(under_way[0], why) from error
+
+    def _dataset(self, read: Any) -> Any:
         tf, size = self._tf, self.image_size
 
         def single(data: Any, box: Any, mirrored: Any) -> Any:
@@ -37,20 +83,15 @@ class TfDataImages(Images):
             kind = tf.TensorSpec((size, size, 3), tf.uint8)
             return tf.map_fn(lambda parts: single(*parts), (data, boxes, mirrored), fn_output_signature=kind), labels
 
-        def batches() -> Iterator[Any]:
-            for encoded in self.encoded(train, epoch, plan):
-                jpegs = [data.numpy().tobytes() for data in encoded.jpegs()]
-                yield jpegs, encoded.boxes.numpy(), encoded.mirrored.numpy(), encoded.labels.numpy()
-
         kinds = (
             tf.TensorSpec((None,), tf.string),
             tf.TensorSpec((None, 4), tf.int32),
             tf.TensorSpec((None,), tf.bool),
             tf.TensorSpec((None,), tf.int64),
         )
-        source = tf.data.Dataset.from_generator(batches, output_signature=kinds)
+        source = tf.data.Dataset.from_generator(read, output_signature=kinds)
         return source.map(batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
 
     def _pixels(self, train: bool, epoch: int, plan: Plan) -> Iterator[Decoded]:
-        for pixels, labels in self.dataset(train, epoch, plan):
+        for pixels, labels in self.batches(train, epoch, plan):
             yield Decoded(torch.tensor(pixels.numpy()), torch.tensor(labels.numpy()))

@@ -10,7 +10,8 @@ import torch
 
 from timetrial.datasets.generate.images import Shapes
 from timetrial.runner import events, seeds
-from timetrial.runner.errors import ConfigurationError, DeviceError, Diverged
+from timetrial.runner.errors import ConfigurationError, DataError, DeviceError, Diverged, OutOfMemory
+from timetrial.runner.throughput import FixedSteps
 from timetrial.runner.train import Plan, train_to_target
 from timetrial.runner.workload import Batch, Share
 
@@ -18,41 +19,58 @@ from timetrial.runner.workload import Batch, Share
 if find_spec("tensorflow") is None:
     pytest.skip("needs TensorFlow", allow_module_level=True)
 
-from timetrial.workloads.resnet50 import model, tensorflow_model
+from timetrial.workloads.resnet50 import model, tensorflow_engine, tensorflow_model
 from timetrial.workloads.resnet50.tensorflow_engine import TensorFlowEngine
 from timetrial.workloads.resnet50.tfdata_loader import TfDataImages
 from timetrial.workloads.resnet50.workload import ResNet50
 
 tf = tensorflow_model.tf
 STAGES, BATCH, EDGE = [1, 1, 1, 1], 12, 32
+# Two CPUs, for two replicas; it must be said before TensorFlow computes anything.
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
 
 
 @pytest.fixture
-def build(tmp_path):
-    def built(*, precision="fp32", gpus=1, accumulation=1, compile_mode=None, **changed):
-        streams = seeds.derive(1)
-        shapes = Shapes(3, 10, 3, 40)
-        data = TfDataImages(
-            TfDataImages.Settings(str(tmp_path / "shapes"), shapes, image_size=EDGE, eval_batch_size=4, workers=0),
+def data(tmp_path):
+    def built(workers=0):
+        return TfDataImages(
+            TfDataImages.Settings(
+                str(tmp_path / "shapes"), Shapes(3, 10, 3, 40), image_size=EDGE, eval_batch_size=4, workers=workers
+            ),
             global_batch_size=BATCH,
             share=Share(),
             device=torch.device("cpu"),
-            seeds=streams,
+            seeds=seeds.derive(1),
         )
+
+    return built
+
+
+@pytest.fixture
+def build(data):
+    def built(*, precision="fp32", gpus=1, accumulation=1, compile_mode=None, steps=0, **changed):
+        images = data()
         chosen = {"optimizer": "sgd", "learning_rate": 0.02, "warmup_epochs": 0, "decay_epochs": 50}
         settings = ResNet50.Settings(STAGES, **chosen | {"weight_decay": 1e-2} | changed)
         return TensorFlowEngine(
-            ResNet50(settings, data),
-            data,
+            ResNet50(settings, images),
+            FixedSteps(images, steps, BATCH) if steps else images,
             global_batch_size=BATCH,
             accumulation=accumulation,
             precision=precision,
             gpus=gpus,
             compile_mode=compile_mode,
-            seeds_of_run=streams,
+            seeds_of_run=seeds.derive(1),
         )
 
     return built
+
+
+@pytest.fixture
+def two_replicas(monkeypatch):
+    monkeypatch.setattr(tensorflow_engine, "_devices", lambda *_, **__: ["CPU:0", "CPU:1"])
 
 
 def copy_of(state):
@@ -131,23 +149,61 @@ def test_equal_gradients_make_equal_updates(build, optimizer):
         np.testing.assert_allclose(one.numpy(), two.numpy(), rtol=1e-4, atol=1e-5, err_msg=one.path)
 
 
-@pytest.mark.parametrize("compile_mode", [None, "default"])
-def test_a_step_has_the_loss_and_the_gradients_of_the_torch_side(build, compile_mode):
-    engine, ours = build(compile_mode=compile_mode), differing_torch_model()
+def test_the_last_batch_norm_of_a_block_starts_at_zero_where_it_is_asked_for(build):
+    def zeros(engine):
+        return {one.path for one in engine.model.trainable_variables if one.name == "gamma" and not one.numpy().any()}
+
+    assert zeros(build(zero_last_gamma=True)) == {f"layer{stage}.0.bn3/gamma" for stage in (1, 2, 3, 4)}
+    assert zeros(build()) == set()
+
+
+def step_on_both_sides(engine, replicas):
+    """Makes one step each, torch's by accumulating over the replicas' shares; nothing may differ but by rounding."""
+    ours = differing_torch_model()
     tensorflow_model.load_torch(engine.model, ours.state_dict())
     before = [variable.numpy() for variable in engine.model.trainable_variables]
     update, _ = engine.workload.optimizer(ours, engine.data.steps_per_epoch)
     pixels, labels = torch.randint(256, (BATCH, 3, EDGE, EDGE), dtype=torch.uint8), torch.arange(BATCH) % 3
-    loss = engine.workload.loss(ours.train(), Batch((pixels, labels), BATCH, BATCH, BATCH)) / BATCH
-    loss.backward()
+    loss = 0.0
+    for parts in zip(pixels.chunk(replicas), labels.chunk(replicas), strict=True):
+        part = engine.workload.loss(ours.train(), Batch(parts, len(parts[1]), BATCH, BATCH)) / BATCH
+        part.backward()
+        loss += part.item()
     update.step()
     engine._train(tf.constant(pixels.permute(0, 2, 3, 1).numpy()), tf.constant(labels.numpy()))
-    assert engine.finish().loss == pytest.approx(loss.item(), rel=1e-5)
+    assert engine.finish().loss == pytest.approx(loss, rel=1e-5)
     expected = loaded(ours.state_dict()).trainable_variables
     for mine, theirs, start in zip(engine.model.trainable_variables, expected, before, strict=True):
         # Both sides are up to 0.01 from a step in float64: where rounding flips a ReLU, a gradient changes.
         moved = np.linalg.norm(theirs.numpy() - start)
         assert np.linalg.norm(mine.numpy() - theirs.numpy()) < 0.03 * moved, mine.path
+
+
+@pytest.mark.parametrize("compile_mode", [None, "default"])
+def test_a_step_has_the_loss_and_the_gradients_of_the_torch_side(build, compile_mode):
+    step_on_both_sides(build(compile_mode=compile_mode), 1)
+
+
+@pytest.mark.parametrize("compile_mode", [None, "default"])
+def test_two_replicas_share_a_batch_as_two_ranks_do(build, two_replicas, compile_mode):
+    step_on_both_sides(build(compile_mode=compile_mode), 2)
+
+
+def test_two_replicas_stay_alike_but_for_what_their_batch_norms_saw(build, two_replicas):
+    engine = build()
+    list(engine.epoch(1))
+    for copies in (*engine._weights.values(), *engine._momenta.values()):
+        np.testing.assert_array_equal(*(copy.numpy() for copy in copies))
+    name = "bn1/moving_mean"
+    one, two = (copy.numpy() for copy in engine._moving[name])
+    assert not np.array_equal(one, two)  # each has seen its own images
+    saved = copy_of(engine.state())
+    engine.evaluate()
+    for copy in engine._moving[name]:
+        np.testing.assert_allclose(copy.numpy(), (one + two) / 2, rtol=1e-6)
+    engine.restore(saved)
+    assert equal(engine.state(), saved)
+    assert engine.facts()["model_bn_span"] == BATCH / 2
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -201,13 +257,47 @@ def test_a_loss_that_is_not_finite_ends_the_run(build):
         engine.finish()
 
 
+def test_the_clock_finds_the_readers_started_and_equal_batches(data):
+    alone, helped = data(), data(workers=1)
+    helped.start()
+    plan = alone.train_plan(2)[1]
+    for one, two in zip(alone.batches(True, 2, plan), helped.batches(True, 2, plan), strict=True):
+        for mine, theirs in zip(one, two, strict=True):
+            np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
+@pytest.mark.parametrize("end", [b"", b"\xff\xd9"])
+def test_a_broken_file_ends_the_epoch_by_name(data, tmp_path, end):
+    images = data()
+    victim = sorted(tmp_path.rglob("train/*/*.*"))[5]
+    whole = victim.read_bytes()
+    victim.write_bytes(whole[: len(whole) // 2] + end)  # with an end marker, only a decoder sees it
+    with pytest.raises(DataError, match=victim.name):
+        list(images.batches(True, 1, images.train_plan(1)[1]))
+
+
+def test_running_out_of_memory_has_its_sentence(build):
+    engine = build()
+
+    def exhausted(*_):
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM")
+
+    engine._step = engine._rare_step = engine._count_right = exhausted
+    for spent in (lambda: next(engine.epoch(1)), engine.evaluate):
+        with pytest.raises(OutOfMemory, match="global_batch_size"):
+            spent()
+
+
 def test_what_cannot_be_run_is_refused(build):
+    with pytest.raises(ConfigurationError, match="throughput"):
+        build(steps=2)
     with pytest.raises(ConfigurationError, match="accumulate"):
         build(accumulation=2)
     with pytest.raises(ConfigurationError, match="XLA"):
         build(compile_mode="max-autotune")
+    with pytest.raises(DeviceError, match="one replica"):
+        build(gpus=2)
+    with pytest.raises(DeviceError, match="TF32"):
+        build(precision="tf32")
     with pytest.raises(DeviceError, match="finds"):
-        build(gpus=999)
-    if not tf.config.list_physical_devices("GPU"):
-        with pytest.raises(DeviceError, match="TF32"):
-            build(precision="tf32")
+        tensorflow_engine._devices(999, "fp32", on_cpu=False)
