@@ -289,6 +289,9 @@ def sentence(error: Exception) -> str:
     """Any refusal as one sentence; Hydra's and OmegaConf's with the key in front."""
     if isinstance(error, RunError):
         return str(error)
+    if unknown := re.match(r"Could not override '(\S+)'", str(error)):
+        key = unknown[1]
+        return f"{key} is not set here: check the spelling, or write +{key}=... for one that the recipe leaves out."
     text = re.sub(r"\b(object|reference)_type=\S+", "", str(error).split("Config search path")[0])
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("To append")]
     key = next((line.removeprefix("full_key:").strip() for line in lines if line.startswith("full_key:")), "")

@@ -49,7 +49,7 @@ class SweepSummary(Callback):
         speeds = config.throughput.steps > 0
         columns = ("samples/s", "training ms", "evaluation ms") if speeds else ("epochs", "seconds", "samples/s")
         for name in ("run", "overrides", "ended", *columns):
-            table.add_column(name)
+            table.add_column(name, overflow="fold")
         shared = set.intersection(*(set(entry["overrides"]) for entry in entries)) if len(entries) > 1 else set()
         for entry in entries:
             own = " ".join(word for word in entry["overrides"] if word not in shared)
@@ -61,7 +61,9 @@ class SweepSummary(Callback):
             )
             numbers = [_written(name, result.get(name)) for name in keys]
             table.add_row(str(entry["job"]), own, ended, *numbers)
-        Console().print(table, soft_wrap=True)
+        terminal = Console()
+        # A file has no edge to fold at.
+        (terminal if terminal.is_terminal else Console(width=1000)).print(table)
         # A batch that does not fit is one of the values that a sweep of speeds is made for.
         fine = (Exit.TARGET_REACHED, Exit.OUT_OF_MEMORY) if speeds else (Exit.TARGET_REACHED,)
         codes = [Exit(entry["exit_code"]) for entry in entries]

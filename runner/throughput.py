@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from timetrial.runner.checkpoint import StopSignal
 from timetrial.runner.errors import Stopped
-from timetrial.runner.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event
+from timetrial.runner.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, StepEnded
 from timetrial.runner.run_folder import RunFolder
 from timetrial.runner.workload import Batch, Data
 
@@ -23,7 +23,7 @@ class FixedSteps:
         self._data, self._steps = data, steps
         self.train_size = min(data.train_size, steps * global_batch_size)
         self.eval_size = data.eval_size
-        self.evaluated = 0  # samples of this rank in the last evaluation
+        self.evaluated = self.batches = 0  # samples and batches of this rank in the last evaluation
         self.synthetic_train, self.synthetic_eval, self.facts = data.synthetic_train, data.synthetic_eval, data.facts
 
     def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
@@ -32,47 +32,55 @@ class FixedSteps:
 
     def eval(self) -> Iterator[Batch]:
         """The first batches of this rank's share."""
-        self.evaluated = 0
+        self.evaluated = self.batches = 0
         for batch in itertools.islice(self._data.eval(), self._steps):
             self.evaluated += int(batch.weight)
+            self.batches += 1
             yield batch
 
 
 @dataclass
 class Measured:
-    """The observer that keeps the speeds: each block's seconds a step, and each evaluation's a batch."""
+    """The observer that keeps the speeds of each block of training and of the evaluation after it."""
 
-    steps: int
     ranks: int
     data: FixedSteps
     blocks: list[dict[str, float]] = field(default_factory=list)
     _started: float = 0.0
+    _steps: int = 0
 
     def __call__(self, event: Event) -> None:
         """Takes one event in."""
         match event:
             case BlockStarted() | EvalStarted():
-                self._started = event.time
+                self._started, self._steps = event.time, 0
+            case StepEnded():
+                self._steps += 1
             case BlockEnded(samples=samples, waited_seconds=waited):
                 seconds = event.time - self._started
-                self.blocks.append({"samples": samples, "train_seconds": seconds, "waited_seconds": waited})
+                self.blocks.append(
+                    {"samples": samples, "steps": self._steps, "train_seconds": seconds, "waited_seconds": waited}
+                )
             case EvalEnded():
-                evaluated = self.data.evaluated * self.ranks
-                self.blocks[-1] |= {"eval_samples": evaluated, "eval_seconds": event.time - self._started}
+                seconds, counted = event.time - self._started, self.data
+                self.blocks[-1] |= {
+                    "eval_samples": counted.evaluated * self.ranks,
+                    "eval_batches": counted.batches,
+                    "eval_seconds": seconds,
+                }
 
     def result(self) -> dict[str, Any]:
         """Medians over the blocks after the first (over all, if there is but one)."""
         steady = self.blocks[1:] or self.blocks
         training = [block["train_seconds"] for block in steady]
-        evaluating = [block["eval_seconds"] for block in steady]
         return {
-            "steps": self.steps,
+            "steps": steady[0]["steps"],
             "samples_per_second": statistics.median(block["samples"] / block["train_seconds"] for block in steady),
-            "train_ms": statistics.median(training) / self.steps * 1000,
+            "train_ms": statistics.median(block["train_seconds"] / block["steps"] for block in steady) * 1000,
             "eval_samples_per_second": statistics.median(
                 block["eval_samples"] / block["eval_seconds"] for block in steady
             ),
-            "eval_ms": statistics.median(evaluating) / self.steps * 1000,
+            "eval_ms": statistics.median(block["eval_seconds"] / block["eval_batches"] for block in steady) * 1000,
             "waited": sum(block["waited_seconds"] for block in steady) / sum(training),
             "spread": (max(training) - min(training)) / statistics.median(training),
         }

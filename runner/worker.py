@@ -73,7 +73,7 @@ def _measure(settings: Config, folder: RunFolder, stop: StopSignal, world: World
     if settings.engine.warm_up:
         engine.warm_up()
     engine.finish()
-    measured = Measured(settings.throughput.steps, world.size, engine.data)
+    measured = Measured(world.size, engine.data)
     plan = Plan(target={}, first_eval=1, eval_every=1, max_epochs=settings.throughput.blocks)
     train_to_target(engine, plan, [measured, until_stopped(stop)])
     if world.rank == 0:

@@ -17,10 +17,21 @@ def recipes(root):
 def test_every_recipe_composes_with_every_precision_and_card(compose, root):
     cards = [path.stem for path in (root / "conf/accelerator").glob("*.yaml")]
     for recipe in recipes(root):
+        chosen = [f"recipe={recipe}", f"workload={recipe.split('/')[0]}"]
         for precision in ("fp32", "tf32", "bf16", "fp16"):
-            config.check(compose(f"recipe={recipe}", f"workload={recipe.split('/')[0]}", f"precision={precision}"))
+            config.check(compose(*chosen, f"precision={precision}"))
         for card in cards:
-            config.check(compose(f"recipe={recipe}", f"accelerator={card}"))
+            config.check(compose(*chosen, f"accelerator={card}"))
+
+
+def test_every_loader_engine_and_model_composes(compose):
+    for loader in ("torch", "dali", "tfdata", "synthetic"):
+        assert config.check(compose("workload=resnet50", f"data={loader}")).data.loader == loader
+    tensorflow = config.check(compose("workload=resnet50", "engine=tensorflow"))
+    assert (tensorflow.engine.name, tensorflow.data.loader) == ("tensorflow", "tfdata")
+    for network in ("cnn10", "wrn28_10", "resnet9"):
+        node = compose("workload=cifar10", f"model={network}", "recipe=cifar10/reference")
+        assert config.check(node).recipe.training["network"] == network
 
 
 @pytest.mark.parametrize(
@@ -31,7 +42,8 @@ def test_every_recipe_composes_with_every_precision_and_card(compose, root):
         (["recipe.training.learning_rate=fast"], "recipe.training: learning_rate.*'fast'"),
         (["+recipe.training.momentum=0.9"], "recipe.training.*momentum"),
         (["+recipe.data.colour=red"], "recipe.data.*colour"),
-        (["nonsense=1"], "nonsense"),
+        (["nonsense=1"], "nonsense is not set here"),
+        (["recipe.training.momentum=0.9"], r"write \+recipe.training.momentum=..."),
         (["workload=resnet"], "resnet"),
         (["recipe.max_epochs=0"], "recipe.max_epochs must be 1 or more, not 0"),
         (["tuning.batch_size=0"], "tuning.batch_size must be 1 or more"),
@@ -53,6 +65,14 @@ def test_every_recipe_composes_with_every_precision_and_card(compose, root):
         (["recipe.data.train_negatives=0"], "recipe.data: train_negatives"),
         (["recipe.data.generate={users: 0}"], "recipe.data.*users"),
         (["data.loader=dali"], "no loader data=dali: choose data=torch"),
+        (["engine=tensorflow"], "NCF has no engine=tensorflow: use engine=torch"),
+        (["workload=resnet50", "engine=tensorflow", "data=torch"], "engine=tensorflow reads with data=tfdata"),
+        (["workload=resnet50", "recipe.training.optimizer=adam"], "recipe.training: optimizer must be sgd or lars"),
+        (["workload=resnet50", "recipe.data.image_size=33"], "recipe.data: image_size must be even"),
+        (["workload=cifar10", "+recipe.training.drops=[5]"], "recipe.training: name either drops or end_epoch"),
+        (["workload=cifar10", "+recipe.data.cutout=40"], "recipe.data: cutout"),
+        (["throughput.steps=-1"], "throughput.steps must be 0 or more"),
+        (["throughput.blocks=0"], "throughput.blocks must be 1 or more"),
     ],
 )
 def test_what_cannot_be_is_refused_with_one_sentence(compose, overrides, words):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from timetrial.runner.engine import Step
+from timetrial.runner.engine import Step, Trained
 from timetrial.runner.errors import Diverged
 from timetrial.runner.train import Plan, train_to_target
 
@@ -23,7 +23,7 @@ class Scripted:
     def finish(self):
         if self.epochs and self.epochs[-1] == self.diverges_in:
             raise Diverged("no number")
-        return 0.5
+        return Trained(0.5, waited_seconds=0.25)
 
     def evaluate(self):
         return {"top1": self.qualities[self.epochs[-1] - 1]}
@@ -50,6 +50,8 @@ def test_stops_at_the_first_evaluation_that_meets_the_target():
     assert names(events) == ["RunStarted", *block, *block, "RunStopped"]
     assert events[-1].status == "success"
     assert [event.time for event in events] == sorted(event.time for event in events)
+    blocks = [event for event in events if type(event).__name__ == "BlockEnded"]
+    assert [(block.loss, block.waited_seconds) for block in blocks] == [(0.5, 0.25)] * 2
 
 
 def test_a_missed_target_is_aborted_after_the_last_epoch():

@@ -87,12 +87,20 @@ class Reader:
             persistent_workers=workers > 0,
             pin_memory=pin,
         )
-        atexit.register(_end_workers, weakref.ref(self._loader))
+        # Holds the loader until the reader goes: in a cycle of garbage its queues would go before its workers are told.
+        end = weakref.finalize(self, _end_workers, self._loader)
+        end.atexit = False  # `finalize` comes too late there: multiprocessing sends signals that workers do not heed
+        atexit.register(end)
 
     def read(self, epoch: int, plan: Plan) -> Iterator[Any]:
         """The batches of `plan`: `Decoded` or `Encoded`; raises `DataError` on a file that is wrong."""
         self._batches.epoch, self._batches.plan = epoch, plan
-        return map(_unless_wrong, iter(self._loader))  # the iterator starts the workers here, in the caller's thread
+        return map(self._unless_wrong, iter(self._loader))  # starts the workers here, in the caller's thread
+
+    def _unless_wrong(self, found: Encoded | Decoded | str) -> Encoded | Decoded:
+        if isinstance(found, str):
+            raise DataError(found)
+        return found
 
     def blame(self, batch: Encoded, error: Exception) -> DataError:
         """The image of `batch` that a decoder rejected with `error`, found by decoding one at a time."""
@@ -181,12 +189,6 @@ class _Pictures(Dataset[Any]):
         return resize(pixels, self._size)
 
 
-def _unless_wrong(found: Encoded | Decoded | str) -> Encoded | Decoded:
-    if isinstance(found, str):
-        raise DataError(found)
-    return found
-
-
 def _as_it_is(batch: Any) -> Any:
     return batch
 
@@ -198,8 +200,6 @@ def _leave_signals_to_the_rank(worker: int) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _end_workers(loader: weakref.ref[Any]) -> None:
-    """At exit, before multiprocessing sends its children signals that they do not heed."""
-    known = loader()
-    if known is not None and known._iterator is not None:
-        known._iterator._shutdown_workers()
+def _end_workers(loader: DataLoader[Any]) -> None:
+    if loader._iterator is not None:
+        loader._iterator._shutdown_workers()  # type: ignore[attr-defined] # only one of workers is kept

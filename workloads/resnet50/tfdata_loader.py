@@ -46,10 +46,11 @@ class TfDataImages(Images):
         Raises `DataError` on an image that is wrong.
         """
         tf, failed, under_way = self._tf, list[Exception](), deque[Encoded]()
+        batches = self.encoded(train, epoch, plan)  # starts processes where they are not: not in TensorFlow's thread
 
         def read() -> Iterator[Any]:
             try:
-                for encoded in self.encoded(train, epoch, plan):
+                for encoded in batches:
                     under_way.append(encoded)
                     jpegs = [data.numpy().tobytes() for data in encoded.jpegs()]
                     yield jpegs, encoded.boxes.numpy(), encoded.mirrored.numpy(), encoded.labels.numpy()
@@ -67,8 +68,7 @@ class TfDataImages(Images):
             if not under_way or not isinstance(error, tf.errors.InvalidArgumentError):
                 raise
             # Batches come out in the order in which they went in: the first that has not is the one.
-            why = ValueError(str(error).splitlines()[0])
-            raise self._reader(train, False).blame(under_way[0], why) from error
+            raise self._reader(train, False).blame(under_way[0], error) from error
 
     def _dataset(self, read: Any) -> Any:
         tf, size = self._tf, self.image_size

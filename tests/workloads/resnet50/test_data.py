@@ -1,12 +1,15 @@
 """What all loaders have in common: crops, the order of an epoch, and who has which part of it."""
 
+import gc
 import itertools
 import math
+import multiprocessing
+import time
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from timetrial.datasets.generate.images import Shapes
@@ -19,6 +22,7 @@ from timetrial.workloads.resnet50.synthetic import SyntheticImages
 from timetrial.workloads.resnet50.torch_loader import TorchImages
 
 SIZES = some.integers(1, 700)
+steady = settings(deadline=None, derandomize=True)
 CPU = torch.device("cpu")
 
 
@@ -67,6 +71,7 @@ def same(one, other):
     return all(torch.equal(left, right) for left, right in pairs)
 
 
+@steady
 @given(SIZES, SIZES, some.floats(0.01, 1), some.integers(0, 2**32))
 def test_a_random_crop_lies_inside_and_keeps_to_area_and_aspect(height, width, least_area, seed):
     top, left, tall, wide = crops.random_box(height, width, least_area, np.random.default_rng(seed))
@@ -99,6 +104,7 @@ def test_an_image_that_no_crop_fits_is_seen_whole(height, width):
     assert crops.random_box(height, width, 1.0, np.random.default_rng(1)) == (0, 0, height, width)
 
 
+@steady
 @given(some.integers(16, 3000), some.integers(16, 3000))
 def test_the_centre_is_what_mlperf_cuts_out_after_its_resize(height, width):
     scale = 256 / min(height, width)  # the short side becomes 256
@@ -113,6 +119,7 @@ def test_the_centre_is_what_mlperf_cuts_out_after_its_resize(height, width):
     assert left + wide <= width
 
 
+@steady
 @given(SIZES, SIZES)
 def test_the_centre_of_the_smallest_image_is_a_part_of_it(height, width):
     top, left, tall, wide = crops.centre_box(height, width)
@@ -148,6 +155,20 @@ def test_worker_processes_change_nothing(build):
     for epoch in (1, 2):
         assert same(steps(helped, epoch), steps(alone, epoch))
     assert torch.equal(pixels(helped.eval()), pixels(alone.eval()))
+
+
+def test_worker_processes_end_with_their_loader_even_in_a_cycle_of_garbage(build):
+    before = set(multiprocessing.active_children())
+    helped = build(workers=2)
+    steps = helped.train(1)
+    next(iter(steps))
+    assert len(set(multiprocessing.active_children()) - before) == 2
+    helped.itself = helped, steps
+    del helped, steps
+    started = time.monotonic()
+    gc.collect()
+    assert time.monotonic() - started < 4  # else they were not told and are waited for
+    assert not set(multiprocessing.active_children()) - before
 
 
 def test_an_epoch_broken_off_leaves_nothing_in_the_next(build):

@@ -30,7 +30,6 @@ ALL = [
     pytest.param("dali", 0, marks=dali),
     pytest.param("dali", 2, marks=dali),
     pytest.param("tfdata", 0, marks=tfdata),
-    pytest.param("tfdata", 2, marks=tfdata),
 ]
 every_loader = pytest.mark.parametrize(("loader", "workers"), ALL)
 
@@ -119,16 +118,15 @@ def transcribed(data):
 @pytest.mark.parametrize(
     ("loader", "mean", "most"),
     [
-        ("torch", 0.5, 1.5),
-        pytest.param("dali", 0.5, 1.5, marks=dali),
-        pytest.param("tfdata", 0.5, 99, marks=tfdata),
+        ("torch", 0.35, 1),
+        pytest.param("dali", 0.3, 1, marks=dali),
+        pytest.param("tfdata", 0.3, 64, marks=tfdata),
     ],
 )
 def test_every_loader_makes_the_pixels_of_the_transcription(photographs, loader, mean, most):
     expected, mirrored = transcribed(build(photographs, "torch"))
     pixels, _ = everything(build(photographs, loader))
     off = np.abs(pixels - expected)
-    print("MEASURED", loader, off.mean(), off.max(), np.abs(off.mean((1, 2, 3))).max())
     assert off.mean() < mean
     assert off.max() < most
     assert 0.2 < mirrored[:36].mean() < 0.8
@@ -139,15 +137,14 @@ def test_every_loader_makes_the_pixels_of_the_transcription(photographs, loader,
 @pytest.mark.parametrize(
     ("one", "other", "bound"),
     [
-        pytest.param("torch", "dali", 0.5, marks=dali),
-        pytest.param("torch", "tfdata", 0.5, marks=tfdata),
-        pytest.param("dali", "tfdata", 0.5, marks=[dali, tfdata]),
+        pytest.param("torch", "dali", 0.2, marks=dali),
+        pytest.param("torch", "tfdata", 0.2, marks=tfdata),
+        pytest.param("dali", "tfdata", 0.05, marks=[dali, tfdata]),
     ],
 )
 def test_two_loaders_make_the_same_images_in_the_same_order(photographs, one, other, bound):
     (mine, labels), (theirs, classes) = (everything(build(photographs, loader)) for loader in (one, other))
     assert labels == classes
-    print("MEASURED", one, other, np.abs(mine - theirs).mean(), np.abs(mine - theirs).max())
     assert np.abs(mine - theirs).mean() < bound
 
 
@@ -161,8 +158,7 @@ def test_the_centre_looks_as_after_mlperfs_resize(tmp_path):
     left = (scaled.shape[1] - 224) // 2
     off = np.abs(pixels - scaled[16:240, left : left + 224]).mean()
     shifted = np.abs(pixels - scaled[14:238, left : left + 224]).mean()
-    print("MEASURED centre", off, shifted)
-    assert off < 1.5
+    assert off < 1  # measured: 0.78, of pixels that were resized from other places
     assert shifted > 2 * off
 
 

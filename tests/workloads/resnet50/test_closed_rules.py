@@ -1,0 +1,35 @@
+"""Logs of the reference recipes under the closed rules, by the official checker; the quality alone is pretended."""
+
+import pytest
+from mlperf_logging.compliance_checker import mlp_compliance
+from rich.console import Console
+
+from timetrial.runner import compliance
+from timetrial.runner.errors import Exit
+from timetrial.runner.launch import launch
+from timetrial.workloads.common import classification
+
+TINY = [
+    "recipe.training.stages=[1,1,1,1]",
+    "recipe.max_epochs=3",
+    "recipe.data.image_size=32",
+    "+recipe.data.generate={classes: 3, train: 20, val: 4, width: 40}",
+    "recipe.data.workers=0",
+]
+
+
+@pytest.mark.parametrize(("recipe", "optimizer"), [("reference_256", "sgd"), ("reference", "lars")])
+@pytest.mark.parametrize("quality", [0.7591, 0.7589])
+def test_a_log_is_closed_when_the_target_is_met(compose, tmp_path, monkeypatch, recipe, optimizer, quality):
+    monkeypatch.setattr(classification, "accuracy", lambda parts: {"accuracy": quality})
+    places = ["launcher=inline", f"data_dir={tmp_path}", f"runs={tmp_path}"]
+    chosen = ["workload=resnet50", "scale=reference", f"recipe=resnet50/{recipe}", "round=v07"]
+    code, folder = launch(compose(*chosen, *places, *TINY), Console(quiet=True))
+    met = quality >= 0.759
+    assert code == (Exit.TARGET_REACHED if met else Exit.TARGET_NOT_REACHED)
+    assert f'"opt_name", "value": "{optimizer}"' in folder.log.read_text()
+    verdict = compliance.check(folder.log)
+    assert (verdict.rules, verdict.compliant) == ("closed, 0.7.0", met), verdict.problems
+    mlp_compliance.enqueued_configs.clear()
+    checker = mlp_compliance.make_checker("training", "0.7.0", True, False)
+    assert mlp_compliance.main(str(folder.log), "training_0.7.0/common.yaml", checker)[0] == met
