@@ -259,6 +259,8 @@ def check(node: DictConfig) -> Config:
         raise ConfigurationError(f"{title} has no engine={config.engine.name}: use engine=torch.")
     if config.engine.name == "tensorflow" and config.data.loader != "tfdata":
         raise ConfigurationError(f"engine=tensorflow reads with data=tfdata, not data={config.data.loader}.")
+    if config.engine.name != "torch" and recipe.clip_norm is not None:
+        raise ConfigurationError(f"engine={config.engine.name} does not clip gradients: use engine=torch.")
     if config.epochs_past_target < 0:
         raise ConfigurationError("epochs_past_target must be 0 or more.")
     if config.launcher.name == "inline" and ranks(config) > 1:

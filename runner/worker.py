@@ -133,7 +133,8 @@ def _train(
             # Past its target, a run that is stopped has its result already.
             code, sentence = (Exit.TARGET_REACHED, "") if keeper.over else (end.exit_code, str(end))
         if world.rank == 0:
-            peak = accelerator.peak_memory_bytes(device)
+            # Another framework keeps its own count.
+            peak = accelerator.peak_memory_bytes(device) if settings.engine.name == "torch" else None
             folder.update_status(exit_code=int(code), error=sentence, peak_memory_bytes=peak)
     return code
 

@@ -67,6 +67,7 @@ def test_every_loader_engine_and_model_composes(compose):
         (["data.loader=dali"], "no loader data=dali: choose data=torch"),
         (["engine=tensorflow"], "NCF has no engine=tensorflow: use engine=torch"),
         (["workload=resnet50", "engine=tensorflow", "data=torch"], "engine=tensorflow reads with data=tfdata"),
+        (["workload=resnet50", "engine=tensorflow", "recipe.clip_norm=1"], "engine=tensorflow does not clip"),
         (["workload=resnet50", "recipe.training.optimizer=adam"], "recipe.training: optimizer must be sgd or lars"),
         (["workload=resnet50", "recipe.data.image_size=33"], "recipe.data: image_size must be even"),
         (["workload=cifar10", "+recipe.training.drops=[5]"], "recipe.training: name either drops or end_epoch"),

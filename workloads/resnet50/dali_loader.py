@@ -9,7 +9,7 @@ import torch
 from timetrial.runner.errors import ConfigurationError
 from timetrial.workloads.resnet50 import on_card
 from timetrial.workloads.resnet50.data import Images
-from timetrial.workloads.resnet50.reading import Decoded, Encoded, Plan, Reader, workers_of
+from timetrial.workloads.resnet50.reading import Decoded, Encoded, Plan, workers_of
 
 
 class DaliImages(Images):
@@ -26,10 +26,10 @@ class DaliImages(Images):
         self._pipelines: dict[int, Any] = {}
 
     def _pixels(self, train: bool, epoch: int, plan: Plan) -> Iterator[Decoded]:
-        made = self._decoded(self._reader(train, False), self.encoded(train, epoch, plan))
+        made = self._decoded(train, self.encoded(train, epoch, plan))
         return on_card.ahead(made, self._device) if on_card.decodes(self._device) else made
 
-    def _decoded(self, reader: Reader, batches: Iterator[Encoded]) -> Iterator[Decoded]:
+    def _decoded(self, train: bool, batches: Iterator[Encoded]) -> Iterator[Decoded]:
         for batch in batches:
             pipeline = self._pipeline(len(batch.labels))
             pipeline.feed_input("jpegs", [data.numpy() for data in batch.jpegs()])
@@ -39,7 +39,7 @@ class DaliImages(Images):
             try:
                 (pixels,) = pipeline.run()
             except RuntimeError as error:
-                raise reader.blame(batch, error) from error
+                raise self._readers[train].blame(batch, error) from error
             tensor = pixels.as_tensor()
             if on_card.decodes(self._device):
                 yield Decoded(

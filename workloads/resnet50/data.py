@@ -53,7 +53,7 @@ class Images:
         self.steps_per_epoch = math.ceil(self.train_size / global_batch_size)
         self.image_size = settings.image_size
         self.images_per_statistic = math.ceil(global_batch_size / (share.ranks * share.accumulation))
-        self._readers: dict[bool, Reader] = {}
+        self._readers = self._start_readers()
 
     def _open(self) -> tuple[int, int]:
         """Finds the images, without reading them; returns how many train and how many validate."""
@@ -112,26 +112,32 @@ class Images:
             "timetrial_image_size": self.image_size,
         }
 
-    def encoded(self, train: bool, epoch: int, plan: Plan, *, decode: bool = False) -> Iterator[Any]:
-        """The batches of `plan` as the reading processes make them."""
-        return self._reader(train, decode).read(epoch, plan)
+    def encoded(self, train: bool, epoch: int, plan: Plan) -> Iterator[Any]:
+        """The batches of `plan` as the reading processes make them: `Encoded`, or `Decoded` where they decode too."""
+        return self._readers[train].read(epoch, plan)
 
     def _pixels(self, train: bool, epoch: int, plan: Plan) -> Iterator[Decoded]:
         """The batches of `plan` as pixels, on the device or on their way to it."""
         raise NotImplementedError
 
-    def _reader(self, train: bool, decode: bool) -> Reader:
-        if train not in self._readers:
-            self._readers[train] = Reader(
+    def _readers_decode(self) -> bool:
+        """Whether the reading processes make the pixels."""
+        return False
+
+    def _start_readers(self) -> dict[bool, Reader]:
+        """For training (True) and evaluation."""
+        return {
+            train: Reader(
                 self._train if train else self._val,
                 size=self.image_size,
                 least_area=self._settings.least_area if train else None,
                 seed=self._seeds.of("order", 0),
                 workers=workers_of(self._settings.workers, self._share.ranks),
-                decode=decode,
+                decode=self._readers_decode(),
                 pin=on_card.decodes(self._device),
             )
-        return self._readers[train]
+            for train in (True, False)
+        }
 
     def _batch(self, decoded: Decoded, global_samples: int) -> Batch:
         pixels = decoded.pixels.to(self._device, non_blocking=True).permute(0, 3, 1, 2)  # NHWC in memory

@@ -1,8 +1,10 @@
 """Worker processes that read encoded images from disk, check them, and choose their crops."""
 
 import atexit
+import ctypes
 import os
 import signal
+import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -74,7 +76,7 @@ class Reader:
     ) -> None:
         """`least_area` None cuts the centre out; `decode` lets the workers decode and resize to `size` too.
 
-        `pin` leaves what is still encoded in pinned memory.
+        `pin` leaves what is still encoded in pinned memory. The workers start here, in the caller's thread.
         """
         self._batches = _Plan()
         self._images = images
@@ -91,11 +93,13 @@ class Reader:
         end = weakref.finalize(self, _end_workers, self._loader)
         end.atexit = False  # `finalize` comes too late there: multiprocessing sends signals that workers do not heed
         atexit.register(end)
+        if workers:
+            iter(self._loader)  # forks now, while this process has few threads, and off the clock
 
     def read(self, epoch: int, plan: Plan) -> Iterator[Any]:
         """The batches of `plan`: `Decoded` or `Encoded`; raises `DataError` on a file that is wrong."""
         self._batches.epoch, self._batches.plan = epoch, plan
-        return map(self._unless_wrong, iter(self._loader))  # starts the workers here, in the caller's thread
+        return map(self._unless_wrong, iter(self._loader))
 
     def _unless_wrong(self, found: Encoded | Decoded | str) -> Encoded | Decoded:
         if isinstance(found, str):
@@ -198,6 +202,9 @@ def _leave_signals_to_the_rank(worker: int) -> None:
     torch.set_num_threads(1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":  # nor is it left over from a rank that was killed outright
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
 def _end_workers(loader: DataLoader[Any]) -> None:

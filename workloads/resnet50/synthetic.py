@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from timetrial.runner.workload import Batch
 from timetrial.workloads.resnet50.data import Images
+from timetrial.workloads.resnet50.reading import Reader
 
 
 class SyntheticImages(Images):
@@ -30,6 +31,9 @@ class SyntheticImages(Images):
         assert isinstance(chosen, SyntheticImages.Settings)
         self.num_classes, self._form = chosen.classes, "none"
         return chosen.train_images, chosen.val_images
+
+    def _start_readers(self) -> dict[bool, Reader]:
+        return {}
 
     def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """The same batch again and again."""

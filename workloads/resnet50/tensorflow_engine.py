@@ -96,7 +96,6 @@ class TensorFlowEngine:
 
     def warm_up(self, steps: int = 3) -> None:
         """Traces, compiles and allocates on random pixels, then puts the state back as it was: nothing is learned."""
-        self.data.start()
         before = self.state()
         generator, edge = np.random.default_rng(0), self.data.image_size
 

@@ -1,13 +1,12 @@
 """data=tfdata: TensorFlow's input pipeline decodes the crop, resizes and flips, on the CPU."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from timetrial.runner.errors import ConfigurationError
-from timetrial.runner.workload import Batch
 from timetrial.workloads.resnet50.data import Images
 from timetrial.workloads.resnet50.reading import Decoded, Encoded, Plan
 
@@ -30,23 +29,13 @@ class TfDataImages(Images):
         """Where the run trains."""
         return self._device
 
-    def start(self) -> None:
-        """Starts the reading processes, so that the clock need not wait for them."""
-        for train in (True, False):
-            list(self.encoded(train, 0, []))
-
-    def synthetic_train(self) -> Sequence[Batch]:
-        """Random pixels; starts the readers too."""
-        self.start()
-        return super().synthetic_train()
-
     def batches(self, train: bool, epoch: int, plan: Plan) -> Iterator[tuple[Any, Any]]:
         """The batches of `plan` as tensors on the CPU: pixels uint8 [N, size, size, 3], labels int64 [N].
 
         Raises `DataError` on an image that is wrong.
         """
         tf, failed, under_way = self._tf, list[Exception](), deque[Encoded]()
-        batches = self.encoded(train, epoch, plan)  # starts processes where they are not: not in TensorFlow's thread
+        batches = self.encoded(train, epoch, plan)
 
         def read() -> Iterator[Any]:
             try:
@@ -68,7 +57,7 @@ class TfDataImages(Images):
             if not under_way or not isinstance(error, tf.errors.InvalidArgumentError):
                 raise
             # Batches come out in the order in which they went in: the first that has not is the one.
-            raise self._reader(train, False).blame(under_way[0], error) from error
+            raise self._readers[train].blame(under_way[0], error) from error
 
     def _dataset(self, read: Any) -> Any:
         tf, size = self._tf, self.image_size

@@ -9,7 +9,7 @@ from timetrial.datasets import jpeg
 from timetrial.runner.workload import Batch
 from timetrial.workloads.resnet50 import on_card
 from timetrial.workloads.resnet50.data import Images
-from timetrial.workloads.resnet50.reading import Decoded, Encoded, Plan, Reader
+from timetrial.workloads.resnet50.reading import Decoded, Encoded, Plan
 
 
 class TorchImages(Images):
@@ -18,25 +18,25 @@ class TorchImages(Images):
     loader = "torch"
 
     def synthetic_train(self) -> Sequence[Batch]:
-        """Random pixels; starts the readers and the card's JPEG engines too, on nothing and on an image of our own."""
-        for train in (True, False):
-            list(self._pixels(train, 0, []))
+        """Random pixels; starts the card's JPEG engines too, on an image of our own."""
         if on_card.decodes(self._device):
             sample = jpeg.encode(np.zeros((64, 64, 3), dtype=np.uint8))
             box = torch.tensor([[0, 0, 64, 64]], dtype=torch.int32)
             data, one = torch.frombuffer(bytearray(sample), dtype=torch.uint8), torch.tensor([len(sample)])
             batch = Encoded(data, one, box[:, 2:], box, one > 0, one, [0])
-            list(on_card.ahead(self._decoded(self._reader(True, False), iter([batch])), self._device))
+            list(on_card.ahead(self._decoded(True, iter([batch])), self._device))
         return super().synthetic_train()
 
     def _pixels(self, train: bool, epoch: int, plan: Plan) -> Iterator[Decoded]:
-        if not on_card.decodes(self._device):
-            return self.encoded(train, epoch, plan, decode=True)
-        return on_card.ahead(self._decoded(self._reader(train, False), self.encoded(train, epoch, plan)), self._device)
+        batches = self.encoded(train, epoch, plan)
+        return batches if self._readers_decode() else on_card.ahead(self._decoded(train, batches), self._device)
 
-    def _decoded(self, reader: Reader, batches: Iterator[Encoded]) -> Iterator[Decoded]:
+    def _readers_decode(self) -> bool:
+        return not on_card.decodes(self._device)
+
+    def _decoded(self, train: bool, batches: Iterator[Encoded]) -> Iterator[Decoded]:
         for batch in batches:
             try:
                 yield on_card.decode(batch, self.image_size, self._device)
             except RuntimeError as error:
-                raise reader.blame(batch, error) from error
+                raise self._readers[train].blame(batch, error) from error

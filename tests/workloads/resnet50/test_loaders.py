@@ -16,10 +16,11 @@ from timetrial.runner.errors import ConfigurationError, DataError, Exit
 from timetrial.runner.workload import Share
 from timetrial.workloads import resnet50
 from timetrial.workloads.resnet50.dali_loader import DaliImages
+from timetrial.workloads.resnet50.data import Images
 from timetrial.workloads.resnet50.tfdata_loader import TfDataImages
 from timetrial.workloads.resnet50.torch_loader import TorchImages
 
-LOADERS = {"torch": TorchImages, "dali": DaliImages, "tfdata": TfDataImages}
+LOADERS = {None: Images, "torch": TorchImages, "dali": DaliImages, "tfdata": TfDataImages}
 SIZE = 64
 # Found in place of imported: Triton can crash where TensorFlow has been imported before it.
 dali = pytest.mark.skipif(not find_spec("nvidia") or not find_spec("nvidia.dali"), reason="needs NVIDIA DALI")
@@ -124,7 +125,7 @@ def transcribed(data):
     ],
 )
 def test_every_loader_makes_the_pixels_of_the_transcription(photographs, loader, mean, most):
-    expected, mirrored = transcribed(build(photographs, "torch"))
+    expected, mirrored = transcribed(build(photographs, None))
     pixels, _ = everything(build(photographs, loader))
     off = np.abs(pixels - expected)
     assert off.mean() < mean

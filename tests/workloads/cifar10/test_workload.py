@@ -1,0 +1,138 @@
+"""CIFAR-10 as a task: the published sizes, the schedule, and batches gathered on the device."""
+
+import numpy as np
+import pytest
+import torch
+
+from timetrial.datasets import cifar
+from timetrial.datasets.generate.images import Shapes
+from timetrial.runner import config, seeds
+from timetrial.runner.workload import Share
+from timetrial.workloads.cifar10.data import ResidentImages
+from timetrial.workloads.cifar10.networks import MEANS, NETWORKS
+from timetrial.workloads.cifar10.workload import Cifar10
+
+
+class Sizes:
+    num_classes = 10
+
+    def __init__(self, batch):
+        self.global_batch_size = batch
+
+
+def data(folder, *, share=None, **changed):
+    settings = ResidentImages.Settings(str(folder), Shapes(3, 20, 5, 32), **changed)
+    return ResidentImages(
+        settings,
+        global_batch_size=16,
+        share=share or Share(),
+        device=torch.device("cpu"),
+        seeds=seeds.derive(1),
+    )
+
+
+def settings(**changed):
+    return Cifar10.Settings(**{"network": "cnn10", "learning_rate": 0.1, "weight_decay": 0.0} | changed)
+
+
+@pytest.mark.parametrize(("name", "millions"), [("cnn10", 1.9), ("wrn28_10", 36.5), ("resnet9", 6.6)])
+def test_networks_have_their_published_size(name, millions):
+    with torch.device("meta"):
+        network = NETWORKS[name](10)
+    assert sum(weight.numel() for weight in network.parameters()) / 1e6 == pytest.approx(millions, abs=0.05)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_take_pixels_and_normalise_them(name):
+    network = NETWORKS[name](10, 4).eval()
+    pixels = torch.tensor(MEANS).round().to(torch.uint8).view(1, 3, 1, 1).expand(2, 3, 32, 32)
+    assert network(pixels).shape == (2, 10)
+    seen = []
+    network.body.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    network(pixels)
+    assert seen[0].abs().max() < 0.01
+
+
+def test_the_rate_is_proportional_to_the_batch_and_falls_by_steps():
+    for batch in (128, 2048):
+        workload = Cifar10(settings(drops=[50, 80]), Sizes(batch))
+        optimizer, schedule = workload.optimizer(torch.nn.Linear(2, 2), 10)
+        rates = []
+        for _ in range(1000):
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            schedule.step()
+        peak = 0.1 * batch / 128
+        assert [rates[step] for step in (0, 499, 500, 799, 800)] == pytest.approx(
+            [peak, peak, peak / 10, peak / 10, peak / 100]
+        )
+
+
+def test_the_rate_rises_and_falls_to_the_end():
+    workload = Cifar10(settings(warmup_epochs=5, end_epoch=24), Sizes(128))
+    assert [workload.factor(epochs) for epochs in (0, 2.5, 5, 14.5, 24, 30)] == [0, 0.5, 1, 0.5, 0, 0]
+
+
+def test_every_image_once_an_epoch_whatever_the_ranks(tmp_path):
+    whole = data(tmp_path, padding=0)
+    pixels, labels = cifar.read(whole._folder, cifar.TRAIN)
+    known = {image.tobytes() for image in pixels} | {image[:, ::-1].tobytes() for image in pixels}
+    steps = list(whole.train(1))
+    assert [len(step[0].content[1]) for step in steps] == [16, 16, 16, 12]
+    assert sorted(torch.cat([step[0].content[1] for step in steps]).tolist()) == sorted(labels.tolist())
+    for step in steps:
+        images = step[0].content[0].permute(0, 2, 3, 1).numpy()
+        assert all(np.ascontiguousarray(image).tobytes() in known for image in images)
+    parts = [list(data(tmp_path, padding=0, share=Share(rank, 2, 2)).train(1)) for rank in range(2)]
+    for number, step in enumerate(steps):
+        joined = torch.cat([batch.content[0] for part in parts for batch in part[number]])
+        assert torch.equal(joined, step[0].content[0])
+    again = next(iter(whole.train(2)))[0].content[0]
+    assert not torch.equal(again, steps[0][0].content[0])
+
+
+def test_crops_are_shifts_of_the_padded_image(tmp_path):
+    shifted = data(tmp_path, padding=2)
+    images, _ = cifar.read(shifted._folder, cifar.TRAIN)
+    padded = np.pad(images, ((0, 0), (2, 2), (2, 2), (0, 0)))
+    windows = {
+        view.tobytes()
+        for image in padded
+        for flipped in (image, image[:, ::-1])
+        for row in range(5)
+        for column in range(5)
+        for view in [np.ascontiguousarray(flipped[row : row + 32, column : column + 32])]
+    }
+    found = next(iter(shifted.train(1)))[0].content[0].permute(0, 2, 3, 1).numpy()
+    assert all(np.ascontiguousarray(image).tobytes() in windows for image in found)
+
+
+def test_cutout_covers_one_square_with_the_mean(tmp_path):
+    plain, covered = (next(iter(data(tmp_path, cutout=edge).train(1)))[0].content[0] for edge in (0, 6))
+    mean = torch.tensor(MEANS).to(torch.uint8).view(3, 1, 1)
+    for before, after in zip(plain, covered, strict=True):
+        changed = (before != after).any(0).nonzero()
+        assert 0 < len(changed) <= 36
+        (top, left), (bottom, right) = changed.min(0).values, changed.max(0).values
+        assert bottom - top < 6
+        assert right - left < 6
+        assert torch.equal(after[:, changed[:, 0], changed[:, 1]], mean[:, :, 0].expand(3, len(changed)))
+
+
+def test_evaluation_counts_every_image_once(tmp_path):
+    whole = data(tmp_path, eval_batch_size=4)
+    images, labels = cifar.read(whole._folder, cifar.VAL)
+    for ranks in (1, 2, 3):
+        batches = [
+            b for rank in range(ranks) for b in data(tmp_path, share=Share(rank, ranks), eval_batch_size=4).eval()
+        ]
+        found = torch.cat([batch.content[0] for batch in batches]).permute(0, 2, 3, 1)
+        assert np.array_equal(found.numpy(), images)
+        assert torch.cat([batch.content[1] for batch in batches]).tolist() == labels.tolist()
+
+
+def test_the_study_composes_with_its_batch_sweep(compose):
+    for batch in (128, 2048):
+        node = compose("workload=cifar10", "scale=reference", "model=wrn28_10", f"recipe.global_batch_size={batch}")
+        chosen = config.check(node)
+        assert (chosen.recipe.max_epochs, chosen.recipe.training["drops"]) == (100, [50, 80])
