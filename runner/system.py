@@ -10,7 +10,19 @@ from typing import Any
 from timetrial import __version__
 from timetrial.runner import accelerator
 
-_PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "mlperf-logging", "triton", "pandas")
+_PACKAGES = (
+    "torch",
+    "torchvision",
+    "numpy",
+    "hydra-core",
+    "mlperf-logging",
+    "triton",
+    "pandas",
+    "pillow",
+    "tensorflow",
+    "tensorflow-cpu",
+    "nvidia-dali-cuda130",
+)
 
 
 def describe() -> dict[str, Any]:

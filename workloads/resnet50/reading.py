@@ -2,6 +2,7 @@
 
 import atexit
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -94,7 +95,11 @@ class Reader:
         end.atexit = False  # `finalize` comes too late there: multiprocessing sends signals that workers do not heed
         atexit.register(end)
         if workers:
-            iter(self._loader)  # forks now, while this process has few threads, and off the clock
+            # Forks now, while this process has few threads, and off the clock. What a child found would hang it if
+            # it were collected there: frameworks' objects wait for threads that only the parent has.
+            gc.freeze()
+            iter(self._loader)
+            gc.unfreeze()
 
     def read(self, epoch: int, plan: Plan) -> Iterator[Any]:
         """The batches of `plan`: `Decoded` or `Encoded`; raises `DataError` on a file that is wrong."""
