@@ -1,16 +1,21 @@
 """What only an accelerator can show: fused kernels, steps that never wait, whole runs. `pytest -m gpu`."""
 
+import itertools
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 
-from timetrial.runner import accelerator, config, worker
+from timetrial.runner import accelerator, config, seeds, worker
 from timetrial.runner.distributed import World
 from timetrial.runner.errors import Exit
 from timetrial.runner.launch import launch
+from timetrial.runner.workload import Share
+from timetrial.workloads.resnet50.torch_loader import TorchImages
 
 pytestmark = [
     pytest.mark.gpu,
@@ -44,6 +49,30 @@ def test_ncf_gradients_are_those_of_a_float64_transcription(samples, dtype, boun
         assert test.relative(value, gradients[name]) < bound, name
         assert torch.equal(value, found[1][name]), name
     sys.modules.pop("test_model", None)
+
+
+def test_images_from_the_card_are_those_of_the_processor(tmp_path):
+    """Whole chroma, so that decoders do not differ in how they spread it; one progressive image, which engines refuse."""
+    generator = np.random.default_rng(1)
+    for number in range(70):
+        small = Image.fromarray(generator.integers(256, size=(6, 8, 3), dtype=np.uint8))
+        path = tmp_path / ("train" if number < 60 else "val") / str(number % 2) / f"{number:03d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole = small.resize(
+            (int(generator.integers(90, 300)), int(generator.integers(90, 300))), Image.Resampling.BICUBIC
+        )
+        whole.save(path, quality=95, subsampling=0, progressive=number == 7)
+    settings = TorchImages.Settings(str(tmp_path), image_size=64, eval_batch_size=7, workers=2)
+    cards, processors = (
+        TorchImages(settings, global_batch_size=16, share=Share(), device=torch.device(kind), seeds=seeds.derive(1))
+        for kind in ("cuda:0", "cpu")
+    )
+    batches = [[*itertools.chain(*data.train(1)), *data.eval()] for data in (cards, processors)]
+    for mine, theirs in zip(*batches, strict=True):
+        assert torch.equal(mine.content[1].cpu(), theirs.content[1])
+        difference = (mine.content[0].cpu().float() - theirs.content[0].float()).abs()
+        assert difference.mean() < 1
+        assert difference.amax((1, 2, 3)).max() < 40
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])

@@ -326,3 +326,19 @@ def test_what_cannot_be_run_is_refused(build):
         build(precision="tf32")
     with pytest.raises(DeviceError, match="finds"):
         tensorflow_engine._devices(999, "fp32", on_cpu=False)
+
+
+@pytest.mark.slow
+def test_the_embedded_target_is_reached_through_the_same_loop(tmp_path):
+    words = [
+        "workload=resnet50",
+        "engine=tensorflow",
+        "accelerator=cpu",
+        f"data_dir={tmp_path}",
+        f"runs={tmp_path}/runs",
+    ]
+    done = subprocess.run([sys.executable, "-P", "-m", "timetrial", "run", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "complies" in done.stdout
+    (log,) = (tmp_path / "runs").rglob("result_1.txt")
+    assert '"timetrial_engine", "value": "tensorflow"' in log.read_text()
