@@ -52,7 +52,7 @@ def test_ncf_gradients_are_those_of_a_float64_transcription(samples, dtype, boun
 
 
 def test_images_from_the_card_are_those_of_the_processor(tmp_path):
-    """Whole chroma, so that decoders do not differ in how they spread it; one progressive image, which engines refuse."""
+    """Whole chroma, which decoders spread alike; one image is progressive, which engines refuse."""
     generator = np.random.default_rng(1)
     for number in range(70):
         small = Image.fromarray(generator.integers(256, size=(6, 8, 3), dtype=np.uint8))
