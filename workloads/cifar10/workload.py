@@ -1,21 +1,19 @@
 """CIFAR-10 image classification, as card comparisons run it: no MLPerf benchmark, but the same loop, log and report."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from omegaconf import MISSING
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from timetrial.runner.workload import Batch
 from timetrial.workloads.cifar10.data import ResidentImages
 from timetrial.workloads.cifar10.networks import NETWORKS
-from timetrial.workloads.common import classification
+from timetrial.workloads.common.classification import Classification
 
 
-class Cifar10:
+class Cifar10(Classification):
     """Classifies images of ten kinds; quality is the share of test images whose first guess is right."""
 
     @dataclass
@@ -80,18 +78,6 @@ class Cifar10:
         if chosen.end_epoch is None:
             return 0.1 ** sum(epochs >= drop for drop in chosen.drops)
         return max(0.0, (chosen.end_epoch - epochs) / (chosen.end_epoch - chosen.warmup_epochs))
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Cross entropy with smoothed labels, summed over the images."""
-        return classification.loss(model, batch, self.settings.label_smoothing)
-
-    def predict(self, model: nn.Module, batches: Iterable[Batch]) -> tuple[int, int]:
-        """(right, images) of this rank."""
-        return classification.count_right(model, batches)
-
-    def score(self, parts: Sequence[tuple[int, int]]) -> dict[str, float]:
-        """Top-1 accuracy over all test images."""
-        return classification.accuracy(parts)
 
     def facts(self) -> dict[str, Any]:
         """The network and SGD's hyperparameters."""

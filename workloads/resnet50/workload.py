@@ -1,22 +1,20 @@
 """ResNet-50 v1.5 image classification as MLPerf defines it (v0.5 to v4.0)."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import MISSING
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from timetrial.runner.workload import Batch
-from timetrial.workloads.common import classification
+from timetrial.workloads.common.classification import Classification
 from timetrial.workloads.resnet50 import model
 from timetrial.workloads.resnet50.data import Images
 from timetrial.workloads.resnet50.lars import LARS
 
 
-class ResNet50:
+class ResNet50(Classification):
     """Classifies images; quality is the share of validation images whose first guess is right."""
 
     @dataclass
@@ -81,18 +79,6 @@ class ResNet50:
             return chosen.learning_rate * step / warmup
         left = 1 - min(1.0, (step - warmup) / self._decay_steps(steps_per_epoch))
         return (chosen.learning_rate - chosen.end_learning_rate) * left**chosen.decay_power + chosen.end_learning_rate
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Cross entropy with smoothed labels, summed over the images."""
-        return classification.loss(model, batch, self.settings.label_smoothing)
-
-    def predict(self, model: nn.Module, batches: Iterable[Batch]) -> tuple[int, int]:
-        """(right, images) of this rank."""
-        return classification.count_right(model, batches)
-
-    def score(self, parts: Sequence[tuple[int, int]]) -> dict[str, float]:
-        """Top-1 accuracy over all images."""
-        return classification.accuracy(parts)
 
     def facts(self) -> dict[str, Any]:
         """Hyperparameters under the names that ruleset 0.7.0 has for the optimizer."""

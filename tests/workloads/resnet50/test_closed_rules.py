@@ -7,7 +7,7 @@ from rich.console import Console
 from timetrial.runner import compliance
 from timetrial.runner.errors import Exit
 from timetrial.runner.launch import launch
-from timetrial.workloads.common import classification
+from timetrial.workloads.resnet50.workload import ResNet50
 
 TINY = [
     "recipe.training.stages=[1,1,1,1]",
@@ -21,7 +21,7 @@ TINY = [
 @pytest.mark.parametrize(("recipe", "optimizer"), [("reference_256", "sgd"), ("reference", "lars")])
 @pytest.mark.parametrize("quality", [0.7591, 0.7589])
 def test_a_log_is_closed_when_the_target_is_met(compose, tmp_path, monkeypatch, recipe, optimizer, quality):
-    monkeypatch.setattr(classification, "accuracy", lambda parts: {"accuracy": quality})
+    monkeypatch.setattr(ResNet50, "score", lambda self, parts: {"accuracy": quality})
     places = ["launcher=inline", f"data_dir={tmp_path}", f"runs={tmp_path}"]
     chosen = ["workload=resnet50", "scale=reference", f"recipe=resnet50/{recipe}", "round=v07"]
     code, folder = launch(compose(*chosen, *places, *TINY), Console(quiet=True))
