@@ -4,13 +4,17 @@ import gc
 import itertools
 import math
 import multiprocessing
+import subprocess
+import sys
 import time
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from scipy import stats
 
 from timetrial.datasets.generate.images import Shapes
 from timetrial.datasets.imagenet import ImageSet
@@ -85,7 +89,7 @@ def test_a_random_crop_lies_inside_and_keeps_to_area_and_aspect(height, width, l
         assert (wide - 0.5) / (tall + 0.5) <= 1.33
 
 
-def test_crops_spread_over_area_aspect_and_place():
+def test_crops_spread_over_heights_aspects_and_places():
     generator = np.random.default_rng(1)
     boxes = np.array([crops.random_box(1000, 1000, 0.1, generator) for _ in range(4000)])
     top, left, tall, wide = boxes.T
@@ -94,10 +98,33 @@ def test_crops_spread_over_area_aspect_and_place():
     assert area.max() > 0.95
     assert aspect.min() == pytest.approx(0.75, abs=0.01)
     assert aspect.max() == pytest.approx(1.33, abs=0.01)
-    small = area < 0.4  # of these none is refused for its aspect: area is uniform
-    assert area[small].mean() == pytest.approx(0.25, abs=0.01)
-    assert (top[small] / (1000 - tall[small])).mean() == pytest.approx(0.5, abs=0.03)
-    assert (left[small] / (1000 - wide[small])).mean() == pytest.approx(0.5, abs=0.03)
+    for least, most in ((0.75, 0.85), (0.95, 1.05), (1.2, 1.33)):  # at each aspect heights are uniform over what fits
+        middle = (least + most) / 2
+        ends = math.sqrt(0.1 / middle) * 1000, min(1000, 1000 / middle, math.sqrt(1 / middle) * 1000)
+        assert tall[(aspect > least) & (aspect < most)].mean() == pytest.approx(sum(ends) / 2, rel=0.03)
+    assert (top[area < 0.4] / (1000 - tall[area < 0.4])).mean() == pytest.approx(0.5, abs=0.03)
+    assert (left[area < 0.4] / (1000 - wide[area < 0.4])).mean() == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.skipif(not find_spec("tensorflow"), reason="needs TensorFlow")
+def test_crops_are_distributed_as_the_references(tmp_path):
+    """Against the operation that MLPerf's references call, with their arguments; in a process of its own."""
+    code = """
+import sys, numpy, torchvision
+from timetrial.workloads.resnet50.quiet_tensorflow import tensorflow as tf
+def one(number):
+    arguments = dict(min_object_covered=0.1, aspect_ratio_range=(0.75, 1.33), area_range=(0.05, 1.0), max_attempts=100)
+    begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
+        (375, 500, 3), tf.zeros((1, 0, 4)), tf.stack([number, 1]), use_image_if_no_bounding_boxes=True, **arguments)
+    return tf.concat([begin[:2], size[:2]], 0)
+numpy.save(sys.argv[1], tf.function(lambda: tf.map_fn(one, tf.range(8000), fn_output_signature=tf.int32))().numpy())
+"""
+    subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path / "boxes.npy")], check=True, timeout=200)
+    generator = np.random.default_rng(1)
+    ours = np.array([crops.random_box(375, 500, 0.1, generator) for _ in range(8000)])
+    theirs = np.load(tmp_path / "boxes.npy")
+    for measure in (lambda box: box[:, 2] * box[:, 3], lambda box: box[:, 3] / box[:, 2], lambda box: box[:, 2]):
+        assert stats.ks_2samp(measure(ours), measure(theirs)).statistic < 0.025  # a uniform area's: 0.09 to 0.13
 
 
 @pytest.mark.parametrize(("height", "width"), [(10, 1000), (1000, 10), (1, 2)])
