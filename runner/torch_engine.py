@@ -67,6 +67,7 @@ class TorchEngine:
             **self.data.facts(),
             "train_samples": self.data.train_size,
             "eval_samples": self.data.eval_size,
+            "timetrial_engine": "torch",
         }
 
     def warm_up(self, steps: int = 3) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from timetrial.runner.results import rules, statistics
 from timetrial.runner.results.run import Run
@@ -153,22 +154,54 @@ class Cell:
 
 def cells_of(runs: Iterable[Run]) -> list[Cell]:
     """Cells in order of their first run; a run that has not ended yet is in none."""
-    cells: dict[tuple[str, ...], Cell] = {}
-    for run in runs:
-        if run.unfinished:
-            continue
-        key = (run.round, run.submitter, run.system, run.benchmark, setting_of(run))
+    ended = [run for run in runs if not run.unfinished]
+    ways: dict[_Place, list[dict[str, Any]]] = {}  # by which runs that look alike were made
+    for run in ended:
+        known = ways.setdefault(_place(run), [])
+        if (way := _way(run)) not in known:
+            known.append(way)
+    cells: dict[_Place, Cell] = {}
+    for run in ended:
+        place = _place(run)
+        setting = ", ".join([place[4], *_apart(_way(run), ways[place])])
+        key = (*place[:4], setting)
         if key not in cells:
             cells[key] = Cell(*key, scaling_factor=_scaling_factor(run.folder))
         cells[key].runs.append(run)
     return list(cells.values())
 
 
-def setting_of(run: Run) -> str:
-    """What tells cells of one system apart: scale, cards and precision of our own runs; nothing for published ones."""
+_Place = tuple[str, str, str, str, str]
+
+
+def _place(run: Run) -> _Place:
+    """Round, submitter, system, benchmark; and of our own runs scale, cards, precision and batch."""
+    setting = ""
+    if run.own:
+        cards = f"{run.num_accelerators} x {run.accelerator}"
+        setting = f"{run.scale}, {cards}, {run.precision}, batch {run.global_batch_size}"
+    return run.round, run.submitter, run.system, run.benchmark, setting
+
+
+def _way(run: Run) -> dict[str, Any]:
+    """What else our own runs are kept apart by: target, recipe, and what trained and read."""
     if not run.own:
-        return ""
-    return f"{run.scale}, {run.num_accelerators} x {run.accelerator}, {run.precision}, batch {run.global_batch_size}"
+        return {}
+    target = ", ".join(f"{value:g}" for value in run.target.values())
+    return {**run.stack, "target": target, **run.hyperparameters}
+
+
+def _apart(way: dict[str, Any], others: list[dict[str, Any]]) -> list[str]:
+    """The words that tell `way` from the others: nothing where there are none."""
+    keys = dict.fromkeys(key for other in others for key in other)
+    differing = [key for key in keys if any(other.get(key) != way.get(key) for other in others)]
+    return [f"{_shortened(key)} {way[key]}" if key in way else f"no {_shortened(key)}" for key in differing]
+
+
+def _shortened(key: str) -> str:
+    for prefix in ("timetrial_", "sgd_", "lars_", "opt_"):
+        key = key.removeprefix(prefix)
+    return key.replace("_", " ")
 
 
 def _scaling_factor(folder: Path) -> float | None:

@@ -11,7 +11,11 @@ from timetrial.runner.results.lines import Event, Log, number
 
 _SUCCESS = {"success", "succeeded", "true"}
 _FAILURE = {"aborted", "abort", "fail", "failed", "failure", "false"}
-_HYPERPARAMETERS = ("opt_", "model_hp_", "input_hp_", "lars_", "sgd_", "max_", "input_batch", "gradient_accumulation")
+_HYPERPARAMETERS = (
+    "opt_", "model_hp_", "input_hp_", "lars_", "sgd_", "max_", "input_batch", "gradient_accumulation",
+    "timetrial_network", "timetrial_image_size",
+)  # fmt: skip
+_STACK = ("timetrial_engine", "timetrial_loader", "timetrial_data_form")
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Run:
     seed: int | None = None
     train_samples: int | None = None
     hyperparameters: dict[str, Any] = field(default_factory=dict)
+    stack: dict[str, Any] = field(default_factory=dict)  # what trained and what read: of the speed, not of the recipe
     own: dict[str, Any] = field(default_factory=dict)  # status.json of a run folder of ours
     flags: list[str] = field(default_factory=list)  # what speaks against its time: resumed, throttled, ...
     inferred: list[str] = field(default_factory=list)
@@ -305,3 +310,4 @@ def _describe(run: Run, facts: _Facts) -> None:
         run.train_samples = None
     keep = (key for key in facts.values if key.startswith(_HYPERPARAMETERS))
     run.hyperparameters = {key: facts.values[key] for key in keep}
+    run.stack = {key: facts.values[key] for key in _STACK if key in facts.values}

@@ -50,6 +50,26 @@ def test_other_settings_are_other_cells():
     assert len(cells_of(one + other)) == 2
 
 
+def test_our_own_runs_are_one_cell_only_if_made_in_one_way():
+    """Of one batch, card and precision: by two recipes, by two engines, to two targets; the seed is luck."""
+    alike = {"own": {"state": "x"}, "scale": "mini", "precision": "bf16", "global_batch_size": 32}
+    ways = [
+        {"hyperparameters": {"sgd_opt_learning_rate_decay_steps": 5}, "stack": {"timetrial_engine": "torch"}},
+        {"hyperparameters": {"sgd_opt_learning_rate_decay_steps": 20}, "stack": {"timetrial_engine": "torch"}},
+        {"hyperparameters": {"sgd_opt_learning_rate_decay_steps": 5}, "stack": {"timetrial_engine": "tensorflow"}},
+    ]
+    every = [run for way in ways for run in runs([60.0, 70.0], [True, True], **alike, **way)]
+    assert [len(cell.runs) for cell in cells_of(every)] == [2, 2, 2]
+    assert [cell.setting.split("batch 32, ")[1] for cell in cells_of(every)] == [
+        "engine torch, learning rate decay steps 5",
+        "engine torch, learning rate decay steps 20",
+        "engine tensorflow, learning rate decay steps 5",
+    ]
+    assert [cell.setting.endswith("batch 32") for cell in cells_of(every[:2])] == [True]
+    targets = [run for least in (0.7, 0.8) for run in runs([60.0], [True], **alike, target={"accuracy": least})]
+    assert [cell.setting.split(", ")[-1] for cell in cells_of(targets)] == ["target 0.7", "target 0.8"]
+
+
 def test_more_runs_than_a_score_needs_give_the_median_window():
     minutes = [5.0, 3.0, 2.0, 4.0, 4.5, 1.0, 15.0]
     (cell,) = cells_of(runs([60 * one for one in minutes], [True] * 7, benchmark="resnet"))
