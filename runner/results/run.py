@@ -15,7 +15,7 @@ _HYPERPARAMETERS = (
     "opt_", "model_hp_", "input_hp_", "lars_", "sgd_", "max_", "input_batch", "gradient_accumulation",
     "timetrial_network", "timetrial_image_size",
 )  # fmt: skip
-_STACK = ("timetrial_engine", "timetrial_loader", "timetrial_data_form")
+_STACK = ("timetrial_engine", "timetrial_loader", "timetrial_decoder", "timetrial_data_form")
 
 
 @dataclass(frozen=True)

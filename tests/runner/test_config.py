@@ -70,6 +70,7 @@ def test_every_loader_engine_and_model_composes(compose):
         (["workload=resnet50", "engine=tensorflow", "recipe.clip_norm=1"], "engine=tensorflow does not clip"),
         (["workload=resnet50", "recipe.training.optimizer=adam"], "recipe.training: optimizer must be sgd or lars"),
         (["workload=resnet50", "recipe.data.image_size=33"], "recipe.data: image_size must be even"),
+        (["workload=resnet50", "+recipe.data.decoder=gpu"], "recipe.data: decoder must be card or workers, not gpu"),
         (["workload=cifar10", "+recipe.training.drops=[5]"], "recipe.training: name either drops or end_epoch"),
         (["workload=cifar10", "+recipe.data.cutout=40"], "recipe.data: cutout"),
         (["throughput.steps=-1"], "throughput.steps must be 0 or more"),

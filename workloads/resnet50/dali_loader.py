@@ -27,7 +27,7 @@ class DaliImages(Images):
 
     def _pixels(self, train: bool, epoch: int, plan: Plan) -> Iterator[Decoded]:
         made = self._decoded(train, self.encoded(train, epoch, plan))
-        return on_card.ahead(made, self._device) if on_card.decodes(self._device) else made
+        return on_card.ahead(made, self._device) if on_card.works(self._device) else made
 
     def _decoded(self, train: bool, batches: Iterator[Encoded]) -> Iterator[Decoded]:
         for batch in batches:
@@ -41,7 +41,7 @@ class DaliImages(Images):
             except RuntimeError as error:
                 raise self._readers[train].blame(batch, error) from error
             tensor = pixels.as_tensor()
-            if on_card.decodes(self._device):
+            if on_card.works(self._device):
                 yield Decoded(
                     torch.utils.dlpack.from_dlpack(tensor).clone(), batch.labels.to(self._device, non_blocking=True)
                 )
@@ -59,7 +59,7 @@ class DaliImages(Images):
     def _build(self, batch_size: int) -> Any:
         from nvidia.dali import fn, pipeline_def, types
 
-        card = self._device.index if on_card.decodes(self._device) else None
+        card = self._device.index if on_card.works(self._device) else None
         threads = max(1, workers_of(self._settings.workers, self._share.ranks))
         size = self.image_size
 

@@ -134,7 +134,7 @@ class Images:
                 seed=self._seeds.of("order", 0),
                 workers=workers_of(self._settings.workers, self._share.ranks),
                 decode=self._readers_decode(),
-                pin=on_card.decodes(self._device),
+                pin=on_card.works(self._device),
             )
             for train in (True, False)
         }

@@ -21,8 +21,8 @@ _DECODERS = 4
 _FEWEST = 16  # images worth a thread
 
 
-def decodes(device: torch.device) -> bool:
-    """Whether `device` is a card that decodes JPEGs for PyTorch."""
+def works(device: torch.device) -> bool:
+    """Whether `device` is a card for which this file is written: one that decodes JPEGs for PyTorch."""
     return device.type == "cuda" and torch.version.hip is None
 
 
@@ -34,6 +34,11 @@ def decode(batch: Encoded, size: int, device: torch.device) -> Decoded:
     torch.cuda.current_stream(device).synchronize()  # the JPEGs' and the images' memory is used again from here on
     del images
     return Decoded(pixels, labels)
+
+
+def upload(batch: Decoded, device: torch.device) -> Decoded:
+    """The batch on the card, or on its way there from pinned memory."""
+    return Decoded(batch.pixels.to(device, non_blocking=True), batch.labels.to(device, non_blocking=True))
 
 
 class _Decoders:

@@ -60,6 +60,10 @@ class Decoded:
     pixels: Tensor
     labels: Tensor
 
+    def pin_memory(self) -> "Decoded":
+        """The same in pinned memory."""
+        return Decoded(self.pixels.pin_memory(), self.labels.pin_memory())
+
 
 class Reader:
     """Reads batches of one set in the order of a plan; what a worker makes depends on seed, epoch and image alone."""
@@ -77,7 +81,7 @@ class Reader:
     ) -> None:
         """`least_area` None cuts the centre out; `decode` lets the workers decode and resize to `size` too.
 
-        `pin` leaves what is still encoded in pinned memory. The workers start here, in the caller's thread.
+        `pin` leaves batches in pinned memory. The workers start here, in the caller's thread.
         """
         self._batches = _Plan()
         self._images = images

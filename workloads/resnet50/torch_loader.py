@@ -1,11 +1,14 @@
 """data=torch: on NVIDIA cards JPEGs are decoded, cropped, resized and flipped on the card; elsewhere by the workers."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from timetrial.datasets import jpeg
+from timetrial.runner.errors import ConfigurationError
 from timetrial.runner.workload import Batch
 from timetrial.workloads.resnet50 import on_card
 from timetrial.workloads.resnet50.data import Images
@@ -13,13 +16,24 @@ from timetrial.workloads.resnet50.reading import Decoded, Encoded, Plan
 
 
 class TorchImages(Images):
-    """Worker processes read; who decodes is decided by the device."""
+    """Worker processes read; the card or they decode."""
 
     loader = "torch"
 
+    @dataclass
+    class Settings(Images.Settings):
+        """`decoder` is card or workers; null leaves it to the card where that can."""
+
+        decoder: str | None = None
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.decoder not in (None, "card", "workers"):
+                raise ValueError(f"decoder must be card or workers, not {self.decoder}.")
+
     def synthetic_train(self) -> Sequence[Batch]:
         """Random pixels; starts the card's JPEG engines too, on an image of our own."""
-        if on_card.decodes(self._device):
+        if not self._readers_decode():
             sample = jpeg.encode(np.zeros((64, 64, 3), dtype=np.uint8))
             box = torch.tensor([[0, 0, 64, 64]], dtype=torch.int32)
             data, one = torch.frombuffer(bytearray(sample), dtype=torch.uint8), torch.tensor([len(sample)])
@@ -27,12 +41,24 @@ class TorchImages(Images):
             list(on_card.ahead(self._decoded(True, iter([batch])), self._device))
         return super().synthetic_train()
 
+    def facts(self) -> dict[str, Any]:
+        """Who decodes is on record too."""
+        return super().facts() | {"timetrial_decoder": "workers" if self._readers_decode() else "card"}
+
     def _pixels(self, train: bool, epoch: int, plan: Plan) -> Iterator[Decoded]:
         batches = self.encoded(train, epoch, plan)
-        return batches if self._readers_decode() else on_card.ahead(self._decoded(train, batches), self._device)
+        if not on_card.works(self._device):
+            return batches
+        if self._readers_decode():
+            return on_card.ahead((on_card.upload(batch, self._device) for batch in batches), self._device)
+        return on_card.ahead(self._decoded(train, batches), self._device)
 
     def _readers_decode(self) -> bool:
-        return not on_card.decodes(self._device)
+        assert isinstance(self._settings, TorchImages.Settings)
+        asked = self._settings.decoder
+        if asked == "card" and not on_card.works(self._device):
+            raise ConfigurationError("recipe.data.decoder=card needs an NVIDIA card: use workers.")
+        return asked == "workers" or not on_card.works(self._device)
 
     def _decoded(self, train: bool, batches: Iterator[Encoded]) -> Iterator[Decoded]:
         for batch in batches:

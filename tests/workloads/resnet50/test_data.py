@@ -19,7 +19,7 @@ from scipy import stats
 from timetrial.datasets.generate.images import Shapes
 from timetrial.datasets.imagenet import ImageSet
 from timetrial.runner import seeds
-from timetrial.runner.errors import DataError
+from timetrial.runner.errors import ConfigurationError, DataError
 from timetrial.runner.workload import Share
 from timetrial.workloads.resnet50 import crops
 from timetrial.workloads.resnet50.data import Images
@@ -178,6 +178,12 @@ def test_an_image_is_cropped_anew_each_epoch(build):
     assert 0.2 < (first.mirrored != second.mirrored).float().mean() < 0.8
 
 
+def test_who_decodes_is_chosen_and_on_record(build):
+    assert build().facts()["timetrial_decoder"] == build(decoder="workers").facts()["timetrial_decoder"] == "workers"
+    with pytest.raises(ConfigurationError, match="decoder=card needs an NVIDIA card: use workers"):
+        build(decoder="card")
+
+
 def test_worker_processes_change_nothing(build):
     alone, helped = build(), build(workers=2)
     for epoch in (1, 2):
@@ -291,6 +297,7 @@ def test_building_reads_no_image_and_says_in_which_form_they_are(build, form, mo
     assert data.steps_per_epoch == math.ceil(25 / 12)
     assert data.facts() == {
         "timetrial_loader": "torch", "timetrial_data_form": form, "timetrial_image_size": 32,
+        "timetrial_decoder": "workers",
     }  # fmt: skip
 
 
