@@ -24,7 +24,7 @@ from timetrial.runner.events import (
 from timetrial.runner.run_folder import RunFolder, write_atomically
 from timetrial.runner.train import Plan
 
-_LOADER_BOUND = 0.05  # of the training time, spent waiting for batches: more is said
+_LOADER_BOUND = 0.05  # of the training time, spent on getting batches, read or made on the device: more is said
 _SHOWN = 3  # problems of a log that the table lists
 
 
@@ -172,7 +172,7 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
     if steady:
         rows.append(("throughput", f"{steady:,.0f} samples/s (steady, median of blocks)"))
     if result["train_seconds"] and (waited := result["waited_seconds"] / result["train_seconds"]) > _LOADER_BOUND:
-        rows.append(("loader-bound", f"[yellow]{waited:.0%} of training was spent waiting for batches[/yellow]"))
+        rows.append(("loader-bound", f"[yellow]{waited:.0%} of training was spent on getting batches[/yellow]"))
     if first:
         rows.append(("first block", f"{first:,.0f} samples/s, {result['first_block_seconds']:.2f} s"))
     return rows
