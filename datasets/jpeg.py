@@ -48,7 +48,10 @@ def encode(pixels: NDArray[np.uint8]) -> bytes:
     return out.getvalue()
 
 
-def decode(image: Jpeg) -> NDArray[np.uint8]:
-    """uint8 [height, width, 3], RGB."""
-    with Image.open(io.BytesIO(image.data)) as opened:
-        return np.asarray(opened.convert("RGB"))
+def decode(data: bytes, name: str) -> NDArray[np.uint8]:
+    """uint8 [height, width, 3], RGB; raises `DataError` with `name` where the image is damaged."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return np.asarray(image.convert("RGB"))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"{name} cannot be decoded: replace it or remove it.") from error

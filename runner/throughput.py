@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from timetrial.runner.checkpoint import StopSignal
 from timetrial.runner.errors import Stopped
-from timetrial.runner.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, StepEnded
+from timetrial.runner.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, Observer, StepEnded
 from timetrial.runner.run_folder import RunFolder
 from timetrial.runner.workload import Batch, Data
 
@@ -86,7 +86,7 @@ class Measured:
         }
 
 
-def until_stopped(stop: StopSignal) -> Any:
+def until_stopped(stop: StopSignal) -> Observer:
     """An observer that ends the measurement when a stop signal has come; there is nothing to save."""
 
     def observe(event: Event) -> None:

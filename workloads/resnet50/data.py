@@ -19,7 +19,7 @@ from timetrial.workloads.resnet50.reading import Decoded, Plan, Reader, workers_
 
 
 class Images:
-    """One rank's images; a random crop depends on seed, epoch and image alone. A loader overrides `_decode`."""
+    """One rank's images; a random crop depends on seed, epoch and image alone. A loader overrides `_pixels`."""
 
     loader: ClassVar[str]
 

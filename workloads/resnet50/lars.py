@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-_COEFFICIENT = 0.001
+COEFFICIENT = 0.001
 
 
 class LARS(Optimizer):
@@ -43,7 +43,7 @@ class LARS(Optimizer):
         """Gradients with decay, each layer's scaled by its trust ratio; the ratio is 1 where a norm is 0."""
         decay = group["weight_decay"]
         lengths, slopes = torch.stack(torch._foreach_norm(weights)), torch.stack(torch._foreach_norm(gradients))
-        trust = _COEFFICIENT * lengths / (slopes + decay * lengths + group["epsilon"])
+        trust = COEFFICIENT * lengths / (slopes + decay * lengths + group["epsilon"])
         trust = torch.where((lengths > 0) & (slopes > 0), trust, torch.ones_like(trust))
         changes = torch._foreach_add(gradients, weights, alpha=decay)
         torch._foreach_mul_(changes, list(trust.unbind()))

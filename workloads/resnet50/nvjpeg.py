@@ -6,7 +6,6 @@ does not keep up beside training (PERFORMANCE.md).
 
 import ctypes
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,10 @@ class Engines:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._library = ctypes.CDLL(_library())
+        path = _library()
+        self._library = ctypes.CDLL(path)
         # For calls of microseconds: giving up Python's lock costs more, since the training thread takes it.
-        self._quick = ctypes.PyDLL(_library())
+        self._quick = ctypes.PyDLL(path)
         self._handle, self._state, self._header = (ctypes.c_void_p() for _ in range(3))
         torch.cuda.current_stream(device).synchronize()  # the card's context exists from here on
         self._call("nvjpegCreateEx", _HARDWARE, None, None, 0, ctypes.byref(self._handle))
@@ -87,7 +87,7 @@ def _library() -> str:
     import torchvision.io  # noqa: F401
 
     try:
-        loaded: Sequence[str] = re.findall(r"/\S*libnvjpeg[.-]\S+", Path("/proc/self/maps").read_text())
+        loaded = re.search(r"/\S*libnvjpeg[.-]\S+", Path("/proc/self/maps").read_text())
     except OSError:
-        loaded = ()
+        loaded = None
     return loaded[0] if loaded else "libnvjpeg.so"

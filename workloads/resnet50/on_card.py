@@ -73,7 +73,8 @@ class _Decoders:
             held, found = map(list, zip(*made, strict=True))
             addresses = torch.cat(found)
         if left := (addresses < 0).nonzero().flatten().tolist():
-            rest = self._by_torchvision([batch.jpegs()[index] for index in left])
+            jpegs = batch.jpegs()
+            rest = self._by_torchvision([jpegs[index] for index in left])
             addresses[left] = torch.tensor([image.data_ptr() for image in rest])
             held += rest
         return held, addresses

@@ -119,9 +119,9 @@ class Reader:
         """The image of `batch` that a decoder rejected with `error`, found by decoding one at a time."""
         for number, data in zip(batch.numbers, batch.jpegs(), strict=True):
             try:
-                jpeg.decode(Jpeg(data.numpy().tobytes(), 0, 0))
-            except (OSError, SyntaxError, ValueError):
-                return DataError(f"{self._images.name(number)} cannot be decoded: replace it or remove it.")
+                jpeg.decode(data.numpy().tobytes(), self._images.name(number))
+            except DataError as wrong:
+                return wrong
         names = f"{self._images.name(batch.numbers[0])} and the {len(batch.numbers) - 1} after it in the batch"
         reason = str(error).partition("\n")[0]
         return DataError(f"The decoder rejected one of {names} ({reason}): try another loader, as in data=torch.")
@@ -163,11 +163,13 @@ class _Pictures(Dataset[Any]):
 
     def __getitems__(self, key: tuple[int, Sequence[int]]) -> Encoded | Decoded | str:
         """A batch, or the sentence of the error (exceptions would lose theirs on the way to the rank)."""
-        epoch, numbers = key
         try:
-            found = [jpeg.plain(self._images.read(number), self._images.name(number)) for number in numbers]
+            return self._batch(*key)
         except DataError as error:
             return str(error)
+
+    def _batch(self, epoch: int, numbers: Sequence[int]) -> Encoded | Decoded:
+        found = [jpeg.plain(self._images.read(number), self._images.name(number)) for number in numbers]
         views = [self._view(image, epoch, number) for image, number in zip(found, numbers, strict=True)]
         labels = torch.from_numpy(self._images.label[np.asarray(numbers, dtype=np.int64)])
         if not self._decode:
@@ -182,10 +184,7 @@ class _Pictures(Dataset[Any]):
             )
         out = torch.empty(len(found), self._size, self._size, 3, dtype=torch.uint8)
         for place, image, (box, mirrored), number in zip(out, found, views, numbers, strict=True):
-            try:
-                small = self._cut(image, box)
-            except (OSError, SyntaxError, ValueError):
-                return f"{self._images.name(number)} cannot be decoded: replace it or remove it."
+            small = self._cut(image, box, number)
             place.copy_(small.flip(1) if mirrored else small)
         return Decoded(out, labels)
 
@@ -196,10 +195,10 @@ class _Pictures(Dataset[Any]):
         box = crops.random_box(image.height, image.width, self._least_area, generator)
         return box, bool(generator.random() < 0.5)
 
-    def _cut(self, image: Jpeg, box: crops.Box) -> Tensor:
+    def _cut(self, image: Jpeg, box: crops.Box, number: int) -> Tensor:
         top, left, tall, wide = box
-        pixels = torch.from_numpy(jpeg.decode(image)[top : top + tall, left : left + wide].copy())
-        return resize(pixels, self._size)
+        pixels = jpeg.decode(image.data, self._images.name(number))[top : top + tall, left : left + wide]
+        return resize(torch.from_numpy(pixels.copy()), self._size)
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -5,12 +5,12 @@ from typing import Any
 
 from torch import Tensor
 
+from timetrial.workloads.resnet50 import lars
 from timetrial.workloads.resnet50.model import MEANS
 from timetrial.workloads.resnet50.quiet_tensorflow import tensorflow
 
 tf: Any = tensorflow
 layers: Any = tf.keras.layers
-_LARS_COEFFICIENT = 0.001
 
 
 def copies(variable: Any) -> tuple[Any, ...]:
@@ -75,7 +75,7 @@ def move_by_lars(weight: Any, velocity: Any, gradient: Any, rate: Any, momentum:
     change = gradient
     if decay is not None:
         length, slope = tf.norm(weight), tf.norm(gradient)
-        trust = _LARS_COEFFICIENT * length / (slope + decay * length)
+        trust = lars.COEFFICIENT * length / (slope + decay * length)
         change = (gradient + decay * weight) * tf.where((length > 0) & (slope > 0), trust, 1.0)
     _move(weight, velocity, rate * change, 1.0, momentum)
 
