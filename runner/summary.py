@@ -3,7 +3,7 @@
 import csv
 import io
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,6 +148,11 @@ def show(console: Console, title: str, status: dict[str, Any], folder: RunFolder
         if len(verdict["problems"]) > _SHOWN:
             rows.append(("", f"and {len(verdict['problems']) - _SHOWN} more, see timetrial check"))
     rows.append(("log", escape(str(folder.log))))
+    show_rows(console, title, rows, status)
+
+
+def show_rows(console: Console, title: str, rows: Sequence[tuple[str, str]], status: Mapping[str, Any]) -> None:
+    """A title, named values below each other, and how the run ended if that was in error."""
     console.print(f"\n[bold]{title}[/bold]", soft_wrap=True)
     for name, value in rows:
         console.print(f"  {name:<14}{value}", soft_wrap=True, highlight=False)

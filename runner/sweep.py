@@ -14,6 +14,10 @@ from rich.table import Table
 from timetrial.runner.errors import Exit
 from timetrial.runner.run_folder import as_json, write_atomically
 
+# Columns of the table: titles, and keys of a result.
+_TRAINING = {"epochs": "epochs", "seconds": "seconds", "samples/s": "samples_per_second"}
+_SPEEDS = {"samples/s": "samples_per_second", "training ms": "train_ms", "evaluation ms": "eval_ms"}
+
 # The exit code of the sweep that this process has finished, for the command line.
 finished: list[Exit] = []
 
@@ -47,7 +51,7 @@ class SweepSummary(Callback):
         entries = [json.loads(file.read_text()) for file in sorted(Path(config.hydra.sweep.dir).glob("job_*.json"))]
         table = Table(title=f"sweep of {len(entries)} runs", title_justify="left", box=None, padding=(0, 2, 0, 0))
         speeds = config.throughput.steps > 0
-        columns = ("samples/s", "training ms", "evaluation ms") if speeds else ("epochs", "seconds", "samples/s")
+        columns = _SPEEDS if speeds else _TRAINING
         for name in ("run", "overrides", "ended", *columns):
             table.add_column(name, overflow="fold")
         shared = set.intersection(*(set(entry["overrides"]) for entry in entries)) if len(entries) > 1 else set()
@@ -56,10 +60,7 @@ class SweepSummary(Callback):
             done = "measured" if speeds and not entry["exit_code"] else None
             ended = done or Exit(entry["exit_code"]).name.lower().replace("_", " ")
             result = entry["result"] or {}
-            keys = (
-                ("samples_per_second", "train_ms", "eval_ms") if speeds else ("epochs", "seconds", "samples_per_second")
-            )
-            numbers = [_written(name, result.get(name)) for name in keys]
+            numbers = [_written(key, result.get(key)) for key in columns.values()]
             table.add_row(str(entry["job"]), own, ended, *numbers)
         terminal = Console()
         # A file has no edge to fold at.

@@ -13,6 +13,7 @@ from timetrial.runner.checkpoint import StopSignal
 from timetrial.runner.errors import Stopped
 from timetrial.runner.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, Observer, StepEnded
 from timetrial.runner.run_folder import RunFolder
+from timetrial.runner.summary import show_rows
 from timetrial.runner.workload import Batch, Data
 
 
@@ -98,18 +99,14 @@ def until_stopped(stop: StopSignal) -> Observer:
 
 def show(console: Console, title: str, status: dict[str, Any], folder: RunFolder) -> None:
     """Prints the table that ends `timetrial throughput`."""
-    console.print(f"\n[bold]{title}[/bold]", soft_wrap=True)
+    rows = []
     if found := status.get("result"):
         spread = f"blocks within {found['spread']:.1%}"
-        rows = [
+        rows += [
             ("training", f"{found['samples_per_second']:,.0f} samples/s, {found['train_ms']:.2f} ms a step ({spread})"),
             ("evaluation", f"{found['eval_samples_per_second']:,.0f} samples/s, {found['eval_ms']:.2f} ms a batch"),
             ("waiting", f"{found['waited']:.1%} of training for batches"),
         ]
         if peak := status.get("peak_memory_bytes"):
             rows.append(("memory", f"{peak / 2**30:.1f} GiB at most, on each device"))
-        for name, value in rows:
-            console.print(f"  {name:<14}{value}", soft_wrap=True, highlight=False)
-    console.print(f"  {'folder':<14}{escape(str(folder.path))}", soft_wrap=True, highlight=False)
-    if status.get("error"):
-        console.print(f"\n[red]{status['state']}[/red]: {escape(status['error'])}", soft_wrap=True, highlight=False)
+    show_rows(console, title, [*rows, ("folder", escape(str(folder.path)))], status)
