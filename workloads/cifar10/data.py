@@ -1,10 +1,9 @@
 """CIFAR-10 whole on the device; crops and flips are gathered there."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,15 +13,16 @@ from torch.nn import functional as F
 
 from timetrial.datasets import cifar
 from timetrial.datasets.generate import images
-from timetrial.runner.seeds import Seeds
-from timetrial.runner.workload import Batch, Share
+from timetrial.runner.workload import Batch
 from timetrial.workloads.cifar10.networks import MEANS
+from timetrial.workloads.common.image_data import ImageData, SameBatch
 
 
-class ResidentImages:
+class ResidentImages(ImageData):
     """One rank's images: shifted by up to `padding` pixels, mirrored and partly covered at random, anew each epoch."""
 
-    loader: ClassVar[str] = "torch"
+    loader = "torch"
+    image_size, num_classes = cifar.EDGE, cifar.CLASSES
 
     @dataclass
     class Settings:
@@ -43,12 +43,8 @@ class ResidentImages:
             if not 0 <= self.cutout <= cifar.EDGE:
                 raise ValueError(f"cutout must be from 0 to {cifar.EDGE} pixels.")
 
-    def __init__(
-        self, settings: Settings, *, global_batch_size: int, share: Share, device: torch.device, seeds: Seeds
-    ) -> None:
-        self._settings, self._share, self._device, self._seeds = settings, share, device, seeds
-        self.global_batch_size, self.num_classes = global_batch_size, cifar.CLASSES
-        self.train_size, self.eval_size = self._open()
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self._loaded: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
 
     def _open(self) -> tuple[int, int]:
@@ -67,37 +63,21 @@ class ResidentImages:
         shifts = self._to_device(generator.integers(0, 2 * self._settings.padding + 1, (self.train_size, 2)))
         mirrored = self._to_device(generator.random(self.train_size) < 0.5)
         corners = self._to_device(generator.integers(0, cifar.EDGE - self._settings.cutout + 1, (self.train_size, 2)))
-        parts = self._share.ranks * self._share.accumulation
-        for start in range(0, self.train_size, self.global_batch_size):
-            size = min(self.global_batch_size, self.train_size - start)
-            if size < parts:
-                return  # too few for every rank to have one
+        for size, parts in self._steps():
             step = []
-            for part in self._share.micro_batches(size):
-                which = order[start + part.start : start + part.stop]
+            for part in parts:
+                which = order[part]
                 cut = _crop(pixels, which, shifts[which], mirrored[which])
                 if self._settings.cutout:
                     cut = _cover(cut, corners[which], self._settings.cutout)
-                step.append(_batch(cut, labels[which], size))
+                step.append(self._batch(cut, labels[which], size))
             yield step
 
     def eval(self) -> Iterable[Batch]:
         """This rank's share of the test images, each once."""
         _, _, pixels, labels = self._load()
-        mine, most = self._share.of(self.eval_size), self._settings.eval_batch_size
-        for start in range(mine.start, mine.stop, most):
-            span = slice(start, min(start + most, mine.stop))
-            yield _batch(pixels[span], labels[span], self.eval_size)
-
-    def synthetic_train(self) -> Sequence[Batch]:
-        """Random pixels in the shapes of the first step."""
-        samples = min(self.global_batch_size, self.train_size)
-        return [self._random(part.stop - part.start, samples) for part in self._share.micro_batches(samples)]
-
-    def synthetic_eval(self) -> Batch:
-        """Random pixels in the shape of the first evaluation batch."""
-        size = min(self._settings.eval_batch_size, max(1, self.eval_size // self._share.ranks))
-        return self._random(size, size)
+        for span in self._eval_spans():
+            yield self._batch(pixels[span], labels[span], self.eval_size)
 
     def facts(self) -> dict[str, Any]:
         """The loader is on record."""
@@ -115,29 +95,12 @@ class ResidentImages:
     def _to_device(self, array: Any) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
 
-    def _random(self, size: int, global_samples: int) -> Batch:
-        shape = (size, cifar.EDGE, cifar.EDGE, 3)
-        pixels = torch.randint(256, shape, dtype=torch.uint8, device=self._device)
-        return _batch(pixels, torch.randint(self.num_classes, (size,), device=self._device), global_samples)
 
-
-class SyntheticImages(ResidentImages):
-    """data=synthetic: random pixels that lie on the device, as many as CIFAR-10 has."""
-
-    loader = "synthetic"
+class SyntheticImages(SameBatch, ResidentImages):
+    """As many as CIFAR-10 has."""
 
     def _open(self) -> tuple[int, int]:
         return 50_000, 10_000
-
-    def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
-        """The same batch again and again."""
-        step = self.synthetic_train()
-        return (step for _ in range(math.ceil(self.train_size / self.global_batch_size)))
-
-    def eval(self) -> Iterable[Batch]:
-        """The same batch again and again."""
-        mine, batch = self._share.of(self.eval_size), self.synthetic_eval()
-        return (batch for _ in range(mine.start, mine.stop, self._settings.eval_batch_size))
 
 
 def _crop(padded: Tensor, which: Tensor, shifts: Tensor, mirrored: Tensor) -> Tensor:
@@ -154,7 +117,3 @@ def _cover(images: Tensor, corners: Tensor, edge: int) -> Tensor:
     rows, columns = ((along >= first) & (along < first + edge) for first in corners[:, :, None].unbind(1))
     covered = (rows[:, :, None] & columns[:, None, :])[..., None]
     return torch.where(covered, torch.tensor(MEANS, device=images.device).to(torch.uint8), images)
-
-
-def _batch(pixels: Tensor, labels: Tensor, global_samples: int) -> Batch:
-    return Batch((pixels.permute(0, 3, 1, 2), labels), len(labels), global_samples, global_samples)

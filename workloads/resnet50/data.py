@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,14 +14,13 @@ from timetrial.datasets import imagenet
 from timetrial.datasets.generate import images
 from timetrial.runner.seeds import Seeds
 from timetrial.runner.workload import Batch, Share
+from timetrial.workloads.common.image_data import ImageData
 from timetrial.workloads.resnet50 import on_card
 from timetrial.workloads.resnet50.reading import Decoded, Plan, Reader, workers_of
 
 
-class Images:
+class Images(ImageData):
     """One rank's images; a random crop depends on seed, epoch and image alone. A loader overrides `_pixels`."""
-
-    loader: ClassVar[str]
 
     @dataclass
     class Settings:
@@ -47,16 +46,12 @@ class Images:
     def __init__(
         self, settings: Settings, *, global_batch_size: int, share: Share, device: torch.device, seeds: Seeds
     ) -> None:
-        self._settings, self._share, self._device, self._seeds = settings, share, device, seeds
-        self._global_batch_size = global_batch_size
-        self.train_size, self.eval_size = self._open()
-        self.steps_per_epoch = math.ceil(self.train_size / global_batch_size)
         self.image_size = settings.image_size
+        super().__init__(settings, global_batch_size=global_batch_size, share=share, device=device, seeds=seeds)
         self.images_per_statistic = math.ceil(global_batch_size / (share.ranks * share.accumulation))
         self._readers = self._start_readers()
 
     def _open(self) -> tuple[int, int]:
-        """Finds the images, without reading them; returns how many train and how many validate."""
         folder = Path(self._settings.folder)
         if self._settings.generate is not None:
             folder = images.path_of(folder, self._settings.generate)
@@ -68,41 +63,28 @@ class Images:
     def train_plan(self, epoch: int) -> tuple[list[int], list[list[int]]]:
         """Samples of each global batch, and the image numbers of each of this rank's micro-batches, shuffled anew."""
         order = np.random.default_rng(self._seeds.of("order", epoch)).permutation(self.train_size)
-        parts, sizes, plan = self._share.ranks * self._share.accumulation, [], []
-        for start in range(0, self.train_size, self._global_batch_size):
-            batch = order[start : start + self._global_batch_size]
-            if len(batch) < parts:
-                break  # too few for every rank to have one
-            sizes.append(len(batch))
-            plan += [batch[part].tolist() for part in self._share.micro_batches(len(batch))]
+        sizes, plan = [], []
+        for size, parts in self._steps():
+            sizes.append(size)
+            plan += [order[part].tolist() for part in parts]
         return sizes, plan
 
     def eval_plan(self) -> list[list[int]]:
         """This rank's share of the validation images in batches, each image once."""
-        mine, most = self._share.of(self.eval_size), self._settings.eval_batch_size
-        return [list(range(start, min(start + most, mine.stop))) for start in range(mine.start, mine.stop, most)]
+        return [list(range(span.start, span.stop)) for span in self._eval_spans()]
 
     def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Every image once, shuffled and cropped anew each epoch; equal for any number of ranks and workers."""
         sizes, plan = self.train_plan(epoch)
         pixels = self._pixels(True, epoch, plan)
         for size in sizes:
-            yield [self._batch(next(pixels), size) for _ in range(self._share.accumulation)]
+            parts = [next(pixels) for _ in range(self._share.accumulation)]
+            yield [self._batch(part.pixels, part.labels, size) for part in parts]
 
     def eval(self) -> Iterable[Batch]:
         """This rank's share of the validation images, each once."""
         for decoded in self._pixels(False, 0, self.eval_plan()):
-            yield self._batch(decoded, self.eval_size)
-
-    def synthetic_train(self) -> Sequence[Batch]:
-        """Random pixels in the shapes of the first step."""
-        samples = min(self._global_batch_size, self.train_size)
-        return [self._random(part.stop - part.start, samples) for part in self._share.micro_batches(samples)]
-
-    def synthetic_eval(self) -> Batch:
-        """Random pixels in the shape of the first evaluation batch."""
-        size = min(self._settings.eval_batch_size, max(1, self.eval_size // self._share.ranks))
-        return self._random(size, size)
+            yield self._batch(decoded.pixels, decoded.labels, self.eval_size)
 
     def facts(self) -> dict[str, Any]:
         """What MLPerf does not ask for: the loader and the form of the data are on record."""
@@ -138,14 +120,3 @@ class Images:
             )
             for train in (True, False)
         }
-
-    def _batch(self, decoded: Decoded, global_samples: int) -> Batch:
-        pixels = decoded.pixels.to(self._device, non_blocking=True).permute(0, 3, 1, 2)  # NHWC in memory
-        labels = decoded.labels.to(self._device, non_blocking=True)
-        return Batch((pixels, labels), len(labels), global_samples, global_samples)
-
-    def _random(self, size: int, global_samples: int) -> Batch:
-        edge = self.image_size
-        pixels = torch.randint(256, (size, edge, edge, 3), dtype=torch.uint8, device=self._device)
-        labels = torch.randint(self.num_classes, (size,), device=self._device)
-        return self._batch(Decoded(pixels, labels), global_samples)

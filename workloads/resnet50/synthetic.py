@@ -1,17 +1,14 @@
 """data=synthetic: random pixels that lie on the device, in ImageNet's sizes; nothing is read and nothing is learned."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from timetrial.runner.workload import Batch
+from timetrial.workloads.common.image_data import SameBatch
 from timetrial.workloads.resnet50.data import Images
 from timetrial.workloads.resnet50.reading import Reader
 
 
-class SyntheticImages(Images):
+class SyntheticImages(SameBatch, Images):
     """What a card can do when nothing feeds it: the loader of `timetrial throughput`."""
-
-    loader = "synthetic"
 
     @dataclass
     class Settings(Images.Settings):
@@ -28,19 +25,8 @@ class SyntheticImages(Images):
 
     def _open(self) -> tuple[int, int]:
         chosen = self._settings
-        assert isinstance(chosen, SyntheticImages.Settings)
         self.num_classes, self._form = chosen.classes, "none"
         return chosen.train_images, chosen.val_images
 
     def _start_readers(self) -> dict[bool, Reader]:
         return {}
-
-    def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
-        """The same batch again and again."""
-        step = self.synthetic_train()
-        return (step for _ in range(self.steps_per_epoch))
-
-    def eval(self) -> Iterable[Batch]:
-        """The same batch again and again."""
-        batch = self.synthetic_eval()
-        return (batch for _ in self.eval_plan())

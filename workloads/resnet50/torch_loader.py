@@ -54,7 +54,6 @@ class TorchImages(Images):
         return on_card.ahead(self._decoded(train, batches), self._device)
 
     def _readers_decode(self) -> bool:
-        assert isinstance(self._settings, TorchImages.Settings)
         asked = self._settings.decoder
         if asked == "card" and not on_card.works(self._device):
             raise ConfigurationError("recipe.data.decoder=card needs an NVIDIA card: use workers.")
