@@ -71,7 +71,10 @@ class TorchEngine:
         }
 
     def warm_up(self, steps: int = 3) -> None:
-        """Compiles and allocates on synthetic batches, then puts the state back as it was: nothing is learned."""
+        """Compiles and allocates on synthetic batches, then puts the state back as it was: nothing is learned.
+
+        CUDA graphs are recorded at a second pass and replayed from the third on.
+        """
         before = copy.deepcopy(self.state())
         batches = self.data.synthetic_train()
         # Ranks compile at different speeds: the first step waits for nobody, so that no collective times out.
@@ -83,7 +86,7 @@ class TorchEngine:
             self._step(batches)
         self.bare.eval()
         with torch.no_grad(), self.precision.autocast():
-            self.workload.predict(self.bare, [self.data.synthetic_eval()])
+            self.workload.predict(self.bare, [self.data.synthetic_eval()] * steps)
         self.bare.train()
         self.restore(before)
         self.optimizer.zero_grad(set_to_none=True)
