@@ -73,7 +73,7 @@ class TorchEngine:
     def warm_up(self, steps: int = 3) -> None:
         """Compiles and allocates on synthetic batches, then puts the state back as it was: nothing is learned.
 
-        CUDA graphs are recorded at a second pass and replayed from the third on.
+        Where the compiler records kernels to replay them, it does so in the second of `steps` passes.
         """
         before = copy.deepcopy(self.state())
         batches = self.data.synthetic_train()

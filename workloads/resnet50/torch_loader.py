@@ -1,4 +1,4 @@
-"""data=torch: the workers decode, crop, resize and flip; or, where they are few, an NVIDIA card does."""
+"""data=torch: on NVIDIA cards JPEGs are decoded, cropped, resized and flipped on the card; elsewhere by the workers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,10 +12,7 @@ from timetrial.runner.errors import ConfigurationError
 from timetrial.runner.workload import Batch
 from timetrial.workloads.resnet50 import on_card
 from timetrial.workloads.resnet50.data import Images
-from timetrial.workloads.resnet50.reading import Decoded, Encoded, Plan, workers_of
-
-# Of a rank, to decode as fast as an H200 does beside its training (PERFORMANCE.md).
-_ENOUGH_WORKERS = 12
+from timetrial.workloads.resnet50.reading import Decoded, Encoded, Plan
 
 
 class TorchImages(Images):
@@ -25,7 +22,7 @@ class TorchImages(Images):
 
     @dataclass
     class Settings(Images.Settings):
-        """`decoder` is card or workers; null leaves it to the card where that can and a rank has few workers."""
+        """`decoder` is card or workers; null leaves it to the card where that can."""
 
         decoder: str | None = None
 
@@ -57,12 +54,10 @@ class TorchImages(Images):
         return on_card.ahead(self._decoded(train, batches), self._device)
 
     def _readers_decode(self) -> bool:
-        asked, can = self._settings.decoder, on_card.works(self._device)
-        if asked == "card" and not can:
+        asked = self._settings.decoder
+        if asked == "card" and not on_card.works(self._device):
             raise ConfigurationError("recipe.data.decoder=card needs an NVIDIA card: use workers.")
-        if asked is None and can:
-            return workers_of(self._settings.workers, self._share.ranks) >= _ENOUGH_WORKERS
-        return asked != "card"
+        return asked == "workers" or not on_card.works(self._device)
 
     def _decoded(self, train: bool, batches: Iterator[Encoded]) -> Iterator[Decoded]:
         for batch in batches:
