@@ -123,7 +123,7 @@ def _derive(benchmark: str, division: str, target: Any, folder: Path) -> Path:
     """
     known = benchmark in _official_benchmarks()
     division = division if known and division == "closed" else "open"
-    template = benchmark if known else "gnmt"
+    template = benchmark if known else "bert"
     chain = {"common.yaml": "common.yaml", f"{division}_common.yaml": f"{division}_common.yaml"}
     chain[f"{division}_{template}.yaml"] = f"{division}_{benchmark}.yaml"
     for source, name in chain.items():

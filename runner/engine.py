@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Step:
-    """One update of the weights, over `samples` samples of all ranks."""
+    """One update of the weights, over `samples` samples of all ranks; of text, that many `tokens` without padding."""
 
     samples: int
+    tokens: int = 0
 
 
 @dataclass(frozen=True)

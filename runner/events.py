@@ -44,10 +44,14 @@ class BlockStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StepEnded(Event):
-    """One update of the weights was queued on the device, for `samples` samples over all ranks."""
+    """One update of the weights was queued on the device, for `samples` samples over all ranks.
+
+    Of text, they hold that many `tokens`, source and target, without padding.
+    """
 
     epoch: int
     samples: int
+    tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +61,7 @@ class BlockEnded(Event):
     first_epoch: int
     epochs: int
     samples: int
+    tokens: int = 0
     loss: float
     waited_seconds: float = 0.0
 

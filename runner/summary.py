@@ -42,6 +42,7 @@ class Summary:
     _block: dict[str, Any] = field(default_factory=dict)
     _carried: dict[str, Any] = field(default_factory=dict)  # of the block that the checkpoint cut in two
     _samples: int = 0
+    _tokens: int = 0
     _eval_started: float = 0.0
     _over: bool = False
 
@@ -54,20 +55,24 @@ class Summary:
                     self._take_up(self.saved, event.time)
             case BlockStarted(first_epoch=first, epochs=epochs):
                 self._block = {"first_epoch": first, "epochs": epochs, "started": event.time}
-                self._samples = 0
-            case StepEnded(samples=samples):
+                self._samples = self._tokens = 0
+            case StepEnded(samples=samples, tokens=tokens):
                 self._samples += samples
-            case BlockEnded(samples=samples, loss=loss, waited_seconds=waited):
+                self._tokens += tokens
+            case BlockEnded(samples=samples, tokens=tokens, loss=loss, waited_seconds=waited):
                 seconds = event.time - self._block.pop("started") + self._carried.pop("train_seconds", 0.0)
-                samples += self._carried.pop("samples", 0)
-                self._block |= {"samples": samples, "train_seconds": seconds, "waited_seconds": waited, "loss": loss}
+                counted = {
+                    "samples": samples + self._carried.pop("samples", 0),
+                    "tokens": tokens + self._carried.pop("tokens", 0),
+                }
+                self._block |= counted | {"train_seconds": seconds, "waited_seconds": waited, "loss": loss}
             case EvalStarted():
                 self._eval_started = event.time
             case EvalEnded(quality=quality):
                 self._block |= {"eval_seconds": event.time - self._eval_started, "quality": dict(quality)}
                 self._block |= {"ended": event.time, "past_target": self._over}
                 self.blocks.append(self._block)
-                self._block, self._samples = {}, 0
+                self._block, self._samples, self._tokens = {}, 0, 0
                 self._write_quality()
                 self._keep()
             case RunStopped(status=status):
@@ -79,6 +84,7 @@ class Summary:
         carried = self._carried
         open_block = {
             "samples": carried.get("samples", 0) + self._samples,
+            "tokens": carried.get("tokens", 0) + self._tokens,
             "train_seconds": carried.get("train_seconds", 0.0) + now() - self._block["started"],
         }
         return {
@@ -101,6 +107,7 @@ class Summary:
         """The numbers of the run if its clock stops at `stopped`; a run that misses its target is censored."""
         timed = [block for block in self.blocks if not block["past_target"]]
         rates = [block["samples"] / block["train_seconds"] for block in timed]
+        tokens = [block["tokens"] / block["train_seconds"] for block in timed]
         wall = stopped - self.run_started
         return {
             "target": dict(self.plan.target),
@@ -116,6 +123,7 @@ class Summary:
             "eval_seconds": sum(block["eval_seconds"] for block in timed),
             "waited_seconds": sum(block["waited_seconds"] for block in timed),
             "samples_per_second": statistics.median(rates[1:]) if len(rates) > 1 else None,
+            "tokens_per_second": (statistics.median(tokens[1:]) or None) if len(tokens) > 1 else None,
             "first_block_samples_per_second": rates[0] if rates else None,
             "first_block_seconds": timed[0]["train_seconds"] if timed else None,
         }
@@ -160,6 +168,12 @@ def show_rows(console: Console, title: str, rows: Sequence[tuple[str, str]], sta
         console.print(f"\n[red]{status['state']}[/red]: {escape(status['error'])}", soft_wrap=True, highlight=False)
 
 
+def tokens_row(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The speed in words' pieces, of a run on text."""
+    speed = result.get("tokens_per_second")
+    return [("", f"{speed:,.0f} tokens/s, source and target, without padding")] if speed else []
+
+
 def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
     def quality(values: dict[str, float] | None) -> str:
         return ", ".join(f"{name} {value:.4f}" for name, value in (values or {}).items()) or "none measured"
@@ -176,6 +190,7 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if steady:
         rows.append(("throughput", f"{steady:,.0f} samples/s (steady, median of blocks)"))
+    rows += tokens_row(result)
     if result["train_seconds"] and (waited := result["waited_seconds"] / result["train_seconds"]) > _LOADER_BOUND:
         rows.append(("loader-bound", f"[yellow]{waited:.0%} of training was spent on getting batches[/yellow]"))
     if first:

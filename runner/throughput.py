@@ -13,16 +13,17 @@ from timetrial.runner.checkpoint import StopSignal
 from timetrial.runner.errors import Stopped
 from timetrial.runner.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, Observer, StepEnded
 from timetrial.runner.run_folder import RunFolder
-from timetrial.runner.summary import show_rows
+from timetrial.runner.summary import show_rows, tokens_row
 from timetrial.runner.workload import Batch, Data
 
 
 class FixedSteps:
     """`data` cut to epochs of `steps` global batches, and evaluations of `steps` batches of a rank."""
 
-    def __init__(self, data: Data, steps: int, global_batch_size: int) -> None:
+    def __init__(self, data: Data, steps: int) -> None:
         self._data, self._steps = data, steps
-        self.train_size = min(data.train_size, steps * global_batch_size)
+        self.steps_per_epoch = min(steps, data.steps_per_epoch)
+        self.train_size = data.train_size * self.steps_per_epoch // data.steps_per_epoch
         self.eval_size = data.eval_size
         self.evaluated = self.batches = 0  # samples and batches of this rank in the last evaluation
         self.synthetic_train, self.synthetic_eval, self.facts = data.synthetic_train, data.synthetic_eval, data.facts
@@ -57,17 +58,14 @@ class Measured:
                 self._started, self._steps = event.time, 0
             case StepEnded():
                 self._steps += 1
-            case BlockEnded(samples=samples, waited_seconds=waited):
-                seconds = event.time - self._started
-                self.blocks.append(
-                    {"samples": samples, "steps": self._steps, "train_seconds": seconds, "waited_seconds": waited}
-                )
+            case BlockEnded(samples=samples, tokens=tokens, waited_seconds=waited):
+                counted = {"samples": samples, "tokens": tokens, "steps": self._steps}
+                self.blocks.append(counted | {"train_seconds": event.time - self._started, "waited_seconds": waited})
             case EvalEnded():
-                seconds, counted = event.time - self._started, self.data
                 self.blocks[-1] |= {
-                    "eval_samples": counted.evaluated * self.ranks,
-                    "eval_batches": counted.batches,
-                    "eval_seconds": seconds,
+                    "eval_samples": self.data.evaluated * self.ranks,
+                    "eval_batches": self.data.batches,
+                    "eval_seconds": event.time - self._started,
                 }
 
     def result(self) -> dict[str, Any]:
@@ -77,6 +75,8 @@ class Measured:
         return {
             "steps": steady[0]["steps"],
             "samples_per_second": statistics.median(block["samples"] / block["train_seconds"] for block in steady),
+            "tokens_per_second": statistics.median(block["tokens"] / block["train_seconds"] for block in steady)
+            or None,
             "train_ms": statistics.median(block["train_seconds"] / block["steps"] for block in steady) * 1000,
             "eval_samples_per_second": statistics.median(
                 block["eval_samples"] / block["eval_seconds"] for block in steady
@@ -104,6 +104,7 @@ def show(console: Console, title: str, status: dict[str, Any], folder: RunFolder
         spread = f"blocks within {found['spread']:.1%}"
         rows += [
             ("training", f"{found['samples_per_second']:,.0f} samples/s, {found['train_ms']:.2f} ms a step ({spread})"),
+            *tokens_row(found),
             ("evaluation", f"{found['eval_samples_per_second']:,.0f} samples/s, {found['eval_ms']:.2f} ms a batch"),
             ("waiting", f"{found['waited']:.1%} of training for batches"),
         ]

@@ -50,8 +50,7 @@ class TorchEngine:
         if compile_mode:
             self.bare.compile(dynamic=False, **_COMPILERS.get(compile_mode, {"mode": compile_mode}))
         self.model = self._wrap(self.bare)
-        steps_per_epoch = math.ceil(data.train_size / global_batch_size)
-        self.optimizer, self.schedule = workload.optimizer(self.bare, steps_per_epoch)
+        self.optimizer, self.schedule = workload.optimizer(self.bare, data.steps_per_epoch)
         self.scaler = precision.scaler()
         self._forget_losses()
         self._waiting = accelerator.Stopwatch(self.device)
@@ -105,7 +104,7 @@ class TorchEngine:
             samples = self._step(micro_batches)
             made += 1
             self._position = (number, made)
-            yield Step(samples)
+            yield Step(samples, micro_batches[0].global_tokens)
             self._waiting.start()
 
     def finish(self) -> Trained:

@@ -55,18 +55,20 @@ def train_to_target(engine: Engine, plan: Plan, observers: Sequence[Observer], *
     try:
         while done < last_epoch:
             epochs = min(plan.block_after(done), last_epoch - done)
-            samples = 0
+            samples = tokens = 0
             emit(BlockStarted(first_epoch=done + 1, epochs=epochs))
             for epoch in range(done + 1, done + epochs + 1):
                 for step in engine.epoch(epoch):
                     samples += step.samples
-                    emit(StepEnded(epoch=epoch, samples=step.samples))
+                    tokens += step.tokens
+                    emit(StepEnded(epoch=epoch, samples=step.samples, tokens=step.tokens))
             trained = engine.finish()
             emit(
                 BlockEnded(
                     first_epoch=done + 1,
                     epochs=epochs,
                     samples=samples,
+                    tokens=tokens,
                     loss=trained.loss,
                     waited_seconds=trained.waited_seconds,
                 )

@@ -156,7 +156,7 @@ def build_engine(settings: Config, world: World, device: torch.device) -> Any:
     steps = settings.throughput.steps
     common = {
         "workload": workload,
-        "data": FixedSteps(data, steps, recipe.global_batch_size) if steps else data,
+        "data": FixedSteps(data, steps) if steps else data,
         "global_batch_size": recipe.global_batch_size,
         "accumulation": accumulation,
         "compile_mode": settings.engine.compile,

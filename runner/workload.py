@@ -13,14 +13,16 @@ from torch.optim.lr_scheduler import LRScheduler
 class Batch:
     """A micro-batch of one rank, on its device.
 
-    `loss` of the workload is a sum over `weight`. `global_samples` and `global_weight` are those of the whole global
-    batch, over all ranks and micro-batches; a `global_weight` of None makes the engine add the weights up.
+    `loss` of the workload is a sum over `weight`. `global_samples`, `global_weight` and `global_tokens` are of the
+    whole global batch, over all ranks and micro-batches; without a `global_weight` the engine adds the weights up.
+    Tokens are those of text, source and target, without padding.
     """
 
     content: Any
     weight: float
     global_samples: int
     global_weight: float | None = None
+    global_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Data(Protocol):
 
     train_size: int
     eval_size: int
+    steps_per_epoch: int
 
     def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """For each global batch of the 1-based `epoch`, this rank's micro-batches; equal for equal seeds."""

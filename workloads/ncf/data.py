@@ -1,5 +1,6 @@
 """NCF's samples: the whole rating matrix on the device, negatives drawn there anew every epoch."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,7 @@ class Interactions:
         self.num_users, self.num_items, positives = movielens.read_sizes(self._prepared)
         self.train_size = positives * (1 + settings.train_negatives)
         self.eval_size = self.num_users
+        self.steps_per_epoch = math.ceil(self.train_size / global_batch_size)
         self._loaded: _OnDevice | None = None
 
     def train(self, epoch: int) -> Iterable[Sequence[Batch]]:

@@ -1,0 +1,36 @@
+"""The Transformer's schedule and settings."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from timetrial.workloads.transformer.workload import AttentionTranslation
+
+SIZES = {"width": 16, "heads": 2, "filter": 32, "layers": 1, "learning_rate": 0.001976, "warmup_tokens": 2000 * 61440}
+
+
+def test_the_rate_rises_and_falls_by_the_root():
+    """A published v0.7 submission on four V100s: 61,440 tokens, peak 0.001976 after 2,000 updates."""
+    task = AttentionTranslation(AttentionTranslation.Settings(**SIZES), SimpleNamespace(global_batch_size=61440))
+    assert task.facts()["opt_learning_rate_warmup_steps"] == 2000
+    assert task.factor(0) == pytest.approx(1 / 2000)
+    assert task.factor(1999) == 1
+    assert task.factor(7999) == pytest.approx(0.5)
+
+
+def test_the_reference_schedule_is_one_of_these():
+    """2.0 * 1024**-.5 * min(1, step / 16000) * max(step, 16000)**-.5 (mlperf.md 12.5): its peak, and 16,000 updates."""
+    peak = 2.0 * 1024**-0.5 * 16000**-0.5
+    settings = AttentionTranslation.Settings(**SIZES | {"learning_rate": peak, "warmup_tokens": 16000 * 4096})
+    task = AttentionTranslation(settings, SimpleNamespace(global_batch_size=4096))
+    for step in (1, 77, 16000, 64000):
+        expected = 2.0 * 1024**-0.5 * min(1, step / 16000) * max(step, 16000) ** -0.5
+        assert peak * task.factor(step - 1) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"width": 10, "heads": 4}, {"layers": 0}, {"beta_2": 1.0}, {"warmup_tokens": 0}, {"longer": -1}]
+)
+def test_what_cannot_be_is_refused(wrong):
+    with pytest.raises(ValueError, match="must be"):
+        AttentionTranslation.Settings(**SIZES | wrong)

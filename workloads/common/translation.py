@@ -1,0 +1,44 @@
+"""Settings and steps that both translators share."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from timetrial.runner.workload import Batch
+from timetrial.workloads.common.parallel_data import ParallelText
+
+Translated = list[tuple[int, list[int]]]  # sentences of the test set by number, and the pieces found
+
+
+class Translation:
+    """A task whose model is called with a batch and gives its summed loss; a subclass searches and scores."""
+
+    data: ParallelText
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The model's own."""
+        return model(batch.content)
+
+    def predict(self, model: nn.Module, batches: Iterable[Batch]) -> Translated:
+        """This rank's sentences, translated."""
+        found: Translated = []
+        for batch in batches:
+            source, numbers = batch.content
+            found += zip(np.asarray(numbers).tolist(), self.translate(model, source), strict=True)
+        return found
+
+    def score(self, parts: Sequence[Translated]) -> dict[str, float]:
+        """BLEU of all sentences, as a fraction."""
+        ids = dict(pair for part in parts for pair in part)
+        hypotheses = [self.data.text(ids[number]) for number in range(len(ids))]
+        return {"bleu": self.bleu(self.data.references(), hypotheses)}
+
+    def translate(self, model: Any, source: Any) -> list[list[int]]:
+        """The best translation of each sentence of a packed source, as pieces."""
+        raise NotImplementedError
+
+    def bleu(self, references: Sequence[str], hypotheses: Sequence[str]) -> float:
+        """A fraction."""
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""GNMT: recurrent translation with attention."""

@@ -1,0 +1,1 @@
+"""Transformer on sentence pairs of English and German."""
