@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import secrets
 import shutil
+import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
@@ -285,11 +286,15 @@ def _processes(corpus: Corpus, workers: int) -> Iterator[Executor | None]:
     if workers < 2 or size < _WORTH_PROCESSES * 100:
         yield None
         return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _leave_ctrl_c_to_the_parent)
     try:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _leave_ctrl_c_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _digest(corpus: Corpus, kind: type[Vocabulary], size: int, given: Path | None) -> str:

@@ -21,6 +21,7 @@ from rich.console import Console
 from timetrial.runner import accelerator, compliance, config, run_folder, summary, system, throughput
 from timetrial.runner.config import Config
 from timetrial.runner.errors import ConfigurationError, Exit, error_of
+from timetrial.runner.progress import Lines
 from timetrial.runner.run_folder import RunFolder, as_json, write_atomically
 from timetrial.runner.worker import work
 
@@ -59,6 +60,7 @@ def launch(node: DictConfig, console: Console) -> tuple[Exit, RunFolder]:
             now = {"state": "running", "pid": os.getpid(), "host": platform.node(), "error": "", "exit_code": None}
             folder.update_status(**now, restarts=status.get("restarts", 0))
             write_atomically(folder.system, as_json(system.describe()))
+            _make_ready(settings, console)
             code = (
                 work(settings, folder, console)
                 if settings.launcher.name == "inline"
@@ -72,6 +74,14 @@ def launch(node: DictConfig, console: Console) -> tuple[Exit, RunFolder]:
                 code = getattr(error, "exit_code", Exit.OTHER)
                 folder.update_status(exit_code=int(code), state=_STATES.get(code, "failed"), error=str(error))
             raise
+
+
+def _make_ready(settings: Config, console: Console) -> None:
+    """What the data want done once before the first run on them, where a person can watch it."""
+    _, data = config.classes(settings)
+    if make_ready := getattr(data, "make_ready", None):
+        with Lines(console) as lines:
+            make_ready(config.settings_of(data, settings.recipe.data, "recipe.data"), lines)
 
 
 def _open_folder(node: DictConfig, settings: Config) -> tuple[RunFolder, bool]:

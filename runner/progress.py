@@ -20,6 +20,30 @@ from timetrial.runner.train import Plan
 _SECONDS_BETWEEN_LINES = 60.0
 
 
+class Lines:
+    """What is being done to a text, and to how many lines so far; called with both."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._doing = console, ""
+        self._status = console.status("") if console.is_terminal else None
+
+    def __enter__(self) -> "Lines":
+        return self
+
+    def __call__(self, doing: str, lines: int) -> None:
+        """Redraws a terminal's line; elsewhere says each thing once."""
+        if self._status:
+            self._status.update(f"{doing}, {lines:,} lines" if lines else doing)
+            self._status.start()
+        elif doing != self._doing:
+            self._console.print(doing, soft_wrap=True, markup=False)
+        self._doing = doing
+
+    def __exit__(self, *exception: object) -> None:
+        if self._status:
+            self._status.stop()
+
+
 class ProgressBar:
     """The observer that draws; `console` decides between a bar and lines."""
 

@@ -46,7 +46,11 @@ class Share:
 
 
 class Data(Protocol):
-    """The samples of one rank; built per loader. Building may read sizes but no samples: the clock is not running."""
+    """The samples of one rank; built per loader. Building may read sizes but no samples: the clock is not running.
+
+    A class that has `make_ready(settings, progress)` has it called once before ranks start, to prepare what lies on
+    disk; `progress` takes what is being done and to how many lines so far.
+    """
 
     train_size: int
     eval_size: int

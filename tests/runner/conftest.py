@@ -26,6 +26,7 @@ class ToyData:
         if self.poison is not None:
             self.y[self.poison] = float("nan")
         self.train_size, self.eval_size = self.samples, self.samples
+        self.steps_per_epoch = -(-self.samples // self.global_batch_size)
 
     def train(self, epoch):
         order = torch.randperm(self.samples, generator=torch.Generator().manual_seed(epoch))

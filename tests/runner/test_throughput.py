@@ -22,7 +22,7 @@ def throughput(folder, *words):
 def test_a_fixed_number_of_steps_or_a_whole_epoch(toy_engine, toy_data, toy_workload):
     whole = toy_data()  # 50 samples in batches of 16: four steps, one evaluation batch
     for asked, made, samples in ((2, 2, 32), (9, 4, 50)):
-        fixed = FixedSteps(whole, asked, 16)
+        fixed = FixedSteps(whole, asked)
         fixed.global_batch_size, fixed.share = whole.global_batch_size, whole.share
         measured = Measured(1, fixed)
         plan = Plan(target={}, first_eval=1, eval_every=1, max_epochs=3)
@@ -35,7 +35,7 @@ def test_a_fixed_number_of_steps_or_a_whole_epoch(toy_engine, toy_data, toy_work
 
 
 def test_speeds_are_medians_without_the_first_block(toy_data):
-    data = FixedSteps(toy_data(), 2, 16)
+    data = FixedSteps(toy_data(), 2)
     list(data.eval())
     measured, now = Measured(4, data), 0.0
     for seconds in (90.0, 2.0, 4.0, 3.0):
@@ -43,12 +43,13 @@ def test_speeds_are_medians_without_the_first_block(toy_data):
         for _ in range(2):
             measured(StepEnded(time=now, epoch=1, samples=16))
         now += seconds
-        measured(BlockEnded(time=now, first_epoch=1, epochs=1, samples=32, loss=0.0, waited_seconds=0.3))
+        measured(BlockEnded(time=now, first_epoch=1, epochs=1, samples=32, tokens=96, loss=0.0, waited_seconds=0.3))
         measured(EvalStarted(time=now, epoch=1))
         now += 0.5
         measured(EvalEnded(time=now, epoch=1, quality={}))
     found = measured.result()
     assert found["samples_per_second"] == pytest.approx(32 / 3)
+    assert found["tokens_per_second"] == pytest.approx(96 / 3)
     assert (found["steps"], found["train_ms"]) == (2, pytest.approx(1500))
     assert found["eval_samples_per_second"] == pytest.approx(4 * 50 / 0.5)
     assert found["eval_ms"] == pytest.approx(500)

@@ -73,14 +73,13 @@ class ParallelText:
     ) -> None:
         self._settings, self._share, self._device, self._seeds = settings, share, device, seeds
         self.global_batch_size = global_batch_size
-        self._prepared = self.prepare(settings)
-        self.vocabulary = self.kind.read(self._prepared.folder / "vocabulary")
-        self.rows = -(-len(self.vocabulary) // _ROWS) * _ROWS
-        lengths = [np.diff(self._prepared.tokens("train", side).offsets) + self.marks for side in ("source", "target")]
-        self._kept = np.flatnonzero(np.maximum(*lengths) <= settings.max_length)
-        self.lengths = np.stack(lengths)[:, self._kept]  # [2, P]: sizes, not samples
-        self.eval_size = self._prepared.test_pairs
         self._loaded: tuple[Side, Side] | None = None
+        lengths, self.test_lengths = self._open()
+        self.rows = -(-self.words // _ROWS) * _ROWS
+        self._kept = np.flatnonzero(lengths.max(0) <= settings.max_length)
+        self._dropped += lengths.shape[1] - len(self._kept)
+        self.lengths = lengths[:, self._kept]  # [2, P]: sizes, not samples
+        self.eval_size = len(self.test_lengths)
         if not self._kept.size:
             raise ConfigurationError(
                 f"No pair has at most {settings.max_length} pieces: raise recipe.data.max_length or take other text."
@@ -106,9 +105,22 @@ class ParallelText:
         size, folder = settings.vocabulary_size, Path(settings.prepared)
         return wmt.prepare(corpus, cls.kind, size, folder, given=given, workers=workers, progress=progress)
 
+    def _open(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Lengths of all pairs [2, P] and of the test's sources; sets the number of `words` and of dropped pairs."""
+        self._prepared = self.prepare(self._settings)
+        self.vocabulary = self.kind.read(self._prepared.folder / "vocabulary")
+        self.words, self._dropped = len(self.vocabulary), sum(self._prepared.dropped.values())
+        train = [np.diff(self._prepared.tokens("train", side).offsets) for side in ("source", "target")]
+        return np.stack(train) + self.marks, np.diff(self._prepared.tokens("test", "source").offsets) + self.marks
+
     def references(self) -> list[str]:
         """The test set's translations as they stand in the file."""
         return self._prepared.references()
+
+    @classmethod
+    def make_ready(cls, settings: Settings, progress: Progress) -> None:
+        """Prepares the text before the first run on it."""
+        cls.prepare(settings, progress)
 
     def text(self, ids: Sequence[int]) -> str:
         """A translation's text."""
@@ -122,13 +134,10 @@ class ParallelText:
 
     def eval(self) -> Iterable[Batch]:
         """This rank's test sentences, each once, the longest first; every rank has some of each length."""
-        tokens = self._prepared.tokens("test", "source")
-        order = np.argsort(-np.diff(tokens.offsets), kind="stable")[self._share.rank :: self._share.ranks]
-        side = self._on_device(tokens, np.arange(len(tokens)))
-        size = self._settings.eval_batch_size
+        order = np.argsort(-self.test_lengths, kind="stable")[self._share.rank :: self._share.ranks]
+        side, size = self._load_test(), self._settings.eval_batch_size
         for numbers in (order[start : start + size] for start in range(0, len(order), size)):
-            lengths = np.diff(tokens.offsets)[numbers] + self.marks
-            content = self.pack_source(numbers, lengths, side)
+            content = self.pack_source(numbers, self.test_lengths[numbers], side)
             yield Batch((content, numbers), len(numbers), self.eval_size, self.eval_size)
 
     def synthetic_train(self) -> Sequence[Batch]:
@@ -143,11 +152,10 @@ class ParallelText:
 
     def facts(self) -> dict[str, Any]:
         """Sizes of text and vocabulary; pairs that were dropped are on record."""
-        dropped = sum(self._prepared.dropped.values()) + self._prepared.pairs - len(self._kept)
         return {
             "max_sequence_length": self._settings.max_length,
-            "timetrial_vocabulary": len(self.vocabulary),
-            "timetrial_dropped_pairs": dropped,
+            "timetrial_vocabulary": self.words,
+            "timetrial_dropped_pairs": self._dropped,
         }
 
     def plan(self, epoch: int) -> list[NDArray[np.int64]]:
@@ -195,6 +203,10 @@ class ParallelText:
             self._loaded = (source, target)
         return self._loaded
 
+    def _load_test(self) -> Side:
+        """The sentences to translate, on the device."""
+        return self._on_device(self._prepared.tokens("test", "source"), np.arange(self.eval_size))
+
     def _on_device(self, tokens: wmt.Tokens, kept: NDArray[np.int64]) -> Side:
         ids = torch.from_numpy(tokens.ids.astype(np.int32)).to(self._device)
         starts = torch.from_numpy(tokens.offsets[:-1][kept]).to(self._device)
@@ -202,9 +214,11 @@ class ParallelText:
         return Side(ids, starts, lengths)
 
     def _random_sides(self) -> tuple[Side, Side]:
-        made = []
-        for lengths in self.lengths:
-            size = torch.from_numpy(lengths).to(self._device)
-            ids = torch.randint(4, len(self.vocabulary), (int(lengths.max()),), dtype=torch.int32, device=self._device)
-            made.append(Side(ids, torch.zeros_like(size), size))
-        return made[0], made[1]
+        """Of training."""
+        return self._random(self.lengths[0]), self._random(self.lengths[1])
+
+    def _random(self, lengths: NDArray[np.int64]) -> Side:
+        """Sentences of these lengths that say nothing."""
+        size = torch.from_numpy(lengths).to(self._device)
+        ids = torch.randint(4, self.words, (int(lengths.sum()),), dtype=torch.int32, device=self._device)
+        return Side(ids, size.cumsum(0) - size, size)

@@ -30,10 +30,11 @@ class Translation:
         return found
 
     def score(self, parts: Sequence[Translated]) -> dict[str, float]:
-        """BLEU of all sentences, as a fraction."""
-        ids = dict(pair for part in parts for pair in part)
-        hypotheses = [self.data.text(ids[number]) for number in range(len(ids))]
-        return {"bleu": self.bleu(self.data.references(), hypotheses)}
+        """BLEU of all sentences that were translated, as a fraction."""
+        found = sorted(pair for part in parts for pair in part)
+        references = self.data.references()
+        hypotheses = [self.data.text(ids) for _, ids in found]
+        return {"bleu": self.bleu([references[number] for number, _ in found], hypotheses)}
 
     def translate(self, model: Any, source: Any) -> list[list[int]]:
         """The best translation of each sentence of a packed source, as pieces."""

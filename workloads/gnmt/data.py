@@ -11,6 +11,7 @@ from timetrial.datasets.moses_bpe import BEGIN, END, MosesBPE
 from timetrial.runner.errors import ConfigurationError
 from timetrial.workloads.common.packing import time_major
 from timetrial.workloads.common.parallel_data import ParallelText, Side
+from timetrial.workloads.common.synthetic_text import SyntheticText
 
 _WIDTH = 10  # pieces: of a bucket of lengths (mlperf.md 12.4)
 
@@ -122,3 +123,7 @@ class Sentences(ParallelText):
 
     def _weight(self, numbers: NDArray[np.int64]) -> float:
         return float(len(numbers))
+
+
+class SyntheticSentences(SyntheticText, Sentences):
+    """data=synthetic."""

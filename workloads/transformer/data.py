@@ -11,6 +11,7 @@ from timetrial.datasets.subwords import EOS, PAD
 from timetrial.runner.errors import ConfigurationError
 from timetrial.workloads.common.packing import sentence_major
 from timetrial.workloads.common.parallel_data import ParallelText, Side
+from timetrial.workloads.common.synthetic_text import SyntheticText
 from timetrial.workloads.transformer.vocabulary import SharedVocabulary
 
 _STEP = 128  # pieces: the sizes of packed batches are multiples of it
@@ -109,3 +110,7 @@ class TokenBatches(ParallelText):
 
     def _weight(self, numbers: NDArray[np.int64]) -> float:
         return float(self.lengths[1, numbers].sum())
+
+
+class SyntheticTokenBatches(SyntheticText, TokenBatches):
+    """data=synthetic."""

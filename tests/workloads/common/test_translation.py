@@ -1,0 +1,92 @@
+"""Both translators by their command line: what is wrong with a text is said in a sentence, and nothing stays."""
+
+import subprocess
+import sys
+
+import pytest
+
+PAIRS = [("The dog runs.", "Der Hund rennt."), ("A cat sleeps.", "Eine Katze schläft.")] * 40
+
+
+def run(folder, workload, *words):
+    data = (
+        f"{{source: [{folder}/a.en], target: [{folder}/a.de], test_source: {folder}/t.en, test_target: {folder}/t.de}}"
+    )
+    files = [f"recipe.data.{word}" for word in data.strip("{}").split(", ") for word in [word.replace(": ", "=", 1)]]
+    chosen = [f"workload={workload}", "scale=embedded", "accelerator=cpu", "recipe.data.generate=null", *files]
+    small = [
+        "recipe.data.vocabulary_size=60",
+        "recipe.global_batch_size=40",
+        f"runs={folder}/runs",
+        f"data_dir={folder}",
+    ]
+    command = [sys.executable, "-P", "-m", "timetrial", "run", *chosen, *small, *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
+
+
+@pytest.fixture
+def text(tmp_path):
+    for name, pairs in (("a", PAIRS), ("t", PAIRS[:3])):
+        for place, language in enumerate(("en", "de")):
+            lines = "".join(f"{pair[place]}\n" for pair in pairs)
+            (tmp_path / f"{name}.{language}").write_text(lines, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.de", b"eins\n", "a.en has 80 lines but"),
+        ("a.en", b"caf\xe9\n" * 80, "a.en line 1 is not UTF-8 (byte 0xe9): convert the file with iconv."),
+        ("t.en", b"one\n\nthree\n", "t.en line 2 is empty: mend the line, test sentences are not dropped."),
+        ("t.en", b"one\n" + b"word " * 5000 + b"\nthree\n", "t.en line 2 has 5,000 words"),
+        ("t.de", b"eins\nzw\x00ei\ndrei\n", "t.de line 2 holds the control character U+0000"),
+        ("t.en", b"", "t.de has 3 lines but"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_line(text, name, content, sentence):
+    (text / name).write_bytes(content)
+    done = run(text, "gnmt")
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 21, said
+    assert sentence in said
+    assert "Traceback" not in said
+    assert not list((text / "runs").rglob("config.yaml"))
+    assert not list((text / "prepared").iterdir())
+
+
+def test_an_empty_test_set_is_refused(text):
+    for name in ("t.en", "t.de"):
+        (text / name).write_text("")
+    done = run(text, "transformer")
+    assert done.returncode == 21
+    assert "holds no sentence: a test needs some." in " ".join((done.stdout + done.stderr).split())
+
+
+@pytest.mark.parametrize("workload", ["gnmt", "transformer"])
+def test_ranks_and_micro_batches_train_alike(text, workload):
+    """Two processes, and one that takes its batch in three parts, end with the loss of one whole."""
+    losses = []
+    still = ["recipe.training.dropout=0", "recipe.max_epochs=1", "recipe.data.max_length=20"]
+    for number, words in enumerate((["gpus=1"], ["gpus=2"], ["tuning.batch_size=14"])):
+        done = run(text, workload, *still, *words, f"run_dir={text}/run_{number}")
+        assert done.returncode == 10, done.stdout + done.stderr
+        row = (text / f"run_{number}" / "quality.csv").read_text().splitlines()[1].split(",")
+        losses.append((float(row[5]), float(row[6])))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("workload", ["gnmt", "transformer"])
+def test_speeds_count_tokens(text, workload):
+    small = [
+        "throughput.steps=2",
+        "throughput.blocks=2",
+        "recipe.data.vocabulary_size=200",
+        "recipe.data.max_length=12",
+    ]
+    chosen = [f"workload={workload}", "scale=embedded", "accelerator=cpu", f"runs={text}/runs", *small]
+    command = [sys.executable, "-P", "-m", "timetrial", "throughput", *chosen, "recipe.data.eval_batch_size=2"]
+    done = subprocess.run(command, cwd=text, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tokens/s, source and target, without padding" in done.stdout
