@@ -7,8 +7,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import secrets
-import shutil
 import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +20,7 @@ from numpy.typing import NDArray
 
 from timetrial.datasets import parallel_text
 from timetrial.datasets.parallel_text import Pair
+from timetrial.datasets.whole import whole_folder
 from timetrial.runner.errors import DataError
 
 _VERSION = 1  # of the prepared form: another is prepared anew
@@ -138,19 +137,8 @@ def prepare(
     """
     place = folder / f"{corpus.train[0][0].stem}-{kind.name}-{_digest(corpus, kind, size, given)}"
     if not place.exists():
-        temporary = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
-        try:
-            temporary.mkdir(parents=True)
-            with _processes(corpus, workers) as pool:
-                _Preparation(corpus, kind, temporary, pool, progress).run(size, given)
-            with contextlib.suppress(FileExistsError, OSError):  # another was first
-                temporary.rename(place)
-            if not place.exists():
-                raise DataError(f"Cannot write {place}: free space or set data_dir.")
-        except OSError as error:
-            raise DataError(f"Cannot write {folder} ({error.strerror}): free space or set data_dir.") from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        with whole_folder(place) as temporary, _processes(corpus, workers) as pool:
+            _Preparation(corpus, kind, temporary, pool, progress).run(size, given)
     try:
         facts = json.loads((place / "facts.json").read_text())
         return Prepared(place, facts["pairs"], facts["test_pairs"], facts["dropped"])

@@ -91,7 +91,9 @@ class MLPerfLog:
             return
         self._log.event(VERSION, __version__, time_ms=ms)
         for key, value in {**self._header, TARGET: _value(self._target), **facts}.items():
-            self._log.event(key, value, time_ms=ms)
+            described = isinstance(value, dict) and value.keys() == {"value", "metadata"}
+            value, metadata = (value["value"], value["metadata"]) if described else (value, None)
+            self._log.event(key, value, metadata, time_ms=ms)
         self._log.end(keys.INIT_STOP, time_ms=ms)
         self._log.start(keys.RUN_START, time_ms=ms)
 

@@ -73,7 +73,10 @@ class Data(Protocol):
         ...
 
     def facts(self) -> dict[str, Any]:
-        """What the log should say of the data beyond their sizes, under MLPerf names."""
+        """What the log should say of the data beyond their sizes, under MLPerf names.
+
+        A value with metadata, as some rules want it, is {"value": ..., "metadata": {...}}.
+        """
         ...
 
 

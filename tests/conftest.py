@@ -49,3 +49,23 @@ def launch(compose, tmp_path):
         return launch(compose(*places, *tiny, *overrides), Console(quiet=True))
 
     return run
+
+
+@pytest.fixture
+def interpret():
+    """Runs a program with Triton's kernels interpreted, in a process of its own: Triton decides at import."""
+    import subprocess
+
+    pytest.importorskip("triton")
+
+    def run(program, *words):
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program, *words],
+            env=os.environ | {"TRITON_INTERPRET": "1"},
+            capture_output=True,
+            text=True,
+            timeout=400,
+        )
+        assert done.returncode == 0, done.stderr
+
+    return run

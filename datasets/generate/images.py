@@ -3,10 +3,6 @@
 import hashlib
 import io
 import itertools
-import secrets
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,7 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from timetrial.datasets import cifar, shards
-from timetrial.runner.errors import ConfigurationError, DataError
+from timetrial.datasets.whole import whole_folder
+from timetrial.runner.errors import ConfigurationError
 
 _SHAPES = ("cross", "disc", "ring", "square", "triangle", "wedge", "bars", "corner")
 _QUALITY = 90
@@ -56,7 +53,7 @@ def path_of(path: Path, shapes: Shapes) -> Path:
 
 def write_images(folder: Path, shapes: Shapes) -> None:
     """Writes `folder`/{train,val}/<class>/<n>.jpg or shards, whole or not at all; equal settings give equal bytes."""
-    with _whole(folder) as temporary:
+    with whole_folder(folder) as temporary:
         for number, (split, count) in enumerate((("train", shapes.train), ("val", shapes.val))):
             wanted = [(label, index) for label in range(shapes.classes) for index in range(count)]
             encoded = ((_jpeg(shapes, number, label, index), label) for label, index in wanted)
@@ -78,8 +75,7 @@ def write_cifar(folder: Path, shapes: Shapes) -> None:
     """Writes `folder` in CIFAR-10's binary form, 32 pixels wide whatever `shapes` says, whole or not at all."""
     if shapes.classes * shapes.train < len(cifar.TRAIN):
         raise ConfigurationError(f"CIFAR-10 has {len(cifar.TRAIN)} training files: generate an image for each.")
-    with _whole(folder) as temporary:
-        temporary.mkdir(parents=True)
+    with whole_folder(folder) as temporary:
         for number, (names, count) in enumerate(((cifar.TRAIN, shapes.train), (cifar.VAL, shapes.val))):
             wanted = [(label, index) for label in range(shapes.classes) for index in range(count)]
             generators = [np.random.default_rng((shapes.seed, number, *key)) for key in wanted]
@@ -90,23 +86,6 @@ def write_cifar(folder: Path, shapes: Shapes) -> None:
             labels = np.array([label for label, _ in wanted])
             for part, name in enumerate(names):
                 cifar.write(temporary / name, np.stack(drawn[part :: len(names)]), labels[part :: len(names)])
-
-
-@contextmanager
-def _whole(folder: Path) -> Iterator[Path]:
-    """A temporary place that becomes `folder` at the end, or nothing."""
-    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        yield temporary
-        try:
-            temporary.rename(folder)
-        except OSError:
-            if not folder.exists():  # else another run was faster, with the same bytes
-                raise
-    except OSError as error:
-        raise DataError(f"Cannot write {folder} ({error.strerror}): free space there or set data_dir.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _jpeg(shapes: Shapes, *key: int) -> bytes:

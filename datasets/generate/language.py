@@ -15,18 +15,15 @@ Stems end in a vowel in the source and in a consonant in the target. Function wo
 
 import hashlib
 import random
-import secrets
-import shutil
 from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from timetrial.runner.errors import DataError
+from timetrial.datasets.whole import whole_folder
 
 _LONGEST = 25  # words of a source sentence
 _MOST = 9000  # words of the lexicon: a third has two of the source's 60 syllables
@@ -76,8 +73,7 @@ def path_of(folder: Path, grammar: Grammar) -> Path:
 
 def write_pairs(folder: Path, grammar: Grammar) -> None:
     """Writes `folder`/{train,test}.{source,target}, a sentence a line, whole or not at all; equal settings, bytes."""
-    with _whole(folder) as temporary:
-        temporary.mkdir(parents=True)
+    with whole_folder(folder) as temporary:
         pairs = draw_pairs(grammar)
         for split, count in (("test", grammar.test), ("train", grammar.sentences)):
             with (
@@ -99,23 +95,6 @@ def dictionary(grammar: Grammar) -> dict[str, str]:
     """The most usual translation in this text of each of its source word forms, in small letters."""
     counts = Counter(token for source, _, _ in _sentences(grammar) for token in source if token != _COMMA)
     return dict(token for token, _ in reversed(counts.most_common()))
-
-
-@contextmanager
-def _whole(folder: Path) -> Iterator[Path]:
-    """A temporary place that becomes `folder` at the end, or nothing."""
-    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        yield temporary
-        try:
-            temporary.rename(folder)
-        except OSError:
-            if not folder.exists():  # else another run was faster, with the same bytes
-                raise
-    except OSError as error:
-        raise DataError(f"Cannot write {folder} ({error.strerror}): free space there or set data_dir.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _sentences(grammar: Grammar) -> Iterator[tuple[list[_Token], list[_Token], str]]:

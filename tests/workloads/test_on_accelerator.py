@@ -51,6 +51,26 @@ def test_ncf_gradients_are_those_of_a_float64_transcription(samples, dtype, boun
     sys.modules.pop("test_model", None)
 
 
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 2e-3), ("bf16", 0.05), ("fp16", 0.02)])
+@pytest.mark.parametrize("words", [("workload=gnmt",), ("workload=transformer", "recipe.training.width=128")])
+def test_translators_gradients_are_those_of_the_processor(words, precision, bound, compose, tmp_path):
+    """Packed LSTMs, attention's and the loss's kernels against dense float64; dropout is off."""
+    device, grown = torch.accelerator.current_accelerator(), []
+    for place, kind in ((torch.device("cpu"), "fp32"), (torch.device(device.type, 0), precision)):
+        chosen = [*words, "recipe.training.dropout=0", f"precision={kind}", f"data_dir={tmp_path}"]
+        engine = worker.build_engine(config.check(compose(*chosen)), World(), place)
+        wide = engine.bare.double() if place.type == "cpu" else engine.bare
+        (batch,) = next(iter(engine.data.train(1)))
+        with engine.precision.autocast():
+            loss = engine.workload.loss(wide, batch)
+        (loss / batch.weight).backward()
+        grown.append((loss.item(), {name: weight.grad.double().cpu() for name, weight in wide.named_parameters()}))
+    (expected, right), (found, ours) = grown
+    assert found == pytest.approx(expected, rel=5e-3)
+    for name, gradient in right.items():
+        assert (ours[name] - gradient).norm() <= bound * gradient.norm() + 1e-6, name
+
+
 @pytest.mark.parametrize("decoder", ["card", "workers"])
 def test_images_from_the_card_are_those_of_the_processor(tmp_path, decoder):
     """Whole chroma, which decoders spread alike; one image is progressive, which engines refuse."""

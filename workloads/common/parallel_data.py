@@ -153,9 +153,10 @@ class ParallelText:
     def facts(self) -> dict[str, Any]:
         """Sizes of text and vocabulary; pairs that were dropped are on record."""
         return {
-            "max_sequence_length": self._settings.max_length,
+            "max_sequence_length": {"value": self._settings.max_length, "metadata": {"method": "discard"}},
             "timetrial_vocabulary": self.words,
             "timetrial_dropped_pairs": self._dropped,
+            "timetrial_padding": round(self.padding(), 4),
         }
 
     def plan(self, epoch: int) -> list[NDArray[np.int64]]:
@@ -165,6 +166,10 @@ class ParallelText:
     def pack(self, numbers: NDArray[np.int64], sides: tuple[Side, Side]) -> Any:
         """What the model reads of these pairs."""
         raise NotImplementedError
+
+    def padding(self) -> float:
+        """The share of pieces in training batches that only fill them up; packed sentences need none."""
+        return 0.0
 
     def pack_source(self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], side: Side) -> Any:
         """What decoding reads of these sentences."""

@@ -12,6 +12,7 @@ _AT_ONCE = 1 << 28  # logits: half a gigabyte in 16 bits
 _LIFT = 16.0  # gradients of fp16 logits are that much larger on their way: a word's probability is below its range
 
 
+@torch.compiler.disable
 def vocabulary_loss(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, lead: float, spread: float
 ) -> Tensor:

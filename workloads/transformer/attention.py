@@ -4,24 +4,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from timetrial.workloads.transformer import kernels
 from timetrial.workloads.transformer.data import Packed
 
 
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, asking: Packed, seen: Packed, *, causal: bool, dropout: float
-) -> Tensor:
-    """[Tq, heads, D] of query [Tq, heads, D] over key and value [Tk, heads, D]; `causal` hides what comes later.
+def attend(own: Tensor, seen: Tensor | None, asking: Packed, source: Packed, *, causal: bool, dropout: float) -> Tensor:
+    """[T, heads, D] from `own` [T, 3, heads, D], queries, keys and values; or from queries [T, 1, heads, D] alone.
 
-    Scores are divided by the square root of D; dropout falls on the weights.
+    In the latter case `seen` [S, 2, heads, D] holds the keys and values of the `source`. Scores are divided by the
+    square root of D; dropout falls on the weights; `causal` hides what comes later.
     """
-    if _has_kernel(query):
-        return torch.ops.aten._flash_attention_forward(
-            query, key, value, asking.bounds, seen.bounds, asking.longest, seen.longest, dropout, causal, False
-        )[0]
+    if kernels.fits(own):
+        places = (asking.sentences, source.sentences, asking.bounds, source.bounds)
+        return kernels.attention(own, seen, *places, causal=causal, dropout=dropout)
     count = len(asking.bounds) - 1
-    q = padded(query, asking, count)
-    k, v = (padded(side, seen, count) for side in (key, value))
-    exists = padded(torch.ones_like(key[:, :1, :1], dtype=torch.bool), seen, count)[..., 0].transpose(1, 2)[:, :, None]
+    q = padded(own[:, 0], asking, count)
+    k, v = (padded((own if seen is None else seen)[:, part], source, count) for part in (-2, -1))
+    exists = padded(torch.ones_like(source.ids[:, None], dtype=torch.bool), source, count)[:, None, None, :, 0]
     if causal:
         exists = exists & torch.ones(q.shape[1], k.shape[1], dtype=torch.bool, device=q.device).tril()
     q, k, v = (side.transpose(1, 2) for side in (q, k, v))
@@ -29,17 +28,7 @@ def attend(
     return mixed.transpose(1, 2)[asking.sentences, asking.positions]
 
 
-def _has_kernel(query: Tensor) -> bool:
-    """Whether PyTorch's kernel for packed sentences runs here: half precision on an NVIDIA card since Ampere."""
-    return (
-        query.device.type == "cuda"
-        and query.dtype in (torch.float16, torch.bfloat16)
-        and torch.version.hip is None
-        and torch.cuda.get_device_capability(query.device) >= (8, 0)
-    )
-
-
 def padded(x: Tensor, side: Packed, count: int) -> Tensor:
     """[count, longest, ...] of packed x [T, ...], zero where nothing is."""
-    padded = x.new_zeros(count, side.longest, *x.shape[1:])
-    return padded.index_put((side.sentences, side.positions), x)
+    room = x.new_zeros(count, side.longest, *x.shape[1:])
+    return room.index_put((side.sentences, side.positions), x)

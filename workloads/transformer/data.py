@@ -71,9 +71,8 @@ class TokenBatches(ParallelText):
         """Both sides in the same order, filled up to one size for all batches but an epoch's last."""
         parts = self._share.ranks * self._share.accumulation
         used = self.lengths[:, numbers].sum(1)
-        # One size is worth its padding where kernels are compiled for it, and for all batches but an epoch's last.
-        fixed = self._device.type != "cpu" and used.max() > 0.9 * self.global_batch_size / parts
-        room = int(self.global_batch_size / parts * _SLACK) if fixed else 0
+        # An epoch's last batch is not worth filling up.
+        room = self._room() if used.max() > 0.9 * self.global_batch_size / parts else 0
         sentences = max(len(numbers) + 2, -(-room // _SHORTEST)) + -(-room // self._settings.max_length)
         packed = [
             self._packed(numbers, lengths, side, max(room, int(total)), sentences if room else 0)
@@ -84,6 +83,20 @@ class TokenBatches(ParallelText):
     def pack_source(self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], side: Side) -> Packed:
         """The source alone, with nothing to fill it up."""
         return self._packed(numbers, lengths, side, int(lengths.sum()), 0)
+
+    def padding(self) -> float:
+        """Of batches that are filled up to one size, but for an epoch's last."""
+        if not (room := self._room()):
+            return 0.0
+        used = [self.lengths[:, numbers].sum() for numbers in self.plan(1)[:-1]]
+        return 1 - float(np.mean(used or [2 * room])) / (2 * room * self._share.ranks * self._share.accumulation)
+
+    def _room(self) -> int:
+        """Pieces of a part of a batch, where kernels are compiled for one size, which is worth padding; 0 elsewhere."""
+        if self._device.type == "cpu":
+            return 0
+        parts = self._share.ranks * self._share.accumulation
+        return -(-int(self.global_batch_size / parts * _SLACK) // _STEP) * _STEP
 
     def _packed(
         self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], side: Side, room: int, sentences: int

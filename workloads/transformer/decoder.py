@@ -33,12 +33,12 @@ class Decoder:
         x = signal if self._position == 0 else model.look_up(ids) + signal
         said = []
         for number, layer in enumerate(model.decoding_layers()):
-            q, k, v = (side[:, :, None] for side in layer.by_head(layer.qkv(layer.attention_norm(x)), 3))
+            q, k, v = layer.by_head(layer.qkv(layer.attention_norm(x)), 3)[..., None, :].unbind(1)
             if self._said:
                 k, v = (torch.cat(both, 2) for both in zip(self._said[number], (k, v), strict=True))
             said.append((k, v))
             x = x + layer.out(F.scaled_dot_product_attention(q, k, v).flatten(1))
-            (q,) = layer.by_head(layer.cross_q(layer.cross_norm(x)), 1)
+            q = layer.by_head(layer.cross_q(layer.cross_norm(x)), 1)[:, 0]
             q = q.unflatten(0, (self._count, -1)).transpose(1, 2)
             mixed = F.scaled_dot_product_attention(q, *self._seen[number], attn_mask=self._exists)
             x = layer.filtered(x + layer.cross_out(mixed.transpose(1, 2).flatten(0, 1).flatten(1)))
@@ -50,7 +50,7 @@ class Decoder:
         self._said = [(keys[rows], values[rows]) for keys, values in self._said]
 
     def _sides(self, layer: Layer, memory: Tensor, source: Packed) -> tuple[Tensor, Tensor]:
-        keys, values = layer.by_head(layer.cross_kv(memory), 2)
+        keys, values = layer.by_head(layer.cross_kv(memory), 2).unbind(1)
         return (
             padded(keys, source, self._count).transpose(1, 2),
             padded(values, source, self._count).transpose(1, 2),

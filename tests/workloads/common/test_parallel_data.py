@@ -125,6 +125,8 @@ def test_batches_of_one_size_are_what_a_compiler_gets(build):
             pytest.skip("no repeat_interleave without memory")
         fill.append((shapes, used))
     assert {shape for shapes, _ in fill for shape in shapes} == {(384,)}
+    assert data.padding() == pytest.approx(1 - np.mean([used.sum() for _, used in fill]) / (2 * 384), abs=0.02)
+    assert data.facts()["timetrial_padding"] == pytest.approx(data.padding(), abs=1e-4)
 
 
 def test_parts_weigh_alike(build):

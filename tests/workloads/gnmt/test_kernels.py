@@ -1,11 +1,5 @@
 """Additive attention's kernel by Triton's interpreter, against autograd in float64."""
 
-import os
-import subprocess
-import sys
-
-import pytest
-
 INTERPRETED = """
 import torch
 from timetrial.workloads.gnmt.kernels import additive_scores
@@ -25,13 +19,5 @@ for count, queries, keys in ((2, 5, 3), (1, 18, 21), (3, 1, 17)):
 """
 
 
-def test_scores_and_gradients_are_the_formulas():
-    pytest.importorskip("triton")
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", INTERPRETED],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+def test_scores_and_gradients_are_the_formulas(interpret):
+    interpret(INTERPRETED)

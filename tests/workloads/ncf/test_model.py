@@ -2,8 +2,6 @@
 
 import math
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -127,7 +125,6 @@ def test_compiles():
     assert relative(model.gmf_item.weight.grad, oracle(model, *batch[:3])[1]["gmf_item.weight"]) < 2e-6
 
 
-# Triton decides at import whether to interpret, hence a process of its own.
 INTERPRETED = """
 import sys
 import torch
@@ -157,8 +154,5 @@ assert test.relative(fused, model.scores(users, items).double()) < 1e-3
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="the tests marked gpu run the real kernels")
-def test_kernels_in_the_interpreter():
-    pytest.importorskip("triton")
-    command = [sys.executable, "-P", "-c", INTERPRETED, os.path.dirname(__file__)]
-    done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_kernels_in_the_interpreter(interpret):
+    interpret(INTERPRETED, os.path.dirname(__file__))

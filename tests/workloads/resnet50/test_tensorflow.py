@@ -73,7 +73,7 @@ def build(data):
         settings = ResNet50.Settings(STAGES, **chosen | {"weight_decay": 1e-2} | changed)
         return TensorFlowEngine(
             ResNet50(settings, images),
-            FixedSteps(images, steps, BATCH) if steps else images,
+            FixedSteps(images, steps) if steps else images,
             global_batch_size=BATCH,
             accumulation=accumulation,
             precision=precision,

@@ -1,0 +1,46 @@
+"""Logs of the translators' reference recipes under the closed rules, by the official checker; the BLEU is pretended."""
+
+import pytest
+from mlperf_logging.compliance_checker import mlp_compliance
+from rich.console import Console
+
+from timetrial.runner import compliance
+from timetrial.runner.errors import Exit
+from timetrial.runner.launch import launch
+from timetrial.workloads.common.translation import Translation
+
+SMALL = [
+    "recipe.max_epochs=2",
+    "recipe.data.vocabulary=null",
+    "recipe.data.vocabulary_size=80",
+    "recipe.training.beam=1",
+]
+SMALL += ["recipe.data.workers=1", "recipe.training.width=16"]
+TINY = {
+    "gnmt": ["recipe.global_batch_size=16", "recipe.training.longest=4"],
+    "transformer": [
+        "recipe.global_batch_size=400",
+        "recipe.training.filter=16",
+        "recipe.training.layers=1",
+        "recipe.training.heads=2",
+        "+recipe.training.longer=0",
+    ],
+}
+
+
+@pytest.mark.parametrize("workload", TINY)
+@pytest.mark.parametrize("met", [True, False])
+def test_a_log_is_closed_when_the_target_is_met(compose, tmp_path, monkeypatch, workload, met):
+    monkeypatch.setattr(Translation, "score", lambda self, parts: {"bleu": 0.2501 if met else 0.2399})
+    grammar = "{sentences: 200, test: 6, nouns: 20, verbs: 10, adjectives: 10, adverbs: 10, seed: 1}"
+    text = [f"recipe.data.source=[{tmp_path}/train.source]", f"recipe.data.target=[{tmp_path}/train.target]"]
+    text += [f"recipe.data.test_source={tmp_path}/test.source", f"recipe.data.test_target={tmp_path}/test.target"]
+    places = ["launcher=inline", f"data_dir={tmp_path}", f"runs={tmp_path}", f"++recipe.data.generate={grammar}", *text]
+    chosen = [f"workload={workload}", "scale=reference", "round=v07"]
+    code, folder = launch(compose(*chosen, *places, *SMALL, *TINY[workload]), Console(quiet=True))
+    assert code == (Exit.TARGET_REACHED if met else Exit.TARGET_NOT_REACHED)
+    verdict = compliance.check(folder.log)
+    assert (verdict.rules, verdict.compliant) == ("closed, 0.7.0", met), verdict.problems
+    mlp_compliance.enqueued_configs.clear()
+    checker = mlp_compliance.make_checker("training", "0.7.0", True, False)
+    assert mlp_compliance.main(str(folder.log), "training_0.7.0/common.yaml", checker)[0] == met
