@@ -168,9 +168,8 @@ def show_rows(console: Console, title: str, rows: Sequence[tuple[str, str]], sta
         console.print(f"\n[red]{status['state']}[/red]: {escape(status['error'])}", soft_wrap=True, highlight=False)
 
 
-def tokens_row(result: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The speed in words' pieces, of a run on text."""
-    speed = result.get("tokens_per_second")
+def tokens_row(speed: float | None) -> list[tuple[str, str]]:
+    """The speed in tokens, of a run on text."""
     return [("", f"{speed:,.0f} tokens/s, source and target, without padding")] if speed else []
 
 
@@ -190,7 +189,7 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if steady:
         rows.append(("throughput", f"{steady:,.0f} samples/s (steady, median of blocks)"))
-    rows += tokens_row(result)
+    rows += tokens_row(result.get("tokens_per_second"))
     if result["train_seconds"] and (waited := result["waited_seconds"] / result["train_seconds"]) > _LOADER_BOUND:
         rows.append(("loader-bound", f"[yellow]{waited:.0%} of training was spent on getting batches[/yellow]"))
     if first:

@@ -25,7 +25,7 @@ class FixedSteps:
         self.steps_per_epoch = min(steps, data.steps_per_epoch)
         self.train_size = data.train_size * self.steps_per_epoch // data.steps_per_epoch
         self.eval_size = data.eval_size
-        self.evaluated = self.batches = 0  # samples and batches of this rank in the last evaluation
+        self.evaluated = self.batches = self.tokens = 0  # of this rank in the last evaluation
         self.synthetic_train, self.synthetic_eval, self.facts = data.synthetic_train, data.synthetic_eval, data.facts
 
     def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
@@ -34,11 +34,12 @@ class FixedSteps:
 
     def eval(self) -> Iterator[Batch]:
         """The first batches of this rank's share."""
-        self.evaluated = self.batches = 0
+        self.evaluated = self.batches = self.tokens = 0
         for batch in itertools.islice(self._data.eval(), self._steps):
             self.evaluated += int(batch.weight)
             self.batches += 1
             yield batch
+            self.tokens += batch.global_tokens  # with what was said to it
 
 
 @dataclass
@@ -64,6 +65,7 @@ class Measured:
             case EvalEnded():
                 self.blocks[-1] |= {
                     "eval_samples": self.data.evaluated * self.ranks,
+                    "eval_tokens": self.data.tokens * self.ranks,
                     "eval_batches": self.data.batches,
                     "eval_seconds": event.time - self._started,
                 }
@@ -72,16 +74,18 @@ class Measured:
         """Medians over the blocks after the first (over all, if there is but one)."""
         steady = self.blocks[1:] or self.blocks
         training = [block["train_seconds"] for block in steady]
+
+        def median(of: str, by: str) -> float:
+            return statistics.median(block[of] / block[by] for block in steady)
+
         return {
             "steps": steady[0]["steps"],
-            "samples_per_second": statistics.median(block["samples"] / block["train_seconds"] for block in steady),
-            "tokens_per_second": statistics.median(block["tokens"] / block["train_seconds"] for block in steady)
-            or None,
-            "train_ms": statistics.median(block["train_seconds"] / block["steps"] for block in steady) * 1000,
-            "eval_samples_per_second": statistics.median(
-                block["eval_samples"] / block["eval_seconds"] for block in steady
-            ),
-            "eval_ms": statistics.median(block["eval_seconds"] / block["eval_batches"] for block in steady) * 1000,
+            "samples_per_second": median("samples", "train_seconds"),
+            "tokens_per_second": median("tokens", "train_seconds") or None,
+            "train_ms": median("train_seconds", "steps") * 1000,
+            "eval_samples_per_second": median("eval_samples", "eval_seconds"),
+            "eval_tokens_per_second": median("eval_tokens", "eval_seconds") or None,
+            "eval_ms": median("eval_seconds", "eval_batches") * 1000,
             "waited": sum(block["waited_seconds"] for block in steady) / sum(training),
             "spread": (max(training) - min(training)) / statistics.median(training),
         }
@@ -104,8 +108,9 @@ def show(console: Console, title: str, status: dict[str, Any], folder: RunFolder
         spread = f"blocks within {found['spread']:.1%}"
         rows += [
             ("training", f"{found['samples_per_second']:,.0f} samples/s, {found['train_ms']:.2f} ms a step ({spread})"),
-            *tokens_row(found),
+            *tokens_row(found["tokens_per_second"]),
             ("evaluation", f"{found['eval_samples_per_second']:,.0f} samples/s, {found['eval_ms']:.2f} ms a batch"),
+            *tokens_row(found["eval_tokens_per_second"]),
             ("waiting", f"{found['waited']:.1%} of training for batches"),
         ]
         if peak := status.get("peak_memory_bytes"):

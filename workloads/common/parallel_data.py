@@ -138,7 +138,8 @@ class ParallelText:
         side, size = self._load_test(), self._settings.eval_batch_size
         for numbers in (order[start : start + size] for start in range(0, len(order), size)):
             content = self.pack_source(numbers, self.test_lengths[numbers], side)
-            yield Batch((content, numbers), len(numbers), self.eval_size, self.eval_size)
+            tokens = int(self.test_lengths[numbers].sum())
+            yield Batch((content, numbers), len(numbers), self.eval_size, self.eval_size, tokens)
 
     def synthetic_train(self) -> Sequence[Batch]:
         """Random ids in the lengths of the first step."""

@@ -22,11 +22,13 @@ class Translation:
         return model(batch.content)
 
     def predict(self, model: nn.Module, batches: Iterable[Batch]) -> Translated:
-        """This rank's sentences, translated."""
+        """This rank's sentences, translated; a batch's tokens grow by what was said."""
         found: Translated = []
         for batch in batches:
             source, numbers = batch.content
-            found += zip(np.asarray(numbers).tolist(), self.translate(model, source), strict=True)
+            said = self.translate(model, source)
+            batch.global_tokens += sum(map(len, said))
+            found += zip(np.asarray(numbers).tolist(), said, strict=True)
         return found
 
     def score(self, parts: Sequence[Translated]) -> dict[str, float]:
