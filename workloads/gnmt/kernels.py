@@ -17,6 +17,7 @@ except ImportError:  # CPU wheels come without
 __all__ = ["additive_scores", "available"]
 
 _UNITS = 32  # that a program of the backward pass owns
+_LONGEST = 128  # queries that it takes at a time
 _QUERIES, _KEYS = 16, 16  # that a program of the forward pass owns
 
 if triton is not None:
@@ -78,6 +79,7 @@ if triton is not None:
                 before = tl.load(for_key + at_k)
                 tl.store(for_key + at_k, before + tl.sum(slope, 0))
                 sum_v += tl.sum(score[:, None] * bent, 0)
+            tl.debug_barrier()  # other threads of the program read these keys' sums in the next round
             tl.store(for_query + at_q, sum_q.to(for_query.dtype.element_ty), mask=some[:, None])
         tl.store(for_v + sentence * U + unit, sum_v)
 
@@ -102,9 +104,21 @@ class _AdditiveScores(torch.autograd.Function):
         for_query = torch.empty_like(query)
         for_key = torch.zeros(key.shape, dtype=torch.float32, device=key.device)
         for_v = torch.empty(count, units, dtype=torch.float32, device=key.device)
-        tile = triton.next_power_of_2(min(queries, 64))
+        tile = triton.next_power_of_2(min(queries, _LONGEST))
         _scores_back[(count, units // _UNITS)](
-            query, key, v, given.contiguous(), for_query, for_key, for_v, queries, keys, units, tile, _UNITS
+            query,
+            key,
+            v,
+            given.contiguous(),
+            for_query,
+            for_key,
+            for_v,
+            queries,
+            keys,
+            units,
+            tile,
+            _UNITS,
+            num_warps=8 if tile > 64 else 4,
         )
         return for_query, for_key.to(key.dtype), for_v.sum(0).to(v.dtype)
 

@@ -4,7 +4,7 @@ INTERPRETED = """
 import torch
 from timetrial.workloads.gnmt.kernels import additive_scores
 torch.manual_seed(1)
-for count, queries, keys in ((2, 5, 3), (1, 18, 21), (3, 1, 17)):
+for count, queries, keys in ((2, 5, 3), (1, 18, 21), (3, 1, 17), (1, 130, 4)):
     leaves = [torch.randn(count, queries, 32), torch.randn(count, keys, 32), torch.randn(32)]
     given = torch.randn(count, queries, keys)
     ours = [leaf.clone().requires_grad_() for leaf in leaves]
