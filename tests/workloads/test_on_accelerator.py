@@ -101,10 +101,12 @@ def test_images_from_the_card_are_those_of_the_processor(tmp_path, decoder):
         assert difference.amax((1, 2, 3)).max() < 40
 
 
+@pytest.mark.parametrize("workload", ["ncf", "gnmt", "transformer"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_no_step_waits_for_the_device(compose, tmp_path, precision):
+def test_no_step_waits_for_the_device(compose, tmp_path, precision, workload):
     name = accelerator.detect()
-    settings = config.check(compose(f"accelerator={name}", f"precision={precision}", f"data_dir={tmp_path}"))
+    chosen = [f"workload={workload}", f"accelerator={name}", f"precision={precision}", f"data_dir={tmp_path}"]
+    settings = config.check(compose(*chosen))
     engine = worker.build_engine(settings, World(), accelerator.device(name, 0))
     engine.warm_up()
     steps = iter(engine.data.train(1))

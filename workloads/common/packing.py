@@ -1,7 +1,16 @@
-"""Sentences of unequal lengths without padding: where every piece lies, computed on the device without waiting."""
+"""Sentences of unequal lengths without padding: where every piece lies, found on the device without waiting for it."""
+
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+
+def uploaded(array: NDArray[Any], device: torch.device) -> Tensor:
+    """`array` on the device, or on its way there from pinned memory: a plain copy would wait for all work before it."""
+    tensor = torch.from_numpy(array)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def sentence_major(lengths: Tensor, total: int) -> tuple[Tensor, Tensor]:

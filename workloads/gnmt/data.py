@@ -9,7 +9,7 @@ from torch import Tensor
 
 from timetrial.datasets.moses_bpe import BEGIN, END, MosesBPE
 from timetrial.runner.errors import ConfigurationError
-from timetrial.workloads.common.packing import time_major
+from timetrial.workloads.common.packing import time_major, uploaded
 from timetrial.workloads.common.parallel_data import ParallelText, Side
 from timetrial.workloads.common.synthetic_text import SyntheticText
 
@@ -70,11 +70,11 @@ class Sentences(ParallelText):
         source = self._packed(numbers, source_lengths, sides[0], np.arange(len(numbers)))
         rows = np.argsort(-target_lengths, kind="stable")
         spoken, labels = self._spoken(numbers[rows], target_lengths[rows], sides[1], rows)
-        return Pairs(source, torch.from_numpy(source_lengths).to(self._device), spoken, labels)
+        return Pairs(source, uploaded(source_lengths, self._device), spoken, labels)
 
     def pack_source(self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], side: Side) -> tuple[Packed, Tensor]:
         """The source alone; `numbers` come in order of falling length."""
-        return self._packed(numbers, lengths, side, np.arange(len(numbers))), torch.from_numpy(lengths).to(self._device)
+        return self._packed(numbers, lengths, side, np.arange(len(numbers))), uploaded(lengths, self._device)
 
     def _packed(
         self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], side: Side, rows: NDArray[np.int64]
@@ -100,8 +100,8 @@ class Sentences(ParallelText):
     ) -> tuple[list[Tensor], Tensor, Tensor]:
         """Pieces at each position and up to `ahead` after it, their places, and how many reach each position."""
         longest, total = int(lengths[0]), int(lengths.sum())
-        chosen, row = (torch.from_numpy(array).to(self._device) for array in (numbers, rows))
-        wanted = torch.from_numpy(lengths).to(self._device)
+        chosen, row = (uploaded(array, self._device) for array in (numbers, rows))
+        wanted = uploaded(lengths, self._device)
         sentence, position = time_major(wanted, longest, total)
         first, last = side.starts[chosen][sentence] - 1, side.lengths[chosen][sentence] - 1
         found = []

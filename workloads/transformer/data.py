@@ -9,7 +9,7 @@ from torch import Tensor
 
 from timetrial.datasets.subwords import EOS, PAD
 from timetrial.runner.errors import ConfigurationError
-from timetrial.workloads.common.packing import sentence_major
+from timetrial.workloads.common.packing import sentence_major, uploaded
 from timetrial.workloads.common.parallel_data import ParallelText, Side
 from timetrial.workloads.common.synthetic_text import SyntheticText
 from timetrial.workloads.transformer.vocabulary import SharedVocabulary
@@ -108,9 +108,9 @@ class TokenBatches(ParallelText):
         fill = [longest] * (rest // longest) + [rest % longest] * bool(rest % longest)
         empty = [0] * (sentences - len(lengths) - len(fill)) if sentences else []
         wanted = np.concatenate([lengths, np.array(fill + empty, dtype=np.int64)])
-        on_device = torch.from_numpy(wanted).to(self._device)
+        on_device = uploaded(wanted, self._device)
         sentence, position = sentence_major(on_device, size)
-        chosen = torch.from_numpy(np.pad(numbers, (0, len(wanted) - len(numbers)))).to(self._device)
+        chosen = uploaded(np.pad(numbers, (0, len(wanted) - len(numbers))), self._device)
         inside = side.ids[(side.starts[chosen][sentence] + position).clamp(max=len(side.ids) - 1)].long()
         ids = torch.where(position == on_device[sentence] - 1, EOS, inside)
         ids = torch.where(torch.arange(size, device=self._device) < used, ids, PAD)
