@@ -11,6 +11,7 @@ from timetrial.runner.errors import ConfigurationError
 from timetrial.runner.seeds import derive
 from timetrial.runner.workload import Share
 from timetrial.workloads.gnmt.data import Sentences
+from timetrial.workloads.transformer import data as data_of_tokens
 from timetrial.workloads.transformer.data import TokenBatches
 
 GRAMMAR = language.Grammar(1500, 40, nouns=40, verbs=20, adjectives=20, adverbs=10)
@@ -111,8 +112,9 @@ def test_tokens_of_a_batch_are_as_many_as_asked_and_no_more(build):
     assert totals[:-1].min() > 700 - data.lengths.max()
 
 
-def test_batches_of_one_size_are_what_a_compiler_gets(build):
-    """A device for which kernels are compiled; meta tensors stand for its memory."""
+def test_batches_of_one_size_are_what_a_compiler_gets(build, monkeypatch):
+    """A device for which kernels are compiled; meta tensors stand for its memory, where nothing can be pinned for it."""
+    monkeypatch.setattr(data_of_tokens, "uploaded", lambda array, device: torch.from_numpy(array).to(device))
     data = build(TokenBatches, 700, share=Share(0, 2, 1))
     data._device = torch.device("meta")  # only sizes are looked at
     fill = []
