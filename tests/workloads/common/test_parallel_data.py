@@ -113,7 +113,7 @@ def test_tokens_of_a_batch_are_as_many_as_asked_and_no_more(build):
 
 
 def test_batches_of_one_size_are_what_a_compiler_gets(build, monkeypatch):
-    """A device for which kernels are compiled; meta tensors stand for its memory, where nothing can be pinned for it."""
+    """A device for which kernels are compiled; meta tensors stand for its memory, for which nothing can be pinned."""
     monkeypatch.setattr(data_of_tokens, "uploaded", lambda array, device: torch.from_numpy(array).to(device))
     data = build(TokenBatches, 700, share=Share(0, 2, 1))
     data._device = torch.device("meta")  # only sizes are looked at
