@@ -1,15 +1,11 @@
 """MovieLens ratings from their real files (`ratings.csv`, `ratings.dat`), split leave-one-out."""
 
-import bz2
 import contextlib
-import gzip
 import hashlib
-import lzma
 import re
 import secrets
 import warnings
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +14,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from timetrial.datasets.compressed import UNREADABLE, opened
 from timetrial.runner.errors import DataError
 
 _HEADER = ["userId", "movieId", "rating", "timestamp"]
-_OPENERS: dict[str, Callable[..., Any]] = {".bz2": bz2.open, ".gz": gzip.open, ".xz": lzma.open}
 
 
 @dataclass
@@ -60,7 +56,7 @@ def read_ratings(path: Path) -> pd.DataFrame:
                 frame = pd.read_csv(path, header=0, index_col=False, dtype=types)
     except pd.errors.EmptyDataError as error:
         raise DataError(f"{path} holds no rating.") from error
-    except (ValueError, OverflowError, EOFError, OSError, Warning, lzma.LZMAError, zlib.error) as error:
+    except (ValueError, OverflowError, Warning, *UNREADABLE) as error:
         raise DataError(
             _first_bad_line(path, separated_by_colons) or f"{path} cannot be read ({str(error).strip()})."
         ) from error
@@ -158,7 +154,5 @@ def _first_bad_line(path: Path, separated_by_colons: bool) -> str | None:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    opener = _OPENERS.get(path.suffix, open)
-    unreadable = contextlib.suppress(EOFError, OSError, lzma.LZMAError, zlib.error)
-    with unreadable, opener(path, "rt", encoding="utf-8", errors="replace") as file:
+    with contextlib.suppress(*UNREADABLE), opened(path, "rt", encoding="utf-8", errors="replace") as file:
         yield from enumerate(file, start=1)

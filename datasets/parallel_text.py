@@ -1,18 +1,14 @@
 """Text files whose lines are each other's translations: read strictly, and complained about by file and line."""
 
-import bz2
-import gzip
 import itertools
-import lzma
 import re
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from timetrial.datasets.compressed import UNREADABLE, opened
 from timetrial.runner.errors import DataError
 
-_OPENERS: dict[str, Callable[..., Any]] = {".bz2": bz2.open, ".gz": gzip.open, ".xz": lzma.open}
 # What no keyboard writes, and what other tools take for the end of a line; tabs count as blanks. The rest of the second
 # block (0x80 to 0x9f) are dashes and quotes of another encoding, of which Common Crawl has many: nothing goes wrong.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]")
@@ -36,7 +32,7 @@ def read_lines(path: Path) -> Iterator[str]:
         raise DataError(f"{path} is missing: put the text there, or name yours in recipe.data.")
     number = 0
     try:
-        with _OPENERS.get(path.suffix, open)(path, "rb") as file:
+        with opened(path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 text = line.decode()
                 yield (text.removeprefix("\ufeff") if number == 1 else text).rstrip("\r\n").replace("\t", " ")
@@ -44,7 +40,7 @@ def read_lines(path: Path) -> Iterator[str]:
         raise DataError(
             f"{path} line {number} is not UTF-8 (byte 0x{error.object[error.start]:02x}): convert the file with iconv."
         ) from error
-    except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+    except UNREADABLE as error:
         raise DataError(f"{path} cannot be read after line {number} ({error}): fetch it again.") from error
 
 

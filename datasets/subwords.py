@@ -9,7 +9,6 @@ import contextlib
 import math
 import re
 import secrets
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -117,14 +116,7 @@ class Subwords:
                 temporary.unlink(missing_ok=True)
 
     @classmethod
-    def learn(cls, texts: Iterable[str], size: int = 32768, min_count: int | None = None, rounds: int = 4) -> Self:
-        """The vocabulary of `texts`, as `learn_from_counts` makes it from their tokens."""
-        return cls.learn_from_counts(Counter(token for text in texts for token in split(text)), size, min_count, rounds)
-
-    @classmethod
-    def learn_from_counts(
-        cls, counts: Mapping[str, int], size: int = 32768, min_count: int | None = None, rounds: int = 4
-    ) -> Self:
+    def learn(cls, counts: Mapping[str, int], size: int = 32768, min_count: int | None = None, rounds: int = 4) -> Self:
         """The vocabulary nearest to `size` sub-tokens, or that of sub-tokens met `min_count` times or more.
 
         `counts` says how often each token of `split` occurs; its order makes no difference. Time and memory go with the

@@ -25,7 +25,7 @@ from timetrial.runner.errors import DataError
 
 _VERSION = 1  # of the prepared form: another is prepared anew
 _CHUNK = 1000  # pairs handed to a process at a time
-_WORTH_PROCESSES = 20_000  # pairs: fewer are done sooner by this process alone
+_WORTH_PROCESSES = 2_000_000  # bytes of text: less is done sooner by this process alone
 _SIDES = ("source", "target")
 
 Progress = Callable[[str, int], None]  # what is being done, and to how many lines so far
@@ -271,7 +271,7 @@ def _encode(vocabulary: Vocabulary, lines: list[tuple[str, str]]) -> list[tuple[
 def _processes(corpus: Corpus, workers: int) -> Iterator[Executor | None]:
     """A pool where the text is worth one. Spawned, because whoever asks may have started threads."""
     size = sum(path.stat().st_size for pair in corpus.train for path in pair if path.is_file())
-    if workers < 2 or size < _WORTH_PROCESSES * 100:
+    if workers < 2 or size < _WORTH_PROCESSES:
         yield None
         return
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _leave_ctrl_c_to_the_parent)

@@ -34,7 +34,14 @@ def sentences(count):
 
 
 TEXTS = sentences(200)
-LEARNT = Subwords.learn(TEXTS, min_count=3)
+
+
+def learn(texts, *arguments, **named):
+    """From the tokens of texts."""
+    return Subwords.learn(Counter(token for text in texts for token in subwords.split(text)), *arguments, **named)
+
+
+LEARNT = learn(TEXTS, min_count=3)
 
 
 @pytest.mark.parametrize(
@@ -148,14 +155,14 @@ def test_a_full_cache_changes_nothing(monkeypatch):
 def test_learning_by_hand():
     # "ab_" comes 3 times. Round 1 cuts it into a, b, _ and counts a 3, ab 3, ab_ 3, b 3, b_ 3, _ 3; ab_ is kept and
     # leaves a and ab 0, b_ is kept and leaves b 0. Round 2 has "ab_" whole: b_ is no longer counted.
-    once = Subwords.learn(["ab ab ab"], min_count=2, rounds=1)
+    once = learn(["ab ab ab"], min_count=2, rounds=1)
     assert once.tokens == ["<pad>", "<EOS>", "_", "ab_", "b_", *sorted({*ESCAPES, "a", "b"} - {"_"})]
-    assert Subwords.learn(["ab", "ab ab"], min_count=2).tokens[:3] == ["<pad>", "<EOS>", "ab_"]
-    assert len(Subwords.learn(["ab", "ab ab"], min_count=2)) == 3 + len({*ESCAPES, "a", "b"})
+    assert learn(["ab", "ab ab"], min_count=2).tokens[:3] == ["<pad>", "<EOS>", "ab_"]
+    assert len(learn(["ab", "ab ab"], min_count=2)) == 3 + len({*ESCAPES, "a", "b"})
     # A beginning stays only if it is frequent elsewhere: abc_ 3, and of ab's 5 then 2.
     counts = {2: True, 3: False}
     for minimum, kept in counts.items():
-        learnt = Subwords.learn(["abc abc abc abd abe"], min_count=minimum, rounds=1)
+        learnt = learn(["abc abc abc abd abe"], min_count=minimum, rounds=1)
         assert ("abc_" in learnt.tokens, "ab" in learnt.tokens) == (True, kept)
 
 
@@ -184,13 +191,13 @@ def slow_learn(texts, min_count, rounds=4):
 @pytest.mark.parametrize("min_count", [1, 2, 5, 30, 10**6])
 def test_learning_equals_a_slow_transcription(min_count):
     texts = [*TEXTS[:40], "a_b \\ _\\_ naïve\u2028text", " 'quoted' \"so\"", "two\nlines"]
-    assert Subwords.learn(texts, min_count=min_count).tokens == slow_learn(texts, min_count)
+    assert learn(texts, min_count=min_count).tokens == slow_learn(texts, min_count)
 
 
 @given(some.lists(tricky, min_size=1).filter(any), some.integers(1, 4))
 @settings(deadline=None, max_examples=50)
 def test_learning_from_anything(texts, min_count):
-    learnt = Subwords.learn(texts, min_count=min_count)
+    learnt = learn(texts, min_count=min_count)
     assert learnt.tokens == slow_learn(texts, min_count)
     assert [learnt.decode(learnt.encode(text)) for text in texts] == texts
 
@@ -198,33 +205,33 @@ def test_learning_from_anything(texts, min_count):
 @pytest.fixture(scope="module")
 def sizes():
     """The sizes that a minimum count can give."""
-    return [len(Subwords.learn(TEXTS, min_count=minimum)) for minimum in range(1, 100)]
+    return [len(learn(TEXTS, min_count=minimum)) for minimum in range(1, 100)]
 
 
 @pytest.mark.parametrize("size", [10, 60, 300, 500, 800, 5000])
 def test_the_vocabulary_is_as_near_the_wanted_size_as_a_count_makes_it(sizes, size):
-    away = abs(len(Subwords.learn(TEXTS, size)) - size)
+    away = abs(len(learn(TEXTS, size)) - size)
     assert away <= max(size / 100, min(abs(possible - size) for possible in sizes))
 
 
 def test_learning_depends_on_no_order():
     counts = Counter(token for text in reversed(TEXTS) for token in subwords.split(text))
-    assert Subwords.learn_from_counts(counts, 500).tokens == Subwords.learn(TEXTS, 500).tokens
-    assert Subwords.learn(TEXTS[::-1], 500).tokens == Subwords.learn(iter(TEXTS), 500).tokens
+    assert Subwords.learn(counts, 500).tokens == learn(TEXTS, 500).tokens
+    assert learn(TEXTS[::-1], 500).tokens == learn(iter(TEXTS), 500).tokens
 
 
 def test_a_long_run_of_one_character_does_not_blow_up():
     run = "=" * 2000
-    learnt = Subwords.learn([*TEXTS, run], min_count=3)
+    learnt = learn([*TEXTS, run], min_count=3)
     assert max(map(len, learnt.tokens)) == 100  # not the 1998 that come 3 times
     assert learnt.decode(learnt.encode(run)) == run
 
 
 def test_there_must_be_text_and_a_count_to_learn():
     with pytest.raises(DataError, match="no text"):
-        Subwords.learn(["", ""])
+        learn(["", ""])
     with pytest.raises(ValueError, match="min_count is 0"):
-        Subwords.learn(TEXTS, min_count=0)
+        learn(TEXTS, min_count=0)
 
 
 def test_a_vocabulary_is_written_and_read(tmp_path):

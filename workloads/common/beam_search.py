@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 _LOOK = 8  # steps between two looks whether all have ended: looking waits for the device
 
@@ -130,8 +131,7 @@ class EndedGoApart:
         ends = ids == self._end
         scores = (sums / self._penalty(length)).masked_fill(~ends, float("-inf"))
         # What ended before is as long as all the others: its end is repeated.
-        before = torch.cat([self._done, torch.full_like(self._done[..., :1], self._end)], 2) if length > 1 else grown
-        before = before[:, :beam]
+        before = F.pad(self._done, (0, 1), value=self._end)
         self._scores, chosen = torch.cat([self._scores, scores], 1).topk(beam)
         self._done = _of(torch.cat([before, grown], 1), chosen)
         self._sums, chosen = sums.masked_fill(ends, float("-inf")).topk(beam)

@@ -12,6 +12,12 @@ _AT_ONCE = 1 << 28  # logits: half a gigabyte in 16 bits
 _LIFT = 16.0  # gradients of fp16 logits are that much larger on their way: a word's probability is below its range
 
 
+def product_dtype(x: Tensor) -> torch.dtype:
+    """In which precision matrix products with x are made: that of autocast, or its own."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
 @torch.compiler.disable
 def vocabulary_loss(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, lead: float, spread: float
@@ -30,9 +36,8 @@ class _VocabularyLoss(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, lead: float, spread: float
     ) -> Tensor:
-        kind = hidden.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
-        with torch.autocast(kind, enabled=False):
+        dtype = product_dtype(weight)
+        with torch.autocast(hidden.device.type, enabled=False):
             low, matrix = hidden.to(dtype), weight.to(dtype)
             offset = None if bias is None else bias.to(dtype)
             lift = _LIFT if dtype == torch.float16 else 1.0
@@ -49,7 +54,7 @@ class _VocabularyLoss(torch.autograd.Function):
                 if for_bias is not None:
                     for_bias += logits.sum(0, dtype=for_bias.dtype)
         ctx.lift = lift
-        ctx.kinds = (hidden.dtype,)
+        ctx.dtype = hidden.dtype
         ctx.save_for_backward(for_hidden, for_weight, for_bias)
         return total
 
@@ -58,7 +63,7 @@ class _VocabularyLoss(torch.autograd.Function):
         for_hidden, for_weight, for_bias = ctx.saved_tensors
         scale = gradients[0] / ctx.lift
         return (
-            (for_hidden * scale).to(ctx.kinds[0]),
+            (for_hidden * scale).to(ctx.dtype),
             for_weight * scale,
             None if for_bias is None else for_bias * scale,
             None,

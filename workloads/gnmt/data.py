@@ -54,8 +54,7 @@ class Sentences(ParallelText):
     def plan(self, epoch: int) -> list[NDArray[np.int64]]:
         """Each bucket shuffled and cut, then the batches shuffled, as the reference orders them."""
         random = np.random.default_rng(self._seeds.of("order", epoch))
-        bucket = (self.lengths.max(0) - 1) // _WIDTH
-        batches = []
+        bucket, batches = self._buckets(), []
         for number in np.unique(bucket):
             members = random.permutation(np.flatnonzero(bucket == number))
             whole = len(members) // self.global_batch_size
@@ -112,9 +111,12 @@ class Sentences(ParallelText):
         alive = (lengths[None] > np.arange(longest)[:, None]).sum(1)
         return found, row[sentence] * longest + position, torch.from_numpy(alive)
 
+    def _buckets(self) -> NDArray[np.int64]:
+        """Of each pair the bucket of its longer side."""
+        return (self.lengths.max(0) - 1) // _WIDTH
+
     def _sizes(self) -> tuple[int, int]:
-        bucket = (self.lengths.max(0) - 1) // _WIDTH
-        steps = sum(int(count) // self.global_batch_size for count in np.bincount(bucket))
+        steps = sum(int(count) // self.global_batch_size for count in np.bincount(self._buckets()))
         if not steps:
             raise ConfigurationError(
                 f"No bucket of lengths holds {self.global_batch_size} pairs: lower recipe.global_batch_size."

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from timetrial.workloads.common.kernels import available as available
+
 try:
     import triton
     import triton.language as tl
@@ -22,11 +24,6 @@ _SHARED_ROWS = 128  # parts that a tall matrix is first added up to
 SHARES = 4  # of the widest hidden layer's columns, each a program's
 _WIDEST = (256, 128, 64)
 _SHARED_BYTES = 160 << 10  # that the widest layers need
-
-
-def available(tensor: Tensor) -> bool:
-    """Whether Triton kernels run where the tensor is."""
-    return triton is not None and tensor.device.type != "cpu"
 
 
 @lru_cache

@@ -56,6 +56,14 @@ if triton is not None:
         return start, stop
 
     @triton.jit
+    def _met(asked, seen, own_row, own_column, rows, columns, scale, CAUSAL: tl.constexpr):
+        """Scores of a tile, and which of them are between a piece and one that it may see."""
+        counts = own_row[:, None] == own_column[None]
+        if CAUSAL:
+            counts = counts & (columns[None] <= rows[:, None])
+        return tl.dot(asked, tl.trans(seen)) * scale, counts
+
+    @triton.jit
     def _forward(
         q, k, v, out, mass, own_q, own_k, bounds_k, seed, pieces, q_pitch, kv_pitch, scale, least, lift,
         CAUSAL: tl.constexpr, DROP: tl.constexpr, H: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr,
@@ -77,10 +85,8 @@ if triton is not None:
             columns = at + tl.arange(0, TILE)
             there = columns < stop
             seen = _load(k + head * D, columns, there, kv_pitch, D)
-            score = tl.dot(asked, tl.trans(seen)) * scale
-            counts = mine[:, None] == tl.load(own_k + columns, mask=there, other=-2)[None]
-            if CAUSAL:
-                counts = counts & (columns[None] <= rows[:, None])
+            theirs = tl.load(own_k + columns, mask=there, other=-2)
+            score, counts = _met(asked, seen, mine, theirs, rows, columns, scale, CAUSAL)
             higher = tl.maximum(most, tl.max(tl.where(counts, score, -1.0e30), 1))
             weight = tl.where(counts, tl.exp2(score - higher[:, None]), 0.0)
             fade = tl.exp2(most - higher)
@@ -120,10 +126,8 @@ if triton is not None:
             columns = at + tl.arange(0, TILE)
             there = columns < stop
             seen = _load(k + head * D, columns, there, kv_pitch, D)
-            score = tl.dot(asked, tl.trans(seen)) * scale
-            counts = mine[:, None] == tl.load(own_k + columns, mask=there, other=-2)[None]
-            if CAUSAL:
-                counts = counts & (columns[None] <= rows[:, None])
+            theirs = tl.load(own_k + columns, mask=there, other=-2)
+            score, counts = _met(asked, seen, mine, theirs, rows, columns, scale, CAUSAL)
             weight = tl.where(counts, tl.exp2(score - level[:, None]), 0.0)
             values = _load(v + head * D, columns, there, kv_pitch, D)
             slope = tl.dot(wanted, tl.trans(values))
@@ -159,10 +163,8 @@ if triton is not None:
             wanted = _load(given + head * D, rows, there, H * D, D)
             level = tl.load(mass + rows * H + head, mask=there, other=0.0)
             inner = tl.load(delta + rows * H + head, mask=there, other=0.0)
-            score = tl.dot(asked, tl.trans(seen)) * scale
-            counts = tl.load(own_q + rows, mask=there, other=-2)[:, None] == mine[None]
-            if CAUSAL:
-                counts = counts & (columns[None] <= rows[:, None])
+            theirs = tl.load(own_q + rows, mask=there, other=-2)
+            score, counts = _met(asked, seen, theirs, mine, rows, columns, scale, CAUSAL)
             weight = tl.where(counts, tl.exp2(score - level[:, None]), 0.0)
             slope = tl.dot(wanted, tl.trans(values))
             heard = weight

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from timetrial.datasets.subwords import PAD
-from timetrial.workloads.common.vocabulary_loss import vocabulary_loss
+from timetrial.workloads.common.vocabulary_loss import product_dtype, vocabulary_loss
 from timetrial.workloads.transformer.attention import attend
 from timetrial.workloads.transformer.data import Packed, Pairs
 
@@ -18,7 +18,7 @@ _EPSILON = 1e-6
 
 
 class Transformer(nn.Module):
-    """Called with a batch, its summed loss; `encode` and `decode` serve the search."""
+    """Called with a batch, its summed loss; `encode` and the layers serve the search (decoder.py)."""
 
     def __init__(
         self, rows: int, width: int, heads: int, filter: int, layers: int, dropout: float, smoothing: float
@@ -64,9 +64,7 @@ class Transformer(nn.Module):
 
     def _with_position(self, x: Tensor, positions: Tensor) -> Tensor:
         """In the precision of the matrix products from here on: sums in it cost half the memory traffic of float32."""
-        kind = x.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-        return F.dropout((x + self.signal(positions)).to(dtype), self.dropout, self.training)
+        return F.dropout((x + self.signal(positions)).to(product_dtype(x)), self.dropout, self.training)
 
     def signal(self, positions: Tensor) -> Tensor:
         """[T, D]: sines, then cosines, of positions [T] at rates from 1 down to 1/10000, in geometric steps."""

@@ -38,7 +38,7 @@ class SharedVocabulary:
     @classmethod
     def learn(cls, counts: Mapping[str, int], size: int) -> Self:
         """About `size` sub-tokens."""
-        return cls(Subwords.learn_from_counts(counts, size))
+        return cls(Subwords.learn(counts, size))
 
     @classmethod
     def read(cls, place: Path) -> Self:
