@@ -1,5 +1,6 @@
 """The only file that knows CUDA, ROCm, XPU, MPS and CPU apart."""
 
+import os
 import platform
 import re
 import time
@@ -57,6 +58,8 @@ def device(name: str, local_rank: int) -> torch.device:
     """The device of a local rank, made current."""
     if name == "cpu":
         return torch.device("cpu")
+    # Streams beyond a card's connections (8 unless told) wait for one another: JPEG decoders for the training step.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     torch.accelerator.set_device_index(local_rank)
     return torch.device(_kind(), local_rank)
 

@@ -36,7 +36,7 @@ class Packed(NamedTuple):
 class Pairs(NamedTuple):
     """Source and target of a micro-batch: the decoder reads `target` and is to say `labels`, in the same order.
 
-    `lengths` int64 [N] are the source's, falling.
+    `lengths` int64 [2, N] are the source's, falling, and what the decoder reads of each.
     """
 
     source: Packed
@@ -69,7 +69,8 @@ class Sentences(ParallelText):
         source = self._packed(numbers, source_lengths, sides[0], np.arange(len(numbers)))
         rows = np.argsort(-target_lengths, kind="stable")
         spoken, labels = self._spoken(numbers[rows], target_lengths[rows], sides[1], rows)
-        return Pairs(source, uploaded(source_lengths, self._device), spoken, labels)
+        lengths = np.stack([source_lengths, target_lengths - 1])
+        return Pairs(source, uploaded(lengths, self._device), spoken, labels)
 
     def pack_source(self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], side: Side) -> tuple[Packed, Tensor]:
         """The source alone; `numbers` come in order of falling length."""

@@ -1,6 +1,8 @@
 """Scores of additive attention in one pass, forward and back: the sum over units is never kept apart by unit.
 
-Shapes: N sentences, Q queries, K keys, U units.
+With E(x) = exp(2x), tanh(a + b) is 1 - 2 / (1 + E(a) E(b)): one division for each query, key and unit is all that
+the special-function units have to do, since E is found once for each row. Shapes: N sentences, Q queries, K keys,
+U units.
 """
 
 import torch
@@ -16,113 +18,105 @@ except ImportError:  # CPU wheels come without
 
 __all__ = ["additive_scores", "available"]
 
-_UNITS = 32  # that a program of the backward pass owns
-_LONGEST = 128  # queries that it takes at a time
-_QUERIES, _KEYS = 16, 16  # that a program of the forward pass owns
+_QUERIES, _UNITS = 4, 1024  # that a program of the forward pass holds
+_ROWS, _ROW_UNITS = 8, 128  # that a program of the backward pass holds
 
 if triton is not None:
 
     @triton.jit
-    def _tanh(x):
-        return 2.0 / (1.0 + tl.exp(-2.0 * x)) - 1.0
+    def _raised(at, mask):
+        """exp(2x) of what lies there; beyond 43 two of them would multiply 0 by infinity, and tanh is 1 by then."""
+        x = tl.load(at, mask=mask, other=0.0).to(tl.float32)
+        return tl.exp2(tl.minimum(tl.maximum(x, -43.0), 43.0) * 2.8853900817779268)
+
+    @triton.jit
+    def _reach(own_lengths, other_lengths, sentence, first):
+        """How many pieces of the other side a tile that begins at `first` meets."""
+        return tl.where(first < tl.load(own_lengths + sentence), tl.load(other_lengths + sentence), 0)
 
     @triton.jit
     def _scores(
-        query, key, v, out, queries, keys, U: tl.constexpr, TQ: tl.constexpr, TK: tl.constexpr, STEP: tl.constexpr
+        query, key, v, out, query_lengths, key_lengths, queries, keys, U, ROWS: tl.constexpr, UNITS: tl.constexpr
     ):
-        sentence = tl.program_id(0).to(tl.int64)
-        q = tl.program_id(1) * TQ + tl.arange(0, TQ)
-        k = tl.program_id(2) * TK + tl.arange(0, TK)
-        some_q, some_k = q < queries, k < keys
-        total = tl.zeros((TQ, TK), tl.float32)
-        for start in range(0, U, STEP):
-            unit = start + tl.arange(0, STEP)
-            a = tl.load(query + (sentence * queries + q[:, None]) * U + unit[None], mask=some_q[:, None], other=0.0)
-            b = tl.load(key + (sentence * keys + k[:, None]) * U + unit[None], mask=some_k[:, None], other=0.0)
-            weight = tl.load(v + unit).to(tl.float32)
-            bent = _tanh(a.to(tl.float32)[:, None, :] + b.to(tl.float32)[None, :, :])
-            total += tl.sum(bent * weight[None, None, :], 2)
-        place = out + (sentence * queries + q[:, None]) * keys + k[None]
-        tl.store(place, total, mask=some_q[:, None] & some_k[None])
+        sentence, chunk = tl.program_id(0).to(tl.int64), tl.program_id(2)
+        first = tl.program_id(1) * ROWS
+        q = first + tl.arange(0, ROWS)
+        unit = chunk * UNITS + tl.arange(0, UNITS)
+        some, inside = q < queries, unit < U
+        weight = tl.load(v + unit, mask=inside, other=0.0).to(tl.float32)
+        everything = tl.sum(weight, 0)
+        a = _raised(query + (sentence * queries + q[:, None]) * U + unit[None], some[:, None] & inside[None])
+        place = out + ((chunk * tl.num_programs(0) + sentence) * queries + q) * keys
+        for k in range(0, _reach(query_lengths, key_lengths, sentence, first)):
+            b = _raised(key + (sentence * keys + k) * U + unit, inside)
+            part = tl.sum(weight[None] / (1.0 + a * b[None]), 1)
+            tl.store(place + k, everything - 2.0 * part, mask=some)
 
     @triton.jit
     def _scores_back(
-        query,
-        key,
-        v,
-        given,
-        for_query,
-        for_key,
-        for_v,
-        queries,
-        keys,
-        U: tl.constexpr,
-        TQ: tl.constexpr,
-        TU: tl.constexpr,
-    ):
+        own, other, v, given, for_own, heard, own_lengths, other_lengths, rows, others, row_pitch, other_pitch, U,
+        WEIGH: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
+    ):  # fmt: skip
+        """The gradient of one side, and what v's is made of: the sum of given / (1 + E(a) E(b)), by program."""
         sentence = tl.program_id(0).to(tl.int64)
-        unit = tl.program_id(1) * TU + tl.arange(0, TU)
-        weight = tl.load(v + unit).to(tl.float32)
-        sum_v = tl.zeros((TU,), tl.float32)
-        for first in range(0, queries, TQ):
-            q = first + tl.arange(0, TQ)
-            some = q < queries
-            at_q = (sentence * queries + q[:, None]) * U + unit[None]
-            a = tl.load(query + at_q, mask=some[:, None], other=0.0).to(tl.float32)
-            sum_q = tl.zeros((TQ, TU), tl.float32)
-            for k in range(0, keys):
-                at_k = (sentence * keys + k) * U + unit
-                bent = _tanh(a + tl.load(key + at_k).to(tl.float32)[None])
-                score = tl.load(given + (sentence * queries + q) * keys + k, mask=some, other=0.0)
-                slope = score[:, None] * weight[None] * (1.0 - bent * bent)
-                sum_q += slope
-                before = tl.load(for_key + at_k)
-                tl.store(for_key + at_k, before + tl.sum(slope, 0))
-                sum_v += tl.sum(score[:, None] * bent, 0)
-            tl.debug_barrier()  # other threads of the program read these keys' sums in the next round
-            tl.store(for_query + at_q, sum_q.to(for_query.dtype.element_ty), mask=some[:, None])
-        tl.store(for_v + sentence * U + unit, sum_v)
+        first = tl.program_id(1) * ROWS
+        row = first + tl.arange(0, ROWS)
+        unit = tl.program_id(2) * UNITS + tl.arange(0, UNITS)
+        some, inside = row < rows, unit < U
+        both = some[:, None] & inside[None]
+        at = (sentence * rows + row[:, None]) * U + unit[None]
+        a = _raised(own + at, both)
+        slopes = tl.zeros((ROWS, UNITS), tl.float32)
+        halves = tl.zeros((ROWS, UNITS), tl.float32)
+        score_at = given + sentence * rows * others + row * row_pitch
+        for place in range(0, _reach(own_lengths, other_lengths, sentence, first)):
+            b = _raised(other + (sentence * others + place) * U + unit, inside)
+            score = tl.load(score_at + place * other_pitch, mask=some, other=0.0)[:, None]
+            half = 1.0 / (1.0 + a * b[None])
+            slopes += score * (half - half * half)
+            if WEIGH:
+                halves += score * half
+        weight = tl.load(v + unit, mask=inside, other=0.0).to(tl.float32)
+        tl.store(for_own + at, (4.0 * weight[None] * slopes).to(for_own.dtype.element_ty), mask=both)
+        if WEIGH:
+            program = sentence * tl.num_programs(1) + tl.program_id(1)
+            tl.store(heard + program * U + unit, tl.sum(halves, 0), mask=inside)
 
 
 class _AdditiveScores(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, query, key, v):
+    def forward(ctx, query, key, v, query_lengths, key_lengths):
         query, key, v = query.contiguous(), key.contiguous(), v.contiguous()
-        count, queries, units = query.shape
-        keys = key.shape[1]
-        out = torch.empty(count, queries, keys, dtype=torch.float32, device=query.device)
-        grid = (count, triton.cdiv(queries, _QUERIES), triton.cdiv(keys, _KEYS))
-        _scores[grid](query, key, v, out, queries, keys, units, _QUERIES, _KEYS, min(units, 16))
-        ctx.save_for_backward(query, key, v)
-        return out
+        (count, queries, units), keys = query.shape, key.shape[1]
+        step = min(_UNITS, triton.next_power_of_2(units))
+        grid = (count, triton.cdiv(queries, _QUERIES), triton.cdiv(units, step))
+        out = torch.zeros(grid[2], count, queries, keys, dtype=torch.float32, device=query.device)
+        lengths = (query_lengths, key_lengths)
+        _scores[grid](query, key, v, out, *lengths, queries, keys, units, _QUERIES, step, num_warps=2)
+        ctx.save_for_backward(query, key, v, *lengths)
+        return out.sum(0)
 
     @staticmethod
     def backward(ctx, given):
-        query, key, v = ctx.saved_tensors
-        count, queries, units = query.shape
-        keys = key.shape[1]
-        for_query = torch.empty_like(query)
-        for_key = torch.zeros(key.shape, dtype=torch.float32, device=key.device)
-        for_v = torch.empty(count, units, dtype=torch.float32, device=key.device)
-        tile = triton.next_power_of_2(min(queries, _LONGEST))
-        _scores_back[(count, units // _UNITS)](
-            query,
-            key,
-            v,
-            given.contiguous(),
-            for_query,
-            for_key,
-            for_v,
-            queries,
-            keys,
-            units,
-            tile,
-            _UNITS,
-            num_warps=8 if tile > 64 else 4,
-        )
-        return for_query, for_key.to(key.dtype), for_v.sum(0).to(v.dtype)
+        query, key, v, query_lengths, key_lengths = ctx.saved_tensors
+        given = given.contiguous()
+        (count, queries, units), keys = query.shape, key.shape[1]
+        for_query, for_key = torch.empty_like(query), torch.empty_like(key)
+        step = min(_ROW_UNITS, triton.next_power_of_2(units))
+        tiles = triton.cdiv(queries, _ROWS), triton.cdiv(keys, _ROWS)
+        heard = torch.empty(count, tiles[0], units, dtype=torch.float32, device=query.device)
+        for side, sources, found, sizes in (
+            (0, (query, key), for_query, (query_lengths, key_lengths, queries, keys, keys, 1)),
+            (1, (key, query), for_key, (key_lengths, query_lengths, keys, queries, 1, keys)),
+        ):
+            grid = (count, tiles[side], triton.cdiv(units, step))
+            _scores_back[grid](*sources, v, given, found, heard, *sizes, units, not side, _ROWS, step, num_warps=1)
+        return for_query, for_key, (given.sum() - 2 * heard.sum((0, 1))).to(v.dtype), None, None
 
 
-def additive_scores(query: Tensor, key: Tensor, v: Tensor) -> Tensor:
-    """sum_u v[u] tanh(query[n, q, u] + key[n, k, u]): float32 [N, Q, K]; U is a multiple of 32."""
-    return _AdditiveScores.apply(query, key, v)
+def additive_scores(query: Tensor, key: Tensor, v: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
+    """sum_u v[u] tanh(query[n, q, u] + key[n, k, u]): float32 [N, Q, K].
+
+    Beyond a sentence's queries and keys, int64 [N] of each, are arbitrary finite scores; their gradients must be 0.
+    """
+    return _AdditiveScores.apply(query, key, v, query_lengths, key_lengths)

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import PackedSequence
 
-from timetrial.workloads.common.vocabulary_loss import vocabulary_loss
+from timetrial.workloads.common.vocabulary_loss import product_dtype, vocabulary_loss
 from timetrial.workloads.gnmt import kernels
 from timetrial.workloads.gnmt.data import Packed, Pairs
+from timetrial.workloads.gnmt.lstm import packed_lstm
 
 _REACH = 0.1  # of the uniform distribution that weights start from
 _AT_ONCE = 1 << 24  # values that attention keeps apart by unit where no kernel sums them
@@ -22,10 +22,11 @@ State = list[tuple[Tensor, Tensor]]  # of the decoder's layers: hidden and cell,
 
 
 class Memory(NamedTuple):
-    """What the decoder looks at: encoder outputs [N, s, H], their keys [N, s, H], and which exist [N, s]."""
+    """What the decoder looks at: encoder outputs [N, s, H], their keys [N, s, H], how many exist [N], and which [N, s]."""
 
     outputs: Tensor
     keys: Tensor
+    lengths: Tensor
     exists: Tensor
 
 
@@ -46,10 +47,11 @@ class GNMT(nn.Module):
 
     def forward(self, batch: Pairs) -> Tensor:
         """Cross entropy with smoothed labels, summed over all target pieces."""
-        memory = self.encode(batch.source, batch.lengths)
-        x = self._drop(self.embedding(batch.target.ids))
+        heard, spoken = batch.lengths
+        memory = self.encode(batch.source, heard)
+        x = self._drop(self._look_up(batch.target.ids))
         x = self._lstm(self.decoder[0], x, batch.target)
-        context = self._contexts(x, batch.target, memory)
+        context = self._contexts(x, batch.target, spoken, memory)
         for number, layer in enumerate(list(self.decoder)[1:]):
             y = self._lstm(layer, self._drop(torch.cat([x, context], 1)), batch.target)
             x = y + x if number else y
@@ -60,7 +62,7 @@ class GNMT(nn.Module):
 
     def encode(self, source: Packed, lengths: Tensor) -> Memory:
         """What the decoder looks at; `lengths` [N] fall."""
-        x = self._drop(self.embedding(source.ids))
+        x = self._drop(self._look_up(source.ids))
         first = dict(self.encoder[0].named_children())
         backward = _reversed(source.places, lengths, source.longest)
         ahead = self._lstm(first["ahead"], x, source)
@@ -70,14 +72,15 @@ class GNMT(nn.Module):
             x = self._lstm(layer, self._drop(x), source) + x
         outputs = _padded(x, source.places, len(lengths), source.longest)
         exists = torch.arange(source.longest, device=lengths.device) < lengths[:, None]
-        return Memory(outputs, self.attention.key(outputs), exists)
+        return Memory(outputs, self.attention.key(outputs), lengths, exists)
 
     def decode(self, ids: Tensor, state: State | None, memory: Memory) -> tuple[Tensor, State, Tensor]:
         """One step of R hypotheses, as many of each sentence: logits [R, V], the new state, attention [R, s]."""
         before: list[tuple[Tensor, Tensor] | None] = list(state) if state else [None] * len(self.decoder)
         x, new = self.decoder[0](self.embedding(ids)[None], before[0])
         after = [new]
-        weights = self.attention(x[0].unflatten(0, (len(memory.outputs), -1)), memory.keys, memory.exists)
+        query = x[0].unflatten(0, (len(memory.outputs), -1))
+        weights = self.attention(query, torch.full_like(memory.lengths, query.shape[1]), memory)
         context = (weights.to(memory.outputs.dtype) @ memory.outputs).flatten(0, 1)[None]
         for number, layer in enumerate(list(self.decoder)[1:]):
             y, new = layer(torch.cat([x.to(context.dtype), context], 2), before[number + 1])
@@ -85,20 +88,24 @@ class GNMT(nn.Module):
             x = y + x if number else y
         return self.classifier(x[0]), after, weights.flatten(0, 1)
 
-    def _contexts(self, query: Tensor, target: Packed, memory: Memory) -> Tensor:
-        """[T, H]: what each target piece sees of its source."""
-        count = len(memory.exists)
-        padded = _padded(query, target.places, count, target.longest)
-        weights = self.attention(padded, memory.keys, memory.exists)
+    def _contexts(self, query: Tensor, target: Packed, lengths: Tensor, memory: Memory) -> Tensor:
+        """[T, H]: what each target piece sees of its source; `lengths` [N] are the targets'."""
+        padded = _padded(query, target.places, len(lengths), target.longest)
+        weights = self.attention(padded, lengths, memory)
         contexts = weights.to(memory.outputs.dtype) @ memory.outputs
         return contexts.flatten(0, 1)[target.places]
 
     def _lstm(self, layer: nn.Module, x: Tensor, side: Packed) -> Tensor:
-        if x.device.type != "cpu":
-            return layer(PackedSequence(x, side.alive))[0].data
+        if kernels.available(x):
+            return packed_lstm(layer, x, side.alive)
         # Packed, the processor's LSTM takes twice as long: each step's gradient is spread over all of the input.
         padded = _padded(x, side.places, int(side.alive[0]), side.longest)
         return layer(padded.transpose(0, 1))[0].transpose(0, 1).flatten(0, 1)[side.places]
+
+    def _look_up(self, ids: Tensor) -> Tensor:
+        """Embeddings, in the precision of the matrix products from here on."""
+        x = self.embedding(ids)
+        return x.to(product_dtype(x))
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training)
@@ -120,15 +127,17 @@ class Attention(nn.Module):
         self.scale = nn.Parameter(torch.tensor(width**-0.5))
         self.bias = nn.Parameter(torch.zeros(width))
 
-    def forward(self, query: Tensor, keys: Tensor, exists: Tensor) -> Tensor:
-        """Weights [N, t, s] of queries [N, t, H] over projected keys [N, s, H]; 0 where nothing exists [N, s]."""
+    def forward(self, query: Tensor, lengths: Tensor, memory: Memory) -> Tensor:
+        """Weights [N, t, s] of queries [N, t, H], of which `lengths` [N] exist; 0 where the memory has nothing."""
         v = self.v * (self.scale / self.v.norm())
-        scores = self._scores(self.query(query) + self.bias.to(keys.dtype), keys, v)
-        return scores.masked_fill(~exists[:, None], -65504.0).softmax(2)
+        query = self.query(query) + self.bias.to(memory.keys.dtype)
+        if kernels.available(memory.keys):
+            scores = kernels.additive_scores(query.to(memory.keys.dtype), memory.keys, v, lengths, memory.lengths)
+        else:
+            scores = self._scores(query, memory.keys, v)
+        return scores.masked_fill(~memory.exists[:, None], -65504.0).softmax(2)
 
     def _scores(self, query: Tensor, keys: Tensor, v: Tensor) -> Tensor:
-        if kernels.available(keys) and keys.shape[2] % 32 == 0:
-            return kernels.additive_scores(query.to(keys.dtype), keys, v)
         rows = max(1, _AT_ONCE // (query.shape[1] * keys.shape[1] * keys.shape[2]))
         parts = [
             torch.tanh(some[:, :, None] + seen[:, None]).to(v.dtype) @ v

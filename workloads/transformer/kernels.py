@@ -18,7 +18,9 @@ except ImportError:  # CPU wheels come without
 
 __all__ = ["attention", "fits"]
 
-_TILE = 64
+# Of each kernel its own side's tile, the other side's, warps and stages: the fastest of 24 on an H200 (PERFORMANCE.md).
+_FORWARD = {"TILE": 64, "STEP": 32, "num_warps": 4, "num_stages": 1}
+_BACKWARD = {"TILE": 32, "STEP": 16, "num_warps": 2, "num_stages": 2}
 _LOG2E = 1.4426950408889634
 
 
@@ -56,17 +58,18 @@ if triton is not None:
         return start, stop
 
     @triton.jit
-    def _met(asked, seen, own_row, own_column, rows, columns, scale, CAUSAL: tl.constexpr):
+    def _met(asked, seen, own_row, own_column, rows, columns, scale, CAUSAL: tl.constexpr, PRECISION: tl.constexpr):
         """Scores of a tile, and which of them are between a piece and one that it may see."""
         counts = own_row[:, None] == own_column[None]
         if CAUSAL:
             counts = counts & (columns[None] <= rows[:, None])
-        return tl.dot(asked, tl.trans(seen)) * scale, counts
+        return tl.dot(asked, tl.trans(seen), input_precision=PRECISION) * scale, counts
 
     @triton.jit
     def _forward(
         q, k, v, out, mass, own_q, own_k, bounds_k, seed, pieces, q_pitch, kv_pitch, scale, least, lift,
-        CAUSAL: tl.constexpr, DROP: tl.constexpr, H: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr,
+        CAUSAL: tl.constexpr, DROP: tl.constexpr, H: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
+        TILE: tl.constexpr, STEP: tl.constexpr,
     ):  # fmt: skip
         head, first = tl.program_id(1), tl.program_id(0) * TILE
         rows = first + tl.arange(0, TILE)
@@ -81,12 +84,12 @@ if triton is not None:
         most = tl.full((TILE,), -1.0e30, tl.float32)
         total = tl.zeros((TILE,), tl.float32)
         mixed = tl.zeros((TILE, D), tl.float32)
-        for at in range(start, stop, TILE):
-            columns = at + tl.arange(0, TILE)
+        for at in range(start, stop, STEP):
+            columns = at + tl.arange(0, STEP)
             there = columns < stop
             seen = _load(k + head * D, columns, there, kv_pitch, D)
             theirs = tl.load(own_k + columns, mask=there, other=-2)
-            score, counts = _met(asked, seen, mine, theirs, rows, columns, scale, CAUSAL)
+            score, counts = _met(asked, seen, mine, theirs, rows, columns, scale, CAUSAL, PRECISION)
             higher = tl.maximum(most, tl.max(tl.where(counts, score, -1.0e30), 1))
             weight = tl.where(counts, tl.exp2(score - higher[:, None]), 0.0)
             fade = tl.exp2(most - higher)
@@ -94,7 +97,7 @@ if triton is not None:
             if DROP:
                 weight = tl.where(_chance(chance, rows, columns) >= least, weight, 0.0)
             values = _load(v + head * D, columns, there, kv_pitch, D)
-            mixed = mixed * fade[:, None] + tl.dot(weight.to(values.dtype), values)
+            mixed = mixed * fade[:, None] + tl.dot(weight.to(values.dtype), values, input_precision=PRECISION)
             most = higher
         total = tl.where(total > 0.0, total, 1.0)
         _store(out + head * D, rows, some, H * D, mixed * (lift / total)[:, None], D)
@@ -104,7 +107,8 @@ if triton is not None:
     def _backward_q(
         q, k, v, out, given, mass, delta, for_q, own_q, own_k, bounds_k, seed, pieces, q_pitch, kv_pitch, scale,
         natural, least, lift,
-        CAUSAL: tl.constexpr, DROP: tl.constexpr, H: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr,
+        CAUSAL: tl.constexpr, DROP: tl.constexpr, H: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
+        TILE: tl.constexpr, STEP: tl.constexpr,
     ):  # fmt: skip
         head, first = tl.program_id(1), tl.program_id(0) * TILE
         rows = first + tl.arange(0, TILE)
@@ -122,26 +126,27 @@ if triton is not None:
         inner = tl.sum(said.to(tl.float32) * wanted.to(tl.float32), 1)
         tl.store(delta + rows * H + head, inner, mask=some)
         total = tl.zeros((TILE, D), tl.float32)
-        for at in range(start, stop, TILE):
-            columns = at + tl.arange(0, TILE)
+        for at in range(start, stop, STEP):
+            columns = at + tl.arange(0, STEP)
             there = columns < stop
             seen = _load(k + head * D, columns, there, kv_pitch, D)
             theirs = tl.load(own_k + columns, mask=there, other=-2)
-            score, counts = _met(asked, seen, mine, theirs, rows, columns, scale, CAUSAL)
+            score, counts = _met(asked, seen, mine, theirs, rows, columns, scale, CAUSAL, PRECISION)
             weight = tl.where(counts, tl.exp2(score - level[:, None]), 0.0)
             values = _load(v + head * D, columns, there, kv_pitch, D)
-            slope = tl.dot(wanted, tl.trans(values))
+            slope = tl.dot(wanted, tl.trans(values), input_precision=PRECISION)
             if DROP:
                 slope = tl.where(_chance(chance, rows, columns) >= least, slope * lift, 0.0)
             change = weight * (slope - inner[:, None]) * natural
-            total += tl.dot(change.to(seen.dtype), seen)
+            total += tl.dot(change.to(seen.dtype), seen, input_precision=PRECISION)
         _store(for_q + head * D, rows, some, q_pitch, total, D)
 
     @triton.jit
     def _backward_kv(
         q, k, v, given, mass, delta, for_k, for_v, own_q, own_k, bounds_q, seed, pieces, q_pitch, kv_pitch, scale,
         natural, least, lift,
-        CAUSAL: tl.constexpr, DROP: tl.constexpr, H: tl.constexpr, D: tl.constexpr, TILE: tl.constexpr,
+        CAUSAL: tl.constexpr, DROP: tl.constexpr, H: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
+        TILE: tl.constexpr, STEP: tl.constexpr,
     ):  # fmt: skip
         head, first = tl.program_id(1), tl.program_id(0) * TILE
         columns = first + tl.arange(0, TILE)
@@ -156,27 +161,32 @@ if triton is not None:
         values = _load(v + head * D, columns, some, kv_pitch, D)
         sum_k = tl.zeros((TILE, D), tl.float32)
         sum_v = tl.zeros((TILE, D), tl.float32)
-        for at in range(start, stop, TILE):
-            rows = at + tl.arange(0, TILE)
+        for at in range(start, stop, STEP):
+            rows = at + tl.arange(0, STEP)
             there = rows < stop
             asked = _load(q + head * D, rows, there, q_pitch, D)
             wanted = _load(given + head * D, rows, there, H * D, D)
             level = tl.load(mass + rows * H + head, mask=there, other=0.0)
             inner = tl.load(delta + rows * H + head, mask=there, other=0.0)
             theirs = tl.load(own_q + rows, mask=there, other=-2)
-            score, counts = _met(asked, seen, theirs, mine, rows, columns, scale, CAUSAL)
+            score, counts = _met(asked, seen, theirs, mine, rows, columns, scale, CAUSAL, PRECISION)
             weight = tl.where(counts, tl.exp2(score - level[:, None]), 0.0)
-            slope = tl.dot(wanted, tl.trans(values))
+            slope = tl.dot(wanted, tl.trans(values), input_precision=PRECISION)
             heard = weight
             if DROP:
                 kept = _chance(chance, rows, columns) >= least
                 slope = tl.where(kept, slope * lift, 0.0)
                 heard = tl.where(kept, weight * lift, 0.0)
-            sum_v += tl.dot(tl.trans(heard).to(wanted.dtype), wanted)
+            sum_v += tl.dot(tl.trans(heard).to(wanted.dtype), wanted, input_precision=PRECISION)
             change = weight * (slope - inner[:, None]) * natural
-            sum_k += tl.dot(tl.trans(change).to(asked.dtype), asked)
+            sum_k += tl.dot(tl.trans(change).to(asked.dtype), asked, input_precision=PRECISION)
         _store(for_k + head * D, columns, some, kv_pitch, sum_k, D)
         _store(for_v + head * D, columns, some, kv_pitch, sum_v, D)
+
+
+def _precision() -> str:
+    """Of products of float32: what PyTorch's own are allowed."""
+    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
 def _constants(dropout: float, width: int) -> tuple[float, float, int, float]:
@@ -195,9 +205,9 @@ def _attention(
     mass = torch.empty(pieces, heads, dtype=torch.float32, device=own.device)
     scale, _, least, lift = _constants(dropout, width)
     key, value = seen[:, -2], seen[:, -1]
-    _forward[(triton.cdiv(pieces, _TILE), heads)](
+    _forward[(triton.cdiv(pieces, _FORWARD["TILE"]), heads)](
         own, key, value, out, mass, own_q, own_k, bounds_k, seed, pieces, own.stride(0), seen.stride(0), scale, least,
-        lift, causal, dropout > 0, heads, width, _TILE,
+        lift, causal, dropout > 0, heads, width, _precision(), **_FORWARD,
     )  # fmt: skip
     return out, mass
 
@@ -220,13 +230,15 @@ def _attention_backward(
     delta = torch.empty_like(mass)
     scale, natural, least, lift = _constants(dropout, width)
     key, value = seen[:, -2], seen[:, -1]
-    constants = (own.stride(0), seen.stride(0), scale, natural, least, lift, causal, dropout > 0, heads, width, _TILE)
-    _backward_q[(triton.cdiv(pieces, _TILE), heads)](
-        own, key, value, out, given, mass, delta, for_own, own_q, own_k, bounds_k, seed, pieces, *constants
-    )
-    _backward_kv[(triton.cdiv(len(seen), _TILE), heads)](
-        own, key, value, given, mass, delta, for_seen[:, -2], for_seen[:, -1], own_q, own_k, bounds_q, seed,
-        len(seen), *constants,
+    numbers = (own.stride(0), seen.stride(0), scale, natural, least, lift)
+    constants = (causal, dropout > 0, heads, width, _precision())
+    _backward_q[(triton.cdiv(pieces, _BACKWARD["TILE"]), heads)](
+        own, key, value, out, given, mass, delta, for_own, own_q, own_k, bounds_k, seed, pieces, *numbers, *constants,
+        **_BACKWARD,
+    )  # fmt: skip
+    _backward_kv[(triton.cdiv(len(seen), _BACKWARD["TILE"]), heads)](
+        own, key, value, given, mass, delta, for_seen[:, -2], for_seen[:, -1], own_q, own_k, bounds_q, seed, len(seen),
+        *numbers, *constants, **_BACKWARD,
     )  # fmt: skip
     return for_own, for_own.new_empty(0) if together else for_seen
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from timetrial.datasets.subwords import PAD
+from timetrial.workloads.common.dropout import dropout
 from timetrial.workloads.common.vocabulary_loss import product_dtype, vocabulary_loss
 from timetrial.workloads.transformer.attention import attend
 from timetrial.workloads.transformer.data import Packed, Pairs
@@ -64,7 +65,7 @@ class Transformer(nn.Module):
 
     def _with_position(self, x: Tensor, positions: Tensor) -> Tensor:
         """In the precision of the matrix products from here on: sums in it cost half the memory traffic of float32."""
-        return F.dropout((x + self.signal(positions)).to(product_dtype(x)), self.dropout, self.training)
+        return dropout((x + self.signal(positions)).to(product_dtype(x)), self.dropout, self.training)
 
     def signal(self, positions: Tensor) -> Tensor:
         """[T, D]: sines, then cosines, of positions [T] at rates from 1 down to 1/10000, in geometric steps."""
@@ -121,7 +122,7 @@ class Layer(nn.Module):
 
     def drop(self, x: Tensor) -> Tensor:
         """Dropout, in training."""
-        return F.dropout(x, self.dropout, self.training)
+        return dropout(x, self.dropout, self.training)
 
     def matrices(self) -> list[Tensor]:
         """Every projection by itself, as the reference draws them."""

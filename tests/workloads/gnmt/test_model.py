@@ -89,7 +89,7 @@ def test_decoding_step_by_step_gives_the_same_logits(seed):
     net = model(seed=seed).eval()
     batch = Batches(PAIRS).batch()
     with torch.no_grad():
-        decoder = _Decoder(net, net.encode(batch.source, batch.lengths))
+        decoder = _Decoder(net, net.encode(batch.source, batch.lengths[0]))
         said = torch.randint(4, 11, (3, 4), generator=torch.Generator().manual_seed(seed))
         said[:, 0] = 2
         steps = [decoder.step(said[:, place])[0] for place in range(4)]
@@ -105,7 +105,7 @@ def test_a_wide_beam_finds_the_best_of_all(seed):
     sources = [[2, 4, 4, 1, 3], [2, 4, 1, 3], [2, 4, 3]]
     with torch.no_grad():
         batch = Batches([(ids, [2, 3]) for ids in sources]).batch()
-        memory = net.encode(batch.source, batch.lengths)
+        memory = net.encode(batch.source, batch.lengths[0])
 
         def rank(sums, lengths, coverage):
             seen = coverage.clamp(max=1).log().masked_fill(~memory.exists[:, None], 0).sum(2)
