@@ -60,9 +60,19 @@ if triton is not None:
 
     @triton.jit(do_not_specialize=["sentences", "later"])
     def _cell_back(
-        gates, cells, before, given, for_cell, slopes, sentences, later, H: tl.constexpr, FIRST: tl.constexpr, BLOCK: tl.constexpr
+        gates,
+        cells,
+        before,
+        given,
+        for_cell,
+        slopes,
+        sentences,
+        later,
+        H: tl.constexpr,
+        FIRST: tl.constexpr,
+        BLOCK: tl.constexpr,
     ):
-        """`for_cell` holds the gradient that the next position left for the first `later` sentences, then this one's."""
+        """`for_cell` holds what the next position left for the first `later` sentences, then what this one leaves."""
         unit, at, some = _units(sentences, H, BLOCK)
         i = tl.load(gates + at, mask=some, other=0.0).to(tl.float32)
         f = tl.load(gates + at + H, mask=some, other=0.0).to(tl.float32)
@@ -123,15 +133,20 @@ class _PackedLSTM(torch.autograd.Function):
             )  # fmt: skip
             later = count
         starts = [0, *accumulate(alive)]
-        before = torch.cat([out[:0], *(out[start : start + count] for start, count in zip(starts, alive[1:], strict=False))])
+        before = torch.cat(
+            [out[:0], *(out[start : start + count] for start, count in zip(starts, alive[1:], strict=False))]
+        )
         for_own = slopes[alive[0] :].T @ before
         return slopes @ in_weight, slopes.T @ x, for_own, slopes.sum(0), None
 
 
-def packed_lstm(layer: nn.LSTM, x: Tensor, alive: Tensor) -> Tensor:
-    """[T, H] of x [T, I], from no state; `alive` int64 on the CPU says how many sentences reach each position."""
+def packed_lstm(layer: nn.Module, x: Tensor, alive: Tensor) -> Tensor:
+    """[T, H] of x [T, I] by an nn.LSTM of one layer, from no state.
+
+    `alive` int64 on the CPU says how many sentences reach each position.
+    """
     dtype = product_dtype(x)
+    in_weight, own_weight, in_bias, own_bias = layer.parameters()
     with torch.autocast(x.device.type, enabled=False):
-        in_weight, own_weight = layer.weight_ih_l0.to(dtype), layer.weight_hh_l0.to(dtype)
-        bias = (layer.bias_ih_l0 + layer.bias_hh_l0).to(dtype)
-        return _PackedLSTM.apply(x.to(dtype), in_weight, own_weight, bias, alive.tolist())
+        matrices = in_weight.to(dtype), own_weight.to(dtype)
+        return _PackedLSTM.apply(x.to(dtype), *matrices, (in_bias + own_bias).to(dtype), alive.tolist())

@@ -22,7 +22,7 @@ State = list[tuple[Tensor, Tensor]]  # of the decoder's layers: hidden and cell,
 
 
 class Memory(NamedTuple):
-    """What the decoder looks at: encoder outputs [N, s, H], their keys [N, s, H], how many exist [N], and which [N, s]."""
+    """What the decoder looks at: encoder outputs [N, s, H], keys [N, s, H], how many exist [N], which [N, s]."""
 
     outputs: Tensor
     keys: Tensor

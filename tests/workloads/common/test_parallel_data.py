@@ -54,7 +54,7 @@ def said(data, batch):
         return sorted(pair for pair in zip(*sides, strict=True) if any(pair[0]))
     sides = []
     for side, extra in ((content.source, None), (content.target, content.labels)):
-        padded = torch.zeros(len(content.lengths) * side.longest, dtype=torch.int64)
+        padded = torch.zeros(content.lengths.shape[1] * side.longest, dtype=torch.int64)
         padded[side.places] = side.ids
         if extra is not None:
             labels = torch.zeros_like(padded)

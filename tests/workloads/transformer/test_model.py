@@ -10,6 +10,7 @@ import torch
 
 from timetrial.workloads.common.beam_search import EndedGoApart, search
 from timetrial.workloads.common.parallel_data import Side
+from timetrial.workloads.transformer import decoder
 from timetrial.workloads.transformer.data import Pairs, TokenBatches
 from timetrial.workloads.transformer.decoder import Decoder
 from timetrial.workloads.transformer.model import Transformer
@@ -88,14 +89,20 @@ def test_every_projection_is_drawn_by_itself():
         assert weight.std().item() == pytest.approx(reach / math.sqrt(3), rel=0.03)
 
 
+@pytest.fixture
+def small_rooms(monkeypatch):
+    """What was said outgrows its room in the middle of a search."""
+    monkeypatch.setattr(decoder, "_ROOM", 3)
+
+
 @pytest.mark.parametrize("seed", range(4))
-def test_decoding_step_by_step_gives_the_same_logits(seed):
+def test_decoding_step_by_step_gives_the_same_logits(seed, small_rooms):
     net = model(seed=seed).eval()
     source = Batches(PAIRS).pairs().source
-    decoder = Decoder(net, source)
+    search_of_three = Decoder(net, source)
     said = torch.randint(2, 11, (3, 4), generator=torch.Generator().manual_seed(seed))
-    steps = [decoder.step(torch.zeros(3, dtype=torch.int64))[0]]
-    steps += [decoder.step(said[:, place])[0] for place in range(4)]
+    steps = [search_of_three.step(torch.zeros(3, dtype=torch.int64))[0]]
+    steps += [search_of_three.step(said[:, place])[0] for place in range(4)]
     weights = dict(net.named_parameters())
     for row, (ids, _) in enumerate(PAIRS):
         expected = oracle.logits(weights, ids, said[row].tolist(), LAYERS, HEADS)
@@ -103,7 +110,7 @@ def test_decoding_step_by_step_gives_the_same_logits(seed):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_wide_beam_finds_the_best_of_all(seed):
+def test_a_wide_beam_finds_the_best_of_all(seed, small_rooms):
     """Beams as wide as there are hypotheses lose none; sentences of a batch do not touch each other."""
     net, longest = model(rows=5, seed=seed).eval(), 4
     sources = [[2, 3, 1], [4, 1], [3, 4, 2, 2, 1]]
