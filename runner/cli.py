@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.markup import escape
 
-from timetrial.runner.errors import DataError, DeviceError, Exit, RunError
+from timetrial.runner.errors import ConfigurationError, DataError, DeviceError, Exit, RunError
 
 app = typer.Typer(
     add_completion=False,
@@ -151,6 +151,36 @@ def compare(
         raise DataError(f"{first} and {second} hold no benchmark in common: there is nothing to compare.")
     for one, other in pairs:
         terminal.show_comparison(console, comparison.compare(one, other))
+
+
+data = typer.Typer(no_args_is_help=True, help="What lies on disk for a workload.")
+app.add_typer(data, name="data")
+
+
+@data.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, options_metavar="")
+def verify(context: typer.Context) -> None:
+    """Look for all that is wrong with a workload's data. Takes the overrides of `run`: workload=NAME data_dir=...
+
+    Says a sentence for each problem and ends with exit code 21 if there is one.
+    """
+    from hydra import compose, initialize_config_module
+
+    from timetrial.runner import config
+
+    config.register()
+    with initialize_config_module("timetrial.conf", version_base="1.3"):
+        settings = config.check(compose("config", overrides=["accelerator=cpu", *context.args]))
+    _, owner = config.classes(settings)
+    look = getattr(owner, "verify", None)
+    if look is None:
+        raise ConfigurationError(f"{settings.workload.title}'s data are checked as they are read: start a run.")
+    console, problems = Console(soft_wrap=True, highlight=False), 0
+    for problem in look(config.settings_of(owner, settings.recipe.data, "recipe.data")):
+        console.print(problem, markup=False)
+        problems += 1
+    if problems:
+        raise DataError(f"{settings.workload.title}'s data have {problems} problems: mend the files and look again.")
+    console.print(f"{settings.workload.title}'s data are whole.")
 
 
 def _logs(paths: list[Path]) -> list[Path]:

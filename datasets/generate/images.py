@@ -14,7 +14,7 @@ from timetrial.datasets import cifar, shards
 from timetrial.datasets.whole import whole_folder
 from timetrial.runner.errors import ConfigurationError
 
-_SHAPES = ("cross", "disc", "ring", "square", "triangle", "wedge", "bars", "corner")
+SHAPES = ("cross", "disc", "ring", "square", "triangle", "wedge", "bars", "corner")
 _QUALITY = 90
 _SHARD = 1000
 _SHARDS = {
@@ -39,8 +39,8 @@ class Shapes:
 
     def __post_init__(self) -> None:
         """Refuses what cannot be drawn."""
-        if not 2 <= self.classes <= len(_SHAPES) or min(self.train, self.val) < 1 or self.width < 16:
-            raise ValueError(f"classes must be 2 to {len(_SHAPES)}, train and val 1 or more, width 16 or more.")
+        if not 2 <= self.classes <= len(SHAPES) or min(self.train, self.val) < 1 or self.width < 16:
+            raise ValueError(f"classes must be 2 to {len(SHAPES)}, train and val 1 or more, width 16 or more.")
         if self.form not in ("folders", *_SHARDS):
             raise ValueError(f"form must be folders, {' or '.join(_SHARDS)}, not {self.form}.")
 
@@ -60,7 +60,7 @@ def write_images(folder: Path, shapes: Shapes) -> None:
             (temporary / split).mkdir(parents=True)
             if shapes.form == "folders":
                 for (label, index), (data, _) in zip(wanted, encoded, strict=True):
-                    place = temporary / split / _SHAPES[label] / f"{index:05d}.jpg"
+                    place = temporary / split / SHAPES[label] / f"{index:05d}.jpg"
                     place.parent.mkdir(exist_ok=True)
                     place.write_bytes(data)
                 continue
@@ -80,7 +80,7 @@ def write_cifar(folder: Path, shapes: Shapes) -> None:
             wanted = [(label, index) for label in range(shapes.classes) for index in range(count)]
             generators = [np.random.default_rng((shapes.seed, number, *key)) for key in wanted]
             drawn = [
-                draw(_SHAPES[label], cifar.EDGE, generator, square=True)
+                draw(SHAPES[label], cifar.EDGE, generator, square=True)
                 for (label, _), generator in zip(wanted, generators, strict=True)
             ]
             labels = np.array([label for label, _ in wanted])
@@ -92,7 +92,7 @@ def _jpeg(shapes: Shapes, *key: int) -> bytes:
     """Image `key` (split, class, number), encoded."""
     generator = np.random.default_rng((shapes.seed, *key))
     out = io.BytesIO()
-    image = draw(_SHAPES[key[1]], shapes.width, generator).transpose(1, 2, 0)
+    image = draw(SHAPES[key[1]], shapes.width, generator).transpose(1, 2, 0)
     Image.fromarray(image).save(out, "JPEG", quality=_QUALITY)
     return out.getvalue()
 
@@ -106,16 +106,15 @@ def draw(name: str, width: int, generator: np.random.Generator, *, square: bool 
     x -= generator.uniform(size, width - size)
     angle = generator.uniform(-0.6, 0.6)
     across, down = (x * np.cos(angle) + y * np.sin(angle)) / size, (y * np.cos(angle) - x * np.sin(angle)) / size
-    inside = _inside(name, across, down)
     ground, thing = generator.uniform(0, 255, (2, 3))
     thing += np.sign(thing - ground) * 60  # never the colour of the ground
-    image = np.where(inside[None], thing[:, None, None], ground[:, None, None])
+    image = np.where(inside(name, across, down), thing[:, None, None], ground[:, None, None])
     image += 18 * np.sin(x * generator.uniform(0.1, 0.8) + y * generator.uniform(0.1, 0.8))
     image += generator.normal(0, 10, image.shape)
     return image.clip(0, 255).astype(np.uint8)
 
 
-def _inside(name: str, x: NDArray[np.float32], y: NDArray[np.float32]) -> NDArray[np.bool_]:
+def inside(name: str, x: NDArray[np.float32], y: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Which points of the square from -1 to 1 belong to the shape."""
     far, box = np.hypot(x, y), np.maximum(abs(x), abs(y))
     return {

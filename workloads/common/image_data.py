@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +16,8 @@ class ImageData:
     """Cuts an epoch and the evaluation into batches, and makes random pixels in their shapes.
 
     `settings` must have `eval_batch_size`. A subclass names `loader`, finds the images in `_open` and sets
-    `num_classes` there, and writes `train` and `eval`; `image_size` is in pixels.
+    `num_classes` there, and writes `train` and `eval`; `image_size` is in pixels, `images_per_statistic` what a batch
+    norm sees.
     """
 
     loader: ClassVar[str]
@@ -29,6 +31,20 @@ class ImageData:
         self.global_batch_size = global_batch_size
         self.train_size, self.eval_size = self._open()
         self.steps_per_epoch = math.ceil(self.train_size / global_batch_size)
+        self.images_per_statistic = math.ceil(global_batch_size / (share.ranks * share.accumulation))
+
+    def train_plan(self, epoch: int) -> tuple[list[int], list[list[int]]]:
+        """Samples of each global batch, and the image numbers of each of this rank's micro-batches, shuffled anew."""
+        order = np.random.default_rng(self._seeds.of("order", epoch)).permutation(self.train_size)
+        sizes, plan = [], []
+        for size, parts in self._steps():
+            sizes.append(size)
+            plan += [order[part].tolist() for part in parts]
+        return sizes, plan
+
+    def eval_plan(self) -> list[list[int]]:
+        """This rank's share of the validation images in batches, each image once."""
+        return [list(range(span.start, span.stop)) for span in self._eval_spans()]
 
     def synthetic_train(self) -> Sequence[Batch]:
         """Random pixels in the shapes of the first step."""

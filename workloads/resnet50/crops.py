@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-Box = tuple[int, int, int, int]
+from timetrial.workloads.common.reading import Box
 
 _TRIES = 100  # of a random crop, before the whole image is taken
 _ASPECT = (0.75, 1.33)

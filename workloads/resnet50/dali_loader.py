@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from timetrial.runner.errors import ConfigurationError
-from timetrial.workloads.resnet50 import on_card
+from timetrial.workloads.common import on_card
+from timetrial.workloads.common.reading import Decoded, Encoded, Plan, workers_of
 from timetrial.workloads.resnet50.data import Images
-from timetrial.workloads.resnet50.reading import Decoded, Encoded, Plan, workers_of
 
 
 class DaliImages(Images):
@@ -31,7 +31,7 @@ class DaliImages(Images):
 
     def _decoded(self, train: bool, batches: Iterator[Encoded]) -> Iterator[Decoded]:
         for batch in batches:
-            pipeline = self._pipeline(len(batch.labels))
+            pipeline = self._pipeline(len(batch.lengths))
             pipeline.feed_input("jpegs", [data.numpy() for data in batch.jpegs()])
             pipeline.feed_input("start", list(batch.boxes[:, :2].numpy()))
             pipeline.feed_input("shape", list(batch.boxes[:, 2:].numpy()))
@@ -42,11 +42,10 @@ class DaliImages(Images):
                 raise self._readers[train].blame(batch, error) from error
             tensor = pixels.as_tensor()
             if on_card.works(self._device):
-                yield Decoded(
-                    torch.utils.dlpack.from_dlpack(tensor).clone(), batch.labels.to(self._device, non_blocking=True)
-                )
+                pixels = torch.utils.dlpack.from_dlpack(tensor).clone()
+                yield Decoded(pixels, (batch.targets[0].to(self._device, non_blocking=True),))
             else:
-                yield Decoded(torch.from_numpy(np.array(tensor)), batch.labels)
+                yield Decoded(torch.from_numpy(np.array(tensor)), batch.targets)
 
     def _pipeline(self, batch_size: int) -> Any:
         """A pipeline for batches of up to the size first seen; the last batch of an epoch is a smaller one."""

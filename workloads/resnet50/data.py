@@ -1,6 +1,5 @@
 """ResNet-50's images: what every loader has in common. The loaders differ only in who decodes and resizes."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +8,18 @@ from typing import Any
 import numpy as np
 import torch
 from omegaconf import MISSING
+from torch import Tensor
+from torch.nn import functional as F
 
 from timetrial.datasets import imagenet
 from timetrial.datasets.generate import images
+from timetrial.datasets.imagenet import ImageSet
 from timetrial.runner.seeds import Seeds
 from timetrial.runner.workload import Batch, Share
+from timetrial.workloads.common import on_card
 from timetrial.workloads.common.image_data import ImageData
-from timetrial.workloads.resnet50 import on_card
-from timetrial.workloads.resnet50.reading import Decoded, Plan, Reader, workers_of
+from timetrial.workloads.common.reading import Decoded, Plan, Reader, View, workers_of
+from timetrial.workloads.resnet50 import crops
 
 
 class Images(ImageData):
@@ -48,7 +51,6 @@ class Images(ImageData):
     ) -> None:
         self.image_size = settings.image_size
         super().__init__(settings, global_batch_size=global_batch_size, share=share, device=device, seeds=seeds)
-        self.images_per_statistic = math.ceil(global_batch_size / (share.ranks * share.accumulation))
         self._readers = self._start_readers()
 
     def _open(self) -> tuple[int, int]:
@@ -60,31 +62,18 @@ class Images(ImageData):
         self._train, self._val, self.num_classes, self._form = imagenet.open_sets(folder)
         return len(self._train), len(self._val)
 
-    def train_plan(self, epoch: int) -> tuple[list[int], list[list[int]]]:
-        """Samples of each global batch, and the image numbers of each of this rank's micro-batches, shuffled anew."""
-        order = np.random.default_rng(self._seeds.of("order", epoch)).permutation(self.train_size)
-        sizes, plan = [], []
-        for size, parts in self._steps():
-            sizes.append(size)
-            plan += [order[part].tolist() for part in parts]
-        return sizes, plan
-
-    def eval_plan(self) -> list[list[int]]:
-        """This rank's share of the validation images in batches, each image once."""
-        return [list(range(span.start, span.stop)) for span in self._eval_spans()]
-
     def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Every image once, shuffled and cropped anew each epoch; equal for any number of ranks and workers."""
         sizes, plan = self.train_plan(epoch)
         pixels = self._pixels(True, epoch, plan)
         for size in sizes:
             parts = [next(pixels) for _ in range(self._share.accumulation)]
-            yield [self._batch(part.pixels, part.labels, size) for part in parts]
+            yield [self._batch(part.pixels, part.targets[0], size) for part in parts]
 
     def eval(self) -> Iterable[Batch]:
         """This rank's share of the validation images, each once."""
         for decoded in self._pixels(False, 0, self.eval_plan()):
-            yield self._batch(decoded.pixels, decoded.labels, self.eval_size)
+            yield self._batch(decoded.pixels, decoded.targets[0], self.eval_size)
 
     def facts(self) -> dict[str, Any]:
         """What MLPerf does not ask for: the loader and the form of the data are on record."""
@@ -110,13 +99,56 @@ class Images(ImageData):
         """For training (True) and evaluation."""
         return {
             train: Reader(
-                self._train if train else self._val,
-                size=self.image_size,
-                least_area=self._settings.least_area if train else None,
-                seed=self._seeds.of("order", 0),
+                Photographs(
+                    self._train if train else self._val,
+                    self.image_size,
+                    self._settings.least_area if train else None,
+                    self._seeds.of("order", 0),
+                ),
                 workers=workers_of(self._settings.workers, self._share.ranks),
                 decode=self._readers_decode(),
                 pin=on_card.works(self._device),
             )
             for train in (True, False)
         }
+
+
+@dataclass(frozen=True)
+class Photographs:
+    """One set as ResNet-50 sees it: random crops of at least `least_area`, mirrored or not; None takes the centre."""
+
+    images: ImageSet
+    size: int
+    least_area: float | None
+    seed: int
+
+    def name(self, number: int) -> str:
+        """What to call image `number` in a message."""
+        return self.images.name(number)
+
+    def read(self, number: int) -> bytes:
+        """The encoded image."""
+        return self.images.read(number)
+
+    def view(self, number: int, height: int, width: int, epoch: int) -> View:
+        """A crop that depends on seed, epoch and image alone; the target is the label, int64 []."""
+        label = (self.images.label[number],)
+        if self.least_area is None:
+            return View(crops.centre_box(height, width), False, label)
+        generator = np.random.default_rng((self.seed, epoch, number))
+        box = crops.random_box(height, width, self.least_area, generator)
+        return View(box, bool(generator.random() < 0.5), label)
+
+    def look(self, pixels: Tensor, view: View) -> Tensor:
+        """The crop, resized to the square."""
+        top, left, tall, wide = view.box
+        small = resize(pixels[top : top + tall, left : left + wide], self.size)
+        return small.flip(1) if view.mirrored else small
+
+
+def resize(pixels: Tensor, size: int) -> Tensor:
+    """uint8 [height, width, 3] to [size, size, 3]: bilinear between pixel centres, no antialiasing (mlperf.md 12.1)."""
+    image = pixels.permute(2, 0, 1)[None]
+    if image.shape[-2:] != (size, size):
+        image = F.interpolate(image, (size, size), mode="bilinear", align_corners=False)
+    return image[0].permute(1, 2, 0)

@@ -49,7 +49,7 @@ def crop_and_resize(
     """uint8 [N, size, size, 3] from images whose planes [3, height, width] begin at `addresses` int64 [N] on the card.
 
     sizes int32 [N, 2], boxes int32 [N, 4] (top, left, height, width) and mirrored bool [N] are on the CPU, as the
-    addresses are. Bilinear between pixel centres, no antialiasing, as `reading.resize`. The images may be freed on the
+    addresses are. Bilinear between pixel centres, no antialiasing, as `data.resize`. The images may be freed on the
     current stream as soon as this returns.
     """
     planes = torch.stack([sizes[:, 0] * sizes[:, 1], sizes[:, 1]], 1)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from timetrial.workloads.common.image_data import SameBatch
+from timetrial.workloads.common.reading import Reader
 from timetrial.workloads.resnet50.data import Images
-from timetrial.workloads.resnet50.reading import Reader
 
 
 class SyntheticImages(SameBatch, Images):

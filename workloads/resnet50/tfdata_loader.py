@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from timetrial.runner.errors import ConfigurationError
+from timetrial.workloads.common.reading import Decoded, Encoded, Plan
 from timetrial.workloads.resnet50.data import Images
-from timetrial.workloads.resnet50.reading import Decoded, Encoded, Plan
 
 
 class TfDataImages(Images):
@@ -42,7 +42,7 @@ class TfDataImages(Images):
                 for encoded in batches:
                     under_way.append(encoded)
                     jpegs = [data.numpy().tobytes() for data in encoded.jpegs()]
-                    yield jpegs, encoded.boxes.numpy(), encoded.mirrored.numpy(), encoded.labels.numpy()
+                    yield jpegs, encoded.boxes.numpy(), encoded.mirrored.numpy(), encoded.targets[0].numpy()
             except Exception as error:
                 failed.append(error)  # TensorFlow would hand on its text alone
                 raise
@@ -83,4 +83,4 @@ class TfDataImages(Images):
 
     def _pixels(self, train: bool, epoch: int, plan: Plan) -> Iterator[Decoded]:
         for pixels, labels in self.batches(train, epoch, plan):
-            yield Decoded(torch.tensor(pixels.numpy()), torch.tensor(labels.numpy()))
+            yield Decoded(torch.tensor(pixels.numpy()), (torch.tensor(labels.numpy()),))

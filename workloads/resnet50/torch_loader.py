@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from timetrial.datasets import jpeg
 from timetrial.runner.errors import ConfigurationError
 from timetrial.runner.workload import Batch
-from timetrial.workloads.resnet50 import on_card
+from timetrial.workloads.common import on_card
+from timetrial.workloads.common.reading import Decoded, Encoded, Plan
+from timetrial.workloads.resnet50 import kernels
 from timetrial.workloads.resnet50.data import Images
-from timetrial.workloads.resnet50.reading import Decoded, Encoded, Plan
 
 
 class TorchImages(Images):
@@ -37,7 +39,7 @@ class TorchImages(Images):
             sample = jpeg.encode(np.zeros((64, 64, 3), dtype=np.uint8))
             box = torch.tensor([[0, 0, 64, 64]], dtype=torch.int32)
             data, one = torch.frombuffer(bytearray(sample), dtype=torch.uint8), torch.tensor([len(sample)])
-            batch = Encoded(data, one, box[:, 2:], box, one > 0, one, [0])
+            batch = Encoded(data, one, box[:, 2:], box, one > 0, (one,), [0])
             list(on_card.ahead(self._decoded(True, iter([batch])), self._device))
         return super().synthetic_train()
 
@@ -62,6 +64,10 @@ class TorchImages(Images):
     def _decoded(self, train: bool, batches: Iterator[Encoded]) -> Iterator[Decoded]:
         for batch in batches:
             try:
-                yield on_card.decode(batch, self.image_size, self._device)
+                yield on_card.decode(batch, self._look, self._device)
             except RuntimeError as error:
                 raise self._readers[train].blame(batch, error) from error
+
+    def _look(self, addresses: Tensor, batch: Encoded) -> Tensor:
+        boxes = (batch.sizes, batch.boxes, batch.mirrored)
+        return kernels.crop_and_resize(addresses, *boxes, self.image_size, self._device)

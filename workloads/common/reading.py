@@ -1,4 +1,4 @@
-"""Worker processes that read encoded images from disk, check them, and choose their crops."""
+"""Worker processes that read encoded images from disk, check them, and choose what is seen of them."""
 
 import atexit
 import ctypes
@@ -9,23 +9,53 @@ import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from timetrial.datasets import jpeg
-from timetrial.datasets.imagenet import ImageSet
 from timetrial.datasets.jpeg import Jpeg
 from timetrial.runner.errors import DataError
-from timetrial.workloads.resnet50 import crops
 
 MOST_WORKERS = 16  # a rank: beyond that, processes are in each other's way
 
 Plan = Sequence[Sequence[int]]  # image numbers of every batch
+Box = tuple[int, int, int, int]  # top, left, height, width in pixels
+
+
+class View(NamedTuple):
+    """What is seen of an image: a box of it, as in a mirror or not, and what is to be found there.
+
+    The `targets` of all views of a set have equal shapes; those of a batch are stacked.
+    """
+
+    box: Box
+    mirrored: bool
+    targets: tuple[NDArray[Any], ...]
+
+
+class Pictures(Protocol):
+    """Encoded images by number, and how a task sees them."""
+
+    def name(self, number: int) -> str:
+        """What to call image `number` in a message."""
+        ...
+
+    def read(self, number: int) -> bytes:
+        """The encoded image; raises `DataError` where it is gone."""
+        ...
+
+    def view(self, number: int, height: int, width: int, epoch: int) -> View:
+        """What is seen of image `number`, of `height` by `width` pixels, in an epoch: equal for equal seeds."""
+        ...
+
+    def look(self, pixels: Tensor, view: View) -> Tensor:
+        """The view as the network's square uint8 [size, size, 3], of the whole image's pixels [height, width, 3]."""
+        ...
 
 
 @dataclass
@@ -33,7 +63,7 @@ class Encoded:
     """A batch as its JPEGs, one after the other in `data` (uint8), with what to cut out of them.
 
     `lengths` int64 [N] in bytes, `sizes` int32 [N, 2] (height, width), `boxes` int32 [N, 4] (top, left, height, width),
-    `mirrored` bool [N], `labels` int64 [N]; `numbers` are the images' in their set.
+    `mirrored` bool [N], `targets` those of the views, [N, ...] each; `numbers` are the images' in their set.
     """
 
     data: Tensor
@@ -41,7 +71,7 @@ class Encoded:
     sizes: Tensor
     boxes: Tensor
     mirrored: Tensor
-    labels: Tensor
+    targets: tuple[Tensor, ...]
     numbers: Sequence[int]
 
     def pin_memory(self) -> "Encoded":
@@ -55,38 +85,28 @@ class Encoded:
 
 @dataclass
 class Decoded:
-    """A batch as pixels uint8 [N, size, size, 3] RGB and labels int64 [N]."""
+    """A batch as pixels uint8 [N, size, size, 3] RGB, and the targets of the views, [N, ...] each."""
 
     pixels: Tensor
-    labels: Tensor
+    targets: tuple[Tensor, ...]
 
     def pin_memory(self) -> "Decoded":
         """The same in pinned memory."""
-        return Decoded(self.pixels.pin_memory(), self.labels.pin_memory())
+        return Decoded(self.pixels.pin_memory(), tuple(target.pin_memory() for target in self.targets))
 
 
 class Reader:
     """Reads batches of one set in the order of a plan; what a worker makes depends on seed, epoch and image alone."""
 
-    def __init__(
-        self,
-        images: ImageSet,
-        *,
-        size: int,
-        least_area: float | None,
-        seed: int,
-        workers: int,
-        decode: bool,
-        pin: bool,
-    ) -> None:
-        """`least_area` None cuts the centre out; `decode` lets the workers decode and resize to `size` too.
+    def __init__(self, pictures: Pictures, *, workers: int, decode: bool, pin: bool) -> None:
+        """`decode` lets the workers decode and look too; `pin` leaves batches in pinned memory.
 
-        `pin` leaves batches in pinned memory. The workers start here, in the caller's thread.
+        The workers start here, in the caller's thread.
         """
         self._batches = _Plan()
-        self._images = images
+        self._pictures = pictures
         self._loader: DataLoader[Any] = DataLoader(
-            _Pictures(images, size, least_area, seed, decode),
+            _Batches(pictures, decode),
             batch_sampler=self._batches,  # type: ignore[arg-type] # a batch's key is more than a list of numbers
             num_workers=workers,
             collate_fn=_as_it_is,
@@ -119,20 +139,12 @@ class Reader:
         """The image of `batch` that a decoder rejected with `error`, found by decoding one at a time."""
         for number, data in zip(batch.numbers, batch.jpegs(), strict=True):
             try:
-                jpeg.decode(data.numpy().tobytes(), self._images.name(number))
+                jpeg.decode(data.numpy().tobytes(), self._pictures.name(number))
             except DataError as wrong:
                 return wrong
-        names = f"{self._images.name(batch.numbers[0])} and the {len(batch.numbers) - 1} after it in the batch"
+        names = f"{self._pictures.name(batch.numbers[0])} and the {len(batch.numbers) - 1} after it in the batch"
         reason = str(error).partition("\n")[0]
         return DataError(f"The decoder rejected one of {names} ({reason}): try another loader, as in data=torch.")
-
-
-def resize(pixels: Tensor, size: int) -> Tensor:
-    """uint8 [height, width, 3] to [size, size, 3]: bilinear between pixel centres, no antialiasing (mlperf.md 12.1)."""
-    image = pixels.permute(2, 0, 1)[None]
-    if image.shape[-2:] != (size, size):
-        image = F.interpolate(image, (size, size), mode="bilinear", align_corners=False)
-    return image[0].permute(1, 2, 0)
 
 
 def workers_of(asked: int | None, ranks: int) -> int:
@@ -156,10 +168,9 @@ class _Plan:
         return len(self.plan)
 
 
-class _Pictures(Dataset[Any]):
-    def __init__(self, images: ImageSet, size: int, least_area: float | None, seed: int, decode: bool) -> None:
-        self._images, self._size, self._least_area = images, size, least_area
-        self._seed, self._decode = seed, decode
+class _Batches(Dataset[Any]):
+    def __init__(self, pictures: Pictures, decode: bool) -> None:
+        self._pictures, self._decode = pictures, decode
 
     def __getitems__(self, key: tuple[int, Sequence[int]]) -> Encoded | Decoded | str:
         """A batch, or the sentence of the error (exceptions would lose theirs on the way to the rank)."""
@@ -169,36 +180,29 @@ class _Pictures(Dataset[Any]):
             return str(error)
 
     def _batch(self, epoch: int, numbers: Sequence[int]) -> Encoded | Decoded:
-        found = [jpeg.plain(self._images.read(number), self._images.name(number)) for number in numbers]
-        views = [self._view(image, epoch, number) for image, number in zip(found, numbers, strict=True)]
-        labels = torch.from_numpy(self._images.label[np.asarray(numbers, dtype=np.int64)])
-        if not self._decode:
-            return Encoded(
-                torch.frombuffer(bytearray().join([image.data for image in found]), dtype=torch.uint8),
-                torch.tensor([len(image.data) for image in found]),
-                torch.tensor([(image.height, image.width) for image in found], dtype=torch.int32),
-                torch.tensor([box for box, _ in views], dtype=torch.int32),
-                torch.tensor([mirrored for _, mirrored in views]),
-                labels,
-                numbers,
-            )
-        out = torch.empty(len(found), self._size, self._size, 3, dtype=torch.uint8)
-        for place, image, (box, mirrored), number in zip(out, found, views, numbers, strict=True):
-            small = self._cut(image, box, number)
-            place.copy_(small.flip(1) if mirrored else small)
-        return Decoded(out, labels)
+        found = [jpeg.plain(self._pictures.read(number), self._pictures.name(number)) for number in numbers]
+        views = [
+            self._pictures.view(number, image.height, image.width, epoch)
+            for image, number in zip(found, numbers, strict=True)
+        ]
+        parts = zip(*(view.targets for view in views), strict=True)
+        targets = tuple(torch.from_numpy(np.stack(part)) for part in parts)
+        if self._decode:
+            seen = [self._seen(*each) for each in zip(found, views, numbers, strict=True)]
+            return Decoded(torch.stack(seen), targets)
+        return Encoded(
+            torch.frombuffer(bytearray().join([image.data for image in found]), dtype=torch.uint8),
+            torch.tensor([len(image.data) for image in found]),
+            torch.tensor([(image.height, image.width) for image in found], dtype=torch.int32),
+            torch.tensor([view.box for view in views], dtype=torch.int32),
+            torch.tensor([view.mirrored for view in views]),
+            targets,
+            numbers,
+        )
 
-    def _view(self, image: Jpeg, epoch: int, number: int) -> tuple[crops.Box, bool]:
-        if self._least_area is None:
-            return crops.centre_box(image.height, image.width), False
-        generator = np.random.default_rng((self._seed, epoch, number))
-        box = crops.random_box(image.height, image.width, self._least_area, generator)
-        return box, bool(generator.random() < 0.5)
-
-    def _cut(self, image: Jpeg, box: crops.Box, number: int) -> Tensor:
-        top, left, tall, wide = box
-        pixels = jpeg.decode(image.data, self._images.name(number))[top : top + tall, left : left + wide]
-        return resize(torch.from_numpy(pixels.copy()), self._size)
+    def _seen(self, image: Jpeg, view: View, number: int) -> Tensor:
+        pixels = jpeg.decode(image.data, self._pictures.name(number))
+        return self._pictures.look(torch.from_numpy(pixels.copy()), view)
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -4,15 +4,15 @@ import functools
 import queue
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from timetrial.workloads.resnet50 import kernels, nvjpeg
-from timetrial.workloads.resnet50.reading import Decoded, Encoded
+from timetrial.workloads.common import nvjpeg
+from timetrial.workloads.common.reading import Decoded, Encoded
 
 _AHEAD = 2  # batches made before they are asked for
 # Decoding threads. nvJPEG waits for the card after every few images, each time behind kernels of the training step:
@@ -26,19 +26,24 @@ def works(device: torch.device) -> bool:
     return device.type == "cuda" and torch.version.hip is None
 
 
-def decode(batch: Encoded, size: int, device: torch.device) -> Decoded:
-    """The batch cropped and resized to `size`, on the card; raises RuntimeError where an image is wrong."""
+# The views of a batch, uint8 [N, size, size, 3], of images whose planes lie at addresses int64 [N] on the card.
+Look = Callable[[Tensor, Encoded], Tensor]
+
+
+def decode(batch: Encoded, look: Look, device: torch.device) -> Decoded:
+    """The batch's views, made on the card; raises RuntimeError where an image is wrong."""
     images, addresses = _decoders(device).decode(batch)
-    pixels = kernels.crop_and_resize(addresses, batch.sizes, batch.boxes, batch.mirrored, size, device)
-    labels = batch.labels.to(device)
+    pixels = look(addresses, batch)
+    targets = tuple(target.to(device) for target in batch.targets)
     torch.cuda.current_stream(device).synchronize()  # the JPEGs' and the images' memory is used again from here on
     del images
-    return Decoded(pixels, labels)
+    return Decoded(pixels, targets)
 
 
 def upload(batch: Decoded, device: torch.device) -> Decoded:
     """The batch on the card, or on its way there from pinned memory."""
-    return Decoded(batch.pixels.to(device, non_blocking=True), batch.labels.to(device, non_blocking=True))
+    targets = tuple(target.to(device, non_blocking=True) for target in batch.targets)
+    return Decoded(batch.pixels.to(device, non_blocking=True), targets)
 
 
 class _Decoders:
@@ -132,7 +137,7 @@ def ahead(batches: Iterator[Decoded], device: torch.device) -> Iterator[Decoded]
             batch, ready = found
             current = torch.cuda.current_stream(device)
             current.wait_event(ready)
-            for tensor in (batch.pixels, batch.labels):
+            for tensor in (batch.pixels, *batch.targets):
                 tensor.record_stream(current)  # its memory is not given away while the step still reads it
             yield batch
     finally:

@@ -1,0 +1,98 @@
+"""A bad detection set: everything that is wrong is said at once, and no run starts on it."""
+
+import json
+
+import pytest
+from PIL import Image
+from rich.console import Console
+from typer.testing import CliRunner
+
+from timetrial.datasets.generate.scenes import Scenes, write_scenes
+from timetrial.runner.cli import app
+from timetrial.runner.errors import DataError
+from timetrial.runner.launch import launch
+
+
+@pytest.fixture
+def place(tmp_path):
+    write_scenes(tmp_path / "scenes", Scenes(train=6, val=4, classes=2, most=2, seed=3))
+    return tmp_path
+
+
+@pytest.fixture
+def words(place):
+    chosen = [
+        "workload=ssd",
+        f"data_dir={place}",
+        "recipe.data.generate=null",
+        f"recipe.data.prepared={place}/prepared",
+    ]
+    for side in ("train", "val"):
+        chosen.append(f"recipe.data.{side}_annotations={place}/scenes/annotations/instances_{side}.json")
+        chosen.append(f"recipe.data.{side}_images={place}/scenes/{side}")
+    return chosen
+
+
+def spoil(place):
+    """Faults of five kinds on one side: the words that each sentence must have."""
+    path = place / "scenes/annotations/instances_train.json"
+    found = json.loads(path.read_text())
+    one, two, three = found["annotations"][:3]
+    one["image_id"] = 999
+    two["bbox"] = [5.0, 5.0, 0.0, 4.0]
+    three["bbox"][2] = 4000.0
+    found["annotations"].append(dict(found["annotations"][3]))
+    path.write_text(json.dumps(found))
+    return ["999", "zero|without area|empty", "leaves|outside", "twice|duplicate|same id"]
+
+
+def verify(words):
+    return CliRunner().invoke(app, ["data", "verify", *words])
+
+
+def test_a_whole_set_is_said_to_be_whole(words):
+    done = verify(words)
+    assert done.exit_code == 0, done.output
+    assert "SSD's data are whole." in done.output
+
+
+def test_all_that_is_wrong_is_said_at_once(place, words):
+    kinds = spoil(place)
+    done = verify(words)
+    lines = done.output.splitlines()
+    assert isinstance(done.exception, DataError)
+    assert len(lines) == len(kinds), done.output
+    for kind in kinds:
+        assert any(word in line for line in lines for word in kind.split("|")), (kind, done.output)
+
+
+def test_images_that_are_cut_short_or_of_another_size_are_named(place, words):
+    paths = sorted((place / "scenes/val").iterdir())
+    paths[0].write_bytes(paths[0].read_bytes()[:400])
+    Image.new("RGB", (31, 17)).save(paths[1])
+    done = verify(words)
+    assert isinstance(done.exception, DataError)
+    assert "2 problems" in str(done.exception)
+    assert f"{paths[0]} cannot be decoded" in done.output
+    assert f"{paths[1]} is 31x17 pixels" in done.output
+
+
+@pytest.mark.parametrize("fault", ["json", "image"])
+def test_no_run_starts_on_a_bad_set(place, words, compose, fault):
+    if fault == "json":
+        spoil(place)
+    else:
+        path = sorted((place / "scenes/train").iterdir())[2]
+        path.write_bytes(b"not an image")
+    with pytest.raises(
+        DataError, match="and 2 more: timetrial data verify" if fault == "json" else "cannot be decoded"
+    ):
+        launch(compose(*words, "launcher=inline", f"runs={place}/runs"), Console(quiet=True))
+    assert not list((place / "runs").rglob("result_*.txt"))
+    assert not (place / "prepared").exists() or not list((place / "prepared").glob("instances_train*"))
+
+
+def test_what_has_no_boxes_to_look_at_is_refused(words):
+    done = verify(["workload=ncf"])
+    assert done.exit_code != 0
+    assert "start a run" in str(done.exception)

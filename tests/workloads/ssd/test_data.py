@@ -1,0 +1,100 @@
+"""SSD's batches from a set on disk: equal for any number of ranks, boxes where the objects are, nothing half-read."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from timetrial.datasets.generate.scenes import Scenes
+from timetrial.runner import seeds
+from timetrial.runner.errors import DataError
+from timetrial.runner.workload import Share
+from timetrial.workloads.ssd.data import Photographs
+
+SIZE = 64
+WHOLE = Share()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("scenes")
+
+
+def photographs(place, share=WHOLE, batch=8, workers=0, **changes):
+    settings = Photographs.Settings(
+        train_images=f"{place}/scenes/train", prepared=f"{place}/prepared", image_size=SIZE, workers=workers,
+        generate=Scenes(train=32, val=9, classes=3, most=3, seed=5), eval_batch_size=4, **changes,
+    )  # fmt: skip
+    device = torch.device("cpu")
+    return Photographs(settings, global_batch_size=batch, share=share, device=device, seeds=seeds.derive(3))
+
+
+def tensors(batches):
+    return [torch.cat(parts) for parts in zip(*(batch.content for batch in batches), strict=True)]
+
+
+def test_ranks_micro_batches_and_workers_share_the_same_global_batches(place):
+    whole = [tensors(step) for step in photographs(place).train(2)]
+    split = [photographs(place, Share(rank, 2, 2), workers=rank) for rank in range(2)]
+    for step, *parts in zip(whole, *(data.train(2) for data in split), strict=True):
+        together = tensors(itertools.chain(*parts))
+        assert all(torch.equal(one, other) for one, other in zip(step, together, strict=True))
+        assert {batch.global_samples for part in parts for batch in part} == {len(step[0])}
+    first, second = (next(iter(photographs(place).train(epoch)))[0].content[0] for epoch in (1, 2))
+    assert not torch.equal(first, second)
+
+
+def test_every_image_with_a_box_is_trained_on_and_evaluated_once(place):
+    data = photographs(place)
+    assert sum(batch.weight for step in data.train(1) for batch in step) == data.train_size == len(data.train_set)
+    assert 28 <= data.train_size < 32
+    numbers = torch.cat([batch.content[1] for batch in data.eval()])
+    assert sorted(numbers.tolist()) == list(range(data.eval_size))
+    shares = [photographs(place, Share(rank, 2, 1)).eval() for rank in range(2)]
+    assert sorted(torch.cat([b.content[1] for share in shares for b in share]).tolist()) == list(range(data.eval_size))
+
+
+def test_every_view_has_a_box_inside(place):
+    data = photographs(place)
+    for step in data.train(1):
+        for batch in step:
+            pixels, boxes, labels = batch.content
+            assert pixels.shape[1:] == (3, SIZE, SIZE)
+            assert ((boxes >= 0) & (boxes <= 1)).all()
+            assert (labels <= 3).all()
+            exists = labels > 0
+            assert exists.any(1).all()
+            assert (boxes[..., 2:] > boxes[..., :2]).all(2)[exists].all()
+            assert (boxes[~exists] == 0).all()
+
+
+def test_a_mirrored_view_has_mirrored_boxes(place, monkeypatch):
+    """The same crop with either flip: pixels and boxes are each other's mirror images."""
+    data = photographs(place)
+    views = data._readers[True]._pictures
+    pixels = torch.arange(30 * 40 * 3, dtype=torch.int64).view(30, 40, 3).remainder(256).to(torch.uint8)
+    monkeypatch.setattr("timetrial.workloads.ssd.colours.jitter_one", lambda pixels, factors, order: pixels)
+    found = {}
+    height, width = int(data.train_set.height[0]), int(data.train_set.width[0])
+    for epoch in range(40):
+        view = views.view(0, height, width, epoch)
+        if view.box == (0, 0, height, width):
+            found[view.mirrored] = view._replace(box=(0, 0, 30, 40))
+    one, other = (found[mirrored] for mirrored in (False, True))
+    assert torch.equal(views.look(pixels, one), views.look(pixels, other).flip(1))
+    real = one.targets[1] > 0
+    boxes, mirrored = (view.targets[0][real] for view in (one, other))
+    np.testing.assert_allclose(mirrored, np.stack([1 - boxes[:, 2], boxes[:, 1], 1 - boxes[:, 0], boxes[:, 3]], 1))
+
+
+def test_an_image_of_another_size_is_named(place):
+    data = photographs(place)
+    path = data.train_set.path(0)
+    kept = path.read_bytes()
+    try:
+        path.write_bytes(data.train_set.path(1).read_bytes())
+        with pytest.raises(DataError, match=r"pixels, not .* says of image 1"):
+            list(data.train(1))
+    finally:
+        path.write_bytes(kept)

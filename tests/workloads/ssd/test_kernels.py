@@ -1,0 +1,109 @@
+"""SSD's crops and colours by Triton's interpreter, against PyTorch in float64, Pillow and torchvision."""
+
+import importlib.util
+import itertools
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import functional
+
+from timetrial.workloads.ssd import colours
+
+CROPS = """
+import numpy as np, torch
+from PIL import Image
+from torch.nn import functional as F
+from timetrial.workloads.ssd.kernels import crop_and_shrink
+
+generator = np.random.default_rng(1)
+cases = {  # by size: an image's height and width, and the crop
+    70: [((150, 90), (3, 5, 140, 80)), ((64, 21), (10, 2, 50, 17)), ((70, 70), (0, 0, 70, 70)), ((1, 5), (0, 0, 1, 5))],
+    9: [((74, 75), (1, 3, 72, 70)), ((40, 30), (20, 7, 9, 23)), ((31, 64), (11, 20, 3, 44)), ((9, 9), (8, 8, 1, 1))],
+}
+for size, images in cases.items():
+    for flips in ([0, 1, 0, 1], [1, 0, 1, 0]):
+        pixels = [torch.from_numpy(generator.integers(256, size=(3, *edges), dtype=np.uint8)) for edges, _ in images]
+        addresses = torch.tensor([planes.data_ptr() for planes in pixels])
+        sizes = torch.tensor([edges for edges, _ in images], dtype=torch.int32)
+        boxes = torch.tensor([box for _, box in images], dtype=torch.int32)
+        mirrored = torch.tensor(flips).bool()
+        every = crop_and_shrink(addresses, sizes, boxes, mirrored, size, torch.device("cpu"))
+        assert every.shape == (4, size, size, 3) and every.dtype == torch.uint8
+        for planes, (_, (top, left, tall, wide)), turned, found in zip(pixels, images, flips, every, strict=True):
+            cut = planes[:, top : top + tall, left : left + wide]
+            exact = F.interpolate(cut[None].double(), (size, size), mode="bilinear", antialias=True)[0].permute(1, 2, 0)
+            whole = Image.fromarray(planes.permute(1, 2, 0).numpy())
+            part = whole.crop((left, top, left + wide, top + tall)).resize((size, size), Image.Resampling.BILINEAR)
+            found = found.flip(1) if turned else found
+            assert (found - exact).abs().max() < 0.501
+            assert np.abs(found.numpy().astype(int) - np.array(part).astype(int)).max() <= 1
+            assert (tall, wide) != (size, size) or torch.equal(found, cut.permute(1, 2, 0))
+"""
+COLOURS = """
+import itertools
+import numpy as np, torch
+from timetrial.workloads.ssd.colours import jitter_factors, jitter_one
+from timetrial.workloads.ssd.kernels import jitter
+
+generator = np.random.default_rng(1)
+order = list(itertools.permutations(range(4)))
+for kind in (torch.int32, torch.int64):
+    pixels = torch.from_numpy(generator.integers(256, size=(len(order), 29, 27, 3), dtype=np.uint8))
+    pixels[:, :4] = pixels[:, :4, :, :1]  # greys
+    pixels[:, 4:6, :, 1] = pixels[:, 4:6, :, 2]  # two colours equally high or low
+    pixels[:, 6] = torch.randint(2, (27, 3)) * 255
+    factors = [jitter_factors(generator)[0] for _ in order]
+    factors[3], factors[7], factors[20] = (1.0, 1.0, 1.0, 0.0), (0.0, 2.0, 2.0, 0.5), (1.0, 1.5, 0.0, -0.5)
+    found = jitter(pixels, torch.tensor(factors), torch.tensor(order, dtype=kind))
+    expected = [jitter_one(*one) for one in zip(pixels, factors, order, strict=True)]
+    assert torch.equal(found, torch.stack(expected))
+    assert (found != pixels).float().mean() > 0.8
+"""
+
+
+def test_crops_are_shrunk_without_aliasing(interpret):
+    interpret(CROPS)
+
+
+def test_colours_are_torchvisions_in_every_order(interpret):
+    interpret(COLOURS)
+
+
+def test_the_kernels_import_without_triton(root, monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    spec = importlib.util.spec_from_file_location("without_triton", root / "workloads" / "ssd" / "kernels.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.triton is None
+
+
+def test_factors_and_orders_are_drawn_as_colour_jitter_draws_them():
+    generator = np.random.default_rng(1)
+    drawn, orders = zip(*(colours.jitter_factors(generator) for _ in range(2000)), strict=True)
+    assert set(orders) == set(itertools.permutations(range(4)))
+    values = np.array(drawn)
+    assert np.array_equal(values, values.astype(np.float32))
+    low, high = np.array([0.875, 0.5, 0.5, -0.05]), np.array([1.125, 1.5, 1.5, 0.05])
+    assert ((values > low - 1e-8) & (values < high + 1e-8)).all()
+    np.testing.assert_allclose(np.quantile(values, [0.01, 0.5, 0.99], 0)[0], low, atol=0.02)
+    np.testing.assert_allclose(np.quantile(values, [0.01, 0.5, 0.99], 0)[1], (low + high) / 2, atol=0.04)
+    np.testing.assert_allclose(np.quantile(values, [0.01, 0.5, 0.99], 0)[2], high, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("step", "name", "factor", "levels"),
+    [(0, "brightness", 1.1, 1), (1, "contrast", 0.6, 1), (2, "saturation", 1.4, 2), (3, "hue", -0.04, 12)],
+)
+def test_the_cpus_steps_are_those_of_the_reference_on_pillows_images(step, name, factor, levels):
+    pixels = np.random.default_rng(1).integers(256, size=(20, 30, 3), dtype=np.uint8)
+    factors = [1.0, 1.0, 1.0, 0.0]
+    factors[step] = factor
+    found = colours.jitter_one(torch.from_numpy(pixels), tuple(factors), (step,))
+    expected = np.array(getattr(functional, f"adjust_{name}")(Image.fromarray(pixels), factor))
+    gap = np.abs(found.numpy().astype(int) - expected)
+    assert found.is_contiguous()
+    assert gap.max() <= levels
+    assert gap.mean() < 2

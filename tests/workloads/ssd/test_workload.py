@@ -1,0 +1,74 @@
+"""SSD's schedule as the reference counts it, its facts, and what cannot be."""
+
+from types import SimpleNamespace
+
+import pytest
+from mlperf_logging.compliance_checker import mlp_compliance
+from rich.console import Console
+
+from timetrial.runner import compliance
+from timetrial.runner.errors import Exit
+from timetrial.runner.launch import launch
+from timetrial.workloads.ssd.workload import SingleShotDetection
+
+
+def workload(batch=32, **changes):
+    settings = SingleShotDetection.Settings(**{"learning_rate": 0.01, "warmup_samples": 300 * batch} | changes)
+    data = SimpleNamespace(global_batch_size=batch, crop_tries=1, images_per_statistic=batch)
+    return SingleShotDetection(settings, data)
+
+
+@pytest.mark.parametrize("factor", [0, 1, 3])
+def test_the_rate_warms_up_as_in_the_reference(factor):
+    """lr = base - (warmup - i) * base / (warmup * 2**factor), mlperf.md 12.2."""
+    task = workload(warmup_factor=factor)
+    for step in (0, 1, 150, 299):
+        expected = 0.01 - (300 - step) * 0.01 / (300 * 2**factor)
+        assert 0.01 * task.factor(step, 1000) == pytest.approx(expected)
+    assert task.factor(300, 1000) == 1
+
+
+def test_the_rate_falls_to_a_tenth_at_every_boundary():
+    task = workload(warmup_samples=0)
+    assert [task.factor(step, 10) for step in (0, 399, 400, 499, 500, 699)] == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.01, 0.01]
+    )
+
+
+def test_the_warm_up_is_as_long_for_every_batch():
+    for batch in (32, 128, 1024):
+        task = workload(batch, warmup_samples=307_200)
+        assert task.facts()["opt_learning_rate_warmup_steps"] == 307_200 // batch
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"learning_rate": 0.0}, {"momentum": 1.0}, {"warmup_samples": -1}, {"decay_epochs": [50, 40]}, {"width": 0}],
+)
+def test_what_cannot_be_is_refused(wrong):
+    with pytest.raises(ValueError, match="must be"):
+        workload(**wrong)
+
+
+@pytest.mark.parametrize("met", [True, False])
+def test_a_log_is_closed_when_the_target_is_met(compose, tmp_path, monkeypatch, met):
+    """The reference recipe but for its size, by the official checker; the precision is pretended."""
+    monkeypatch.setattr(SingleShotDetection, "score", lambda self, parts: {"map": 0.2301 if met else 0.2299})
+    small = [
+        "recipe.global_batch_size=8",
+        "recipe.data.image_size=48",
+        "+recipe.training.width=4",
+        "recipe.max_epochs=2",
+    ]
+    small += ["recipe.first_eval=1", "recipe.eval_every=1", "recipe.training.backbone=null", "recipe.data.workers=0"]
+    places = ["launcher=inline", f"data_dir={tmp_path}", f"runs={tmp_path}"]
+    scenes = "++recipe.data.generate={train: 20, val: 4, classes: 2, most: 2, bright: true}"
+    code, folder = launch(
+        compose("workload=ssd", "scale=reference", "round=v07", scenes, *places, *small), Console(quiet=True)
+    )
+    assert code == (Exit.TARGET_REACHED if met else Exit.TARGET_NOT_REACHED)
+    verdict = compliance.check(folder.log)
+    assert (verdict.rules, verdict.compliant) == ("closed, 0.7.0", met), verdict.problems
+    mlp_compliance.enqueued_configs.clear()
+    checker = mlp_compliance.make_checker("training", "0.7.0", True, False)
+    assert mlp_compliance.main(str(folder.log), "training_0.7.0/common.yaml", checker)[0] == met

@@ -1,0 +1,161 @@
+"""Detection sets of one rank: an instances json a side beside its images, prepared once, seen as a task wants them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from omegaconf import MISSING
+
+from timetrial.datasets import coco
+from timetrial.datasets.coco import CocoSet
+from timetrial.datasets.generate import scenes
+from timetrial.runner.errors import DataError
+from timetrial.workloads.common.image_data import ImageData
+
+Progress = Callable[[str, int], None]
+
+
+class CocoImages(ImageData):
+    """One rank's share of a detection set; `train_set` and `val_set` hold the images that the task looks at.
+
+    `truth` is the whole validation set, by which detections are judged; `most` is the largest number of boxes on an
+    image that is trained on. A task says in `seen` which images those are.
+    """
+
+    masks = False
+    train_set: CocoSet
+    val_set: CocoSet
+    truth: CocoSet
+    most: int
+
+    @dataclass
+    class Settings:
+        """Annotations are jsons in COCO's form, images the folders that their file names are in.
+
+        `generate` draws a set beside the training images' folder instead. `workers` is the number of reading processes
+        of a rank, 0 for none and null for as many as its cores.
+        """
+
+        train_annotations: str = MISSING
+        train_images: str = MISSING
+        val_annotations: str = MISSING
+        val_images: str = MISSING
+        prepared: str = MISSING
+        generate: scenes.Scenes | None = None
+        eval_batch_size: int = 64
+        workers: int | None = None
+
+        def __post_init__(self) -> None:
+            if self.eval_batch_size < 1 or (self.workers is not None and self.workers < 0):
+                raise ValueError("eval_batch_size must be 1 or more, workers 0 or more.")
+
+    @classmethod
+    def make_ready(cls, settings: Settings, progress: Progress) -> None:
+        """Draws the set where it is to be generated, reads and checks both sides, and keeps them as arrays."""
+        for annotations, images in sides(settings):
+            progress(f"reading {annotations.name}", 0)
+            coco.prepare(annotations, images, Path(settings.prepared), masks=cls.masks)
+
+    @classmethod
+    def verify(cls, settings: Settings) -> Iterator[str]:
+        """A sentence for every problem of both sides: of the jsons, and of the images where those can be read."""
+        for annotations, images in sides(settings):
+            problems = coco.check(annotations, images, masks=cls.masks)
+            yield from problems
+            if not problems:
+                yield from coco.check_images(coco.read(annotations, images, masks=False))
+
+    def seen(self, whole: CocoSet) -> CocoSet:
+        """The images that the task looks at, with the annotations that it learns from."""
+        raise NotImplementedError
+
+    def facts(self) -> dict[str, Any]:
+        """What MLPerf does not ask for: loader and size are on record."""
+        return {"timetrial_loader": self.loader, "timetrial_image_size": self.image_size}
+
+    def _open(self) -> tuple[int, int]:
+        whole = [
+            coco.open_set(coco.prepare(annotations, images, Path(self._settings.prepared), masks=self.masks))
+            for annotations, images in sides(self._settings)
+        ]
+        if whole[0].category_name.tolist() != whole[1].category_name.tolist():
+            raise DataError(
+                f"{whole[0].annotations} and {whole[1].annotations} name other categories: both sides need the same."
+            )
+        self.truth = whole[1]
+        self.train_set, self.val_set = map(self.seen, whole)
+        for side in (self.train_set, self.val_set):
+            if not len(side):
+                raise DataError(f"{side.annotations} has no image with a box: add one.")
+        self.num_classes = len(self.truth.category_id)
+        self.most = int(np.diff(self.train_set.first).max())
+        return len(self.train_set), len(self.val_set)
+
+
+@dataclass(frozen=True)
+class Files:
+    """The images of a set as files, and their boxes."""
+
+    coco: CocoSet
+
+    def name(self, number: int) -> str:
+        """What to call image `number` in a message."""
+        return str(self.coco.path(number))
+
+    def read(self, number: int) -> bytes:
+        """The encoded image; raises `DataError` where it is gone."""
+        try:
+            return self.coco.path(number).read_bytes()
+        except OSError as error:
+            raise DataError(f"{self.name(number)} cannot be read ({error.strerror}): put it back.") from error
+
+    def check_size(self, number: int, height: int, width: int) -> None:
+        """Raises `DataError` where the image is not of the size that its annotations were made for."""
+        said = int(self.coco.height[number]), int(self.coco.width[number])
+        if (height, width) != said:
+            raise DataError(
+                f"{self.name(number)} is {width}x{height} pixels, not {said[1]}x{said[0]} as {self.coco.annotations} "
+                f"says of image {self.coco.image_id[number]}: put the right image there or mend the json."
+            )
+
+    def boxes(self, number: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Corners as fractions of the image, float64 [M, 4] (left, top, right, bottom), and labels [M] from 1."""
+        corner, size = np.split(self.coco.boxes(number).astype(np.float64), 2, axis=1)
+        whole = np.array([self.coco.width[number], self.coco.height[number]])
+        corners = np.concatenate([corner, corner + size], 1) / np.tile(whole, 2)
+        return corners.clip(0, 1), self.coco.categories(number).astype(np.int64) + 1
+
+
+def sides(settings: CocoImages.Settings) -> list[tuple[Path, Path]]:
+    """Annotations and images of the training and of the validation side; draws them where they are to be generated."""
+    if settings.generate is None:
+        return [
+            (Path(settings.train_annotations), Path(settings.train_images)),
+            (Path(settings.val_annotations), Path(settings.val_images)),
+        ]
+    folder = scenes.path_of(Path(settings.train_images).parent, settings.generate)
+    if not folder.exists():
+        scenes.write_scenes(folder, settings.generate)
+    return [(folder / "annotations" / f"instances_{side}.json", folder / side) for side in ("train", "val")]
+
+
+def random_set(images: int, boxes: int, classes: int) -> CocoSet:
+    """`images` of 640 by 480 pixels without files, with `boxes` each of any of the `classes`; always the same."""
+    random, count = np.random.default_rng(1), images * boxes
+    corner, size = random.uniform(0, 300, (count, 2)), random.uniform(8, 180, (count, 2))
+    nothing = np.zeros(count + 1, dtype=np.int64)
+    return CocoSet(
+        annotations="synthetic", folder="", dropped=0,
+        image_id=np.arange(images), file_name=np.full(images, ""),
+        height=np.full(images, 480, dtype=np.int32), width=np.full(images, 640, dtype=np.int32),
+        first=np.arange(images + 1) * boxes,
+        annotation_id=np.arange(1, count + 1), image=np.repeat(np.arange(images, dtype=np.int32), boxes),
+        category=random.integers(classes, size=count).astype(np.int32),
+        box=np.concatenate([corner, size], 1).astype(np.float32), area=size.prod(1), crowd=np.zeros(count, dtype=bool),
+        category_id=np.arange(1, classes + 1), category_name=np.arange(1, classes + 1).astype(str),
+        outline=np.stack([nothing[1:], nothing[1:]], 1), corner=nothing[:1], corners=np.zeros((0, 2), np.float32),
+        run=np.stack([nothing[1:], nothing[1:]], 1), runs=np.zeros(0, np.uint32),
+    )  # fmt: skip

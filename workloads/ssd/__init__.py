@@ -1,0 +1,1 @@
+"""SSD300 with ResNet-34: object detection in one shot."""

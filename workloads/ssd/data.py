@@ -1,0 +1,186 @@
+"""SSD's images with their boxes: cropped, mirrored, shrunk and recoloured as the reference does (mlperf.md 12.2)."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from timetrial.datasets.coco import CocoSet
+from timetrial.runner.seeds import Seeds
+from timetrial.runner.workload import Batch, Share
+from timetrial.workloads.common import on_card
+from timetrial.workloads.common.detection_data import CocoImages, Files
+from timetrial.workloads.common.reading import Decoded, Encoded, Reader, View, workers_of
+from timetrial.workloads.ssd import colours, crops, kernels
+
+
+class Photographs(CocoImages):
+    """Whole images shrunk to a square; those without a box are not trained on and not looked at."""
+
+    loader = "torch"
+
+    @dataclass
+    class Settings(CocoImages.Settings):
+        """`crop_tries` is 1 or 50: crops that are tried before another option is drawn."""
+
+        image_size: int = 300
+        crop_tries: int = 1
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.image_size < 32 or self.crop_tries < 1:
+                raise ValueError("image_size must be 32 or more, crop_tries 1 or more.")
+
+    def __init__(
+        self, settings: Settings, *, global_batch_size: int, share: Share, device: torch.device, seeds: Seeds
+    ) -> None:
+        self.image_size, self.crop_tries = settings.image_size, settings.crop_tries
+        super().__init__(settings, global_batch_size=global_batch_size, share=share, device=device, seeds=seeds)
+        self._readers = self._start_readers()
+
+    def seen(self, coco: CocoSet) -> CocoSet:
+        """The images with a box."""
+        return coco.with_boxes()
+
+    def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
+        """Every image once, shuffled and cropped anew each epoch; equal for any number of ranks and workers."""
+        sizes, plan = self.train_plan(epoch)
+        views = self._views(True, epoch, plan)
+        for size in sizes:
+            parts = [next(views) for _ in range(self._share.accumulation)]
+            yield [self._on_device(part.pixels, part.targets[:2], size) for part in parts]
+
+    def eval(self) -> Iterable[Batch]:
+        """This rank's share of the validation images, each once: pixels, and the images' numbers in the set [N]."""
+        for found in self._views(False, 0, self.eval_plan()):
+            yield self._on_device(found.pixels, found.targets, self.eval_size)
+
+    def synthetic_eval(self) -> Batch:
+        """Random pixels in the shape of the first evaluation batch, said to be of the first image."""
+        size = min(self._settings.eval_batch_size, max(1, self.eval_size // self._share.ranks))
+        return self._on_device(self._random_pixels(size), (torch.zeros(size, dtype=torch.int64),), self.eval_size)
+
+    def _random_pixels(self, size: int) -> Tensor:
+        return torch.randint(256, (size, self.image_size, self.image_size, 3), dtype=torch.uint8)
+
+    def _random(self, size: int, global_samples: int) -> Batch:
+        low, extent = torch.rand(size, self.most, 2) * 0.5, torch.rand(size, self.most, 2) * 0.4 + 0.1
+        labels = torch.randint(1, self.num_classes + 1, (size, self.most))
+        targets = (torch.cat([low, low + extent], 2), labels)
+        return self._on_device(self._random_pixels(size), targets, global_samples)
+
+    def _on_device(self, pixels: Tensor, targets: tuple[Tensor, ...], global_samples: int) -> Batch:
+        """Of pixels uint8 [N, height, width, 3], which lie so in memory and look [N, 3, height, width] to the model."""
+        pixels = pixels.to(self._device, non_blocking=True).permute(0, 3, 1, 2)
+        content = (pixels, *(target.to(self._device, non_blocking=True) for target in targets))
+        return Batch(content, len(pixels), global_samples, global_samples)
+
+    def _views(self, train: bool, epoch: int, plan: Sequence[Sequence[int]]) -> Iterator[Decoded]:
+        batches = self._readers[train].read(epoch, plan)
+        if not on_card.works(self._device):
+            return batches
+        return on_card.ahead(self._decoded(train, batches), self._device)
+
+    def _decoded(self, train: bool, batches: Iterator[Encoded]) -> Iterator[Decoded]:
+        for batch in batches:
+            try:
+                yield on_card.decode(batch, self._look, self._device)
+            except RuntimeError as error:
+                raise self._readers[train].blame(batch, error) from error
+
+    def _look(self, addresses: Tensor, batch: Encoded) -> Tensor:
+        boxes = (batch.sizes, batch.boxes, batch.mirrored)
+        pixels = kernels.crop_and_shrink(addresses, *boxes, self.image_size, self._device)
+        if len(batch.targets) == 1:
+            return pixels
+        factors, order = (target.to(self._device) for target in batch.targets[2:])
+        return kernels.jitter(pixels, factors, order)
+
+    def _start_readers(self) -> dict[bool, Reader]:
+        """For training (True) and evaluation."""
+        views = {
+            True: TrainingViews(
+                Files(self.train_set), self.image_size, self.most, self.crop_tries, self._seeds.of("order", 0)
+            ),
+            False: WholeViews(Files(self.val_set), self.image_size),
+        }
+        card = on_card.works(self._device)
+        workers = workers_of(self._settings.workers, self._share.ranks)
+        return {train: Reader(view, workers=workers, decode=not card, pin=card) for train, view in views.items()}
+
+
+@dataclass(frozen=True)
+class WholeViews:
+    """Images shrunk whole; the target is the image's number, int64 []."""
+
+    files: Files
+    size: int
+
+    def name(self, number: int) -> str:
+        """What to call image `number` in a message."""
+        return self.files.name(number)
+
+    def read(self, number: int) -> bytes:
+        """The encoded image."""
+        return self.files.read(number)
+
+    def view(self, number: int, height: int, width: int, epoch: int) -> View:
+        """All of it."""
+        self.files.check_size(number, height, width)
+        return View((0, 0, height, width), False, (np.array(number),))
+
+    def look(self, pixels: Tensor, view: View) -> Tensor:
+        """Shrunk as Pillow shrinks: antialiased, bilinear."""
+        top, left, tall, wide = view.box
+        image = pixels[top : top + tall, left : left + wide].permute(2, 0, 1)[None]
+        small = F.interpolate(image, (self.size, self.size), mode="bilinear", antialias=True, align_corners=False)
+        small = small[0].permute(1, 2, 0)
+        return small.flip(1) if view.mirrored else small
+
+
+@dataclass(frozen=True)
+class TrainingViews(WholeViews):
+    """Random crops, mirrored or not, in other colours.
+
+    The targets: boxes as fractions of the crop float32 [most, 4] (left, top, right, bottom) and labels int64 [most]
+    from 1, 0 where there are fewer; factors float32 [4] and order int64 [4] of the colours (`colours.py`).
+    """
+
+    most: int
+    tries: int
+    seed: int
+
+    def view(self, number: int, height: int, width: int, epoch: int) -> View:
+        """Depends on seed, epoch and image alone."""
+        self.files.check_size(number, height, width)
+        generator = np.random.default_rng((self.seed, epoch, number))
+        boxes, labels = self.files.boxes(number)
+        (left, top, right, bottom), kept, boxes = crops.crop(boxes, generator, self.tries)
+        mirrored = bool(generator.random() < 0.5)
+        if mirrored:
+            boxes = np.stack([1 - boxes[:, 2], boxes[:, 1], 1 - boxes[:, 0], boxes[:, 3]], 1)
+        factors, order = colours.jitter_factors(generator)
+        low, high = (int(top * height), int(left * width)), (int(bottom * height), int(right * width))
+        box = (*low, max(1, high[0] - low[0]), max(1, high[1] - low[1]))
+        targets = (
+            _filled(boxes.astype(np.float32), self.most),
+            _filled(labels[kept], self.most),
+            np.array(factors, dtype=np.float32),
+            np.array(order, dtype=np.int64),
+        )
+        return View(box, mirrored, targets)
+
+    def look(self, pixels: Tensor, view: View) -> Tensor:
+        """Cut out, shrunk, mirrored, and in other colours."""
+        factors, order = view.targets[2:]
+        return colours.jitter_one(super().look(pixels, view).contiguous(), factors.tolist(), order.tolist())
+
+
+def _filled(rows: NDArray[Any], most: int) -> NDArray[Any]:
+    """`rows` with zeros after them: [most, ...]."""
+    return np.concatenate([rows, np.zeros((most - len(rows), *rows.shape[1:]), rows.dtype)])
