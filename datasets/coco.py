@@ -89,6 +89,11 @@ class CocoSet:
         ends = self.corner[start : stop + 1].tolist()
         return [self.corners[here:there] for here, there in pairwise(ends)]
 
+    def edges(self, annotation: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """An annotation's outline as `coco_masks.edges` gives it; raises `DataError` where it has no mask."""
+        polygons, runs = self._segmentation(annotation)
+        return coco_masks.edges(polygons, runs, int(self.height[self.image[annotation]]))
+
     def packed_mask(self, annotation: int) -> dict[str, Any]:
         """An annotation's mask as pycocotools takes it, {"size": [height, width], "counts": bytes}.
 
@@ -96,13 +101,8 @@ class CocoSet:
         `DataError` where the annotation has none, or the set was read without masks.
         """
         image = self.image[annotation]
-        polygons, (start, stop) = self.outlines(annotation), self.run[annotation]
-        if not polygons and start == stop:
-            raise DataError(
-                f"{self.annotations}: annotation {self.annotation_id[annotation]} has no mask: add its segmentation, "
-                "or read the set with masks."
-            )
-        return coco_masks.pack(polygons, self.runs[start:stop], int(self.height[image]), int(self.width[image]))
+        polygons, runs = self._segmentation(annotation)
+        return coco_masks.pack(polygons, runs, int(self.height[image]), int(self.width[image]))
 
     def mask(self, annotation: int) -> NDArray[np.bool_]:
         """An annotation's mask, bool [height, width]; raises as `packed_mask` does."""
@@ -115,6 +115,10 @@ class CocoSet:
     def without_crowd(self) -> Self:
         """All images, with the annotations of single objects alone."""
         return self._only(~self.crowd)
+
+    def without_small(self, smallest: float) -> Self:
+        """All images, with the annotations alone whose boxes' sides are both above `smallest` pixels."""
+        return self._only(self.box[:, 2:].min(1, initial=np.inf) > smallest)
 
     def with_boxes(self, smallest: float = 0) -> Self:
         """The images with at least one box whose sides are both above `smallest` pixels, with all annotations."""
@@ -130,6 +134,16 @@ class CocoSet:
         changed |= {name: getattr(self, name)[picked] for name in _OF_ANNOTATION}
         changed |= {"image": np.repeat(np.arange(len(images), dtype=np.int32), count), "first": first}
         return dataclasses.replace(self, **changed)
+
+    def _segmentation(self, annotation: int) -> tuple[list[NDArray[np.float32]], NDArray[np.uint32]]:
+        """An annotation's polygons and runs, one of which is empty; raises `DataError` where both are."""
+        polygons, (start, stop) = self.outlines(annotation), self.run[annotation]
+        if not polygons and start == stop:
+            raise DataError(
+                f"{self.annotations}: annotation {self.annotation_id[annotation]} has no mask: add its segmentation, "
+                "or read the set with masks."
+            )
+        return polygons, self.runs[start:stop]
 
     def _only(self, kept: NDArray[np.bool_]) -> Self:
         """All images, with the annotations that are `kept`, bool [A]."""

@@ -170,6 +170,39 @@ def _unpack(text: str) -> NDArray[np.int64]:
     return counts
 
 
+def edges(
+    polygons: Sequence[NDArray[np.float32]], runs: NDArray[np.uint32], height: int
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """A mask's outline as edges, float32 [E, 4] from x, y to x, y in pixels, and which end a polygon, bool [E].
+
+    Inside of a polygon is what an odd number of its edges lie left of; the mask is all that any polygon covers. Runs,
+    of an image `height` pixels high, become one polygon however many parts and holes they have, without the edges that
+    lie level: nothing lies left of those.
+    """
+    if len(runs):
+        found = _upright(runs, height)
+        last = np.arange(1, len(found) + 1) == len(found)
+    else:
+        found = np.concatenate([np.concatenate([points, np.roll(points, -1, 0)], 1) for points in polygons])
+        last = np.zeros(len(found), bool)
+        last[np.cumsum([len(points) for points in polygons]) - 1] = True
+    return found, last
+
+
+def _upright(runs: NDArray[np.uint32], height: int) -> NDArray[np.float32]:
+    """Where a pixel inside and one outside lie side by side, as edges float32 [E, 4] that are as long as can be."""
+    ends = np.cumsum(runs, dtype=np.int64)[: len(runs) // 2 * 2]  # an odd run at the end is outside
+    # A place differs from its neighbour, a column before, where the runs and the runs a column later differ: between
+    # places that end one of both but not the other.
+    place, count = np.unique(np.concatenate([ends, ends + height]), return_counts=True)
+    start, stop = place[count % 2 == 1].reshape(-1, 2).T
+    columns = (stop - 1) // height - start // height + 1
+    which = np.repeat(np.arange(len(start)), columns)
+    x = np.arange(len(which)) - np.repeat(np.cumsum(columns) - columns, columns) + start[which] // height
+    high, low = np.maximum(start[which] - x * height, 0), np.minimum(stop[which] - x * height, height)
+    return np.stack([x, high, x, low], 1).astype(np.float32)
+
+
 def pack(polygons: Sequence[NDArray[np.float32]], runs: NDArray[np.uint32], height: int, width: int) -> dict[str, Any]:
     """Polygons or runs as pycocotools' packed mask, {"size": [height, width], "counts": bytes}."""
     try:

@@ -497,3 +497,30 @@ def test_a_damaged_prepared_file_is_named(tiny, tmp_path, spoil):
     prepared.write_bytes(spoil(prepared.read_bytes()))
     with pytest.raises(DataError, match="remove it, it is made anew"):
         coco.open_set(prepared)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "share"), [(1, 9, 0.5), (9, 1, 0.5), (7, 12, 0.3), (12, 7, 0.8), (5, 5, 1)]
+)
+def test_runs_have_edges_wherever_a_mask_begins_or_ends(height, width, share):
+    mask = np.random.default_rng(height).random((height, width)) < share
+    flat = np.concatenate([[False], mask.T.ravel(), [False]])
+    runs = np.diff(np.flatnonzero(flat[1:-1] != flat[:-2]), prepend=0, append=mask.size).astype(np.uint32)
+    edges, last = coco_masks.edges([], runs, height)
+    crossed = np.zeros((height, width + 1), int)
+    for x, high, low in edges[:, [0, 1, 3]].astype(int):
+        crossed[high:low, x] += 1
+    wide = np.pad(mask, [(0, 0), (1, 1)])
+    assert np.array_equal(crossed, wide[:, 1:] != wide[:, :-1])
+    assert (edges[:, 0] == edges[:, 2]).all()
+    assert last.tolist() == [False] * (len(edges) - 1) + [True]
+
+
+def test_polygons_have_closed_edges():
+    triangle, square = (
+        np.array(points, np.float32) for points in ([(0, 0), (4, 0), (0, 3)], [(5, 5), (8, 5), (8, 9), (5, 9)])
+    )
+    edges, last = coco_masks.edges([triangle, square], np.zeros(0, np.uint32), 20)
+    assert edges.tolist()[2:4] == [[0, 3, 0, 0], [5, 5, 8, 5]]
+    assert edges.tolist()[-1] == [5, 9, 5, 5]
+    assert np.flatnonzero(last).tolist() == [2, 6]

@@ -1,19 +1,25 @@
 """Detection sets of one rank: an instances json a side beside its images, prepared once, seen as a task wants them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from omegaconf import MISSING
+from torch import Tensor
 
 from timetrial.datasets import coco
 from timetrial.datasets.coco import CocoSet
 from timetrial.datasets.generate import scenes
 from timetrial.runner.errors import DataError
+from timetrial.runner.seeds import Seeds
+from timetrial.runner.workload import Batch, Share
+from timetrial.workloads.common import on_card
 from timetrial.workloads.common.image_data import ImageData
+from timetrial.workloads.common.reading import Decoded, Encoded, Pictures, Plan, Reader, workers_of
 
 Progress = Callable[[str, int], None]
 
@@ -22,9 +28,11 @@ class CocoImages(ImageData):
     """One rank's share of a detection set; `train_set` and `val_set` hold the images that the task looks at.
 
     `truth` is the whole validation set, by which detections are judged; `most` is the largest number of boxes on an
-    image that is trained on. A task says in `seen` which images those are.
+    image that is trained on. A task says in `seen` which images those are, in `views` how it sees them, and in `look`
+    how an NVIDIA card does; elsewhere the reading processes decode and look.
     """
 
+    loader = "torch"
     masks = False
     train_set: CocoSet
     val_set: CocoSet
@@ -52,6 +60,12 @@ class CocoImages(ImageData):
             if self.eval_batch_size < 1 or (self.workers is not None and self.workers < 0):
                 raise ValueError("eval_batch_size must be 1 or more, workers 0 or more.")
 
+    def __init__(
+        self, settings: Settings, *, global_batch_size: int, share: Share, device: torch.device, seeds: Seeds
+    ) -> None:
+        super().__init__(settings, global_batch_size=global_batch_size, share=share, device=device, seeds=seeds)
+        self._readers = self._start_readers()
+
     @classmethod
     def make_ready(cls, settings: Settings, progress: Progress) -> None:
         """Draws the set where it is to be generated, reads and checks both sides, and keeps them as arrays."""
@@ -68,9 +82,22 @@ class CocoImages(ImageData):
             if not problems:
                 yield from coco.check_images(coco.read(annotations, images, masks=False))
 
-    def seen(self, whole: CocoSet) -> CocoSet:
-        """The images that the task looks at, with the annotations that it learns from."""
+    def seen(self, whole: CocoSet, train: bool) -> CocoSet:
+        """The images that the task looks at, in training or not, with the annotations that it learns from."""
         raise NotImplementedError
+
+    def views(self, train: bool) -> Pictures:
+        """How the task sees the images of `train_set` or `val_set`."""
+        raise NotImplementedError
+
+    def look(self, addresses: Tensor, batch: Encoded) -> Tensor:
+        """The views of a batch uint8 [N, H, W, 3], of images whose planes lie at addresses int64 [N] on the card."""
+        raise NotImplementedError
+
+    def eval(self) -> Iterable[Batch]:
+        """This rank's share of the validation images, each once: pixels, and its views' targets."""
+        for found in self._views(False, 0, self.eval_plan()):
+            yield self._on_device(found.pixels, found.targets, self.eval_size)
 
     def facts(self) -> dict[str, Any]:
         """What MLPerf does not ask for: loader and size are on record."""
@@ -86,13 +113,38 @@ class CocoImages(ImageData):
                 f"{whole[0].annotations} and {whole[1].annotations} name other categories: both sides need the same."
             )
         self.truth = whole[1]
-        self.train_set, self.val_set = map(self.seen, whole)
+        self.train_set, self.val_set = self.seen(whole[0], True), self.seen(whole[1], False)
         for side in (self.train_set, self.val_set):
             if not len(side):
                 raise DataError(f"{side.annotations} has no image with a box: add one.")
         self.num_classes = len(self.truth.category_id)
         self.most = int(np.diff(self.train_set.first).max())
         return len(self.train_set), len(self.val_set)
+
+    def _start_readers(self) -> dict[bool, Reader]:
+        """For training (True) and evaluation."""
+        card = on_card.works(self._device)
+        workers = workers_of(self._settings.workers, self._share.ranks)
+        return {side: Reader(self.views(side), workers=workers, decode=not card, pin=card) for side in (True, False)}
+
+    def _views(self, train: bool, epoch: int, plan: Plan) -> Iterator[Decoded]:
+        batches = self._readers[train].read(epoch, plan)
+        if not on_card.works(self._device):
+            return batches
+        return on_card.ahead(self._decoded(train, batches), self._device)
+
+    def _decoded(self, train: bool, batches: Iterator[Encoded]) -> Iterator[Decoded]:
+        for batch in batches:
+            try:
+                yield on_card.decode(batch, self.look, self._device)
+            except RuntimeError as error:
+                raise self._readers[train].blame(batch, error) from error
+
+    def _on_device(self, pixels: Tensor, targets: Sequence[Tensor], global_samples: int) -> Batch:
+        """Of pixels uint8 [N, height, width, 3], which lie so in memory and look [N, 3, height, width] to the model."""
+        pixels = pixels.to(self._device, non_blocking=True).permute(0, 3, 1, 2)
+        content = (pixels, *(target.to(self._device, non_blocking=True) for target in targets))
+        return Batch(content, len(pixels), global_samples, global_samples)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def works(device: torch.device) -> bool:
     return device.type == "cuda" and torch.version.hip is None
 
 
-# The views of a batch, uint8 [N, size, size, 3], of images whose planes lie at addresses int64 [N] on the card.
+# The views of a batch, uint8 [N, H, W, 3], of images whose planes lie at addresses int64 [N] on the card.
 Look = Callable[[Tensor, Encoded], Tensor]
 
 

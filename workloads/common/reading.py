@@ -30,7 +30,7 @@ Box = tuple[int, int, int, int]  # top, left, height, width in pixels
 class View(NamedTuple):
     """What is seen of an image: a box of it, as in a mirror or not, and what is to be found there.
 
-    The `targets` of all views of a set have equal shapes; those of a batch are stacked.
+    How the `targets` of a batch's views become tensors, `Pictures.gather` says.
     """
 
     box: Box
@@ -54,8 +54,20 @@ class Pictures(Protocol):
         ...
 
     def look(self, pixels: Tensor, view: View) -> Tensor:
-        """The view as the network's square uint8 [size, size, 3], of the whole image's pixels [height, width, 3]."""
+        """The view as the network sees it, of the whole image's pixels uint8 [height, width, 3].
+
+        It is uint8 [H, W, 3]; H and W are equal for all views of a batch.
+        """
         ...
+
+    def gather(self, targets: Sequence[tuple[NDArray[Any], ...]]) -> tuple[Tensor, ...]:
+        """The targets of a batch, of those of its views: plain tensors, which are pinned and sent as they are."""
+        ...
+
+
+def stacked(targets: Sequence[tuple[NDArray[Any], ...]]) -> tuple[Tensor, ...]:
+    """Targets of equal shapes, one above the other: [N, ...] each."""
+    return tuple(torch.from_numpy(np.stack(part)) for part in zip(*targets, strict=True))
 
 
 @dataclass
@@ -63,7 +75,7 @@ class Encoded:
     """A batch as its JPEGs, one after the other in `data` (uint8), with what to cut out of them.
 
     `lengths` int64 [N] in bytes, `sizes` int32 [N, 2] (height, width), `boxes` int32 [N, 4] (top, left, height, width),
-    `mirrored` bool [N], `targets` those of the views, [N, ...] each; `numbers` are the images' in their set.
+    `mirrored` bool [N], `targets` as the pictures gather them; `numbers` are the images' in their set.
     """
 
     data: Tensor
@@ -85,7 +97,7 @@ class Encoded:
 
 @dataclass
 class Decoded:
-    """A batch as pixels uint8 [N, size, size, 3] RGB, and the targets of the views, [N, ...] each."""
+    """A batch as pixels uint8 [N, H, W, 3] RGB, and its targets as the pictures gather them."""
 
     pixels: Tensor
     targets: tuple[Tensor, ...]
@@ -185,8 +197,7 @@ class _Batches(Dataset[Any]):
             self._pictures.view(number, image.height, image.width, epoch)
             for image, number in zip(found, numbers, strict=True)
         ]
-        parts = zip(*(view.targets for view in views), strict=True)
-        targets = tuple(torch.from_numpy(np.stack(part)) for part in parts)
+        targets = self._pictures.gather([view.targets for view in views])
         if self._decode:
             seen = [self._seen(*each) for each in zip(found, views, numbers, strict=True)]
             return Decoded(torch.stack(seen), targets)

@@ -35,8 +35,9 @@ if triton is not None:
         left, top = tl.load(at, mask=inside, other=0.0), tl.load(at + 1, mask=inside, other=0.0)
         right, bottom = tl.load(at + 2, mask=inside, other=0.0), tl.load(at + 3, mask=inside, other=0.0)
         area = (right - left + 1.0) * (bottom - top + 1.0)
-        alive = (inside & (place < tl.load(counts + group))).to(tl.int32)
-        for first in range(0, most):
+        count = tl.load(counts + group)
+        alive = (inside & (place < count)).to(tl.int32)
+        for first in range(0, count):
             if tl.sum(tl.where(place == first, alive, 0), 0) > 0:
                 one = boxes + (group.to(tl.int64) * most + first) * 4
                 x, y, r, b = tl.load(one), tl.load(one + 1), tl.load(one + 2), tl.load(one + 3)

@@ -17,8 +17,8 @@ class Outlines(NamedTuple):
     """Closed outlines of I objects as edges: float32 [E, 4] from x, y to x, y in pixels of the image.
 
     An object's edges are `begin`[i] to `begin`[i + 1], int64 [I + 1]. `last` bool [E] ends a polygon; inside of it is
-    what an odd number of its edges lie left of, so that it can have holes. An object is all that any of its polygons
-    covers.
+    what an odd number of its edges lie left of, so that it can have holes, and may lack the edges that lie level. An
+    object is all that any of its polygons covers.
     """
 
     edges: Tensor

@@ -14,6 +14,7 @@ from torchvision.ops import roi_align
 
 from timetrial.workloads.maskrcnn import boxes as geometry
 from timetrial.workloads.maskrcnn import kernels, masks, regions
+from timetrial.workloads.maskrcnn.blocks import Bottleneck, norm
 from timetrial.workloads.maskrcnn.masks import Outlines
 
 MEANS = (122.7717, 115.9465, 102.9801)  # RGB, of pixels from 0 to 255; the reference's backbone knows no deviation
@@ -22,67 +23,42 @@ _RPN: geometry.Weights = (1.0, 1.0, 1.0, 1.0)
 BOX_WEIGHTS: geometry.Weights = (10.0, 10.0, 5.0, 5.0)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Draws:
-    """How many are proposed and drawn in training, of an image: MLPerf's numbers."""
+    """How many of an image are proposed and drawn in training, and proposed when it is judged: MLPerf's numbers."""
 
     anchors: int = 256
     of_level: int = 2000
     proposals: int = 1000
     regions: int = 512
     positive: float = 0.25
+    judged_of_level: int = 1000
+    judged_proposals: int = 1000
 
-
-class FrozenNorm(nn.Module):
-    """A batch norm that was folded into a scale and a shift of each channel, and is not trained."""
-
-    weight: Tensor
-    bias: Tensor
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.register_buffer("weight", torch.ones(channels))
-        self.register_buffer("bias", torch.zeros(channels))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[N, channels, H, W]."""
-        shape = (1, -1, 1, 1)
-        return x * self.weight.view(shape).to(x.dtype) + self.bias.view(shape).to(x.dtype)
-
-
-class Bottleneck(nn.Module):
-    """Three convolutions, the stride in the first, 1x1, as the reference's backbone was trained."""
-
-    def __init__(self, channels: int, between: int, stride: int) -> None:
-        super().__init__()
-        out = 4 * between
-        self.conv1, self.bn1 = nn.Conv2d(channels, between, 1, stride, bias=False), FrozenNorm(between)
-        self.conv2, self.bn2 = nn.Conv2d(between, between, 3, 1, 1, bias=False), FrozenNorm(between)
-        self.conv3, self.bn3 = nn.Conv2d(between, out, 1, bias=False), FrozenNorm(out)
-        same = channels == out and stride == 1
-        shortcut = [] if same else [nn.Conv2d(channels, out, 1, stride, bias=False), FrozenNorm(out)]
-        self.downsample = nn.Sequential(*shortcut)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[N, 4 * between, H / stride, W / stride]."""
-        y = F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))
-        return F.relu(self.bn3(self.conv3(y)) + self.downsample(x))
+    def __post_init__(self) -> None:
+        counts = (self.anchors, self.of_level, self.proposals, self.judged_of_level, self.judged_proposals)
+        if min(counts) < 1 or not 0 < self.positive <= 1 or self.regions * self.positive < 1:
+            raise ValueError("draws must be 1 or more each, and positive a share of regions that is 1 or more of them.")
 
 
 class Backbone(nn.Module):
-    """ResNet-50 and its pyramid; the stem and the first stage are frozen."""
+    """ResNet-50 and its pyramid.
+
+    With `pretrained` weights to come, norms, stem and first stage are frozen; else all of it is trained.
+    """
 
     mean: Tensor
 
-    def __init__(self, width: int, pyramid: int) -> None:
+    def __init__(self, width: int, pyramid: int, pretrained: bool = True) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(3, width, 7, 2, 3, bias=False), FrozenNorm(width)
+        self.conv1, self.bn1 = nn.Conv2d(3, width, 7, 2, 3, bias=False), norm(width, pretrained)
         channels, stages, laterals = width, [], []
         for place, (between, blocks) in enumerate(_STAGES):
             inner = between * width // 64
-            stage = [Bottleneck(channels, inner, 2 if place else 1)]
+            stage = [Bottleneck(channels, inner, 2 if place else 1, pretrained)]
             channels = 4 * inner
-            stages.append(nn.Sequential(*stage, *(Bottleneck(channels, inner, 1) for _ in range(blocks - 1))))
+            stage += [Bottleneck(channels, inner, 1, pretrained) for _ in range(blocks - 1)]
+            stages.append(nn.Sequential(*stage))
             laterals.append(nn.Conv2d(channels, pyramid, 1))
         self.stages, self.laterals = nn.ModuleList(stages), nn.ModuleList(laterals)
         outputs = [nn.Conv2d(pyramid, pyramid, 3, padding=1) for _ in _STAGES]
@@ -90,18 +66,17 @@ class Backbone(nn.Module):
         for convolution in (*laterals, *outputs):
             nn.init.kaiming_uniform_(convolution.weight, a=1)
             _zero(convolution.bias)
-        for frozen in (self.conv1, self.stages[0]):
+        for frozen in (self.conv1, self.stages[0]) if pretrained else ():
             frozen.requires_grad_(False)
         self.register_buffer("mean", torch.tensor(MEANS).view(1, 3, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """P2 to P6 of pixels uint8 [N, 3, H, W], whose edges are multiples of 32."""
-        with torch.no_grad():
-            x = F.max_pool2d(F.relu(self.bn1(self.conv1(images.float() - self.mean))), 3, 2, 1)
-            x = self.stages[0](x)
-        seen = [x]
-        for stage in list(self.stages)[1:]:
-            seen.append(stage(seen[-1]))
+        x = F.max_pool2d(F.relu(self.bn1(self.conv1(images.float() - self.mean))), 3, 2, 1)
+        seen = []
+        for stage in self.stages:
+            x = stage(x)
+            seen.append(x)
         inner = [lateral(x) for lateral, x in zip(self.laterals, seen, strict=True)]
         for place in (2, 1, 0):
             inner[place] = inner[place] + F.interpolate(inner[place + 1], scale_factor=2.0, mode="nearest")
@@ -112,17 +87,26 @@ class Backbone(nn.Module):
 class MaskRCNN(nn.Module):
     """Called with a batch, the sum of its five losses times its images."""
 
-    def __init__(self, classes: int, draws: Draws, *, width: int = 64, pyramid: int = 256, hidden: int = 1024) -> None:
+    def __init__(
+        self,
+        classes: int,
+        draws: Draws,
+        *,
+        width: int = 64,
+        pyramid: int = 256,
+        hidden: int = 1024,
+        pretrained: bool = True,
+    ) -> None:
         super().__init__()
         self.classes, self.draws = classes, draws
-        self.backbone = Backbone(width, pyramid)
+        self.backbone = Backbone(width, pyramid, pretrained)
         self.look = nn.Conv2d(pyramid, pyramid, 3, padding=1)
         self.objectness, self.moves = nn.Conv2d(pyramid, 3, 1), nn.Conv2d(pyramid, 12, 1)
         self.fc1, self.fc2 = nn.Linear(pyramid * 49, hidden), nn.Linear(hidden, hidden)
         self.classify, self.place = nn.Linear(hidden, classes), nn.Linear(hidden, 4 * classes)
         self.mask_convs = nn.ModuleList(nn.Conv2d(pyramid, pyramid, 3, padding=1) for _ in range(4))
         self.enlarge, self.mask = nn.ConvTranspose2d(pyramid, pyramid, 2, 2), nn.Conv2d(pyramid, classes, 1)
-        self._initialise()
+        self._initialise(pretrained)
         self.to(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor, sizes: Tensor, boxes: Tensor, labels: Tensor, outlines: Outlines) -> Tensor:
@@ -141,7 +125,7 @@ class MaskRCNN(nn.Module):
             drawn, found, matches = self._regions(chances, moves, anchors, boxes, exists, sizes)
             label = torch.where(drawn.positive, labels.gather(1, matches.clamp(min=0)), 0)
             target = boxes.gather(1, matches.clamp(min=0)[..., None].expand(-1, -1, 4))
-        scores, differences = self.judge(self._pooled(maps, found, 7))
+        scores, differences = self.judge(self.pooled(maps, found, 7))
         total = total + box_loss(scores, differences, found, target, label, drawn)
         most = int(self.draws.regions * self.draws.positive)
         first = found[:, :most]
@@ -150,7 +134,7 @@ class MaskRCNN(nn.Module):
                 matches[:, :most].clamp(min=0) + torch.arange(len(boxes), device=boxes.device)[:, None] * boxes.shape[1]
             )
             wanted = masks.targets(outlines, number.flatten(), first.reshape(-1, 4))
-        logits = self.outline(self._pooled(maps, first, 14), label[:, :most].flatten())
+        logits = self.outline(self.pooled(maps, first, 14), label[:, :most].flatten())
         return (total + mask_loss(logits, wanted, drawn.positive[:, :most].flatten())) * len(images)
 
     def propose(self, maps: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -177,6 +161,21 @@ class MaskRCNN(nn.Module):
         assert self.mask.bias is not None
         return torch.einsum("rchw,rc->rhw", x, own) + self.mask.bias[labels].to(x.dtype)[:, None, None]
 
+    def pooled(self, maps: Sequence[Tensor], found: Tensor, size: int) -> Tensor:
+        """Features [N * K, pyramid, size, size] of regions [N, K, 4], each from its own level."""
+        image = torch.arange(len(found), device=found.device).repeat_interleave(found.shape[1])
+        flat = torch.cat([image[:, None].to(found.dtype), found.flatten(0, 1)], 1)
+        levels = level(flat[:, 1:])
+        scales = torch.tensor([1 / stride for stride in geometry.STRIDES[:4]])
+        if kernels.available(flat):
+            scales = scales.pin_memory().to(flat.device, non_blocking=True)
+            return kernels.align(maps[:4], scales, flat, levels.int(), size)
+        pooled = maps[0].new_zeros(len(flat), maps[0].shape[1], size, size)
+        for number, (x, scale) in enumerate(zip(maps[:4], scales.tolist(), strict=True)):
+            some = (levels == number).nonzero()[:, 0]
+            pooled = pooled.index_copy(0, some, roi_align(x, flat[some].to(x.dtype), size, scale, 2, aligned=False))
+        return pooled
+
     def _regions(
         self,
         chances: Sequence[Tensor],
@@ -198,23 +197,11 @@ class MaskRCNN(nn.Module):
         found = candidates.gather(1, drawn.indices[..., None].expand(-1, -1, 4))
         return drawn, found, matches.gather(1, drawn.indices)
 
-    def _pooled(self, maps: Sequence[Tensor], found: Tensor, size: int) -> Tensor:
-        """Features [N * K, pyramid, size, size] of regions [N, K, 4], each from its own level."""
-        image = torch.arange(len(found), device=found.device).repeat_interleave(found.shape[1])
-        flat = torch.cat([image[:, None].to(found.dtype), found.flatten(0, 1)], 1)
-        levels = level(flat[:, 1:])
-        scales = torch.tensor([1 / stride for stride in geometry.STRIDES[:4]])
-        if kernels.available(flat):
-            scales = scales.pin_memory().to(flat.device, non_blocking=True)
-            return kernels.align(maps[:4], scales, flat, levels.int(), size)
-        pooled = maps[0].new_zeros(len(flat), maps[0].shape[1], size, size)
-        for number, (x, scale) in enumerate(zip(maps[:4], scales.tolist(), strict=True)):
-            some = (levels == number).nonzero()[:, 0]
-            pooled = pooled.index_copy(0, some, roi_align(x, flat[some].to(x.dtype), size, scale, 2, aligned=False))
-        return pooled
+    def _initialise(self, pretrained: bool) -> None:
+        """As the reference: normal in the proposals' and the box's last layers, Kaiming elsewhere; biases at zero.
 
-    def _initialise(self) -> None:
-        """As the reference: normal in the proposals' and the box's last layers, Kaiming elsewhere; biases at zero."""
+        From nothing the last layer of masks is normal too.
+        """
         for layer in (self.look, self.objectness, self.moves):
             nn.init.normal_(layer.weight, std=0.01)
         for dense in (self.fc1, self.fc2):
@@ -227,6 +214,9 @@ class MaskRCNN(nn.Module):
         heads = (self.look, self.objectness, self.moves, self.fc1, self.fc2, self.classify, self.place, *outlining)
         for module in heads:
             _zero(module.bias)
+        if not pretrained:
+            # Spread over the classes, Kaiming's is far too much of few of them: that throws a new trunk off its course.
+            nn.init.normal_(self.mask.weight, std=0.01)
 
 
 def _zero(bias: object) -> None:

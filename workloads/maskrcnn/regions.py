@@ -103,17 +103,21 @@ def propose(
     return together.gather(1, index[..., None].expand(-1, -1, 4)), score > _NOWHERE, score
 
 
-def suppress(boxes: Tensor, overlap: float) -> Tensor:
-    """bool [G, K]: which boxes [G, K, 4], falling by score, overlap no better kept one by more than `overlap`."""
-    counts = torch.full((len(boxes),), boxes.shape[1], dtype=torch.int32, device=boxes.device)
+def suppress(boxes: Tensor, overlap: float, counts: Tensor | None = None) -> Tensor:
+    """bool [G, K]: which boxes [G, K, 4], falling by score, overlap no better kept one by more than `overlap`.
+
+    Of a group the first `counts` [G] exist, or all of them.
+    """
+    if counts is None:
+        counts = torch.full((len(boxes),), boxes.shape[1], device=boxes.device)
     if kernels.available(boxes):
-        return kernels.suppress(boxes, counts, overlap)
-    kept = []
-    for group in boxes:
-        worse = torch.triu(geometry.overlaps(group, group) > overlap, 1)
-        alive = torch.ones(len(group), dtype=torch.bool)
-        for place in range(len(group)):
+        return kernels.suppress(boxes, counts.int(), overlap)
+    kept = torch.zeros(boxes.shape[:2], dtype=torch.bool)
+    for group, (alive, count) in enumerate(zip(kept, counts.tolist(), strict=True)):
+        alive[:count] = True
+        some = boxes[group, :count]
+        worse = torch.triu(geometry.overlaps(some, some) > overlap, 1)
+        for place in range(count):
             if alive[place]:
-                alive &= ~worse[place]
-        kept.append(alive)
-    return torch.stack(kept)
+                alive[:count] &= ~worse[place]
+    return kept

@@ -18,7 +18,7 @@ from timetrial.runner.seeds import Seeds
 from timetrial.runner.workload import Batch, Share
 from timetrial.workloads.common import on_card
 from timetrial.workloads.common.image_data import ImageData
-from timetrial.workloads.common.reading import Decoded, Plan, Reader, View, workers_of
+from timetrial.workloads.common.reading import Decoded, Plan, Reader, View, stacked, workers_of
 from timetrial.workloads.resnet50 import crops
 
 
@@ -121,6 +121,7 @@ class Photographs:
     size: int
     least_area: float | None
     seed: int
+    gather = staticmethod(stacked)
 
     def name(self, number: int) -> str:
         """What to call image `number` in a message."""

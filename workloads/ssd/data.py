@@ -1,6 +1,6 @@
 """SSD's images with their boxes: cropped, mirrored, shrunk and recoloured as the reference does (mlperf.md 12.2)."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +13,14 @@ from torch.nn import functional as F
 from timetrial.datasets.coco import CocoSet
 from timetrial.runner.seeds import Seeds
 from timetrial.runner.workload import Batch, Share
-from timetrial.workloads.common import on_card
+from timetrial.workloads.common import image_kernels
 from timetrial.workloads.common.detection_data import CocoImages, Files
-from timetrial.workloads.common.reading import Decoded, Encoded, Reader, View, workers_of
+from timetrial.workloads.common.reading import Encoded, View, stacked
 from timetrial.workloads.ssd import colours, crops, kernels
 
 
 class Photographs(CocoImages):
     """Whole images shrunk to a square; those without a box are not trained on and not looked at."""
-
-    loader = "torch"
 
     @dataclass
     class Settings(CocoImages.Settings):
@@ -41,11 +39,30 @@ class Photographs(CocoImages):
     ) -> None:
         self.image_size, self.crop_tries = settings.image_size, settings.crop_tries
         super().__init__(settings, global_batch_size=global_batch_size, share=share, device=device, seeds=seeds)
-        self._readers = self._start_readers()
 
-    def seen(self, coco: CocoSet) -> CocoSet:
+    def seen(self, whole: CocoSet, train: bool) -> CocoSet:
         """The images with a box."""
-        return coco.with_boxes()
+        return whole.with_boxes()
+
+    def views(self, train: bool) -> "WholeViews":
+        """Crops in training, else whole images."""
+        if not train:
+            return WholeViews(Files(self.val_set), self.image_size)
+        return TrainingViews(
+            Files(self.train_set), self.image_size, self.most, self.crop_tries, self._seeds.of("order", 0)
+        )
+
+    def look(self, addresses: Tensor, batch: Encoded) -> Tensor:
+        """Cut out and shrunk; for training, in other colours."""
+        square = (self.image_size, self.image_size)
+        pixels = image_kernels.crop_and_scale(
+            addresses, batch.sizes, batch.boxes, batch.mirrored, torch.tensor([square] * len(addresses)), square,
+            (0, 0, 0), self._device,
+        )  # fmt: skip
+        if len(batch.targets) == 1:
+            return pixels
+        factors, order = (target.to(self._device) for target in batch.targets[2:])
+        return kernels.jitter(pixels, factors, order)
 
     def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Every image once, shuffled and cropped anew each epoch; equal for any number of ranks and workers."""
@@ -54,11 +71,6 @@ class Photographs(CocoImages):
         for size in sizes:
             parts = [next(views) for _ in range(self._share.accumulation)]
             yield [self._on_device(part.pixels, part.targets[:2], size) for part in parts]
-
-    def eval(self) -> Iterable[Batch]:
-        """This rank's share of the validation images, each once: pixels, and the images' numbers in the set [N]."""
-        for found in self._views(False, 0, self.eval_plan()):
-            yield self._on_device(found.pixels, found.targets, self.eval_size)
 
     def synthetic_eval(self) -> Batch:
         """Random pixels in the shape of the first evaluation batch, said to be of the first image."""
@@ -74,45 +86,6 @@ class Photographs(CocoImages):
         targets = (torch.cat([low, low + extent], 2), labels)
         return self._on_device(self._random_pixels(size), targets, global_samples)
 
-    def _on_device(self, pixels: Tensor, targets: tuple[Tensor, ...], global_samples: int) -> Batch:
-        """Of pixels uint8 [N, height, width, 3], which lie so in memory and look [N, 3, height, width] to the model."""
-        pixels = pixels.to(self._device, non_blocking=True).permute(0, 3, 1, 2)
-        content = (pixels, *(target.to(self._device, non_blocking=True) for target in targets))
-        return Batch(content, len(pixels), global_samples, global_samples)
-
-    def _views(self, train: bool, epoch: int, plan: Sequence[Sequence[int]]) -> Iterator[Decoded]:
-        batches = self._readers[train].read(epoch, plan)
-        if not on_card.works(self._device):
-            return batches
-        return on_card.ahead(self._decoded(train, batches), self._device)
-
-    def _decoded(self, train: bool, batches: Iterator[Encoded]) -> Iterator[Decoded]:
-        for batch in batches:
-            try:
-                yield on_card.decode(batch, self._look, self._device)
-            except RuntimeError as error:
-                raise self._readers[train].blame(batch, error) from error
-
-    def _look(self, addresses: Tensor, batch: Encoded) -> Tensor:
-        boxes = (batch.sizes, batch.boxes, batch.mirrored)
-        pixels = kernels.crop_and_shrink(addresses, *boxes, self.image_size, self._device)
-        if len(batch.targets) == 1:
-            return pixels
-        factors, order = (target.to(self._device) for target in batch.targets[2:])
-        return kernels.jitter(pixels, factors, order)
-
-    def _start_readers(self) -> dict[bool, Reader]:
-        """For training (True) and evaluation."""
-        views = {
-            True: TrainingViews(
-                Files(self.train_set), self.image_size, self.most, self.crop_tries, self._seeds.of("order", 0)
-            ),
-            False: WholeViews(Files(self.val_set), self.image_size),
-        }
-        card = on_card.works(self._device)
-        workers = workers_of(self._settings.workers, self._share.ranks)
-        return {train: Reader(view, workers=workers, decode=not card, pin=card) for train, view in views.items()}
-
 
 @dataclass(frozen=True)
 class WholeViews:
@@ -120,6 +93,7 @@ class WholeViews:
 
     files: Files
     size: int
+    gather = staticmethod(stacked)
 
     def name(self, number: int) -> str:
         """What to call image `number` in a message."""

@@ -1,4 +1,4 @@
-"""SSD's training images on the card: crops shrunk without aliasing, and colours jittered, a batch at a time.
+"""SSD's training images on the card: colours jittered, a batch at a time.
 
 Shapes: N images, H by W pixels. What leaves a kernel is the same every time: no sum depends on who comes first.
 """
@@ -12,58 +12,9 @@ try:
 except ImportError:  # builds of PyTorch for the CPU and for macOS have none
     triton = None
 
-_ROWS, _COLUMNS = 8, 64  # of output pixels that a program makes of a crop
 _PIXELS = 512  # that a program jitters
 
 if triton is not None:
-
-    @triton.jit
-    def _filters(place, length, size: tl.constexpr):
-        """Along one axis: the first pixel that an output pixel's filter meets, the filter's middle and its slope."""
-        step = length.to(tl.float32) / size
-        reach = tl.maximum(step, 1.0)
-        middle = (place + 0.5) * step
-        return tl.floor(middle - reach + 0.5).to(tl.int32), middle, 1.0 / reach
-
-    @triton.jit
-    def _tap(at, middle, slope, length):
-        """A pixel's weight, 0 outside of the crop, and where to read it: always inside."""
-        weight = tl.maximum(1.0 - tl.abs(at + 0.5 - middle) * slope, 0.0)
-        weight = tl.where((at >= 0) & (at < length), weight, 0.0)
-        return weight, tl.minimum(tl.maximum(at, 0), length - 1)
-
-    @triton.jit
-    def _crop_and_shrink(places, frames, out, size: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-        image = tl.program_id(0).to(tl.int64)
-        frame = frames + image * 7
-        plane, pitch = tl.load(frame), tl.load(frame + 1)
-        top, left = tl.load(frame + 2), tl.load(frame + 3)
-        tall, wide, mirrored = tl.load(frame + 4), tl.load(frame + 5), tl.load(frame + 6)
-        reds = tl.load(places + image).to(tl.pointer_type(tl.uint8))
-        greens, blues = reds + plane, reds + 2 * plane
-        row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
-        column = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)[None]
-        seen = tl.where(mirrored != 0, size - 1 - column, column)
-        first_y, middle_y, slope_y = _filters(row, tall, size)
-        first_x, middle_x, slope_x = _filters(seen, wide, size)
-        total = tl.zeros((ROWS, COLUMNS), tl.float32)
-        red, green, blue = total, total, total
-        for down in range(0, tl.cdiv(2 * tl.maximum(tall, size), size)):
-            share, y = _tap(first_y + down, middle_y, slope_y, tall)
-            line = (top + y) * pitch + left
-            for across in range(0, tl.cdiv(2 * tl.maximum(wide, size), size)):
-                weight, x = _tap(first_x + across, middle_x, slope_x, wide)
-                weight, at = share * weight, line + x
-                red += weight * tl.load(reds + at).to(tl.float32)
-                green += weight * tl.load(greens + at).to(tl.float32)
-                blue += weight * tl.load(blues + at).to(tl.float32)
-                total += weight
-        inside = (row < size) & (column < size)
-        share = 1.0 / tl.where(inside, total, 1.0)
-        at = out + image * (size * size * 3) + (row * size + column) * 3
-        tl.store(at, (red * share + 0.5).to(tl.uint8), mask=inside)
-        tl.store(at + 1, (green * share + 0.5).to(tl.uint8), mask=inside)
-        tl.store(at + 2, (blue * share + 0.5).to(tl.uint8), mask=inside)
 
     @triton.jit
     def _grey(r, g, b):
@@ -157,25 +108,6 @@ if triton is not None:
         tl.store(out + at + 2, b.to(tl.uint8), mask=inside)
 
 
-def crop_and_shrink(
-    addresses: Tensor, sizes: Tensor, boxes: Tensor, mirrored: Tensor, size: int, device: torch.device
-) -> Tensor:
-    """uint8 [N, size, size, 3] from images whose planes [3, height, width] begin at `addresses` int64 [N] on the card.
-
-    sizes int32 [N, 2], boxes int32 [N, 4] (top, left, height, width) and mirrored bool [N] are on the CPU, as the
-    addresses are. The reference is Pillow's `resize(BILINEAR)` of the crop, in PyTorch `interpolate(antialias=True)`:
-    a triangle as wide as two output pixels, at least two input pixels, that knows nothing beyond the crop. Pillow also
-    rounds between its two passes, so the two differ by up to one grey level. The images may be freed on the current
-    stream as soon as this returns.
-    """
-    planes = torch.stack([sizes[:, 0] * sizes[:, 1], sizes[:, 1]], 1)
-    frames = torch.cat([planes, boxes, mirrored[:, None].int()], 1)
-    out = torch.empty(len(addresses), size, size, 3, dtype=torch.uint8, device=device)
-    grid = (len(addresses), triton.cdiv(size, _ROWS), triton.cdiv(size, _COLUMNS))
-    _crop_and_shrink[grid](_sent(addresses, device), _sent(frames, device), out, size, _ROWS, _COLUMNS)
-    return out
-
-
 def jitter(pixels: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     """uint8 [N, H, W, 3] of pixels uint8 [N, H, W, 3], colours changed as each image's factors and order say.
 
@@ -194,8 +126,3 @@ def jitter(pixels: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     means = (sums.sum(1, dtype=torch.float64) / points).float()
     _jitter[grid](pixels, factors, order, means, out, points, _PIXELS, enable_fp_fusion=False)
     return out
-
-
-def _sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """On its way to the card from pinned memory; Triton's interpreter takes it where it is."""
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

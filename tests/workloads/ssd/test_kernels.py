@@ -1,4 +1,4 @@
-"""SSD's crops and colours by Triton's interpreter, against PyTorch in float64, Pillow and torchvision."""
+"""SSD's colours by Triton's interpreter, against torchvision."""
 
 import importlib.util
 import itertools
@@ -12,36 +12,6 @@ from torchvision.transforms import functional
 
 from timetrial.workloads.ssd import colours
 
-CROPS = """
-import numpy as np, torch
-from PIL import Image
-from torch.nn import functional as F
-from timetrial.workloads.ssd.kernels import crop_and_shrink
-
-generator = np.random.default_rng(1)
-cases = {  # by size: an image's height and width, and the crop
-    70: [((150, 90), (3, 5, 140, 80)), ((64, 21), (10, 2, 50, 17)), ((70, 70), (0, 0, 70, 70)), ((1, 5), (0, 0, 1, 5))],
-    9: [((74, 75), (1, 3, 72, 70)), ((40, 30), (20, 7, 9, 23)), ((31, 64), (11, 20, 3, 44)), ((9, 9), (8, 8, 1, 1))],
-}
-for size, images in cases.items():
-    for flips in ([0, 1, 0, 1], [1, 0, 1, 0]):
-        pixels = [torch.from_numpy(generator.integers(256, size=(3, *edges), dtype=np.uint8)) for edges, _ in images]
-        addresses = torch.tensor([planes.data_ptr() for planes in pixels])
-        sizes = torch.tensor([edges for edges, _ in images], dtype=torch.int32)
-        boxes = torch.tensor([box for _, box in images], dtype=torch.int32)
-        mirrored = torch.tensor(flips).bool()
-        every = crop_and_shrink(addresses, sizes, boxes, mirrored, size, torch.device("cpu"))
-        assert every.shape == (4, size, size, 3) and every.dtype == torch.uint8
-        for planes, (_, (top, left, tall, wide)), turned, found in zip(pixels, images, flips, every, strict=True):
-            cut = planes[:, top : top + tall, left : left + wide]
-            exact = F.interpolate(cut[None].double(), (size, size), mode="bilinear", antialias=True)[0].permute(1, 2, 0)
-            whole = Image.fromarray(planes.permute(1, 2, 0).numpy())
-            part = whole.crop((left, top, left + wide, top + tall)).resize((size, size), Image.Resampling.BILINEAR)
-            found = found.flip(1) if turned else found
-            assert (found - exact).abs().max() < 0.501
-            assert np.abs(found.numpy().astype(int) - np.array(part).astype(int)).max() <= 1
-            assert (tall, wide) != (size, size) or torch.equal(found, cut.permute(1, 2, 0))
-"""
 COLOURS = """
 import itertools
 import numpy as np, torch
@@ -62,10 +32,6 @@ for kind in (torch.int32, torch.int64):
     assert torch.equal(found, torch.stack(expected))
     assert (found != pixels).float().mean() > 0.8
 """
-
-
-def test_crops_are_shrunk_without_aliasing(interpret):
-    interpret(CROPS)
 
 
 def test_colours_are_torchvisions_in_every_order(interpret):

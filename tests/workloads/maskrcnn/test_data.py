@@ -1,0 +1,284 @@
+"""Mask R-CNN's batches from sets on disk: equal for any number of ranks, and pixels, boxes and outlines that agree."""
+
+import dataclasses
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from timetrial.datasets import coco
+from timetrial.datasets.generate import scenes
+from timetrial.datasets.generate.scenes import Scenes
+from timetrial.runner import seeds
+from timetrial.runner.errors import DataError
+from timetrial.runner.workload import Share
+from timetrial.workloads.common.detection_data import Files
+from timetrial.workloads.maskrcnn.data import COLOUR, Photographs, TrainingViews, canvas, scaled
+from timetrial.workloads.maskrcnn.masks import SIDE, Outlines, targets
+from timetrial.workloads.maskrcnn.synthetic import SyntheticPhotographs
+
+WHOLE = Share()
+CPU = torch.device("cpu")
+EDGES = {"short_edge": 90, "long_edge": 130}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("scenes")
+
+
+def photographs(place, share=WHOLE, batch=6, workers=0, **changes):
+    settings = Photographs.Settings(
+        train_images=f"{place}/scenes/train", prepared=f"{place}/prepared", workers=workers, **EDGES,
+        **{"generate": Scenes(train=40, val=11, classes=3, most=3, seed=5), "eval_batch_size": 4} | changes,
+    )  # fmt: skip
+    return Photographs(settings, global_batch_size=batch, share=share, device=CPU, seeds=seeds.derive(3))
+
+
+def joined(batches):
+    """The four tensors of micro-batches, and each object's outline: edges and which are last."""
+    *tensors, ragged = zip(*(batch.content for batch in batches), strict=True)
+    tensors, outlines = [torch.cat(parts) for parts in tensors], []
+    for edges, last, begin in ragged:
+        assert begin[0] == 0
+        assert begin[-1] == len(edges) == len(last)
+        outlines += [(edges[a:b].tolist(), last[a:b].tolist()) for a, b in itertools.pairwise(begin.tolist())]
+    assert len(outlines) == tensors[3].numel()
+    return tensors, outlines
+
+
+def test_ranks_micro_batches_and_workers_share_the_same_global_batches(place):
+    whole = [joined(step) for step in photographs(place).train(2)]
+    split = [photographs(place, Share(rank, 2, 2), workers=rank) for rank in range(2)]
+    large = [step for step in whole if len(step[0][0]) >= 4]
+    assert 0 < len(large) == split[0].steps_per_epoch
+    for (tensors, outlines), *parts in zip(large, *(data.train(2) for data in split), strict=True):
+        together, theirs = joined(itertools.chain(*parts))
+        assert all(torch.equal(one, other) for one, other in zip(tensors, together, strict=True))
+        assert theirs == outlines
+        assert {batch.global_samples for part in parts for batch in part} == {len(tensors[0])}
+    first, second = (photographs(place).train_plan(epoch)[1] for epoch in (1, 2))
+    assert first != second
+
+
+@pytest.mark.parametrize("share", [WHOLE, Share(1, 3, 2)], ids=["alone", "many"])
+@pytest.mark.parametrize("batch", [6, 7])
+def test_batches_are_wide_or_not_and_have_every_image_at_most_once(place, batch, share):
+    ranks = [photographs(place, dataclasses.replace(share, rank=rank), batch) for rank in range(share.ranks)]
+    for epoch in (1, 2):
+        plans = [data.train_plan(epoch) for data in ranks]
+        sizes, seen = plans[0][0], []
+        for number, size in enumerate(sizes):
+            places = slice(number * share.accumulation, (number + 1) * share.accumulation)
+            parts = [part for _, plan in plans for part in plan[places]]
+            step = list(itertools.chain(*parts))
+            assert share.ranks * share.accumulation <= len(step) == size <= batch
+            assert all(parts)
+            assert len(set(ranks[0].train_set.wide()[step])) == 1
+            seen += step
+        assert len(seen) == len(set(seen)) == ranks[0].train_size
+        assert len(sizes) == ranks[0].steps_per_epoch
+        missing = len(ranks[0].train_set) - len(seen)
+        assert missing == 0 if share is WHOLE else missing < 2 * share.ranks * share.accumulation
+
+
+def test_too_few_images_for_the_ranks_are_refused(place):
+    with pytest.raises(DataError, match="train on fewer ranks"):
+        photographs(place, Share(0, 50, 1), 64)
+
+
+def test_wide_and_other_batches_come_in_any_order(place):
+    orders = set()
+    data = photographs(place)
+    for epoch in range(1, 9):
+        orders.add(tuple(data.train_set.wide()[part[0]] for part in data.train_plan(epoch)[1]))
+    assert len(orders) > 1
+
+
+def test_every_image_is_evaluated_once_on_its_canvas(place):
+    seen = []
+    for rank in range(2):
+        data = photographs(place, Share(rank, 2, 1))
+        for pixels, sizes, numbers in (batch.content for batch in data.eval()):
+            assert len(numbers) <= 4
+            assert {pixels.shape[2:]} == {canvas(90, 130, data.val_set.wide()[number]) for number in numbers}
+            assert pixels.is_contiguous(memory_format=torch.channels_last)
+            for size, number in zip(sizes.tolist(), numbers, strict=True):
+                assert tuple(size) == scaled(data.val_set.height[number], data.val_set.width[number], 90, 130)
+            seen += numbers.tolist()
+    assert sorted(seen) == list(range(data.eval_size)) == list(range(11))
+    assert len(data.train_set) < 40  # images without boxes are evaluated, but not trained on
+    assert data.val_set.crowd.sum() + photographs(place).truth.crowd.sum() > 0
+    assert not data.train_set.crowd.any()
+
+
+def test_a_batch_is_padded_with_the_mean_colour_and_filled_with_what_exists(place):
+    data = photographs(place)
+    colour = torch.tensor(COLOUR, dtype=torch.uint8)[:, None]
+    for batch in itertools.chain(*data.train(1)):
+        pixels, sizes, boxes, labels, outlines = batch.content
+        assert pixels.is_contiguous(memory_format=torch.channels_last)
+        assert (labels.shape, boxes.shape) == ((len(pixels), data.most), (len(pixels), data.most, 4))
+        exists = labels > 0
+        assert exists.any(1).all()
+        assert (labels <= 3).all()
+        assert torch.equal(outlines.begin.diff() > 0, exists.flatten())
+        assert (boxes[~exists] == 0).all()
+        assert (boxes[exists][:, 2:] >= boxes[exists][:, :2]).all()
+        assert (boxes >= 0).all()
+        assert (boxes <= sizes.flip(1).repeat(1, 2)[:, None] - 1).all()
+        for image, (height, width) in zip(pixels, sizes.tolist(), strict=True):
+            assert (image[:, height:].flatten(1) == colour).all()
+            assert (image[:, :, width:].flatten(1) == colour).all()
+
+
+def mirror_pair(views, number):
+    """An image's view as it is and in a mirror, with the pixels on their canvas."""
+    found, images = {}, views.files.coco
+    height, width = int(images.height[number]), int(images.width[number])
+    pixels = torch.from_numpy(np.array(Image.open(images.path(number)).convert("RGB")))
+    for epoch in range(40):
+        view = views.view(number, height, width, epoch)
+        found[view.mirrored] = view, views.look(pixels, view)
+    return found[False], found[True]
+
+
+def test_a_mirrored_view_has_mirrored_boxes_outlines_and_pixels(place):
+    data = photographs(place)
+    for number in range(0, len(data.train_set), 5):
+        (plain, pixels), (turned, mirrored) = mirror_pair(data.views(True), number)
+        (height, width), boxes, labels, edges, last, counts = plain.targets
+        assert torch.equal(pixels[:height, :width], mirrored[:height, :width].flip(1))
+        left, top, right, bottom = boxes[labels > 0].T
+        turned_boxes = np.stack([width - right - 1, top, width - left - 1, bottom], 1)
+        np.testing.assert_allclose(turned.targets[1][labels > 0], turned_boxes.clip(0), atol=1e-4)
+        np.testing.assert_allclose(turned.targets[3], [width, 0, width, 0] + edges * [-1, 1, -1, 1], atol=1e-4)
+        for one, other in zip((labels, last, counts), (turned.targets[2], *turned.targets[4:]), strict=True):
+            assert np.array_equal(one, other)
+
+
+def stretched(mask, height, width):
+    """A mask's pixels of another size, the nearest ones."""
+    rows = ((np.arange(height) + 0.5) * mask.shape[0] / height).astype(int)
+    columns = ((np.arange(width) + 0.5) * mask.shape[1] / width).astype(int)
+    return mask[rows][:, columns]
+
+
+def filled(view, height, width):
+    """The masks of a view's objects as pixels [objects, height, width], tile by tile."""
+    labels, edges, last, counts = view.targets[2:]
+    outlines = Outlines(
+        torch.from_numpy(edges), torch.from_numpy(last), torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]))
+    )
+    made = np.zeros(((labels > 0).sum(), -(-height // SIDE) * SIDE, -(-width // SIDE) * SIDE), bool)
+    for top, left in itertools.product(range(0, height, SIDE), range(0, width, SIDE)):
+        tile = torch.tensor([[left, top, left + SIDE - 1, top + SIDE - 1]] * len(made)).float()
+        made[:, top : top + SIDE, left : left + SIDE] = targets(outlines, torch.arange(len(made)), tile)
+    return made[:, :height, :width]
+
+
+def compare(views, numbers):
+    """Outlines and boxes with the set's masks; returns how many objects there were."""
+    compared, images = 0, views.files.coco
+    for number in numbers:
+        for view, _ in mirror_pair(views, number):
+            height, width = view.targets[0].tolist()
+            places = images.of(number)
+            for annotation, mine, box in zip(
+                range(places.start, places.stop), filled(view, height, width), view.targets[1], strict=False
+            ):
+                mask = stretched(images.mask(annotation), height, width)
+                mask = mask[:, ::-1] if view.mirrored else mask
+                if mask.sum() < 60:
+                    continue
+                assert (mask & mine).sum() / (mask | mine).sum() > 0.9
+                rows, columns = (np.flatnonzero(mine.any(axis)) for axis in (1, 0))
+                np.testing.assert_allclose(box, [columns[0], rows[0], columns[-1], rows[-1]], atol=2)
+                compared += 1
+    return compared
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # pycocotools, under NumPy 2
+def test_outlines_and_boxes_are_where_the_masks_are(place):
+    data = photographs(place)
+    assert compare(data.views(True), range(0, len(data.train_set), 4)) > 15
+
+
+def test_bright_shapes_lie_inside_their_outlines(place):
+    """Pixels against outlines, without the set's own masks."""
+    data = photographs(place, generate=Scenes(train=24, val=4, classes=3, most=2, bright=True, seed=6))
+    for number in range(0, len(data.train_set), 6):
+        for view, pixels in mirror_pair(data.views(True), number):
+            height, width = view.targets[0].tolist()
+            bright = pixels[:height, :width].amax(2).numpy() > 115
+            mine = filled(view, height, width).any(0)
+            if mine.sum() > 200:
+                assert bright[mine].mean() > 0.85
+                assert bright[~mine].mean() < 0.15
+
+
+def test_runs_are_traced_with_their_holes(tmp_path):
+    """A set whose masks are runs, some of them rings, in two parts, or up to the image's edge."""
+    generator, images, annotations = np.random.default_rng(1), [], []
+    for number in range(8):
+        height, width = (int(edge) for edge in generator.integers(50, 90, 2))
+        y, x = np.mgrid[:height, :width]
+        far = np.hypot(y - height / 2, x - width / 2)
+        masks = [(far < 22) & (far > 9), (far < 12) | (x < 8), (y > height - 9) | (x > width - 9) & (y % 20 > 7)]
+        Image.fromarray(generator.integers(256, size=(height, width, 3), dtype=np.uint8)).save(
+            tmp_path / f"{number}.jpg"
+        )
+        images.append({"id": number, "file_name": f"{number}.jpg", "height": height, "width": width})
+        for mask in masks:
+            made = scenes._annotation(scenes.Thing(0, True, mask), number, len(annotations) + 1)
+            annotations.append(made | {"iscrowd": 0})
+    categories = [{"id": 1, "name": "ring", "supercategory": "shape"}]
+    text = json.dumps({"images": images, "annotations": annotations, "categories": categories})
+    (tmp_path / "set.json").write_text(text)
+    found = coco.read(tmp_path / "set.json", tmp_path, masks=True)
+    assert (found.run[:, 1] > found.run[:, 0]).all()
+    assert compare(TrainingViews(Files(found), 100, 150, 3, 0), range(8)) == 48
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ((480, 640), (800, 1066)), ((640, 480), (1066, 800)), ((427, 640), (800, 1199)), ((800, 800), (800, 800)),
+        ((360, 640), (750, 1333)), ((375, 500), (800, 1066)), ((100, 640), (208, 1331)), ((51, 2000), (34, 1333)),
+        ((1, 5000), (1, 1333)),
+    ],
+)  # fmt: skip
+def test_sizes_are_the_references(size, expected):
+    assert scaled(*size, 800, 1333) == expected
+    assert canvas(800, 1333, True) == (800, 1344)
+    assert canvas(800, 1333, False) == (1344, 800)
+
+
+def test_edges_out_of_order_are_refused():
+    with pytest.raises(ValueError, match="short_edge must be 32 or more"):
+        Photographs.Settings(short_edge=200, long_edge=100)
+
+
+@pytest.mark.parametrize("share", [WHOLE, Share(1, 2, 2)], ids=["alone", "many"])
+def test_random_batches_have_the_shapes_of_real_ones(place, share):
+    chosen = SyntheticPhotographs.Settings(**EDGES, train_count=26, val_count=11, boxes=3, classes=5, eval_batch_size=4)
+    made = SyntheticPhotographs(chosen, global_batch_size=8, share=share, device=CPU, seeds=seeds.derive(3))
+    assert (made.train_size, made.steps_per_epoch) == ((26, 4) if share is WHOLE else (24, 3))
+    real = photographs(place, share, batch=8)
+    for data in (made, real):
+        steps = [[batch.weight for batch in step] for step in made.train(1)]
+        assert len(steps) == made.steps_per_epoch
+        for batch in data.synthetic_train():
+            pixels, sizes, boxes, labels, outlines = batch.content
+            assert pixels.shape == (8 / (share.ranks * share.accumulation), 3, 96, 160)
+            assert labels.min() >= 1
+            masks = targets(outlines, torch.arange(labels.numel()), boxes.flatten(0, 1))
+            assert masks.mean() > 0.9  # a rectangle fills its box
+            assert torch.equal(sizes, torch.tensor([[90, 120]] * len(pixels)))
+        assert [part.shape[1:] for part in data.synthetic_eval().content] == [(3, 96, 160), (2,), ()]
+    share_of = share.of(11)
+    numbers = torch.cat([batch.content[2] for batch in made.eval()])
+    assert numbers.tolist() == list(range(share_of.start, share_of.stop))
