@@ -195,10 +195,15 @@ def sides(settings: CocoImages.Settings) -> list[tuple[Path, Path]]:
 
 
 def random_set(images: int, boxes: int, classes: int) -> CocoSet:
-    """`images` of 640 by 480 pixels without files, with `boxes` each of any of the `classes`; always the same."""
+    """`images` of 640 by 480 pixels without files, with `boxes` each of any of the `classes`; always the same.
+
+    What is in a box is all of it.
+    """
     random, count = np.random.default_rng(1), images * boxes
     corner, size = random.uniform(0, 300, (count, 2)), random.uniform(8, 180, (count, 2))
-    nothing = np.zeros(count + 1, dtype=np.int64)
+    low, high = corner, corner + size
+    corners = np.stack([low, np.stack([high[:, 0], low[:, 1]], 1), high, np.stack([low[:, 0], high[:, 1]], 1)], 1)
+    numbers = np.arange(count + 1)
     return CocoSet(
         annotations="synthetic", folder="", dropped=0,
         image_id=np.arange(images), file_name=np.full(images, ""),
@@ -208,6 +213,7 @@ def random_set(images: int, boxes: int, classes: int) -> CocoSet:
         category=random.integers(classes, size=count).astype(np.int32),
         box=np.concatenate([corner, size], 1).astype(np.float32), area=size.prod(1), crowd=np.zeros(count, dtype=bool),
         category_id=np.arange(1, classes + 1), category_name=np.arange(1, classes + 1).astype(str),
-        outline=np.stack([nothing[1:], nothing[1:]], 1), corner=nothing[:1], corners=np.zeros((0, 2), np.float32),
-        run=np.stack([nothing[1:], nothing[1:]], 1), runs=np.zeros(0, np.uint32),
+        outline=np.stack([numbers[:-1], numbers[1:]], 1), corner=4 * numbers,
+        corners=corners.reshape(-1, 2).astype(np.float32), run=np.zeros((count, 2), np.int64),
+        runs=np.zeros(0, np.uint32),
     )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torchvision.ops import nms
 
 from timetrial.workloads.maskrcnn import boxes as geometry
 from timetrial.workloads.maskrcnn import kernels
@@ -113,11 +114,8 @@ def suppress(boxes: Tensor, overlap: float, counts: Tensor | None = None) -> Ten
     if kernels.available(boxes):
         return kernels.suppress(boxes, counts.int(), overlap)
     kept = torch.zeros(boxes.shape[:2], dtype=torch.bool)
-    for group, (alive, count) in enumerate(zip(kept, counts.tolist(), strict=True)):
-        alive[:count] = True
-        some = boxes[group, :count]
-        worse = torch.triu(geometry.overlaps(some, some) > overlap, 1)
-        for place in range(count):
-            if alive[place]:
-                alive[:count] &= ~worse[place]
+    falling = -torch.arange(boxes.shape[1], dtype=boxes.dtype)
+    exclusive = boxes + boxes.new_tensor([0.0, 0.0, 1.0, 1.0])  # as torchvision counts widths
+    for group, count in enumerate(counts.tolist()):
+        kept[group, nms(exclusive[group, :count], falling[:count], overlap)] = True
     return kept
