@@ -126,12 +126,12 @@ def test_photographs_from_the_card_are_those_of_the_processor(tmp_path):
         assert difference.mean() < 2
 
 
-@pytest.mark.parametrize("workload", ["ncf", "gnmt", "transformer", "ssd"])
+@pytest.mark.parametrize("workload", ["ncf", "gnmt", "transformer", "ssd", "maskrcnn"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_no_step_waits_for_the_device(compose, tmp_path, precision, workload):
     name = accelerator.detect()
     chosen = [f"workload={workload}", f"accelerator={name}", f"precision={precision}", f"data_dir={tmp_path}"]
-    if workload == "ssd":  # its loader's thread may wait, and the check is for all threads
+    if workload in ("ssd", "maskrcnn"):  # their loader's thread may wait, and the check is for all threads
         chosen += ["data=synthetic", "recipe.data.generate=null"]
     settings = config.check(compose(*chosen))
     engine = worker.build_engine(settings, World(), accelerator.device(name, 0))
