@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
+from torchvision.ops import roi_align
 
 from timetrial.datasets.generate.scenes import Scenes
 from timetrial.runner import accelerator, config, seeds, worker
@@ -16,6 +17,8 @@ from timetrial.runner.distributed import World
 from timetrial.runner.errors import Exit
 from timetrial.runner.launch import launch
 from timetrial.runner.workload import Share
+from timetrial.workloads.maskrcnn import kernels as maskrcnn_kernels
+from timetrial.workloads.maskrcnn import masks, regions
 from timetrial.workloads.resnet50.torch_loader import TorchImages
 from timetrial.workloads.ssd.data import Photographs
 
@@ -124,6 +127,55 @@ def test_photographs_from_the_card_are_those_of_the_processor(tmp_path):
         assert all(torch.equal(a.cpu(), b) for a, b in zip(mine.content[1:], theirs.content[1:], strict=True))
         difference = (mine.content[0].cpu().float() - theirs.content[0].float()).abs()
         assert difference.mean() < 2
+
+
+def boxes_of(count, edge=1300):
+    random = np.random.default_rng(count)
+    low = random.uniform(0, edge - 10, (count, 2))
+    extent = np.exp(random.uniform(1.5, 6, (count, 2)))
+    return torch.from_numpy(np.concatenate([low, np.minimum(low + extent, edge)], 1)).float()
+
+
+def test_mask_rcnn_suppresses_as_the_processor_does():
+    device = torch.accelerator.current_accelerator()
+    boxes = torch.stack([boxes_of(2000), boxes_of(1999)[torch.arange(2000) % 1999]])
+    counts = torch.tensor([2000, 1500])
+    for overlap in (0.3, 0.7):
+        found = regions.suppress(boxes.to(device), overlap, counts.to(device)).cpu()
+        expected = regions.suppress(boxes, overlap, counts)
+        assert (found != expected).sum() <= 2  # overlaps at the very bound may round either way
+
+
+def test_mask_rcnn_pools_as_torchvision_does():
+    device = torch.accelerator.current_accelerator()
+    maps = [torch.randn(2, 32, 320 // scale, 448 // scale, device=device, requires_grad=True) for scale in (1, 2, 4, 8)]
+    found, image = boxes_of(300, 1280).to(device), torch.arange(300, device=device) % 2
+    flat = torch.cat([image[:, None].float(), found], 1)
+    levels = torch.arange(300, device=device) // 2 % 4
+    scales = torch.tensor([1 / 4, 1 / 8, 1 / 16, 1 / 32], device=device)
+    given = torch.randn(300, 32, 7, 7, device=device)
+    pooled = maskrcnn_kernels.align(maps, scales, flat, levels.int(), 7)
+    gradients = torch.autograd.grad(pooled, maps, given)
+    expected = torch.zeros_like(pooled)
+    for level, (x, scale) in enumerate(zip(maps, scales.tolist(), strict=True)):
+        some = (levels == level).nonzero()[:, 0]
+        expected = expected.index_copy(0, some, roi_align(x, flat[some], 7, scale, 2, aligned=False))
+    torch.testing.assert_close(pooled, expected, rtol=1e-4, atol=1e-4)
+    for mine, theirs in zip(gradients, torch.autograd.grad(expected, maps, given), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
+
+
+def test_mask_rcnn_draws_masks_as_the_processor_does():
+    device = torch.accelerator.current_accelerator()
+    random = np.random.default_rng(1)
+    points = torch.from_numpy(random.uniform(0, 200, (40, 12, 2))).float()
+    edges = torch.cat([points, points.roll(-1, 1)], 2).flatten(0, 1)
+    last = (torch.arange(12) % 6 == 5).repeat(40)
+    outlines = masks.Outlines(edges, last, torch.arange(41) * 12)
+    objects, where = torch.arange(160) % 40, boxes_of(160, 200)
+    expected = masks.targets(outlines, objects, where)
+    found = masks.targets(masks.Outlines(*(part.to(device) for part in outlines)), objects.to(device), where.to(device))
+    assert (found.cpu() != expected).double().mean() < 1e-3  # middles of pixels on an edge
 
 
 @pytest.mark.parametrize("workload", ["ncf", "gnmt", "transformer", "ssd", "maskrcnn"])
