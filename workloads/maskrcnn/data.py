@@ -72,10 +72,8 @@ class Photographs(CocoImages):
     def views(self, train: bool) -> "WholeViews":
         """Mirrored or not in training, else as they are."""
         if not train:
-            return WholeViews(Files(self.val_set), self.short_edge, self.long_edge)
-        return TrainingViews(
-            Files(self.train_set), self.short_edge, self.long_edge, self.most, self._seeds.of("order", 0)
-        )
+            return WholeViews(self.val_set, self.short_edge, self.long_edge)
+        return TrainingViews(self.train_set, self.short_edge, self.long_edge, self.most, self._seeds.of("order", 0))
 
     def look(self, addresses: Tensor, batch: Encoded) -> Tensor:
         """Scaled onto the canvas of the batch."""
@@ -179,24 +177,15 @@ def _rectangles(boxes: Tensor) -> Outlines:
 
 
 @dataclass(frozen=True)
-class WholeViews:
+class WholeViews(Files):
     """Images scaled whole; the targets are the size int64 [2] (height, width) and the image's number, int64 []."""
 
-    files: Files
     short: int
     long: int
 
-    def name(self, number: int) -> str:
-        """What to call image `number` in a message."""
-        return self.files.name(number)
-
-    def read(self, number: int) -> bytes:
-        """The encoded image."""
-        return self.files.read(number)
-
     def view(self, number: int, height: int, width: int, epoch: int) -> View:
         """All of it."""
-        self.files.check_size(number, height, width)
+        self.check_size(number, height, width)
         size = np.array(scaled(height, width, self.short, self.long))
         return View((0, 0, height, width), False, (size, np.array(number)))
 
@@ -235,7 +224,7 @@ class TrainingViews(WholeViews):
         mirrored = bool(np.random.default_rng((self.seed, epoch, number)).random() < 0.5)
         ratio = np.tile(size[::-1] / (width, height), 2)
         boxes, labels = np.zeros((self.most, 4), np.float32), np.zeros(self.most, np.int64)
-        categories = self.files.coco.categories(number)
+        categories = self.coco.categories(number)
         boxes[: len(categories)] = self._corners(number, size, ratio, mirrored)
         labels[: len(categories)] = categories + 1
         edges, last, counts = self._outlines(number)
@@ -255,7 +244,7 @@ class TrainingViews(WholeViews):
         self, number: int, size: NDArray[np.int64], ratio: NDArray[np.float64], mirrored: bool
     ) -> NDArray[np.float64]:
         """Left, top, right and bottom: the reference takes a pixel off the right and the bottom one, then scales."""
-        corner, extent = np.split(self.files.coco.boxes(number).astype(np.float64), 2, axis=1)
+        corner, extent = np.split(self.coco.boxes(number).astype(np.float64), 2, axis=1)
         left, top, right, bottom = (np.concatenate([corner, corner + extent - 1], 1) * ratio).T
         if mirrored:
             left, right = size[1] - right - 1, size[1] - left - 1
@@ -264,7 +253,7 @@ class TrainingViews(WholeViews):
 
     def _outlines(self, number: int) -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.int64]]:
         """Edges of an image's objects as they are in the set, which end a polygon, and each object's count [most]."""
-        coco, counts = self.files.coco, np.zeros(self.most, np.int64)
+        coco, counts = self.coco, np.zeros(self.most, np.int64)
         places = coco.of(number)
         found = [coco.edges(annotation) for annotation in range(places.start, places.stop)]
         counts[: len(found)] = [len(edges) for edges, _ in found]

@@ -47,10 +47,8 @@ class Photographs(CocoImages):
     def views(self, train: bool) -> "WholeViews":
         """Crops in training, else whole images."""
         if not train:
-            return WholeViews(Files(self.val_set), self.image_size)
-        return TrainingViews(
-            Files(self.train_set), self.image_size, self.most, self.crop_tries, self._seeds.of("order", 0)
-        )
+            return WholeViews(self.val_set, self.image_size)
+        return TrainingViews(self.train_set, self.image_size, self.most, self.crop_tries, self._seeds.of("order", 0))
 
     def look(self, addresses: Tensor, batch: Encoded) -> Tensor:
         """Cut out and shrunk; for training, in other colours."""
@@ -88,24 +86,15 @@ class Photographs(CocoImages):
 
 
 @dataclass(frozen=True)
-class WholeViews:
+class WholeViews(Files):
     """Images shrunk whole; the target is the image's number, int64 []."""
 
-    files: Files
     size: int
     gather = staticmethod(stacked)
 
-    def name(self, number: int) -> str:
-        """What to call image `number` in a message."""
-        return self.files.name(number)
-
-    def read(self, number: int) -> bytes:
-        """The encoded image."""
-        return self.files.read(number)
-
     def view(self, number: int, height: int, width: int, epoch: int) -> View:
         """All of it."""
-        self.files.check_size(number, height, width)
+        self.check_size(number, height, width)
         return View((0, 0, height, width), False, (np.array(number),))
 
     def look(self, pixels: Tensor, view: View) -> Tensor:
@@ -131,9 +120,9 @@ class TrainingViews(WholeViews):
 
     def view(self, number: int, height: int, width: int, epoch: int) -> View:
         """Depends on seed, epoch and image alone."""
-        self.files.check_size(number, height, width)
+        self.check_size(number, height, width)
         generator = np.random.default_rng((self.seed, epoch, number))
-        boxes, labels = self.files.boxes(number)
+        boxes, labels = self.boxes(number)
         (left, top, right, bottom), kept, boxes = crops.crop(boxes, generator, self.tries)
         mirrored = bool(generator.random() < 0.5)
         if mirrored:

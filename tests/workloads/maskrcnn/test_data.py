@@ -15,7 +15,6 @@ from timetrial.datasets.generate.scenes import Scenes
 from timetrial.runner import seeds
 from timetrial.runner.errors import DataError
 from timetrial.runner.workload import Share
-from timetrial.workloads.common.detection_data import Files
 from timetrial.workloads.maskrcnn.data import COLOUR, Photographs, TrainingViews, canvas, scaled
 from timetrial.workloads.maskrcnn.masks import SIDE, Outlines, targets
 from timetrial.workloads.maskrcnn.synthetic import SyntheticPhotographs
@@ -137,7 +136,7 @@ def test_a_batch_is_padded_with_the_mean_colour_and_filled_with_what_exists(plac
 
 def mirror_pair(views, number):
     """An image's view as it is and in a mirror, with the pixels on their canvas."""
-    found, images = {}, views.files.coco
+    found, images = {}, views.coco
     height, width = int(images.height[number]), int(images.width[number])
     pixels = torch.from_numpy(np.array(Image.open(images.path(number)).convert("RGB")))
     for epoch in range(40):
@@ -182,7 +181,7 @@ def filled(view, height, width):
 
 def compare(views, numbers):
     """Outlines and boxes with the set's masks; returns how many objects there were."""
-    compared, images = 0, views.files.coco
+    compared, images = 0, views.coco
     for number in numbers:
         for view, _ in mirror_pair(views, number):
             height, width = view.targets[0].tolist()
@@ -240,7 +239,7 @@ def test_runs_are_traced_with_their_holes(tmp_path):
     (tmp_path / "set.json").write_text(text)
     found = coco.read(tmp_path / "set.json", tmp_path, masks=True)
     assert (found.run[:, 1] > found.run[:, 0]).all()
-    assert compare(TrainingViews(Files(found), 100, 150, 3, 0), range(8)) == 48
+    assert compare(TrainingViews(found, 100, 150, 3, 0), range(8)) == 48
 
 
 @pytest.mark.parametrize(
