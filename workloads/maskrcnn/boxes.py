@@ -3,18 +3,19 @@
 Shapes: N images, A anchors, M boxes of an image, [..., 4] boxes.
 """
 
+import functools
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 STRIDES, SIZES, RATIOS = (4, 8, 16, 32, 64), (32, 64, 128, 256, 512), (0.5, 1.0, 2.0)
 LONGEST = math.log(1000 / 16)  # of a logarithm of sizes
-Weights = tuple[float, float, float, float]
+Weights = tuple[float, float]  # of differences of centres and of sizes
 
 
-def anchors(maps: Sequence[tuple[int, int]], device: torch.device | None = None) -> list[Tensor]:
+@functools.cache  # they are made on the processor: sending them there again would wait for the device
+def anchors(maps: tuple[tuple[int, int], ...], device: torch.device | None = None) -> list[Tensor]:
     """Of each level float32 [rows * columns * 3, 4], in this order, for maps of so many (rows, columns).
 
     Shapes are rounded at the size of a stride and then enlarged, as the reference has them since Faster R-CNN: at
@@ -22,11 +23,11 @@ def anchors(maps: Sequence[tuple[int, int]], device: torch.device | None = None)
     """
     made = []
     for (rows, columns), stride, shapes in zip(maps, STRIDES, anchor_shapes(), strict=True):
-        half = torch.tensor([(width - 1, height - 1) for width, height in shapes], device=device) / 2
+        half = torch.tensor([(width - 1, height - 1) for width, height in shapes]) / 2
         window = torch.cat([-half, half], 1) + (stride - 1) / 2
-        y, x = (torch.arange(count, device=device) * float(stride) for count in (rows, columns))
+        y, x = (torch.arange(count) * float(stride) for count in (rows, columns))
         shift = torch.stack([*torch.meshgrid(x, y, indexing="xy")] * 2, 2)
-        made.append((shift[:, :, None] + window).view(-1, 4))
+        made.append((shift[:, :, None] + window).view(-1, 4).to(device))
     return made
 
 
@@ -59,15 +60,14 @@ def encode(boxes: Tensor, references: Tensor, weights: Weights) -> Tensor:
     """[..., 4]: how boxes differ from references: centres by its size, logarithms of sizes; times the weights."""
     centre, size = _centred(boxes)
     at, of = _centred(references)
-    differences = torch.cat([(centre - at) / of, (size / of).log()], -1)
-    return differences * differences.new_tensor(weights)
+    return torch.cat([(centre - at) / of * weights[0], (size / of).log() * weights[1]], -1)
 
 
 def decode(differences: Tensor, references: Tensor, weights: Weights) -> Tensor:
     """The boxes [..., 4] that `encode` was given; logarithms are cut off at that of 1000 / 16."""
-    shares = differences / differences.new_tensor(weights)
     at, of = _centred(references)
-    centre, size = shares[..., :2] * of + at, shares[..., 2:].clamp(max=LONGEST).exp() * of
+    centre = differences[..., :2] / weights[0] * of + at
+    size = (differences[..., 2:] / weights[1]).clamp(max=LONGEST).exp() * of
     return torch.cat([centre - size / 2, centre + size / 2 - 1], -1)
 
 

@@ -33,7 +33,7 @@ def detect(model: MaskRCNN, pixels: Tensor, sizes: Tensor) -> tuple[Chosen, Tens
     Of pixels uint8 [N, 3, H, W], the images' own sizes being `sizes` [N, 2] (height, width).
     """
     maps = model.backbone(pixels)
-    anchors = geometry.anchors([(x.shape[2], x.shape[3]) for x in maps], pixels.device)
+    anchors = geometry.anchors(tuple((x.shape[2], x.shape[3]) for x in maps), pixels.device)
     of_level, best = model.draws.judged_of_level, model.draws.judged_proposals
     proposed, real, _ = regions.propose(
         *model.propose(maps), anchors, sizes, of_level=of_level, best=best, over_batch=False

@@ -7,8 +7,11 @@ Boxes are left, top, right, bottom in pixels. Every sum is kept in fp32.
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from timetrial.workloads.common.packing import uploaded
 
 try:
     import triton
@@ -182,8 +185,8 @@ class _Align(torch.autograd.Function):
     def forward(ctx: Any, regions: Tensor, levels: Tensor, scales: Tensor, size: int, *maps: Tensor) -> Tensor:
         lying = [x.permute(0, 2, 3, 1).contiguous() for x in maps]
         device, channels = regions.device, maps[0].shape[1]
-        places = torch.tensor([x.data_ptr() for x in lying], device=device)
-        sizes = torch.tensor([x.shape[1:3] for x in lying], dtype=torch.int32, device=device)
+        places = uploaded(np.array([x.data_ptr() for x in lying]), device)
+        sizes = uploaded(np.array([x.shape[1:3] for x in lying], dtype=np.int32), device)
         out = lying[0].new_empty(len(regions), size, size, channels)
         kind = maps[0].dtype
         _align[(len(regions), size * size)](
@@ -198,7 +201,7 @@ class _Align(torch.autograd.Function):
     def backward(ctx: Any, *given: Tensor) -> tuple[Tensor | None, ...]:
         regions, levels, scales, sizes = ctx.saved_tensors
         slopes = [torch.zeros(shape, dtype=torch.float32, device=regions.device) for shape in ctx.shapes]
-        places = torch.tensor([x.data_ptr() for x in slopes], device=regions.device)
+        places = uploaded(np.array([x.data_ptr() for x in slopes]), regions.device)
         lying = given[0].permute(0, 2, 3, 1).contiguous()
         channels = lying.shape[3]
         _align_back[(len(regions), ctx.size**2)](

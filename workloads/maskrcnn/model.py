@@ -7,11 +7,13 @@ the device. Shapes: N images, M boxes of an image, A anchors, R regions, C class
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.ops import roi_align
 
+from timetrial.workloads.common.packing import uploaded
 from timetrial.workloads.maskrcnn import boxes as geometry
 from timetrial.workloads.maskrcnn import kernels, masks, regions
 from timetrial.workloads.maskrcnn.blocks import Bottleneck, norm
@@ -19,8 +21,8 @@ from timetrial.workloads.maskrcnn.masks import Outlines
 
 MEANS = (122.7717, 115.9465, 102.9801)  # RGB, of pixels from 0 to 255; the reference's backbone knows no deviation
 _STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # channels between, blocks; for a trunk of 64
-_RPN: geometry.Weights = (1.0, 1.0, 1.0, 1.0)
-BOX_WEIGHTS: geometry.Weights = (10.0, 10.0, 5.0, 5.0)
+_RPN: geometry.Weights = (1.0, 1.0)
+BOX_WEIGHTS: geometry.Weights = (10.0, 5.0)
 
 
 @dataclass
@@ -116,7 +118,7 @@ class MaskRCNN(nn.Module):
         """
         maps = self.backbone(images)
         chances, moves = self.propose(maps)
-        anchors = geometry.anchors([(x.shape[2], x.shape[3]) for x in maps], images.device)
+        anchors = geometry.anchors(tuple((x.shape[2], x.shape[3]) for x in maps), images.device)
         exists = labels > 0
         total = rpn_loss(
             torch.cat(chances, 1), torch.cat(moves, 1), torch.cat(anchors), boxes, exists, sizes, self.draws
@@ -166,10 +168,9 @@ class MaskRCNN(nn.Module):
         image = torch.arange(len(found), device=found.device).repeat_interleave(found.shape[1])
         flat = torch.cat([image[:, None].to(found.dtype), found.flatten(0, 1)], 1)
         levels = level(flat[:, 1:])
-        scales = torch.tensor([1 / stride for stride in geometry.STRIDES[:4]])
+        scales = np.array([1 / stride for stride in geometry.STRIDES[:4]], dtype=np.float32)
         if kernels.available(flat):
-            scales = scales.pin_memory().to(flat.device, non_blocking=True)
-            return kernels.align(maps[:4], scales, flat, levels.int(), size)
+            return kernels.align(maps[:4], uploaded(scales, flat.device), flat, levels.int(), size)
         pooled = maps[0].new_zeros(len(flat), maps[0].shape[1], size, size)
         for number, (x, scale) in enumerate(zip(maps[:4], scales.tolist(), strict=True)):
             some = (levels == number).nonzero()[:, 0]

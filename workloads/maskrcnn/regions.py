@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torchvision.ops import nms
 
 from timetrial.workloads.maskrcnn import boxes as geometry
@@ -86,17 +87,18 @@ def propose(
     better one by more than `overlap`; then the best over the batch, or of each image. Levels: objectness [N, A_l],
     differences [N, A_l, 4], anchors [A_l, 4].
     """
+    most = min(of_level, max(chances.shape[1] for chances in objectness))
     found, scores = [], []
     for chances, moves, places in zip(objectness, differences, anchors, strict=True):
         score, index = chances.float().topk(min(of_level, chances.shape[1]))
-        moved = geometry.decode(
-            moves.float().gather(1, index[..., None].expand(-1, -1, 4)), places[index], (1.0, 1.0, 1.0, 1.0)
-        )
-        moved = geometry.clip(moved, sizes)
-        kept = suppress(moved, overlap)
-        found.append(moved)
-        scores.append(score.masked_fill(~kept, _NOWHERE))
-    together, chances = torch.cat(found, 1), torch.cat(scores, 1)
+        chosen = moves.float().gather(1, index[..., None].expand(-1, -1, 4))
+        moved = geometry.clip(geometry.decode(chosen, places[index], (1.0, 1.0)), sizes)
+        missing = most - score.shape[1]  # all levels are made equal, to be looked through at once
+        found.append(F.pad(moved, (0, 0, 0, missing)))
+        scores.append(F.pad(score, (0, missing), value=_NOWHERE))
+    levels, together = torch.stack(found, 1), torch.cat(found, 1)
+    kept = suppress(levels.flatten(0, 1), overlap, (torch.stack(scores, 1) > _NOWHERE).sum(2).flatten())
+    chances = torch.cat(scores, 1).masked_fill(~kept.view(len(together), -1), _NOWHERE)
     if over_batch:
         least = chances.flatten().topk(min(best, chances.numel())).values[-1]
         chances = chances.masked_fill(chances < least, _NOWHERE)

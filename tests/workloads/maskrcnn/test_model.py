@@ -65,7 +65,7 @@ def test_the_proposals_losses_are_the_formulas():
     drawn = regions.draw(matches, 10, 0.5)
     number = matches.gather(1, drawn.indices).clamp(min=0)
     target = model.geometry.encode(
-        torch.from_numpy(boxes)[number], torch.from_numpy(anchors)[drawn.indices], (1.0,) * 4
+        torch.from_numpy(boxes)[number], torch.from_numpy(anchors)[drawn.indices], (1.0, 1.0)
     )
     ours = model.drawn_loss(torch.from_numpy(chances), torch.from_numpy(moves), target, drawn)
     samples = [drawn.indices[image][drawn.counts[image]].tolist() for image in range(2)]
