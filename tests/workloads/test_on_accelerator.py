@@ -17,8 +17,9 @@ from timetrial.runner.distributed import World
 from timetrial.runner.errors import Exit
 from timetrial.runner.launch import launch
 from timetrial.runner.workload import Share
+from timetrial.workloads.common.suppression import suppress
 from timetrial.workloads.maskrcnn import kernels as maskrcnn_kernels
-from timetrial.workloads.maskrcnn import masks, regions
+from timetrial.workloads.maskrcnn import masks
 from timetrial.workloads.resnet50.torch_loader import TorchImages
 from timetrial.workloads.ssd.data import Photographs
 
@@ -136,13 +137,13 @@ def boxes_of(count, edge=1300):
     return torch.from_numpy(np.concatenate([low, np.minimum(low + extent, edge)], 1)).float()
 
 
-def test_mask_rcnn_suppresses_as_the_processor_does():
+def test_boxes_are_suppressed_as_the_processor_does():
     device = torch.accelerator.current_accelerator()
     boxes = torch.stack([boxes_of(2000), boxes_of(1999)[torch.arange(2000) % 1999]])
     counts = torch.tensor([2000, 1500])
     for overlap in (0.3, 0.7):
-        found = regions.suppress(boxes.to(device), overlap, counts.to(device)).cpu()
-        expected = regions.suppress(boxes, overlap, counts)
+        found = suppress(boxes.to(device), overlap, counts.to(device), edge=1.0).cpu()
+        expected = suppress(boxes, overlap, counts, edge=1.0)
         assert (found != expected).sum() <= 2  # overlaps at the very bound may round either way
 
 

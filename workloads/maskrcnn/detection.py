@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from timetrial.workloads.common.suppression import suppress
 from timetrial.workloads.maskrcnn import boxes as geometry
 from timetrial.workloads.maskrcnn import regions
 from timetrial.workloads.maskrcnn.model import BOX_WEIGHTS, MaskRCNN
@@ -55,7 +56,7 @@ def choose(scores: Tensor, differences: Tensor, proposed: Tensor, real: Tensor, 
     chances, order = chances.sort(2, descending=True)
     places = geometry.decode(differences[:, :, 1:].float(), proposed[:, :, None].float(), BOX_WEIGHTS)
     places = geometry.clip(places, sizes).transpose(1, 2).gather(2, order[..., None].expand(-1, -1, -1, 4))
-    kept = regions.suppress(places.flatten(0, 1), _OVERLAP, (chances > 0).sum(2).flatten())
+    kept = suppress(places.flatten(0, 1), _OVERLAP, (chances > 0).sum(2).flatten(), edge=1.0)
     chances = chances.masked_fill(~kept.view(chances.shape), 0.0).flatten(1)
     best, index = chances.topk(min(_MOST, chances.shape[1]))
     found = places.flatten(1, 2).gather(1, index[..., None].expand(-1, -1, 4))

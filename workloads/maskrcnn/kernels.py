@@ -1,6 +1,6 @@
-"""Triton kernels that keep proposals and regions on the device, in shapes that depend on no data.
+"""Triton kernels that pool regions and draw masks on the device, in shapes that depend on no data.
 
-Shapes: G groups of K boxes, R regions, L levels of a pyramid, N images, C channels, S pixels of a region's edge.
+Shapes: R regions, L levels of a pyramid, N images, C channels, S pixels of a region's edge.
 Boxes are left, top, right, bottom in pixels. Every sum is kept in fp32.
 """
 
@@ -28,28 +28,6 @@ def available(tensor: Tensor) -> bool:
 
 
 if triton is not None:
-
-    @triton.jit
-    def _suppress(boxes, counts, kept, most, overlap, BLOCK: tl.constexpr):
-        group = tl.program_id(0)
-        place = tl.arange(0, BLOCK)
-        inside = place < most
-        at = boxes + (group.to(tl.int64) * most + place) * 4
-        left, top = tl.load(at, mask=inside, other=0.0), tl.load(at + 1, mask=inside, other=0.0)
-        right, bottom = tl.load(at + 2, mask=inside, other=0.0), tl.load(at + 3, mask=inside, other=0.0)
-        area = (right - left + 1.0) * (bottom - top + 1.0)
-        count = tl.load(counts + group)
-        alive = (inside & (place < count)).to(tl.int32)
-        for first in range(0, count):
-            if tl.sum(tl.where(place == first, alive, 0), 0) > 0:
-                one = boxes + (group.to(tl.int64) * most + first) * 4
-                x, y, r, b = tl.load(one), tl.load(one + 1), tl.load(one + 2), tl.load(one + 3)
-                wide = tl.maximum(tl.minimum(right, r) - tl.maximum(left, x) + 1.0, 0.0)
-                tall = tl.maximum(tl.minimum(bottom, b) - tl.maximum(top, y) + 1.0, 0.0)
-                shared = wide * tall
-                union = area + (r - x + 1.0) * (b - y + 1.0) - shared
-                alive = tl.where((place > first) & (shared > overlap * union), 0, alive)
-        tl.store(kept + group.to(tl.int64) * most + place, alive.to(tl.int8), mask=inside)
 
     @triton.jit
     def _frame(regions, levels, scales, sizes, region, pixel, S: tl.constexpr):
@@ -164,20 +142,6 @@ def fill(edges: Tensor, last: Tensor, begin: Tensor, objects: Tensor, regions: T
     block = triton.next_power_of_2(side * side)
     _fill[(len(regions),)](edges, last.to(torch.int8), begin, objects, regions.contiguous(), out, side, block)
     return out
-
-
-def suppress(boxes: Tensor, counts: Tensor, overlap: float) -> Tensor:
-    """bool [G, K]: which of boxes float32 [G, K, 4] overlap no better kept one by more than `overlap`.
-
-    The boxes of a group fall by score, of which the first `counts` int32 [G] exist. Widths are inclusive.
-    """
-    groups, most, _ = boxes.shape
-    kept = torch.empty(groups, most, dtype=torch.int8, device=boxes.device)
-    block = triton.next_power_of_2(most)
-    _suppress[(groups,)](
-        boxes.contiguous(), counts, kept, most, overlap, BLOCK=block, num_warps=8 if block > 512 else 4
-    )
-    return kept.bool()
 
 
 class _Align(torch.autograd.Function):

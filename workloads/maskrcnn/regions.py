@@ -10,10 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torchvision.ops import nms
 
+from timetrial.workloads.common.suppression import suppress
 from timetrial.workloads.maskrcnn import boxes as geometry
-from timetrial.workloads.maskrcnn import kernels
 
 NEGATIVE, IGNORED = -1, -2
 _NOWHERE = -1e6
@@ -97,27 +96,11 @@ def propose(
         found.append(F.pad(moved, (0, 0, 0, missing)))
         scores.append(F.pad(score, (0, missing), value=_NOWHERE))
     levels, together = torch.stack(found, 1), torch.cat(found, 1)
-    kept = suppress(levels.flatten(0, 1), overlap, (torch.stack(scores, 1) > _NOWHERE).sum(2).flatten())
+    counts = (torch.stack(scores, 1) > _NOWHERE).sum(2).flatten()
+    kept = suppress(levels.flatten(0, 1), overlap, counts, edge=1.0)
     chances = torch.cat(scores, 1).masked_fill(~kept.view(len(together), -1), _NOWHERE)
     if over_batch:
         least = chances.flatten().topk(min(best, chances.numel())).values[-1]
         chances = chances.masked_fill(chances < least, _NOWHERE)
     score, index = chances.topk(min(best, chances.shape[1]))
     return together.gather(1, index[..., None].expand(-1, -1, 4)), score > _NOWHERE, score
-
-
-def suppress(boxes: Tensor, overlap: float, counts: Tensor | None = None) -> Tensor:
-    """bool [G, K]: which boxes [G, K, 4], falling by score, overlap no better kept one by more than `overlap`.
-
-    Of a group the first `counts` [G] exist, or all of them.
-    """
-    if counts is None:
-        counts = torch.full((len(boxes),), boxes.shape[1], device=boxes.device)
-    if kernels.available(boxes):
-        return kernels.suppress(boxes, counts.int(), overlap)
-    kept = torch.zeros(boxes.shape[:2], dtype=torch.bool)
-    falling = -torch.arange(boxes.shape[1], dtype=boxes.dtype)
-    exclusive = boxes + boxes.new_tensor([0.0, 0.0, 1.0, 1.0])  # as torchvision counts widths
-    for group, count in enumerate(counts.tolist()):
-        kept[group, nms(exclusive[group, :count], falling[:count], overlap)] = True
-    return kept

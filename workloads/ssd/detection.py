@@ -1,11 +1,13 @@
 """From scores to boxes: the best of each class that overlap no better one by more than a half (mlperf.md 12.2).
 
-Shapes: N images, P priors, C classes, D detections of an image.
+Shapes: N images, P priors, C classes with the background first, D detections of an image: at most 200.
 """
 
-from torch import Tensor
-from torchvision.ops import batched_nms
+from typing import NamedTuple
 
+from torch import Tensor
+
+from timetrial.workloads.common.suppression import suppress
 from timetrial.workloads.ssd import priors
 
 _LEAST = 0.05  # score
@@ -13,16 +15,27 @@ _CANDIDATES, _MOST = 200, 200  # of a class, of an image
 _OVERLAP = 0.5
 
 
-def detect(locations: Tensor, scores: Tensor, anchors: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Of each image the corner boxes [D, 4] in fractions, scores [D], falling, and labels [D] from 1."""
+class Chosen(NamedTuple):
+    """Corner boxes [N, D, 4] in fractions, scores [N, D], falling, and labels [N, D] from 1.
+
+    `exists` bool [N, D] says which there are; the others have the score 0.
+    """
+
+    boxes: Tensor
+    scores: Tensor
+    labels: Tensor
+    exists: Tensor
+
+
+def detect(locations: Tensor, scores: Tensor, anchors: Tensor) -> Chosen:
+    """What is found by differences [N, P, 4] from the priors [P, 4] and scores [N, P, C]."""
     boxes = priors.corners(priors.decode(locations.to(anchors.dtype), anchors))
-    chances = scores.to(anchors.dtype).softmax(2)[..., 1:].transpose(1, 2)  # [N, C - 1, P]
+    chances = scores.to(anchors.dtype).softmax(2)[..., 1:].transpose(1, 2)
     best, places = chances.topk(min(_CANDIDATES, chances.shape[2]), dim=2)
-    found = []
-    for image in range(len(boxes)):
-        kept = (best[image] > _LEAST).nonzero()
-        label, place = kept[:, 0] + 1, places[image][kept[:, 0], kept[:, 1]]
-        score, box = best[image][kept[:, 0], kept[:, 1]], boxes[image][place]
-        order = batched_nms(box, score, label, _OVERLAP)[:_MOST]
-        found.append((box[order], score[order], label[order]))
-    return found
+    index = places.flatten(1)[..., None].expand(-1, -1, 4)
+    found = boxes.gather(1, index).unflatten(1, places.shape[1:])  # each class of an image is a group
+    kept = suppress(found.flatten(0, 1), _OVERLAP, (best > _LEAST).sum(2).flatten())
+    best = best.masked_fill(~kept.view(best.shape), 0.0).flatten(1)
+    score, index = best.topk(min(_MOST, best.shape[1]))
+    chosen = found.flatten(1, 2).gather(1, index[..., None].expand(-1, -1, 4))
+    return Chosen(chosen, score, index // places.shape[2] + 1, score > 0)

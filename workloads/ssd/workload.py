@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from omegaconf import MISSING
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
@@ -17,7 +18,7 @@ from timetrial.workloads.common import coco_score
 from timetrial.workloads.common.coco_score import Detections
 from timetrial.workloads.ssd import backbone
 from timetrial.workloads.ssd.data import Photographs
-from timetrial.workloads.ssd.detection import detect
+from timetrial.workloads.ssd.detection import Chosen, detect
 from timetrial.workloads.ssd.model import SSD
 
 _WORTH_PROCESSES = 1000  # images: to score fewer takes less time than to start processes
@@ -82,20 +83,13 @@ class SingleShotDetection:
     def predict(self, model: nn.Module, batches: Iterable[Batch]) -> Detections:
         """What this rank finds on its images."""
         assert isinstance(model, SSD)
-        coco = self._data.val_set
-        found = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 4), np.float32), np.zeros(0, np.float32))]
+        nothing = np.zeros(0, np.int64)
+        parts = [Detections(nothing, nothing, np.zeros((0, 4), np.float32), np.zeros(0, np.float32))]
         for batch in batches:
             pixels, numbers = batch.content
-            places = detect(*model.predict(pixels), model.priors)
-            for number, (boxes, scores, labels) in zip(numbers.tolist(), places, strict=True):
-                size = np.array([coco.width[number], coco.height[number]] * 2, dtype=np.float32)
-                corners = boxes.float().cpu().numpy() * size
-                corners[:, 2:] -= corners[:, :2]
-                image = np.full(len(labels), coco.image_id[number])
-                category = coco.category_id[labels.cpu().numpy() - 1]
-                found.append((image, category, corners, scores.float().cpu().numpy()))
-        image, category, box, score = map(np.concatenate, zip(*found, strict=True))
-        return Detections(image, category, box, score)
+            chosen = Chosen(*(part.cpu() for part in detect(*model.predict(pixels), model.priors)))
+            parts.append(self._detections(chosen, numbers.cpu().numpy()))
+        return coco_score.join(parts)
 
     def score(self, parts: Sequence[Detections]) -> dict[str, float]:
         """The average precision of all ranks' detections."""
@@ -117,6 +111,16 @@ class SingleShotDetection:
             "max_samples": self._data.crop_tries,
             "model_bn_span": self._data.images_per_statistic,
         }
+
+    def _detections(self, chosen: Chosen, numbers: NDArray[np.int64]) -> Detections:
+        """Of a batch on the CPU, the images' numbers being [N], in pixels."""
+        coco, exists = self._data.val_set, chosen.exists
+        number = numbers[exists.nonzero()[:, 0].numpy()]
+        size = np.stack([coco.width[number], coco.height[number]] * 2, 1)
+        box = (chosen.boxes[exists].numpy() * size).astype(np.float32)
+        box[:, 2:] -= box[:, :2]
+        category = coco.category_id[chosen.labels[exists].numpy() - 1]
+        return Detections(coco.image_id[number], category, box, chosen.scores[exists].numpy())
 
     def _warmup_steps(self) -> int:
         return round(self.settings.warmup_samples / self._data.global_batch_size)
