@@ -53,8 +53,12 @@ class ImageData:
 
     def synthetic_eval(self) -> Batch:
         """Random pixels in the shape of the first evaluation batch."""
-        size = min(self._settings.eval_batch_size, max(1, self.eval_size // self._share.ranks))
+        size = self._first_eval_size()
         return self._random(size, size)
+
+    def _first_eval_size(self) -> int:
+        """Images of the first evaluation batch."""
+        return min(self._settings.eval_batch_size, max(1, self.eval_size // self._share.ranks))
 
     def _open(self) -> tuple[int, int]:
         """Finds the images, without reading them; returns how many train and how many validate."""

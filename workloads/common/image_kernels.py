@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from timetrial.workloads.common.packing import uploaded
+
 try:
     import triton
     import triton.language as tl
@@ -98,11 +100,6 @@ def crop_and_scale(
     frames = torch.cat([planes, boxes, mirrored[:, None].int(), scaled.int()], 1)
     out = torch.empty(len(addresses), *canvas, 3, dtype=torch.uint8, device=device)
     grid = (len(addresses), triton.cdiv(canvas[0], _ROWS), triton.cdiv(canvas[1], _COLUMNS))
-    places, frames = (_sent(tensor, device) for tensor in (addresses, frames))
+    places, frames = (uploaded(tensor.numpy(), device) for tensor in (addresses, frames))
     _crop_and_scale[grid](places, frames, out, *canvas, *(float(level) for level in colour), _ROWS, _COLUMNS)
     return out
-
-
-def _sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """On its way to the card from pinned memory; Triton's interpreter takes it where it is."""
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

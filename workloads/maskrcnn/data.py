@@ -123,7 +123,7 @@ class Photographs(CocoImages):
 
     def synthetic_eval(self) -> Batch:
         """Random pixels in the shape of a whole evaluation batch of wide images, said to be of the first image."""
-        size = min(self._settings.eval_batch_size, max(1, self.eval_size // self._share.ranks))
+        size = self._first_eval_size()
         pixels, sizes = self._random_pixels(size)
         return self._on_device(pixels, (sizes, torch.zeros(size, dtype=torch.int64)), self.eval_size)
 

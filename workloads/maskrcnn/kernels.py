@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from timetrial.workloads.common.kernels import available
 from timetrial.workloads.common.packing import uploaded
 
 try:
@@ -19,12 +20,9 @@ try:
 except ImportError:  # CPU wheels come without
     triton = None
 
+__all__ = ["align", "available", "fill"]
+
 _SAMPLES = 2  # of a region's pixel, each way (mlperf.md 12.3)
-
-
-def available(tensor: Tensor) -> bool:
-    """Whether Triton kernels run where the tensor is."""
-    return triton is not None and tensor.device.type != "cpu"
 
 
 if triton is not None:

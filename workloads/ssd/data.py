@@ -72,7 +72,7 @@ class Photographs(CocoImages):
 
     def synthetic_eval(self) -> Batch:
         """Random pixels in the shape of the first evaluation batch, said to be of the first image."""
-        size = min(self._settings.eval_batch_size, max(1, self.eval_size // self._share.ranks))
+        size = self._first_eval_size()
         return self._on_device(self._random_pixels(size), (torch.zeros(size, dtype=torch.int64),), self.eval_size)
 
     def _random_pixels(self, size: int) -> Tensor:
