@@ -6,12 +6,15 @@ Shapes: N sentences, K hypotheses of each, R = N * K rows, s the longest source,
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from timetrial.workloads.transformer.attention import padded
 from timetrial.workloads.transformer.data import Packed
 from timetrial.workloads.transformer.model import Layer, Transformer
 
 _ROOM = 32  # pieces: memory is asked for so many at a time, in few sizes, since asking takes longer than a step
+# What is said grows by a piece a step: the backend left out here plans anew for each length, which takes longer still.
+_ANY_LENGTH = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 class Decoder:
@@ -28,6 +31,7 @@ class Decoder:
         ]  # keys, values [N, heads, s, D]
         self._said = [_Said() for _ in self._seen]
 
+    @sdpa_kernel(_ANY_LENGTH)
     def step(self, ids: Tensor) -> tuple[Tensor, None]:
         """Logits [R, V] after one more piece `ids` [R]."""
         model = self._model
