@@ -15,9 +15,9 @@ from timetrial.workloads.common import nvjpeg
 from timetrial.workloads.common.reading import Decoded, Encoded
 
 _AHEAD = 2  # batches made before they are asked for
-# Decoding threads. nvJPEG waits for the card after every few images, each time behind kernels of the training step:
-# one thread leaves the engines idle for three quarters of the time (PERFORMANCE.md).
-_DECODERS = 4
+# Decoding threads. nvJPEG waits for the card after every few images, behind kernels of the training step: one thread
+# leaves the engines idle, and each further one takes more of the step's time (workloads/resnet50/PERFORMANCE.md).
+_DECODERS = 2
 _FEWEST = 16  # images worth a thread
 
 
