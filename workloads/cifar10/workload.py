@@ -5,12 +5,13 @@ from typing import Any
 
 from omegaconf import MISSING
 from torch import nn
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from timetrial.workloads.cifar10.data import ResidentImages
 from timetrial.workloads.cifar10.networks import NETWORKS
 from timetrial.workloads.common.classification import Classification
+from timetrial.workloads.common.sgd import sgd
 
 
 class Cifar10(Classification):
@@ -60,14 +61,8 @@ class Cifar10(Classification):
     def optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
         """SGD with momentum, all weights decayed."""
         chosen = self.settings
-        optimizer = SGD(
-            model.parameters(),
-            self._peak,
-            chosen.momentum,
-            weight_decay=chosen.weight_decay,
-            nesterov=chosen.nesterov,
-            fused=True,
-        )
+        momentum, decay, nesterov = chosen.momentum, chosen.weight_decay, chosen.nesterov
+        optimizer = sgd(model.parameters(), self._peak, momentum, weight_decay=decay, nesterov=nesterov)
         return optimizer, LambdaLR(optimizer, lambda step: self.factor(step / steps_per_epoch))
 
     def factor(self, epochs: float) -> float:

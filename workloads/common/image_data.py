@@ -1,5 +1,6 @@
 """How one rank takes its share of labelled images, wherever they come from."""
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
@@ -94,12 +95,20 @@ class SameBatch(ImageData):
 
     loader = "synthetic"
 
+    @functools.cached_property
+    def step(self) -> Sequence[Batch]:
+        """What every step trains on; making it takes longer than a step does."""
+        return self.synthetic_train()
+
+    @functools.cached_property
+    def batch(self) -> Batch:
+        """What every batch of an evaluation is."""
+        return self.synthetic_eval()
+
     def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """As many steps as an epoch has."""
-        step = self.synthetic_train()
-        return (step for _ in range(self.steps_per_epoch))
+        return (self.step for _ in range(self.steps_per_epoch))
 
     def eval(self) -> Iterable[Batch]:
         """As many batches as the evaluation has."""
-        batch = self.synthetic_eval()
-        return (batch for _ in self._eval_spans())
+        return (self.batch for _ in self._eval_spans())

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from timetrial.workloads.common import weights
+from timetrial.workloads.maskrcnn.blocks import FrozenNorm
 
 R50 = "https://dl.fbaipublicfiles.com/detectron/ImageNetPretrained/MSRA/R-50.pkl"
+RANDOM = "random"  # in place of a file: to measure how fast the network is that the file would make
 # What a run of ResNet-50 subtracts, MEANS of resnet50.model: workloads do not import each other.
 RESNET50_MEANS = (123.68, 116.78, 103.94)  # RGB, of pixels from 0 to 255
 _EPSILON = 1e-5  # of the batch norms of ResNet-50
@@ -31,17 +33,32 @@ _OF_ARRAYS = {
 }  # fmt: skip
 
 
-def load_trunk(trunk: nn.Module, path: Path) -> None:
+def load_trunk(trunk: nn.Module, name: str) -> None:
     """Sets stem and stages of `trunk` (model.Backbone); its pyramid stays as it is.
 
-    `path` is Detectron's R-50.pkl, or the checkpoint of a run of ResNet-50 with PyTorch. Raises `DataError` and leaves
-    the trunk as it was where the file is absent, damaged or another network's.
+    `name` is the path of Detectron's R-50.pkl, or of the checkpoint of a run of ResNet-50 with PyTorch, or RANDOM.
+    Raises `DataError` and leaves the trunk as it was where the file is absent, damaged or another network's.
     """
+    if name == RANDOM:
+        return _fill_randomly(trunk)
+    path = Path(name)
     own = {name: value.shape for name, value in trunk.state_dict().items() if _OF_TRUNK.fullmatch(name)}
     with weights.opened(path, R50) as file:
         archive = file.read(len(_ARCHIVE)) == _ARCHIVE
     mean = trunk.get_buffer("mean").flatten().cpu()
     weights.assign(trunk, _of_run(own, mean, path) if archive else _of_r50(own, path))
+
+
+def _fill_randomly(trunk: nn.Module) -> None:
+    """Kaiming's weights, and norms that keep activations about as small as trained ones: else training diverges."""
+    for name, module in trunk.named_modules():
+        if not _OF_TRUNK.fullmatch(f"{name}."):
+            continue
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="relu")
+        elif isinstance(module, FrozenNorm):
+            # Pixels deviate from their mean by some 70; a stage's sum grows with what each of its blocks adds.
+            module.weight.fill_(1 / 250 if name == "bn1" else 0.25 if name.endswith("bn3") else 1.0)
 
 
 def _of_r50(own: Mapping[str, torch.Size], path: Path) -> dict[str, Tensor]:

@@ -228,7 +228,8 @@ def _zero(bias: object) -> None:
 def level(found: Tensor) -> Tensor:
     """int64 [...]: from which of P2 to P5, counted from 0, regions [..., 4] are taken (Lin et al. 2017, equation 1)."""
     edge = geometry.area(found).clamp(min=0).sqrt()
-    return (4 + (edge / 224 + 1e-6).log2()).floor().clamp(2, 5).long() - 2
+    # Once training diverges no comparison holds; a level there must be all the same, the kernels take its address.
+    return (4 + (edge / 224 + 1e-6).log2()).floor().clamp(2, 5).nan_to_num(2.0).long() - 2
 
 
 def rpn_loss(

@@ -3,18 +3,18 @@
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from omegaconf import MISSING
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from timetrial.runner.workload import Batch
 from timetrial.workloads.common import coco_score
 from timetrial.workloads.common.coco_score import Detections
+from timetrial.workloads.common.sgd import sgd
 from timetrial.workloads.maskrcnn import backbone
 from timetrial.workloads.maskrcnn.data import Photographs
 from timetrial.workloads.maskrcnn.detection import Chosen, detect
@@ -32,8 +32,9 @@ class InstanceSegmentation:
     @dataclass
     class Settings:
         """The rate rises from `warmup_factor` of itself over `warmup_samples`, and falls to a tenth after each of the
-        two `decay_samples`. `backbone` is a file of ResNet-50, null to train all of it from nothing; `width`, `pyramid`
-        and `hidden` are channels of the first convolution, of the pyramid, and of the box head.
+        two `decay_samples`. `backbone` is a file of ResNet-50, "random" to measure speed without it, null to train all
+        of it from nothing; `width`, `pyramid` and `hidden` are channels of the first convolution, of the pyramid, and
+        of the box head.
         """
 
         learning_rate: float = MISSING
@@ -77,7 +78,7 @@ class InstanceSegmentation:
             pretrained=chosen.backbone is not None,
         )
         if chosen.backbone is not None:
-            backbone.load_trunk(found.backbone, Path(chosen.backbone))
+            backbone.load_trunk(found.backbone, chosen.backbone)
         return found
 
     def optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
@@ -91,7 +92,7 @@ class InstanceSegmentation:
             {"params": others, "weight_decay": decay},
             {"params": biases, "weight_decay": 0.0, "lr": 2 * rate},
         ]
-        optimizer = SGD(groups, rate, chosen.momentum, fused=True)
+        optimizer = sgd(groups, rate, chosen.momentum)
         return optimizer, LambdaLR(optimizer, self.factor)
 
     def factor(self, step: int) -> float:

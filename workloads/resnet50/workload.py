@@ -5,10 +5,11 @@ from typing import Any
 
 from omegaconf import MISSING
 from torch import nn
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from timetrial.workloads.common.classification import Classification
+from timetrial.workloads.common.sgd import sgd
 from timetrial.workloads.resnet50 import model
 from timetrial.workloads.resnet50.data import Images
 from timetrial.workloads.resnet50.lars import LARS
@@ -68,7 +69,7 @@ class ResNet50(Classification):
             optimizer = LARS(groups, chosen.learning_rate, chosen.momentum, chosen.weight_decay)
         else:
             groups = [{"params": usual}, {"params": rest, "weight_decay": 0.0}]
-            optimizer = SGD(groups, chosen.learning_rate, chosen.momentum, weight_decay=chosen.weight_decay, fused=True)
+            optimizer = sgd(groups, chosen.learning_rate, chosen.momentum, weight_decay=chosen.weight_decay)
         return optimizer, LambdaLR(optimizer, lambda step: self.rate(step, steps_per_epoch) / chosen.learning_rate)
 
     def rate(self, step: int, steps_per_epoch: int) -> float:

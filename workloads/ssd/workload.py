@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from omegaconf import MISSING
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from timetrial.runner.workload import Batch
 from timetrial.workloads.common import coco_score
 from timetrial.workloads.common.coco_score import Detections
+from timetrial.workloads.common.sgd import sgd
 from timetrial.workloads.ssd import backbone
 from timetrial.workloads.ssd.data import Photographs
 from timetrial.workloads.ssd.detection import Chosen, detect
@@ -66,7 +67,7 @@ class SingleShotDetection:
         """SGD that decays everything, biases and batch norms too."""
         chosen = self.settings
         rate, momentum, decay = chosen.learning_rate, chosen.momentum, chosen.weight_decay
-        optimizer = SGD(model.parameters(), rate, momentum, weight_decay=decay, fused=True)
+        optimizer = sgd(model.parameters(), rate, momentum, weight_decay=decay)
         return optimizer, LambdaLR(optimizer, lambda step: self.factor(step, steps_per_epoch))
 
     def factor(self, step: int, steps_per_epoch: int) -> float:

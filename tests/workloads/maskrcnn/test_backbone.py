@@ -233,6 +233,19 @@ def test_with_equal_means_and_strides_a_run_gives_equal_maps(checkpoint, classif
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
+def test_random_weights_make_maps_of_a_trained_trunks_size():
+    trunk = Backbone(64, 32)
+    load_trunk(trunk, backbone.RANDOM)
+    sizes = []
+    for stage in trunk.stages:
+        stage.register_forward_hook(lambda module, given, found: sizes.append(float(found.std())))
+    with torch.no_grad():
+        trunk(torch.randint(256, (1, 3, 128, 160), dtype=torch.uint8))
+    assert len(sizes) == 4
+    assert all(0.05 < size < 2 for size in sizes), sizes
+    assert not trunk.conv1.weight.requires_grad
+
+
 def test_absent_and_cut_files_are_refused(tmp_path):
     trunk = detector()
     refused(trunk, tmp_path / "absent.pkl", "absent.pkl is missing or cannot be opened: ")

@@ -1,6 +1,7 @@
 """Mask R-CNN's network and losses against slow transcriptions in float64 and torchvision's parts."""
 
 import importlib.util
+import math
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,10 @@ def test_levels_are_the_formula():
     low = random.uniform(0, 500, (200, 2))
     boxes = np.concatenate([low, low + 10 ** random.uniform(0, 3, (200, 2))], 1)
     assert (model.level(torch.from_numpy(boxes)) + 2).tolist() == [oracle.level(box) for box in boxes]
+
+
+def test_regions_that_are_no_numbers_have_a_level_too():
+    assert model.level(torch.tensor([[math.nan] * 4, [0, 0, math.inf, 9]])).tolist() == [0, 3]
 
 
 def test_the_proposals_losses_are_the_formulas():
