@@ -117,23 +117,27 @@ class Photographs(CocoImages):
             yield [self._to_learn(part.pixels, part.targets, size) for part in parts]
 
     def synthetic_train(self) -> Sequence[Batch]:
-        """Random pixels and rectangles in the shapes of the largest step of wide images."""
+        """Random pixels and rectangles in the shapes of the largest step, of wide images and of others."""
         most = self._most_samples
-        return [self._random(part.stop - part.start, most) for part in self._share.micro_batches(most)]
+        parts, canvases = self._share.micro_batches(most), zip((True, False), self._groups(), strict=False)
+        return [
+            self._random(part.stop - part.start, most, wide) for wide, some in canvases if len(some) for part in parts
+        ]
 
     def synthetic_eval(self) -> Batch:
         """Random pixels in the shape of a whole evaluation batch of wide images, said to be of the first image."""
         size = self._first_eval_size()
-        pixels, sizes = self._random_pixels(size)
+        pixels, sizes = self._random_pixels(size, True)
         return self._on_device(pixels, (sizes, torch.zeros(size, dtype=torch.int64)), self.eval_size)
 
-    def _random_pixels(self, size: int) -> tuple[Tensor, Tensor]:
+    def _random_pixels(self, size: int, wide: bool) -> tuple[Tensor, Tensor]:
         """And the images' sizes: those of COCO's most frequent one."""
-        pixels = torch.randint(256, (size, *canvas(self.short_edge, self.long_edge, True), 3), dtype=torch.uint8)
-        return pixels, torch.tensor([scaled(480, 640, self.short_edge, self.long_edge)] * size)
+        pixels = torch.randint(256, (size, *canvas(self.short_edge, self.long_edge, wide), 3), dtype=torch.uint8)
+        height, width = (480, 640) if wide else (640, 480)
+        return pixels, torch.tensor([scaled(height, width, self.short_edge, self.long_edge)] * size)
 
-    def _random(self, size: int, global_samples: int) -> Batch:
-        pixels, sizes = self._random_pixels(size)
+    def _random(self, size: int, global_samples: int, wide: bool) -> Batch:
+        pixels, sizes = self._random_pixels(size, wide)
         low, extent = torch.rand(size, self.most, 2) * 0.5, torch.rand(size, self.most, 2) * 0.4 + 0.1
         boxes = torch.cat([low, low + extent], 2) * sizes.flip(1).repeat(1, 2)[:, None]
         labels = torch.randint(1, self.num_classes + 1, (size, self.most))

@@ -6,6 +6,7 @@ the device. Shapes: N images, M boxes of an image, A anchors, R regions, C class
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -138,6 +139,10 @@ class MaskRCNN(nn.Module):
             wanted = masks.targets(outlines, number.flatten(), first.reshape(-1, 4))
         logits = self.outline(self.pooled(maps, first, 14), label[:, :most].flatten())
         return (total + mask_loss(logits, wanted, drawn.positive[:, :most].flatten())) * len(images)
+
+    def compile(self, *how: Any, **options: Any) -> None:
+        """Compiles the backbone, where the passes over large maps are; what follows is kernels already."""
+        self.backbone.compile(*how, **options)
 
     def propose(self, maps: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Of each level the anchors' objectness [N, A_l] and differences [N, A_l, 4]: rows, columns, ratios."""
