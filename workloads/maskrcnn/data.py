@@ -136,7 +136,7 @@ class Photographs(CocoImages):
         height, width = (480, 640) if wide else (640, 480)
         return pixels, torch.tensor([scaled(height, width, self.short_edge, self.long_edge)] * size)
 
-    def _random(self, size: int, global_samples: int, wide: bool) -> Batch:
+    def _random(self, size: int, global_samples: int, wide: bool = True) -> Batch:
         pixels, sizes = self._random_pixels(size, wide)
         low, extent = torch.rand(size, self.most, 2) * 0.5, torch.rand(size, self.most, 2) * 0.4 + 0.1
         boxes = torch.cat([low, low + extent], 2) * sizes.flip(1).repeat(1, 2)[:, None]
