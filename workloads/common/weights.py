@@ -16,6 +16,9 @@ from torch import Tensor, nn
 
 from timetrial.runner.errors import DataError
 
+# What a run of resnet50 subtracts from pixels, MEANS of resnet50.model: workloads do not import each other.
+RUN_MEANS = (123.68, 116.78, 103.94)  # RGB, of pixels from 0 to 255
+
 
 def opened(path: Path, source: str) -> BufferedReader:
     """The file, to be read; raises `DataError` where it is absent or cannot be opened."""
@@ -42,6 +45,13 @@ def saved(path: Path, source: str) -> dict[str, Any]:
             return {str(name): value for name, value in found.items()}
         except Exception as error:  # what is cut short fails in many ways
             raise fault_of(path, "is cut short or holds something else than weights of PyTorch", source) from error
+
+
+def of_run(found: Mapping[str, Any]) -> dict[str, Tensor] | None:
+    """The weights in what a run of resnet50 with PyTorch saves; None if `found` is something else."""
+    engine = found.get("engine")
+    model = engine.get("model") if isinstance(engine, dict) else None
+    return model if isinstance(model, dict) else None
 
 
 def check(

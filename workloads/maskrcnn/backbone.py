@@ -18,8 +18,6 @@ from timetrial.workloads.maskrcnn.blocks import FrozenNorm
 
 R50 = "https://dl.fbaipublicfiles.com/detectron/ImageNetPretrained/MSRA/R-50.pkl"
 RANDOM = "random"  # in place of a file: to measure how fast the network is that the file would make
-# What a run of ResNet-50 subtracts, MEANS of resnet50.model: workloads do not import each other.
-RESNET50_MEANS = (123.68, 116.78, 103.94)  # RGB, of pixels from 0 to 255
 _EPSILON = 1e-5  # of the batch norms of ResNet-50
 # Names that must all be wanted: more of them are a deeper network's, whose first blocks would fit.
 _OF_RUN = re.compile(r"(conv1|bn1|layer\d+)\..*(weight|bias|running_mean|running_var)")
@@ -95,9 +93,8 @@ def _of_run(own: Mapping[str, torch.Size], mean: Tensor, path: Path) -> dict[str
     the border: the stem pads with its mean's colour, and the two are less than 1 of 255 apart. The stages after the
     first were trained with strides in the 3x3 and have them in the 1x1 here: the weights are a start, not the same net.
     """
-    engine = weights.saved(path, R50).get("engine")
-    found = engine.get("model") if isinstance(engine, dict) else None
-    if not isinstance(found, dict):  # torchvision's file has equal names but another input
+    found = weights.of_run(weights.saved(path, R50))
+    if found is None:  # torchvision's file has equal names but another input
         raise weights.fault_of(path, "is no checkpoint of ResNet-50 trained with PyTorch", R50)
     names = {name: re.sub(r"stages\.(\d+)", lambda match: f"layer{int(match[1]) + 1}", name) for name in own}
     norms = [name for name in own if name.endswith(".bias")]
@@ -111,7 +108,7 @@ def _of_run(own: Mapping[str, torch.Size], mean: Tensor, path: Path) -> dict[str
         weight, theirs = bias.removesuffix("bias") + "weight", names[bias].removesuffix("bias")
         taken[weight] = taken[weight] / (found[theirs + "running_var"].double() + _EPSILON).sqrt()
         taken[bias] = taken[bias] - found[theirs + "running_mean"].double() * taken[weight]
-    apart = mean.double() - torch.tensor(RESNET50_MEANS).double()
+    apart = mean.double() - torch.tensor(weights.RUN_MEANS).double()
     taken["bn1.bias"] = taken["bn1.bias"] + taken["bn1.weight"] * (taken["conv1.weight"].sum((2, 3)) @ apart)
     return taken
 

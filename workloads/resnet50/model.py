@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision.models.resnet import Bottleneck, ResNet
+from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 MEANS = (123.68, 116.78, 103.94)  # RGB, of pixels from 0 to 255; MLPerf's references divide by no deviation
+BLOCKS = {"bottleneck": Bottleneck, "basic": BasicBlock}
 
 
 class Stem(nn.Conv2d):
@@ -30,8 +31,8 @@ class ImageClassifier(ResNet):  # type: ignore[misc]
 
     means: Tensor
 
-    def __init__(self, stages: Sequence[int], classes: int) -> None:
-        super().__init__(Bottleneck, list(stages), num_classes=classes)
+    def __init__(self, stages: Sequence[int], classes: int, block: str) -> None:
+        super().__init__(BLOCKS[block], list(stages), num_classes=classes)
         self.conv1 = Stem(3, 64, kernel_size=7, stride=2, padding=3, bias=False)
         self.register_buffer("means", torch.tensor(MEANS).view(1, 3, 1, 1), persistent=False)
 
@@ -40,17 +41,20 @@ class ImageClassifier(ResNet):  # type: ignore[misc]
         return super().forward(pixels.float() - self.means)
 
 
-def build(stages: Sequence[int], classes: int, *, zero_last_gamma: bool = False) -> ImageClassifier:
-    """`stages` counts the bottlenecks of each stage, (3, 4, 6, 3) for ResNet-50 (25,557,032 parameters, 1000 classes).
+def build(
+    stages: Sequence[int], classes: int, *, block: str = "bottleneck", zero_last_gamma: bool = False
+) -> ImageClassifier:
+    """`stages` counts the blocks of each stage, (3, 4, 6, 3) for ResNet-50 (25,557,032 parameters, 1000 classes).
 
+    With basic blocks these are ResNet-34, from which SSD starts.
     Convolutions are he-normal over fan-in, the dense layer normal with deviation 0.01, batch norms start at one; with
     `zero_last_gamma` the last one of each block starts at zero, as in neither MLPerf reference but as an option in
     published submissions (mlperf.md 12.1). Weights lie channels-last.
     """
-    model = ImageClassifier(stages, classes)
+    model = ImageClassifier(stages, classes, block)
     for module in model.modules():
-        if zero_last_gamma and isinstance(module, Bottleneck):
-            nn.init.zeros_(module.bn3.weight)
+        if zero_last_gamma and isinstance(module, (BasicBlock, Bottleneck)):
+            nn.init.zeros_((module.bn3 if isinstance(module, Bottleneck) else module.bn2).weight)
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="relu")

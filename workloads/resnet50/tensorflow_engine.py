@@ -53,6 +53,8 @@ class TensorFlowEngine:
             )
         if accumulation > 1:
             raise ConfigurationError("engine=tensorflow does not accumulate gradients: use more GPUs or engine=torch.")
+        if workload.settings.block != "bottleneck":
+            raise ConfigurationError("engine=tensorflow has no basic blocks: leave out block, or use engine=torch.")
         if compile_mode not in (None, "default"):
             raise ConfigurationError("engine=tensorflow compiles with XLA alone: use engine.compile=default.")
         self.workload, self.data, self.global_batch_size = workload, data, global_batch_size

@@ -20,9 +20,13 @@ class ResNet50(Classification):
 
     @dataclass
     class Settings:
-        """`optimizer` is sgd or lars; the rate rises linearly over `warmup_epochs` and falls by a square to the end."""
+        """`optimizer` is sgd or lars; the rate rises linearly over `warmup_epochs` and falls by a square to the end.
+
+        With `block` basic the stages of ResNet-50 make ResNet-34, a backbone for SSD.
+        """
 
         stages: list[int] = MISSING
+        block: str = "bottleneck"
         optimizer: str = MISSING
         learning_rate: float = MISSING
         end_learning_rate: float = 1e-4
@@ -37,6 +41,8 @@ class ResNet50(Classification):
         def __post_init__(self) -> None:
             if self.optimizer not in ("sgd", "lars"):
                 raise ValueError(f"optimizer must be sgd or lars, not {self.optimizer}.")
+            if self.block not in model.BLOCKS:
+                raise ValueError(f"block must be {' or '.join(model.BLOCKS)}, not {self.block}.")
             if len(self.stages) != 4 or min(self.stages) < 1:
                 raise ValueError(f"stages={list(self.stages)}: four numbers of blocks, each 1 or more.")
             if self.learning_rate <= 0 or not 0 <= self.momentum < 1 or not 0 <= self.label_smoothing < 1:
@@ -50,7 +56,9 @@ class ResNet50(Classification):
     def model(self) -> nn.Module:
         """The network, newly initialised."""
         chosen = self.settings
-        return model.build(chosen.stages, self._data.num_classes, zero_last_gamma=chosen.zero_last_gamma)
+        return model.build(
+            chosen.stages, self._data.num_classes, block=chosen.block, zero_last_gamma=chosen.zero_last_gamma
+        )
 
     def optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
         """SGD decays all but batch norms; LARS neither scales nor decays vectors (mlperf.md 12.1)."""

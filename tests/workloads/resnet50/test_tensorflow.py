@@ -318,6 +318,8 @@ def test_what_cannot_be_run_is_refused(build):
         build(steps=2)
     with pytest.raises(ConfigurationError, match="accumulate"):
         build(accumulation=2)
+    with pytest.raises(ConfigurationError, match="basic blocks"):
+        build(block="basic")
     with pytest.raises(ConfigurationError, match="XLA"):
         build(compile_mode="max-autotune")
     with pytest.raises(DeviceError, match="one replica"):

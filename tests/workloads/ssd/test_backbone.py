@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from timetrial.runner.errors import DataError
+from timetrial.workloads.resnet50 import model as classifier
 from timetrial.workloads.ssd.backbone import load_trunk
-from timetrial.workloads.ssd.model import Trunk
+from timetrial.workloads.ssd.model import SSD, Trunk
 
 resnet = pytest.importorskip("torchvision.models.resnet")
 
@@ -59,10 +60,30 @@ def test_it_takes_torchvisions_file_up_to_conv4(tmp_path, archive):
             lambda: resnet.ResNet(resnet.BasicBlock, [3, 4, 7, 3]).state_dict(),
             "holds layer3.6.conv1.weight, which this network has not",
         ),
-        (lambda: {"engine": {"model": resnet.resnet34().state_dict()}}, r"lacks conv1.weight \(and \d+ more names are"),
+        (lambda: {"engine": {"steps": 3}}, r"lacks conv1.weight \(and \d+ more names are"),
+        (lambda: {"engine": {"model": resnet.resnet50().state_dict()}}, r"of the shape \[64, 64, 1, 1\] and not"),
     ],
 )
 def test_files_of_other_networks_are_refused(tmp_path, found, words):
     torch.save(found(), tmp_path / "other.pth")
     with pytest.raises(DataError, match=words):
         load_trunk(Trunk(64), tmp_path / "other.pth")
+
+
+def test_it_takes_a_run_of_resnet50_with_basic_blocks(tmp_path):
+    """But for the border, where the means' colours are padded."""
+    theirs = stir(classifier.build((3, 4, 6, 3), 10, block="basic"))
+    torch.save({"engine": {"model": theirs.state_dict(), "steps": 3}, "done": 2}, tmp_path / "checkpoint.pt")
+    ours = SSD(81, 300).eval()
+    load_trunk(ours.trunk, tmp_path / "checkpoint.pt")
+    pixels = torch.randint(256, (1, 3, 96, 128), dtype=torch.uint8)
+    found, expected = [], []
+    ours.trunk.bn1.register_forward_hook(lambda module, given, out: found.append(out))
+    theirs.bn1.register_forward_hook(lambda module, given, out: expected.append(out.clone()))  # relu overwrites it
+    with torch.no_grad():
+        ours.trunk((pixels.float() - ours.mean) / ours.deviation)
+        theirs(pixels)
+    inner = (..., slice(2, -2), slice(2, -2))
+    torch.testing.assert_close(found[0][inner], expected[0][inner], rtol=1e-4, atol=1e-4)
+    for name in ("layer1.2.bn2.running_var", "layer3.5.conv2.weight"):
+        assert torch.equal(ours.trunk.state_dict()[name], theirs.state_dict()[name])
