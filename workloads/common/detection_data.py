@@ -123,9 +123,13 @@ class CocoImages(ImageData):
 
     def _start_readers(self) -> dict[bool, Reader]:
         """For training (True) and evaluation."""
-        card = on_card.works(self._device)
+        decode, pin = self._readers_decode(), on_card.works(self._device)
         workers = workers_of(self._settings.workers, self._share.ranks)
-        return {side: Reader(self.views(side), workers=workers, decode=not card, pin=card) for side in (True, False)}
+        return {side: Reader(self.views(side), workers=workers, decode=decode, pin=pin) for side in (True, False)}
+
+    def _readers_decode(self) -> bool:
+        """Whether the reading processes make the pixels."""
+        return not on_card.works(self._device)
 
     def _views(self, train: bool, epoch: int, plan: Plan) -> Iterator[Decoded]:
         batches = self._readers[train].read(epoch, plan)

@@ -1,0 +1,22 @@
+"""NVIDIA DALI is imported for data=dali alone, and not before a loader of that name is built."""
+
+import re
+import subprocess
+import sys
+
+KNOWING = ("workloads/common/dali.py", "workloads/ssd/dali_colours.py")
+
+
+def test_two_files_know_dali(root):
+    for path in root.glob("[cdrw]*/**/*.py"):  # conf, datasets, runner, workloads
+        text, name = path.read_text(), path.relative_to(root).as_posix()
+        assert not re.search(r"\bnvidia\.dali\b", text) or name in KNOWING, name
+        named = re.search(r"import .*\bdali\w*\b|\bdali\w* import", text)
+        assert not named or name in KNOWING or path.name == "dali_loader.py", name
+
+
+def test_the_loaders_are_imported_without_it():
+    names = ("common.dali", "resnet50.dali_loader", "ssd.dali_loader")
+    look = f"import sys\nfor name in {names}: __import__(f'timetrial.workloads.{{name}}')\n"
+    look += "assert not [name for name in sys.modules if name.startswith('nvidia.dali')]"
+    subprocess.run([sys.executable, "-P", "-c", look], check=True)

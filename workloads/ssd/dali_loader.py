@@ -1,0 +1,38 @@
+"""data=dali: NVIDIA DALI decodes the crop, shrinks, mirrors and recolours it, on the card where there is one."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from timetrial.workloads.common import dali
+from timetrial.workloads.common.reading import Decoded, Plan, workers_of
+from timetrial.workloads.ssd.data import Photographs
+
+
+class DaliPhotographs(Photographs):
+    """The same reading processes, crops and colour factors as data=torch; DALI makes the pixels."""
+
+    loader = "dali"
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        dali.require()
+        super().__init__(*arguments, **named)
+        from timetrial.workloads.ssd import dali_colours
+
+        self._made = {
+            train: dali.Views(
+                self._readers[train],
+                self.image_size,
+                antialias=True,
+                threads=workers_of(self._settings.workers, self._share.ranks),
+                device=self._device,
+                finish=dali_colours.jitter if train else None,
+                uses=(2, 3) if train else (),  # the factors and the order of the colours
+            )
+            for train in (True, False)
+        }
+
+    def _readers_decode(self) -> bool:
+        return False
+
+    def _views(self, train: bool, epoch: int, plan: Plan) -> Iterator[Decoded]:
+        return self._made[train].read(epoch, plan)
