@@ -1,17 +1,29 @@
-"""The only file that knows CUDA, ROCm, XPU, MPS and CPU apart."""
+"""The only file that knows CUDA, ROCm, XPU, MPS and CPU apart; `hardware/` holds what each vendor's tools tell."""
 
+import importlib
 import os
 import platform
 import re
+import subprocess
 import time
 from typing import Any
 
 import torch
 
 from timetrial.runner.errors import DeviceError, HardwareError, LostRank, OutOfMemory, RunError
+from timetrial.runner.hardware.amd import Amd
+from timetrial.runner.hardware.nvml import Nvml
+from timetrial.runner.hardware.reading import Cards
+from timetrial.runner.hardware.wheels import Wheel
+from timetrial.runner.hardware.xpu import Xpu
 
 # Names of conf/accelerator/*.yaml by what a driver calls the card.
 _CARDS = {"t4": r"\bT4\b", "v100": r"\bV100\b", "a100": r"\bA100\b", "h100": r"\bH100\b", "h200": r"\bH200\b"}
+_SELECTORS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+# Environment variables by which cards are hidden from a process.
+HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+# What brings the tools that `sensors` asks.
+TOOLS = "pip install 'timetrial[nvidia]', ROCm's amdsmi, or Intel's xpu-smi"
 _COLLECTIVES = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
 
 
@@ -163,17 +175,79 @@ def compiled_architectures() -> list[str]:
     return torch.cuda.get_arch_list() if torch.cuda.is_available() else []
 
 
+def selection() -> dict[str, str]:
+    """What a scheduler or a person has chosen devices by; the framework obeys it, since nothing here sets it."""
+    return {name: os.environ[name] for name in _SELECTORS if name in os.environ}
+
+
+def wheel() -> Wheel:
+    """The installed PyTorch, whatever this machine has."""
+    version = torch.version
+    if version.hip:
+        return Wheel(torch.__version__, "rocm", version.hip, tuple(torch.cuda.get_arch_list()))
+    if version.cuda:
+        return Wheel(torch.__version__, "cuda", version.cuda, tuple(torch.cuda.get_arch_list()))
+    kind = torch.accelerator.current_accelerator()
+    return Wheel(torch.__version__, kind.type if kind else "cpu", getattr(version, "xpu", None))
+
+
 def cards() -> list[dict[str, object]]:
-    """Name, memory in bytes and compute capability of every visible card."""
+    """Name, memory in bytes, compute capability and identity of every visible card, or part of one (MIG)."""
     found: list[dict[str, object]] = []
     for index in range(available()):
         card = torch.device(_kind(), index)
         entry: dict[str, object] = {"name": card_name(card)}
         if card.type == "cuda":
             properties = torch.cuda.get_device_properties(card)
-            entry |= {"memory_bytes": properties.total_memory, "capability": f"{properties.major}.{properties.minor}"}
+            capability = f"{properties.major}.{properties.minor}"
+            architecture = properties.gcnArchName if torch.version.hip else capability
+            entry |= {"memory_bytes": properties.total_memory, "capability": architecture}
+            entry["uuid"] = str(properties.uuid)
         found.append(entry)
     return found
+
+
+def sensors(count: int) -> Cards | None:
+    """The first `count` cards of this process as their vendor's tool sees them.
+
+    None for the CPU and Apple's GPUs, which tell nobody but root, and where tool or driver is missing.
+    """
+    if not count or _kind() not in ("cuda", "xpu"):
+        return None
+    addresses = [_address(index) for index in range(count)]
+    tool = "xpu" if _kind() == "xpu" else "amd" if torch.version.hip else "nvml"
+    return None if None in addresses else _open(tool, addresses)
+
+
+def all_sensors() -> list[Cards]:
+    """Every card of this machine that a vendor's tool sees, whether the installed PyTorch can use it or not."""
+    found = (_open(tool, None) for tool in ("nvml", "amd", "xpu"))
+    return [cards for cards in found if cards is not None]
+
+
+def _open(tool: str, addresses: list[Any] | None) -> Cards | None:
+    """A vendor's tool, or None where it is not installed, has no driver, or does not know the cards."""
+    try:
+        match tool:
+            case "nvml":
+                return Nvml(importlib.import_module("pynvml"), addresses)
+            case "amd":
+                return Amd(importlib.import_module("amdsmi"), addresses)
+        return Xpu(addresses)
+    except (ImportError, OSError, LookupError, ValueError, subprocess.SubprocessError):
+        return None
+    except Exception as error:
+        if type(error).__module__.split(".")[0] not in ("pynvml", "amdsmi"):  # whose errors have no common class
+            raise
+        return None
+
+
+def _address(index: int) -> str | None:
+    """Where a visible card sits on the PCI bus, which is how a vendor's tool tells it from those that are hidden."""
+    card = getattr(torch, _kind()).get_device_properties(index)
+    if not hasattr(card, "pci_bus_id"):
+        return None
+    return f"{getattr(card, 'pci_domain_id', 0):04x}:{card.pci_bus_id:02x}:{card.pci_device_id:02x}.0"
 
 
 def explain(error: BaseException) -> RunError | None:

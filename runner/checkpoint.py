@@ -1,12 +1,9 @@
 """Checkpoints: at block ends now and then, and on a stop signal; a killed writer leaves the last one whole."""
 
 import io
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -16,32 +13,11 @@ from timetrial.runner.engine import Engine
 from timetrial.runner.errors import DataError, Stopped, TimeLimit
 from timetrial.runner.events import BlockStarted, Event, RunStarted, RunStopped, StepEnded, now
 from timetrial.runner.run_folder import write_atomically
+from timetrial.runner.stopping import StopSignal
 
 # Between these steps several ranks ask one another whether to stop; one rank alone looks at every step.
 _STEPS_BETWEEN_QUESTIONS = 16
 _CONTINUE, _STOP, _OUT_OF_TIME = 0, 1, 2
-
-
-@dataclass
-class StopSignal:
-    """Raised once SIGTERM, SIGUSR1 or SIGINT (Ctrl-C) has arrived."""
-
-    name: str = ""
-
-    @contextmanager
-    def listening(self) -> Iterator["StopSignal"]:
-        """Takes the signals over within the body, so that the run ends at a step's end and not in its middle."""
-
-        def note(number: int, frame: FrameType | None) -> None:
-            self.name = signal.Signals(number).name
-
-        wanted = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-        before = {number: signal.signal(number, note) for number in wanted}
-        try:
-            yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """The command `timetrial`."""
 
+import json
 import os
-import re
 import signal
 import sys
 from pathlib import Path
@@ -14,7 +14,10 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.markup import escape
 
-from timetrial.runner.errors import ConfigurationError, DataError, DeviceError, Exit, RunError
+from timetrial.runner import batch_cli
+from timetrial.runner.data_cli import data
+from timetrial.runner.errors import DataError, Exit, RunError
+from timetrial.runner.stopping import SIGNALS, ignore_from_now_on
 
 app = typer.Typer(
     add_completion=False,
@@ -52,6 +55,62 @@ def throughput(context: typer.Context) -> None:
     if not {"--help", "-h"} & set(words):
         words = [*words, *(f"{name}={value}" for name, value in usual.items() if name not in names)]
     raise typer.Exit(_hydra(words))
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    options_metavar="[GROUP=NAME | KEY=VALUE] ...",
+)
+def estimate(context: typer.Context) -> None:
+    """How long a run would take, with what energy, cost and memory: a short measurement times known epochs.
+
+    Takes the overrides of `run`, and measures on the run's own data unless data=synthetic is given. For instance:
+    timetrial estimate workload=NAME scale=mini precision=bf16 gpus=2 price=2.5
+    """
+    from timetrial.runner import estimate as estimates
+    from timetrial.runner import job
+
+    words = list(context.args)
+    if not any(word.startswith("throughput.steps=") for word in words):
+        words.append(f"throughput.steps={estimates.USUAL_STEPS}")
+    estimates.run(job.with_accelerator(words), Console())
+
+
+_Json = Annotated[bool, typer.Option("--json", help="Print it for a script.")]
+_DataDir = Annotated[Path, typer.Option(help="Folder that holds the sets.", metavar="FOLDER")]
+
+
+@app.command("list")
+def list_recipes(data_dir: _DataDir = Path("data"), as_json: _Json = False) -> None:
+    """Every workload and recipe: data and whether they are there, target, epochs, memory and time where known."""
+    from timetrial.runner import listing
+
+    found = listing.entries(data_dir)
+    if as_json:
+        print(json.dumps(listing.as_table(found), indent=2))
+    else:
+        listing.show(Console(), found)
+
+
+@app.command()
+def doctor(
+    runs: Annotated[Path, typer.Option(help="Folder that runs go to.", metavar="FOLDER")] = Path("runs"),
+    data_dir: _DataDir = Path("data"),
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out what takes seconds: the ranks' sum.")] = False,
+    as_json: _Json = False,
+) -> None:
+    """Is this machine fit to run? Each line that is BAD ends in the command that mends it.
+
+    Ends with exit code 22 where card, PyTorch or host are not, 21 where only data are damaged, else 0.
+    """
+    from timetrial.runner import doctor as examination
+
+    checks = examination.examine(examination.look(), runs, data_dir, sum_up=not quick)
+    made = list(checks) if as_json else examination.show(Console(), checks)
+    code = examination.verdict(made)
+    if as_json:
+        print(json.dumps({"exit_code": int(code), "checks": examination.as_table(made)}, indent=2))
+    raise typer.Exit(int(code))
 
 
 @app.command()
@@ -153,34 +212,8 @@ def compare(
         terminal.show_comparison(console, comparison.compare(one, other))
 
 
-data = typer.Typer(no_args_is_help=True, help="What lies on disk for a workload.")
+app.add_typer(batch_cli.app, name="batch")
 app.add_typer(data, name="data")
-
-
-@data.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, options_metavar="")
-def verify(context: typer.Context) -> None:
-    """Look for all that is wrong with a workload's data. Takes the overrides of `run`: workload=NAME data_dir=...
-
-    Says a sentence for each problem and ends with exit code 21 if there is one.
-    """
-    from hydra import compose, initialize_config_module
-
-    from timetrial.runner import config
-
-    config.register()
-    with initialize_config_module("timetrial.conf", version_base="1.3"):
-        settings = config.check(compose("config", overrides=["accelerator=cpu", *context.args]))
-    _, owner = config.classes(settings)
-    look = getattr(owner, "verify", None)
-    if look is None:
-        raise ConfigurationError(f"{settings.workload.title}'s data are checked as they are read: start a run.")
-    console, problems = Console(soft_wrap=True, highlight=False), 0
-    for problem in look(config.settings_of(owner, settings.recipe.data, "recipe.data")):
-        console.print(problem, markup=False)
-        problems += 1
-    if problems:
-        raise DataError(f"{settings.workload.title}'s data have {problems} problems: mend the files and look again.")
-    console.print(f"{settings.workload.title}'s data are whole.")
 
 
 def _logs(paths: list[Path]) -> list[Path]:
@@ -202,10 +235,8 @@ def _hydra(arguments: list[str]) -> int:
 
     config.register()
     asks = [argument for argument in arguments if argument in ("--help", "-h", "--hydra-help", "--version")]
-    if not asks and not any(argument.split("=")[0] == "accelerator" for argument in arguments):
-        # Beside the first override: Hydra's parser wants all of them together.
-        place = next((index for index, word in enumerate(arguments) if re.match(r"[~+\w].*=", word)), 0)
-        arguments = [*arguments[:place], _detected_accelerator(arguments), *arguments[place:]]
+    if not asks:
+        arguments = job.with_accelerator(arguments)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise what it would otherwise print and swallow
     sys.argv = [f"timetrial {sys.argv[1]}", *arguments]
     try:
@@ -219,20 +250,6 @@ def _hydra(arguments: list[str]) -> int:
     return int(end)
 
 
-def _detected_accelerator(arguments: list[str]) -> str:
-    """The override that names this machine's accelerator; who asks for several GPUs does not mean CPU processes."""
-    from timetrial.runner import accelerator
-
-    name = accelerator.detect()
-    several = next((argument for argument in arguments if re.match(r"\+*gpus=(?![01]$)\D*\d", argument)), None)
-    if name == "cpu" and several:
-        raise DeviceError(
-            f"{several} was asked for but this machine has no GPU that PyTorch can use: "
-            "leave it out, or add accelerator=cpu to mean CPU processes.",
-        )
-    return f"accelerator={name}"
-
-
 class _StoppedEarly(SystemExit):
     """No `Stopped`, because Hydra's composition catches every Exception."""
 
@@ -240,6 +257,7 @@ class _StoppedEarly(SystemExit):
 
 
 def _stop_early(number: int, frame: FrameType | None) -> None:
+    ignore_from_now_on()
     print(f"timetrial: Stopped by {signal.Signals(number).name}: run it again.", file=sys.stderr)
     raise _StoppedEarly(int(Exit.STOPPED))
 
@@ -249,7 +267,7 @@ def main() -> None:
     from timetrial.runner.config import sentence
 
     console = Console(stderr=True, soft_wrap=True)
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+    for number in SIGNALS:
         signal.signal(number, _stop_early)  # until training takes the signals over
     try:
         app()
@@ -258,6 +276,8 @@ def main() -> None:
     except (RunError, HydraException, OmegaConfBaseException) as error:
         console.print(f"timetrial: {sentence(error)}", markup=False, highlight=False)
         sys.exit(int(getattr(error, "exit_code", Exit.CONFIGURATION)))
+    finally:
+        ignore_from_now_on()
 
 
 if __name__ == "__main__":

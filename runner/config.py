@@ -2,21 +2,23 @@
 
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import hydra
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 from hydra.utils import get_class
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from timetrial.runner import staging
 from timetrial.runner.errors import ConfigurationError, RunError
 
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-_LAUNCHERS = ("inline", "local")
+_LAUNCHERS = ("inline", "local", "slurm")
 _COMPILE_MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "tuned")
 
 
@@ -90,7 +92,10 @@ class DataChoice:
 
 @dataclass
 class Accelerator:
-    """conf/accelerator: published facts of a card, for the report, null where unknown; host `threads` of a rank."""
+    """conf/accelerator: published facts of a card, for the report, null where unknown; host `threads` of a rank.
+
+    `price` is dollars an hour for one card, null until you name yours.
+    """
 
     name: str = MISSING
     threads: int | None = None
@@ -99,6 +104,7 @@ class Accelerator:
     bandwidth_gb_s: float | None = None
     tflops: dict[str, float | None] = field(default_factory=dict)
     power_watts: float | None = None
+    price: float | None = None
 
 
 @dataclass
@@ -110,9 +116,13 @@ class Tuning:
 
 @dataclass
 class LauncherChoice:
-    """conf/launcher: `inline` trains in this process, `local` starts one process a rank."""
+    """conf/launcher: `inline` trains in this process, `local` starts one process a rank, `slurm` does so on every node.
+
+    `nodes` share the run's `gpus` evenly; with `slurm`, those of the `srun` that starts timetrial once on each.
+    """
 
     name: str = MISSING
+    nodes: int = 1
     hang_timeout_seconds: float = 45.0
 
 
@@ -138,9 +148,13 @@ class Submission:
 
 @dataclass
 class Checkpoint:
-    """Saved at the end of a block when `every_seconds` have passed since the last one, and always on a stop signal."""
+    """Saved at the end of a block when `every_seconds` have passed since the last one, and always on a stop signal.
+
+    With `at_end` also when the run is over, for whoever goes on from its weights.
+    """
 
     every_seconds: float = 600.0
+    at_end: bool = False
 
 
 @dataclass
@@ -149,6 +163,13 @@ class Throughput:
 
     steps: int = 0
     blocks: int = 5
+
+
+@dataclass
+class TelemetryChoice:
+    """How often each node's cards and host are looked at; 0 leaves it."""
+
+    every_seconds: float = 1.0
 
 
 @dataclass
@@ -168,12 +189,15 @@ class Config:
     submission: Submission = field(default_factory=Submission)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     throughput: Throughput = field(default_factory=Throughput)
+    telemetry: TelemetryChoice = field(default_factory=TelemetryChoice)
+    price: float | None = None
     gpus: int = 1
     seed: int = 1
     seeds: SeedChoices = field(default_factory=SeedChoices)
     epochs_past_target: int = 0
     time_limit_seconds: float | None = None
     data_dir: str = "data"
+    stage: str | None = None
     runs: str = "runs"
     run_dir: str | None = None
     resume: bool = False
@@ -200,6 +224,14 @@ def settings_of(owner: type, node: Any, where: str) -> Any:
 def ranks(config: Config) -> int:
     """Processes of the run: one a device, but for a framework that drives all devices from one."""
     return config.gpus if config.engine.name == "torch" else 1
+
+
+def data_settings(config: Config, owner: type) -> Any:
+    """The recipe's data as the data class `owner` wants them, read from the staged copies where there are some."""
+    data = config.recipe.data
+    if config.stage is not None:
+        data = staging.staged(data, Path(config.data_dir), Path(config.stage))
+    return settings_of(owner, data, "recipe.data")
 
 
 def classes(config: Config) -> tuple[type, type]:
@@ -252,19 +284,31 @@ def check(node: DictConfig) -> Config:
     for name in ("global_batch_size", "first_eval", "eval_every", "max_epochs"):
         _at_least_one(f"recipe.{name}", getattr(recipe, name))
     _at_least_one("gpus", config.gpus)
+    _at_least_one("launcher.nodes", config.launcher.nodes)
     _at_least_one("throughput.blocks", config.throughput.blocks)
-    if config.throughput.steps < 0:
-        raise ConfigurationError("throughput.steps must be 0 or more.")
+    for key, number in (
+        ("throughput.steps", config.throughput.steps),
+        ("telemetry.every_seconds", config.telemetry.every_seconds),
+        ("epochs_past_target", config.epochs_past_target),
+        ("price", config.price or 0),
+    ):
+        if number < 0:
+            raise ConfigurationError(f"{key} must be 0 or more, not {number:g}.")
     if config.engine.name != "torch" and config.engine.name not in config.workload.engines:
         raise ConfigurationError(f"{title} has no engine={config.engine.name}: use engine=torch.")
     if config.engine.name == "tensorflow" and config.data.loader != "tfdata":
         raise ConfigurationError(f"engine=tensorflow reads with data=tfdata, not data={config.data.loader}.")
     if config.engine.name != "torch" and recipe.clip_norm is not None:
         raise ConfigurationError(f"engine={config.engine.name} does not clip gradients: use engine=torch.")
-    if config.epochs_past_target < 0:
-        raise ConfigurationError("epochs_past_target must be 0 or more.")
     if config.launcher.name == "inline" and ranks(config) > 1:
         raise ConfigurationError("launcher=inline runs one rank: use launcher=local for gpus above 1.")
+    if (nodes := config.launcher.nodes) > 1 and (config.launcher.name != "slurm" or ranks(config) % nodes):
+        raise ConfigurationError(
+            f"{ranks(config)} ranks do not fill {nodes} nodes evenly with launcher={config.launcher.name}: "
+            "use launcher=slurm, and gpus that the nodes divide."
+        )
+    if nodes > 1 and not config.run_dir:
+        raise ConfigurationError("A run over several nodes needs a folder that all of them name: add run_dir=FOLDER.")
     if config.resume and not config.run_dir:
         raise ConfigurationError("resume=true needs the folder of the run: add run_dir=FOLDER.")
     accumulation(config)
@@ -303,6 +347,13 @@ def sentence(error: Exception) -> str:
     return f"{key}: {text}." if key and key not in text else f"{text}."
 
 
+def compose(overrides: Sequence[str]) -> DictConfig:
+    """What `timetrial run` would run with these overrides."""
+    register()
+    with hydra.initialize_config_module("timetrial.conf", version_base="1.3"):
+        return hydra.compose("config", overrides=list(overrides))
+
+
 def as_yaml(config: DictConfig) -> str:
     """The resolved configuration as YAML text, for config.yaml."""
     return OmegaConf.to_yaml(config, resolve=True)
@@ -311,29 +362,6 @@ def as_yaml(config: DictConfig) -> str:
 def load(path: Path) -> Config:
     """The typed Config of a run folder's config.yaml."""
     return check(OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.load(path)))  # type: ignore[arg-type]
-
-
-def differences(begun: Any, asked: Any) -> list[str]:
-    """Keys in which two configurations differ, leaving out those that only say where and how far a run goes."""
-    free = {
-        "run_dir",
-        "resume",
-        "runs",
-        "time_limit_seconds",
-        "checkpoint.every_seconds",
-        "system",
-        "submission.platform",
-    }
-    before, after = (dict(_leaves(OmegaConf.to_container(node), "")) for node in (begun, asked))
-    return sorted(key for key in before.keys() | after.keys() if key not in free and before.get(key) != after.get(key))
-
-
-def _leaves(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    if not isinstance(node, dict):
-        yield prefix, node
-        return
-    for key, value in node.items():
-        yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
 
 
 def _at_least_one(name: str, value: int) -> None:

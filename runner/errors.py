@@ -33,6 +33,10 @@ class ConfigurationError(RunError, ValueError):
     exit_code = Exit.CONFIGURATION
 
 
+class Held(ConfigurationError):
+    """Another process is running in the folder."""
+
+
 class DataError(RunError, ValueError):
     """A data file is missing or does not hold what it should."""
 

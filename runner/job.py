@@ -1,19 +1,42 @@
 """One Hydra job: what `timetrial run` does with a composed configuration, in whichever process a sweep puts it."""
 
+import re
 import sys
+from collections.abc import Sequence
 
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from timetrial.runner import sweep
+from timetrial.runner import accelerator, sweep
 from timetrial.runner.config import sentence
-from timetrial.runner.errors import Exit, RunError
+from timetrial.runner.errors import ConfigurationError, DeviceError, Exit, RunError
 from timetrial.runner.launch import launch
 
 # What became of the single runs of this process, for the command line: an exit code, or the error that refused one.
 # Hydra would print its own words about an exception that passes through it.
 ended: list[Exit | Exception] = []
+
+
+def with_accelerator(arguments: Sequence[str]) -> list[str]:
+    """The arguments, with this machine's accelerator where they name none.
+
+    Who asks for several GPUs does not mean CPU processes, and who hands the runs to other machines not this one's card.
+    """
+    if any(argument.split("=")[0] == "accelerator" for argument in arguments):
+        return list(arguments)
+    if any(argument.startswith("hydra/launcher=submitit_slurm") for argument in arguments):
+        raise ConfigurationError("The runs go to machines that this one cannot see: name their card, accelerator=h200.")
+    name = accelerator.detect()
+    several = next((argument for argument in arguments if re.match(r"\+*gpus=(?![01]$)\D*\d", argument)), None)
+    if name == "cpu" and several:
+        raise DeviceError(
+            f"{several} was asked for but this machine has no GPU that PyTorch can use: "
+            "leave it out, or add accelerator=cpu to mean CPU processes.",
+        )
+    # Beside the first override: Hydra's parser wants all of them together.
+    place = next((index for index, word in enumerate(arguments) if re.match(r"[~+\w].*=", word)), 0)
+    return [*arguments[:place], f"accelerator={name}", *arguments[place:]]
 
 
 def run(node: DictConfig) -> None:

@@ -8,8 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,25 @@ import psutil
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from timetrial.runner import accelerator, compliance, config, run_folder, summary, system, throughput
+from timetrial.runner import (
+    accelerator,
+    compliance,
+    config,
+    consumption,
+    nodes,
+    run_folder,
+    staging,
+    summary,
+    system,
+    throughput,
+)
 from timetrial.runner.config import Config
-from timetrial.runner.errors import ConfigurationError, Exit, error_of
+from timetrial.runner.differences import differences
+from timetrial.runner.errors import ConfigurationError, Exit, LostRank, error_of
+from timetrial.runner.nodes import Meeting
 from timetrial.runner.progress import Lines
 from timetrial.runner.run_folder import RunFolder, as_json, write_atomically
+from timetrial.runner.stopping import StopSignal
 from timetrial.runner.worker import work
 
 _STATES = {
@@ -47,26 +60,23 @@ _FINISHED = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED, Exit.NOT_COMPLIANT)
 def launch(node: DictConfig, console: Console) -> tuple[Exit, RunFolder]:
     """Runs the composed configuration once; raises `RunError` for what never began."""
     settings = config.check(node)
-    accelerator.require(settings.accelerator.name, settings.gpus)
+    accelerator.require(settings.accelerator.name, settings.gpus // settings.launcher.nodes)
+    if settings.launcher.nodes > 1 and not nodes.is_first():
+        return _join(settings, console)
     folder, begun = _open_folder(node, settings)
     with folder.held():
         status = folder.status()
         if begun and status.get("exit_code") in _FINISHED:
+            if status.get("state") == "running":  # its launcher was killed after training, before it had judged the log
+                return _close(settings, folder, console, Exit.OTHER), folder
             console.print(f"{folder.path} is finished already: nothing to do.", soft_wrap=True, markup=False)
             return Exit(status["exit_code"]), folder
         try:
-            if begun and not folder.checkpoint.exists():
-                status["restarts"] = status.get("restarts", 0) + 1  # an attempt that left nothing to go on from
-            now = {"state": "running", "pid": os.getpid(), "host": platform.node(), "error": "", "exit_code": None}
-            folder.update_status(**now, restarts=status.get("restarts", 0))
-            write_atomically(folder.system, as_json(system.describe()))
-            _make_ready(settings, console)
-            code = (
-                work(settings, folder, console)
-                if settings.launcher.name == "inline"
-                else _start_ranks(settings, folder)
-            )
-            return _close(settings, folder, console, code), folder
+            _note_the_start(node, folder, begun)
+            _make_ready(settings, folder, console)
+            with StopSignal().listening() as stop:  # to the very end: a run that is being closed needs no stop
+                code = _run(settings, folder, console, stop)
+                return _close(settings, folder, console, code), folder
         except BaseException as error:
             if not begun and not folder.log.exists():
                 folder.discard()
@@ -76,12 +86,59 @@ def launch(node: DictConfig, console: Console) -> tuple[Exit, RunFolder]:
             raise
 
 
-def _make_ready(settings: Config, console: Console) -> None:
-    """What the data want done once before the first run on them, where a person can watch it."""
+def _note_the_start(node: DictConfig, folder: RunFolder, begun: bool) -> None:
+    """What the folder says of an attempt from its first moment on."""
+    folder.take_errors()  # of ranks whose launcher was killed before it could read them
+    before = folder.status()
+    entries: dict[str, Any] = {"state": "running", "error": "", "exit_code": None}
+    entries |= {"pid": os.getpid(), "host": platform.node(), "restarts": before.get("restarts", 0) + int(begun)}
+    if not folder.checkpoint.exists():  # it starts over, and its clock with it
+        entries |= {"class": "clean", "lost_seconds": 0.0}
+    folder.update_status(**entries)
+    described = system.describe(run_folder=folder.path, data=Path(str(node.data_dir)))
+    write_atomically(folder.system, as_json(described))
+    if begun:  # limits and places may differ from the last time, but not where the run belongs
+        first = OmegaConf.load(folder.config)
+        belongs = {"system": first.system, "submission": {"platform": first.submission.platform}}
+        write_atomically(folder.config, config.as_yaml(OmegaConf.merge(node, belongs)))  # type: ignore[arg-type]
+
+
+def _run(settings: Config, folder: RunFolder, console: Console, stop: StopSignal) -> Exit:
+    """Trains, in this process or in one a rank."""
+    if settings.launcher.name == "inline":
+        return work(settings, folder, console, stop)
+    with nodes.opened(settings.launcher.nodes, folder) as meeting:
+        return _start_ranks(settings, folder, meeting, stop)
+
+
+def _join(settings: Config, console: Console) -> tuple[Exit, RunFolder]:
+    """This node's ranks of a run that the first node keeps."""
+    assert settings.run_dir
+    folder = RunFolder(Path(settings.run_dir).resolve(), settings.seed)
+    _stage(settings, console)
+    meeting = nodes.announced(folder)
+    with StopSignal().listening() as stop:
+        with suppress(LostRank):  # the first node finds that out as well
+            _start_ranks(settings, folder, meeting, stop)
+        nodes.leave(meeting)
+        status = nodes.wait_for_the_end(folder, meeting)
+    return Exit(status.get("exit_code", Exit.OTHER)), folder
+
+
+def _stage(settings: Config, console: Console) -> dict[str, float]:
+    if settings.stage is None:
+        return {}
+    return staging.stage(settings.recipe.data, Path(settings.data_dir), Path(settings.stage), console)
+
+
+def _make_ready(settings: Config, folder: RunFolder, console: Console) -> None:
+    """What the data want done before a run on them, where a person can watch it and no clock runs."""
+    if settings.stage is not None:
+        folder.update_status(staged=_stage(settings, console))
     _, data = config.classes(settings)
     if make_ready := getattr(data, "make_ready", None):
         with Lines(console) as lines:
-            make_ready(config.settings_of(data, settings.recipe.data, "recipe.data"), lines)
+            make_ready(config.data_settings(settings, data), lines)
 
 
 def _open_folder(node: DictConfig, settings: Config) -> tuple[RunFolder, bool]:
@@ -90,8 +147,11 @@ def _open_folder(node: DictConfig, settings: Config) -> tuple[RunFolder, bool]:
     if settings.resume and settings.run_dir and Path(settings.run_dir, "status.json").exists():
         folder = RunFolder(Path(settings.run_dir).resolve(), settings.seed)
         if not folder.config.exists():
-            raise ConfigurationError(f"{folder.path} has lost its config.yaml: start over in a new folder.")
-        differing = config.differences(OmegaConf.load(folder.config), OmegaConf.create(text))
+            if folder.status():
+                raise ConfigurationError(f"{folder.path} has lost its config.yaml: start over in a new folder.")
+            write_atomically(folder.config, text)  # who claimed the folder was killed before it could say what for
+            return folder, False
+        differing = differences(OmegaConf.load(folder.config), OmegaConf.create(text))
         if differing:
             raise ConfigurationError(
                 f"{folder.path} was begun with another configuration ({', '.join(differing)}): resume it unchanged."
@@ -111,10 +171,11 @@ def _open_folder(node: DictConfig, settings: Config) -> tuple[RunFolder, bool]:
     return folder, False
 
 
-def _start_ranks(settings: Config, folder: RunFolder) -> Exit:
-    """One process a rank through torch's elastic agent: a rank that dies takes the others with it."""
-    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
+def _start_ranks(settings: Config, folder: RunFolder, meeting: Meeting, stop: StopSignal) -> Exit:
+    """One process a rank of this node through torch's elastic agent: a rank that dies takes the others with it."""
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous.api import RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     for name in list(logging.root.manager.loggerDict):
@@ -123,50 +184,49 @@ def _start_ranks(settings: Config, folder: RunFolder) -> Exit:
     logs = tempfile.TemporaryDirectory()  # the agent wants a place for logs that our ranks keep elsewhere
     setup = LaunchConfig(
         logs_specs=DefaultLogsSpecs(log_dir=logs.name),
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=config.ranks(settings),
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
+        nproc_per_node=config.ranks(settings) // meeting.nodes,
         max_restarts=0,
-        signals_to_handle="SIGTERM,SIGINT,SIGUSR1",
+        signals_to_handle="SIGQUIT",  # the others are ours: the agent would kill ranks that take long to save
+        **meeting.settings(),
     )
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
     try:
-        with _no_rank_standing_still(folder, settings.launcher.hang_timeout_seconds):
+        with _watched(folder, settings.launcher.hang_timeout_seconds, stop):
             elastic_launch(setup, sys.executable)("-P", "-m", _WORKER, str(folder.path))
         return Exit.OTHER
     except ChildFailedError as error:
+        if stop.name:  # before the rank could listen
+            return Exit.STOPPED
         return _cause(folder, {rank: failure.exitcode for rank, failure in error.failures.items()})
-    except SignalException:
-        return Exit.STOPPED
+    except RendezvousError as error:
+        raise LostRank("Not all nodes of the run came together: see the others' output, then run again.") from error
     finally:
         logs.cleanup()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
-def _no_rank_standing_still(folder: RunFolder, patience: float) -> Iterator[None]:
-    """Ends the ranks once one of them has been stopped (SIGSTOP, a suspended job) for `patience` seconds.
+def _watched(folder: RunFolder, patience: float, stop: StopSignal) -> Iterator[None]:
+    """Tells the ranks when the run is to stop, and ends them when one stands still.
 
-    A dead rank breaks the others' connections; a stopped one does not, and outside of training they wait for it long.
+    A dead rank breaks the others' connections; one that was stopped (SIGSTOP, a suspended job) does not, and outside of
+    training they wait for it long: it may stand still for `patience` seconds.
     """
     over = threading.Event()
 
     def watch() -> None:
         seconds: dict[int, float] = {}
+        told: set[int] = set()
         while not over.wait(_GLANCE_SECONDS):
             ranks = _ranks()
+            if stop.name:
+                _send(signal.Signals[stop.name], ranks.keys() - told)
+                told |= ranks.keys()
             for pid, (rank, status) in ranks.items():
                 seconds[pid] = seconds.get(pid, 0.0) + _GLANCE_SECONDS if status == psutil.STATUS_STOPPED else 0.0
                 if seconds[pid] < patience:
                     continue
                 words = f"Rank {rank} was stopped for {patience:g} s (process {pid}): see what stopped it, then resume."
                 folder.write_error(rank, Exit.LOST_RANK, words)
-                for process in ranks:
-                    os.kill(process, signal.SIGKILL)
+                _send(signal.SIGKILL, ranks)
                 return
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -176,6 +236,12 @@ def _no_rank_standing_still(folder: RunFolder, patience: float) -> Iterator[None
     finally:
         over.set()
         watcher.join()
+
+
+def _send(number: signal.Signals, processes: Iterable[int]) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
 
 
 def _ranks() -> dict[int, tuple[int, str]]:
@@ -227,6 +293,9 @@ def _close(settings: Config, folder: RunFolder, console: Console, code: Exit) ->
         entries["verdict"] = {"compliant": verdict.compliant, "rules": verdict.rules, "problems": verdict.problems}
         if code == Exit.TARGET_REACHED and not verdict.compliant:
             code = Exit.NOT_COMPLIANT
+    timed = sum(block["samples"] for block in status.get("blocks", ()) if not block["past_target"])
+    price = settings.gpus * settings.price if settings.price else None
+    entries |= consumption.judge(folder.path, status.get("result") or {}, timed, price)
     status = folder.update_status(**entries, exit_code=int(code), state=_state(settings, code))
     cards = f"{settings.gpus} x {accelerator.label(settings.accelerator.name)}"
     recipe = f"{settings.workload.title} {settings.scale.name}"

@@ -11,9 +11,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from timetrial.runner.errors import ConfigurationError, RunError
+from timetrial.runner.errors import ConfigurationError, Held, RunError
+
+# Who looks whether a folder is in use holds it for a moment: who wants it tries so often, so many seconds apart.
+_TRIES, _SECONDS_BETWEEN_TRIES = 10, 0.1
 
 
 def write_atomically(path: Path, text: str | bytes, *, durable: bool = True) -> None:
@@ -59,9 +62,9 @@ class RunFolder:
         self._made: list[Path] = []  # the folders that were made for this run
 
     def status(self) -> dict[str, Any]:
-        """What status.json says; empty where there is none."""
+        """What status.json says; empty where there is none, or where its writer was cut off before the first word."""
         try:
-            return dict(json.loads(self._status.read_text())) if self._status.exists() else {}
+            return dict(json.loads(self._status.read_text() or "{}")) if self._status.exists() else {}
         except ValueError as error:
             raise ConfigurationError(f"{self._status} is damaged: remove it, or start over in a new folder.") from error
 
@@ -86,21 +89,48 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Holds the folder for this process alone; refuses where another one runs in it."""
-        with open(self.path / ".lock", "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ConfigurationError(f"{self.path} is being run by another process: wait for it to end.") from error
-            except OSError:
-                pass  # a file system without locks: two runs at once are the user's to avoid
+        """Holds the folder for this process and the ranks that it starts; raises `Held` where another runs in it."""
+        with open(self.path / ".lock", "a+") as lock:
+            # Alone at first, then with the ranks: those of a launcher that was killed hold it until they have ended.
+            if not (_locked(lock, fcntl.LOCK_EX, _TRIES) and _locked(lock, fcntl.LOCK_SH, _TRIES)):
+                raise Held(f"{self.path} is being run by another process: wait for it to end.")
+            for stale in self.path.glob(".*.tmp"):
+                stale.unlink(missing_ok=True)
             yield
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """A rank's share in the launcher's hold."""
+        with open(self.path / ".lock", "a+") as lock:
+            _locked(lock, fcntl.LOCK_SH, _TRIES)
+            yield
+
+    def in_use(self) -> bool:
+        """True while a process holds the folder."""
+        if not (self.path / ".lock").exists():
+            return False
+        with open(self.path / ".lock", "a+") as lock:
+            return not _locked(lock, fcntl.LOCK_EX, tries=1)
 
     def discard(self) -> None:
         """Empties the folder and removes what was made for it: nothing half-made stays, nothing of the user's goes."""
         for entry in self.path.iterdir() if self.path.exists() else ():
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
         _remove_empty(self._made)
+
+
+def _locked(file: IO[str], kind: int, tries: int) -> bool:
+    """Whether the lock could be had: always where the file system has none, so that nobody could hold one."""
+    for left in reversed(range(tries)):
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if left:
+                time.sleep(_SECONDS_BETWEEN_TRIES)
+        except OSError:
+            return True
+    return False
 
 
 def create(runs: Path, parts: list[str], seed: int) -> RunFolder:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from timetrial.runner import consumption
 from timetrial.runner.events import (
     BlockEnded,
     BlockStarted,
@@ -24,7 +25,6 @@ from timetrial.runner.events import (
 from timetrial.runner.run_folder import RunFolder, write_atomically
 from timetrial.runner.train import Plan
 
-_LOADER_BOUND = 0.05  # of the training time, spent on getting batches, read or made on the device: more is said
 _SHOWN = 3  # problems of a log that the table lists
 
 
@@ -38,7 +38,6 @@ class Summary:
     blocks: list[dict[str, Any]] = field(default_factory=list)
     run_started: float = 0.0
     lost_seconds: float = 0.0
-    restarts: int = 0
     _block: dict[str, Any] = field(default_factory=dict)
     _carried: dict[str, Any] = field(default_factory=dict)  # of the block that the checkpoint cut in two
     _samples: int = 0
@@ -81,27 +80,26 @@ class Summary:
 
     def history(self) -> dict[str, Any]:
         """What a resumed run takes up again, the block that is under way included."""
-        carried = self._carried
-        open_block = {
-            "samples": carried.get("samples", 0) + self._samples,
-            "tokens": carried.get("tokens", 0) + self._tokens,
-            "train_seconds": carried.get("train_seconds", 0.0) + now() - self._block["started"],
-        }
+        open_block = carried = self._carried
+        if self._samples:
+            open_block = {
+                "samples": carried.get("samples", 0) + self._samples,
+                "tokens": carried.get("tokens", 0) + self._tokens,
+                "train_seconds": carried.get("train_seconds", 0.0) + now() - self._block["started"],
+            }
         return {
             "run_started": self.run_started,
             "lost_seconds": self.lost_seconds,
-            "restarts": self.restarts,
             "blocks": self.blocks,
-            "open_block": open_block if self._samples else carried,
+            "open_block": open_block,
         }
 
     def _take_up(self, saved: Mapping[str, Any], time: float) -> None:
         before = saved["history"]
         self.run_started, self.blocks = before["run_started"], before["blocks"]
         self.lost_seconds = before["lost_seconds"] + time - saved["time"]
-        self.restarts = before["restarts"] + 1
         self._carried = before["open_block"]
-        self.folder.update_status(restarts=self.restarts, lost_seconds=self.lost_seconds, **{"class": "resumed"})
+        self.folder.update_status(lost_seconds=self.lost_seconds, **{"class": "resumed"})
 
     def result(self, stopped: float, reached: bool) -> dict[str, Any]:
         """The numbers of the run if its clock stops at `stopped`; a run that misses its target is censored."""
@@ -147,6 +145,7 @@ class Summary:
 def show(console: Console, title: str, status: dict[str, Any], folder: RunFolder) -> None:
     """Prints the table that ends `timetrial run`; long paths stay whole, so that they can be copied."""
     rows = _rows(status["result"]) if status.get("result") else []
+    rows += consumption.rows(status)
     if status.get("restarts"):
         rows.append(("restarts", f"{status['restarts']}, {status['lost_seconds']:.1f} s lost"))
     if verdict := status.get("verdict"):
@@ -190,8 +189,6 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
     if steady:
         rows.append(("throughput", f"{steady:,.0f} samples/s (steady, median of blocks)"))
     rows += tokens_row(result.get("tokens_per_second"))
-    if result["train_seconds"] and (waited := result["waited_seconds"] / result["train_seconds"]) > _LOADER_BOUND:
-        rows.append(("loader-bound", f"[yellow]{waited:.0%} of training was spent on getting batches[/yellow]"))
     if first:
         rows.append(("first block", f"{first:,.0f} samples/s, {result['first_block_seconds']:.2f} s"))
     return rows

@@ -1,5 +1,6 @@
 """What the run ran on: system.json."""
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -9,6 +10,7 @@ from typing import Any
 
 from timetrial import __version__
 from timetrial.runner import accelerator
+from timetrial.runner.hardware import host
 
 _PACKAGES = (
     "torch",
@@ -25,8 +27,12 @@ _PACKAGES = (
 )
 
 
-def describe() -> dict[str, Any]:
-    """Machine, processor, memory, cards, driver-side libraries, packages and the revision of timetrial."""
+def describe(**places: Path) -> dict[str, Any]:
+    """Machine, processor, memory, cards, driver-side libraries, packages and the revision of timetrial.
+
+    Of each of the named `places` the kind of storage is told, of cards what their vendor's tool adds: driver, power
+    cap, clocks, persistence, bus and links.
+    """
     return {
         "hostname": platform.node(),
         "system": platform.platform(),
@@ -38,7 +44,10 @@ def describe() -> dict[str, Any]:
             "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         },
         "memory_bytes": _memory_bytes(),
-        "cards": accelerator.cards(),
+        **host.facts(),
+        "storage": {name: host.storage(place) for name, place in places.items()},
+        **_cards(),
+        "selection": accelerator.selection(),
         "libraries": accelerator.versions(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "compiled_architectures": accelerator.compiled_architectures(),
@@ -68,8 +77,20 @@ def _version(name: str) -> str | None:
         return None
 
 
+def _cards() -> dict[str, Any]:
+    """The visible cards, and how they reach one another."""
+    cards, sensors = accelerator.cards(), accelerator.sensors(accelerator.available())
+    if sensors is None:
+        return {"cards": cards, "links": {}}
+    try:
+        told = [sensors.facts(index) for index in range(len(sensors))]
+        return {"cards": [card | more for card, more in zip(cards, told, strict=True)], "links": sensors.links()}
+    finally:
+        sensors.close()
+
+
 def _revision() -> dict[str, Any]:
-    """Git revision of the checkout and whether it was changed; empty for an installed wheel."""
+    """Git revision of the checkout, and where it was changed a hash of how; empty for an installed wheel."""
     root = Path(__file__).resolve().parents[1]
     if not (root / ".git").exists():
         return {}
@@ -79,4 +100,7 @@ def _revision() -> dict[str, Any]:
             ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False
         ).stdout.strip()
 
-    return {"revision": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
+    changes = git("status", "--porcelain")
+    # New files count by their names, what git follows by its text.
+    difference = hashlib.sha256((changes + git("diff", "HEAD")).encode()).hexdigest() if changes else None
+    return {"revision": git("rev-parse", "HEAD"), "changed": bool(changes), "difference": difference}

@@ -9,10 +9,11 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from timetrial.runner.checkpoint import StopSignal
+from timetrial.runner import consumption
 from timetrial.runner.errors import Stopped
 from timetrial.runner.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, Observer, StepEnded
 from timetrial.runner.run_folder import RunFolder
+from timetrial.runner.stopping import StopSignal
 from timetrial.runner.summary import show_rows, tokens_row
 from timetrial.runner.workload import Batch, Data
 
@@ -24,7 +25,7 @@ class FixedSteps:
         self._data, self._steps = data, steps
         self.steps_per_epoch = min(steps, data.steps_per_epoch)
         self.train_size = data.train_size * self.steps_per_epoch // data.steps_per_epoch
-        self.eval_size = data.eval_size
+        self.whole_train_size, self.eval_size = data.train_size, data.eval_size
         self.evaluated = self.batches = self.tokens = 0  # of this rank in the last evaluation
         self.synthetic_train, self.synthetic_eval, self.facts = data.synthetic_train, data.synthetic_eval, data.facts
 
@@ -74,9 +75,13 @@ class Measured:
         """Medians over the blocks after the first (over all, if there is but one)."""
         steady = self.blocks[1:] or self.blocks
         training = [block["train_seconds"] for block in steady]
+        whole = [block["train_seconds"] + block["eval_seconds"] for block in (self.blocks[0], *steady)]
+
+        def rates(of: str, by: str) -> list[float]:
+            return [block[of] / block[by] for block in steady]
 
         def median(of: str, by: str) -> float:
-            return statistics.median(block[of] / block[by] for block in steady)
+            return statistics.median(rates(of, by))
 
         return {
             "steps": steady[0]["steps"],
@@ -88,6 +93,12 @@ class Measured:
             "eval_ms": median("eval_seconds", "eval_batches") * 1000,
             "waited": sum(block["waited_seconds"] for block in steady) / sum(training),
             "spread": (max(training) - min(training)) / statistics.median(training),
+            # What an estimate needs: the work of an epoch and an evaluation, and what the first block took more.
+            "train_size": self.data.whole_train_size,
+            "eval_size": self.data.eval_size,
+            "train_rates": rates("samples", "train_seconds"),
+            "eval_rates": rates("eval_samples", "eval_seconds"),
+            "first_seconds": max(whole[0] - statistics.median(whole[1:]), 0.0),
         }
 
 
@@ -115,4 +126,5 @@ def show(console: Console, title: str, status: dict[str, Any], folder: RunFolder
         ]
         if peak := status.get("peak_memory_bytes"):
             rows.append(("memory", f"{peak / 2**30:.1f} GiB at most, on each device"))
+    rows += consumption.rows(status)
     show_rows(console, title, [*rows, ("folder", escape(str(folder.path)))], status)

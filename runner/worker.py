@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 import traceback
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ import torch
 from hydra.utils import get_class
 from rich.console import Console
 
-from timetrial.runner import accelerator, checkpoint, compliance, config, distributed, seeds
-from timetrial.runner.checkpoint import Checkpointer, StopSignal
+from timetrial.runner import accelerator, checkpoint, compliance, config, distributed, seeds, telemetry
+from timetrial.runner.checkpoint import Checkpointer
 from timetrial.runner.config import Config
 from timetrial.runner.distributed import World
 from timetrial.runner.errors import Exit, RunError, Stopped, TimeLimit
@@ -24,6 +25,7 @@ from timetrial.runner.mlperf import MLPerfLog
 from timetrial.runner.precision import Precision
 from timetrial.runner.progress import ProgressBar
 from timetrial.runner.run_folder import RunFolder
+from timetrial.runner.stopping import StopSignal, ignore_from_now_on
 from timetrial.runner.summary import Summary
 from timetrial.runner.throughput import FixedSteps, Measured, until_stopped
 from timetrial.runner.torch_engine import TorchEngine
@@ -31,11 +33,10 @@ from timetrial.runner.train import Plan, train_to_target
 from timetrial.runner.workload import Share
 
 
-def work(settings: Config, folder: RunFolder, console: Console) -> Exit:
+def work(settings: Config, folder: RunFolder, console: Console, stop: StopSignal) -> Exit:
     """Runs this rank to its end; disorderly ends leave their sentence in the folder for the launcher."""
     try:
-        with StopSignal().listening() as stop:
-            return _run(settings, folder, console, stop)
+        return _run(settings, folder, console, stop)
     except Exception as error:
         if not isinstance(error, RunError):
             traceback.print_exc()
@@ -59,13 +60,40 @@ def _run(settings: Config, folder: RunFolder, console: Console, stop: StopSignal
     if settings.accelerator.threads is not None:
         torch.set_num_threads(settings.accelerator.threads)
     saved = checkpoint.load(folder.checkpoint) if folder.checkpoint.exists() else None
-    with distributed.join(device, settings.launcher.hang_timeout_seconds) as world:
+    with (
+        distributed.join(device, settings.launcher.hang_timeout_seconds) as world,
+        _sampling(settings, folder, world) as sampler,
+    ):
         if settings.throughput.steps:
-            return _measure(settings, folder, stop, world, device)
-        return _train(settings, folder, console, stop, world, device, saved)
+            return _measure(settings, folder, stop, world, device, sampler)
+        return _train(settings, folder, console, stop, world, device, saved, sampler)
 
 
-def _measure(settings: Config, folder: RunFolder, stop: StopSignal, world: World, device: torch.device) -> Exit:
+@contextmanager
+def _sampling(settings: Config, folder: RunFolder, world: World) -> Iterator[list[Observer]]:
+    """The observer that samples this node's cards and host, on the first rank of each; none with `every_seconds` 0."""
+    every = settings.telemetry.every_seconds
+    if not every or world.local_rank:
+        yield []
+        return
+    nodes = settings.launcher.nodes
+    count = 0 if settings.accelerator.name == "cpu" else settings.gpus // nodes
+    node = world.rank // (world.size // nodes)
+    sampler = telemetry.Telemetry(telemetry.file_of(folder.path, node), accelerator.sensors(count), every)
+    try:
+        yield [sampler]
+    finally:
+        sampler.close()
+
+
+def _measure(
+    settings: Config,
+    folder: RunFolder,
+    stop: StopSignal,
+    world: World,
+    device: torch.device,
+    sampler: list[Observer],
+) -> Exit:
     """A fixed number of steps, without a log, a target or a checkpoint: nothing is learned that is worth keeping."""
     accelerator.start_memory_watch(device)
     engine = build_engine(settings, world, device)
@@ -75,7 +103,7 @@ def _measure(settings: Config, folder: RunFolder, stop: StopSignal, world: World
     engine.finish()
     measured = Measured(world.size, engine.data)
     plan = Plan(target={}, first_eval=1, eval_every=1, max_epochs=settings.throughput.blocks)
-    train_to_target(engine, plan, [measured, until_stopped(stop)])
+    train_to_target(engine, plan, [*sampler, measured, until_stopped(stop)])
     if world.rank == 0:
         peak = accelerator.peak_memory_bytes(device)
         result = measured.result()
@@ -91,6 +119,7 @@ def _train(
     world: World,
     device: torch.device,
     saved: dict[str, Any] | None,
+    sampler: list[Observer],
 ) -> Exit:
     """Trains to the target, logged and saved."""
     plan = plan_of(settings)
@@ -127,8 +156,10 @@ def _train(
         try:
             if world.any(bool(stop.name)):
                 raise Stopped("Stopped before training began: run it again.")
-            reached = train_to_target(engine, plan, [*observers, keeper], done=keeper.done)
+            reached = train_to_target(engine, plan, [*observers, *sampler, keeper], done=keeper.done)
             code, sentence = (Exit.TARGET_REACHED if reached else Exit.TARGET_NOT_REACHED), ""
+            if settings.checkpoint.at_end:  # the clock has stopped
+                keeper.save()
         except (Stopped, TimeLimit) as end:
             # Past its target, a run that is stopped has its result already.
             code, sentence = (Exit.TARGET_REACHED, "") if keeper.over else (end.exit_code, str(end))
@@ -146,7 +177,7 @@ def build_engine(settings: Config, world: World, device: torch.device) -> Any:
     accumulation = config.accumulation(settings)
     with world.first_alone():
         data = data_class(
-            config.settings_of(data_class, recipe.data, "recipe.data"),
+            config.data_settings(settings, data_class),
             global_batch_size=recipe.global_batch_size,
             share=Share(world.rank, world.size, accumulation),
             device=device,
@@ -215,7 +246,10 @@ def main() -> None:
         with open(path / f"{name}_{rank}.txt", "ab") as file:
             os.dup2(file.fileno(), number)
     settings = config.load(path / "config.yaml")
-    code = work(settings, RunFolder(path, settings.seed), Console(file=terminal))
+    folder = RunFolder(path, settings.seed)
+    with folder.shared(), StopSignal().listening() as stop:
+        code = work(settings, folder, Console(file=terminal), stop)
+        ignore_from_now_on()
     orderly = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED, Exit.STOPPED, Exit.TIME_LIMIT)
     sys.stdout.flush()
     sys.exit(0 if code in orderly else int(code))

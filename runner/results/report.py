@@ -6,7 +6,7 @@ from itertools import combinations
 from pathlib import Path
 
 from timetrial.runner.errors import DataError
-from timetrial.runner.results import borrowed, convergence, findings, plausibility, sources
+from timetrial.runner.results import borrowed, convergence, findings, plausibility, sources, validity
 from timetrial.runner.results.borrowed import Figure
 from timetrial.runner.results.cells import Cell, cells_of
 from timetrial.runner.results.comparison import Comparison, compare
@@ -53,6 +53,7 @@ def build(paths: Sequence[Path]) -> Report:
         *findings.of_cells(report.cells),
         *convergence.findings(report.cells),
         *plausibility.findings(report.cells, report.figures),
+        *validity.findings(report.cells),
     ]
     return report
 

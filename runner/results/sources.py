@@ -123,6 +123,7 @@ def _own(run: Run, folder: Path, status: dict[str, Any]) -> None:
     run.own = status
     if status.get("class", "clean") != "clean":
         run.flags.append(str(status["class"]))
+    run.flags += status.get("flags") or []
     packages = json_object(folder / "system.json").get("packages")
     run.software = f"torch {packages.get('torch', 'unknown')}" if isinstance(packages, dict) else ""
 

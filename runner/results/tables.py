@@ -36,6 +36,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _run_row(run: Run) -> dict[str, Any]:
+    drawn, cost = run.own.get("telemetry") or {}, run.own.get("cost") or {}
     return {
         "path": run.path.as_posix(),
         "round": run.round,
@@ -59,6 +60,9 @@ def _run_row(run: Run) -> dict[str, Any]:
         "epoch_offset": run.epoch_offset,
         "flags": "; ".join(run.flags),
         "inferred": "; ".join(run.inferred),
+        "energy_j": _rounded(drawn.get("energy_joules"), 1),
+        "host_energy_j": _rounded(drawn.get("host_energy_joules"), 1),
+        "cost_usd": _rounded(cost.get("dollars"), 6),
     }
 
 

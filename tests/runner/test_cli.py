@@ -46,6 +46,7 @@ def test_cfg_job_prints_and_runs_nothing(tmp_path):
         (["run", "accelerator=cpu", "seed=one"], Exit.CONFIGURATION, "'one'.*could not be converted to Integer"),
         (["run", "accelerator=cpu", "round=v07"], Exit.CONFIGURATION, "not part of MLPerf round v07"),
         (["run", "accelerator=cpu", "--wrong"], Exit.CONFIGURATION, "--wrong"),
+        (["run", "-m", "hydra/launcher=submitit_slurm", "seed=1,2"], Exit.CONFIGURATION, "name their card"),
         (["rum"], Exit.CONFIGURATION, "rum"),
         (["run", "accelerator=h200", "gpus=99"], Exit.DEVICE, "use (accelerator=cpu|gpus=)"),
         (["run", "accelerator=cpu", "scale=reference"], Exit.DATA, "ml-20m/ratings.csv is missing"),

@@ -101,7 +101,3 @@ def test_a_saved_configuration_loads_as_it_was(compose, tmp_path):
     node = compose("seed=5", "recipe.max_epochs=3")
     (tmp_path / "config.yaml").write_text(config.as_yaml(node))
     assert config.load(tmp_path / "config.yaml") == config.check(node)
-
-
-def test_differences_name_the_keys(compose):
-    assert config.differences(compose(), compose("seed=2", "runs=elsewhere")) == ["seed"]

@@ -215,8 +215,18 @@ def test_resuming_with_another_configuration_is_refused(launch, tmp_path):
         launch(f"run_dir={tmp_path}/one", "resume=true", "precision=bf16")
 
 
+def test_the_weights_of_the_end_are_kept_if_asked_for(launch):
+    _, plain = launch()
+    assert not plain.checkpoint.exists()
+    _, kept = launch("checkpoint.at_end=true", "checkpoint.every_seconds=0")
+    _, block = launch("checkpoint.every_seconds=0")
+    end, before = (checkpoint.load(folder.checkpoint)["engine"]["model"] for folder in (kept, block))
+    assert end.keys() == before.keys()
+    assert any(not torch.equal(end[name], before[name]) for name in end)  # the last block's work is in it
+
+
 def test_two_ranks_equal_one_in_quality_and_weights(tmp_path):
-    overrides = ["recipe.max_epochs=2", "recipe.target.v05.hit_rate=0.9", "checkpoint.every_seconds=0"]
+    overrides = ["recipe.max_epochs=2", "recipe.target.v05.hit_rate=0.9", "checkpoint.at_end=true"]
     for gpus in (1, 2):
         done = finish(tmp_path, f"gpus={gpus}", f"run_dir={tmp_path}/{gpus}", *overrides)
         assert done.returncode == Exit.TARGET_NOT_REACHED, done.stdout + done.stderr

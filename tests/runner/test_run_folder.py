@@ -1,11 +1,12 @@
 """Run folders: unique, whole, and gone when nothing came of them."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from timetrial.runner import run_folder
-from timetrial.runner.errors import ConfigurationError, RunError
+from timetrial.runner.errors import ConfigurationError, Held, RunError
 
 
 def test_hundreds_in_one_second_never_collide(tmp_path):
@@ -74,6 +75,43 @@ def test_discarding_keeps_the_folders_that_were_there(tmp_path):
     run_folder.claim(tmp_path / "mine", 1).discard()
     run_folder.claim(tmp_path / "mine" / "new" / "run", 1).discard()
     assert [path.name for path in tmp_path.rglob("*")] == ["mine"]
+
+
+def test_a_folder_is_held_by_one_launcher_and_its_ranks(tmp_path):
+    folder = run_folder.claim(tmp_path / "run", 1)
+    assert not folder.in_use()
+    with folder.held():
+        rank = folder.shared()
+        rank.__enter__()
+        with pytest.raises(Held, match="wait for it to end"), folder.held():
+            pass
+    assert folder.in_use()  # by the rank, which has outlived its launcher
+    rank.__exit__(None, None, None)
+    assert not folder.in_use()
+    with folder.held():
+        assert folder.in_use()
+
+
+def test_who_looks_whether_a_folder_is_in_use_keeps_nobody_out(tmp_path):
+    folder, over = run_folder.claim(tmp_path / "run", 1), threading.Event()
+    curious = [threading.Thread(target=lambda: [folder.in_use() for _ in iter(over.is_set, True)]) for _ in range(4)]
+    for thread in curious:
+        thread.start()
+    for _ in range(20):
+        with folder.held():
+            pass
+    over.set()
+    for thread in curious:
+        thread.join()
+
+
+def test_what_a_killed_writer_left_is_swept_and_what_it_never_wrote_is_empty(tmp_path):
+    folder = run_folder.claim(tmp_path / "run", 1)
+    (tmp_path / "run" / ".status.json.7-ab.tmp").write_text("{")
+    (tmp_path / "run" / "status.json").write_text("")
+    with folder.held():
+        assert folder.status() == {}
+    assert sorted(path.name for path in folder.path.iterdir()) == [".lock", "status.json"]
 
 
 def test_slugs():

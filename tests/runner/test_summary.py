@@ -7,7 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from timetrial.runner import accelerator, summary
+from timetrial.runner import accelerator, consumption, summary
 from timetrial.runner.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, RunStarted, RunStopped
 from timetrial.runner.run_folder import RunFolder
 from timetrial.runner.train import Plan
@@ -53,6 +53,7 @@ def test_more_than_a_twentieth_is_said(tmp_path, waited, said):
     result = folder.status()["result"]
     assert result["waited_seconds"] == waited
     out = io.StringIO()
-    summary.show(Console(file=out, width=200), "run", {"result": result}, folder)
+    status = {"result": result} | consumption.judge(tmp_path, result, 100, None)
+    summary.show(Console(file=out, width=200), "run", status, folder)
     assert (said or "time-to-train") in out.getvalue()
     assert ("loader-bound" in out.getvalue()) == bool(said)

@@ -1,0 +1,229 @@
+"""What a run drew and cost, and what speaks against its time: read out of telemetry.csv once it has ended."""
+
+import csv
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_GAP_SECONDS = 5.0  # between two samples: with more, or five times the usual, nobody looked, as between two attempts
+_THROTTLED = 0.01  # share of a card's samples with lowered clocks from which it is said
+_CLOCK_SPREAD = 0.10  # of the middle clock, over nine tenths of the samples under load
+_LOADED = 50.0  # percent of load from which a clock says something
+_COVERED = 0.95  # share of the clock that must have been sampled
+LOADER_BOUND = 0.05  # of the training time, spent on getting batches, read or made on the device: more is said
+_LOWERED = ("thermal", "hardware")  # a card at its power cap does what it is built for
+
+
+class Sample(NamedTuple):
+    """A row: `values` holds the numbers that the source told, `throttle` its words for lowered clocks."""
+
+    time: float
+    phase: str
+    source: str
+    values: dict[str, float]
+    throttle: str
+
+
+Devices = dict[str, list[Sample]]  # by node and device, such as "0/host"
+
+
+def read(folder: Path) -> Devices:
+    """The samples of all nodes in order of time; rows that a kill cut short are passed over."""
+    found: Devices = {}
+    for path in sorted(folder.glob("telemetry*.csv")):
+        node = path.stem.removeprefix("telemetry").lstrip("_") or "0"
+        with open(path, newline="", encoding="utf-8", errors="replace") as file:
+            for row in csv.DictReader(file):
+                sample = _sample(row)
+                if sample:
+                    found.setdefault(f"{node}/{row['device']}", []).append(sample)
+    return found
+
+
+def _sample(row: Mapping[str | None, Any]) -> Sample | None:
+    if None in row or None in row.values():  # too many fields, or too few
+        return None
+    words = dict(row)
+    try:
+        time, phase, source = float(words.pop("time")), words.pop("phase"), words.pop("source")
+        throttle = words.pop("throttle")
+        del words["device"]
+        values = {str(name): float(value) for name, value in words.items() if value}
+    except (KeyError, ValueError):
+        return None
+    return Sample(time, phase, source, values, throttle)
+
+
+def judge(folder: Path, result: Mapping[str, Any], samples: int, dollars_an_hour: float | None) -> dict[str, Any]:
+    """Entries for status.json: `telemetry` (energy in joules, watts, clocks), `cost` in dollars, `flags` in words.
+
+    `samples` were trained on the clock, `dollars_an_hour` is the price of all cards; a `result` without seconds has
+    no cost.
+    """
+    devices = read(folder)
+    cards = {name: rows for name, rows in devices.items() if not name.endswith("/host")}
+    hosts = {name: rows for name, rows in devices.items() if name.endswith("/host")}
+    seconds = result.get("active_seconds")
+    flags = dict(_flags(cards, result))
+    entries: dict[str, Any] = {"flags": flags}
+    if devices:
+        entries["telemetry"] = _sums(cards, hosts, samples)
+        covered = entries["telemetry"]["seconds"]
+        if seconds and covered < _COVERED * seconds and seconds > _GAP_SECONDS:
+            flags["telemetry"] = f"only {covered / seconds:.0%} of the clock was sampled: energy is that of this part"
+    if dollars_an_hour and seconds:
+        entries["cost"] = {"dollars": dollars_an_hour * seconds / 3600, "dollars_an_hour": dollars_an_hour}
+    return entries
+
+
+def _sums(cards: Devices, hosts: Devices, samples: int) -> dict[str, Any]:
+    every = _rhythm((cards or hosts).values())
+    covered = [_seconds(_spans(rows)) for rows in (cards or hosts).values()]
+    seconds = statistics.mean(covered) if covered else 0.0
+    drawn, host = _energy(cards.values(), "energy_joules", every), _energy(hosts.values(), "host_energy_joules", every)
+    joules = drawn.get("joules") or host.get("joules")
+    clocks = [sample.values["core_mhz"] for rows in cards.values() for sample in _loaded(rows)]
+    return {
+        "cards": len(cards),
+        "every_seconds": every,
+        "seconds": seconds,
+        "energy_joules": drawn.get("joules"),
+        "energy_source": drawn.get("source"),
+        "integral_joules": drawn.get("integral"),
+        "host_energy_joules": host.get("joules"),
+        "host_energy_source": host.get("source"),
+        "mean_watts": joules / seconds if joules and seconds else None,
+        "samples_per_joule": samples / joules if joules else None,
+        "core_mhz": [min(clocks), statistics.median(clocks), max(clocks)] if clocks else None,
+        "highest_temperature_c": _highest(cards, "temperature_c"),
+        "highest_memory_mib": _highest(cards, "memory_mib"),
+        "at_power_cap": _share(cards.values(), lambda sample: "power" in sample.throttle),
+    }
+
+
+def _energy(devices: Iterable[Sequence[Sample]], counter: str, every: float) -> dict[str, Any]:
+    """Joules on the clock over all devices, by their counters if all have one, else by their watts; {} without both."""
+    counted = [_summed(rows, counter, lambda one, two: two.values[counter] - one.values[counter]) for rows in devices]
+    integral = [_summed(rows, "power_watts", _trapezoid) for rows in devices]
+    source = next((rows[-1].source for rows in devices), "")
+    source = "RAPL" if counter.startswith("host") else source
+    watts = None if None in integral or not integral else sum(filter(None, integral))
+    if counted and None not in counted:
+        return {"joules": sum(filter(None, counted)), "source": f"{source}'s counter", "integral": watts}
+    if watts is None:
+        return {}
+    rate = f" at {1 / every:.1f} Hz" if every else ""
+    return {"joules": watts, "source": f"integral of {source}'s watts{rate}", "integral": watts}
+
+
+def _trapezoid(one: Sample, two: Sample) -> float:
+    return (one.values["power_watts"] + two.values["power_watts"]) / 2 * (two.time - one.time)
+
+
+def _summed(rows: Sequence[Sample], name: str, part: Callable[[Sample, Sample], float]) -> float | None:
+    """The sum over spans on the clock; None where samples that tell `name` leave over 5% of it out."""
+    telling = list(_spans([sample for sample in rows if name in sample.values]))
+    if not telling or _seconds(telling) < _COVERED * _seconds(_spans(rows)):
+        return None
+    return sum(max(part(*span), 0.0) for span in telling)  # a counter that fell began anew
+
+
+def _seconds(spans: Iterable[tuple[Sample, Sample]]) -> float:
+    return sum(after.time - before.time for before, after in spans)
+
+
+def _spans(rows: Sequence[Sample]) -> Iterator[tuple[Sample, Sample]]:
+    """Neighbouring samples, the first of them on the clock, with no gap between them."""
+    longest = max(_GAP_SECONDS, 5 * _rhythm([rows]))
+    for before, after in pairwise(rows):
+        if before.phase and after.time - before.time <= longest:
+            yield before, after
+
+
+def _rhythm(devices: Iterable[Sequence[Sample]]) -> float:
+    """The usual number of seconds between two samples; 0 where there are none."""
+    steps = [after.time - before.time for rows in devices for before, after in pairwise(rows)]
+    return statistics.median(steps) if steps else 0.0
+
+
+def _loaded(rows: Sequence[Sample]) -> list[Sample]:
+    """Training samples of a card that worked and told its clock."""
+    at_work = (
+        sample for sample in rows if sample.phase == "train" and sample.values.get("load_percent", 100) > _LOADED
+    )
+    return [sample for sample in at_work if "core_mhz" in sample.values]
+
+
+def _highest(devices: Devices, name: str) -> float | None:
+    return max((row.values[name] for rows in devices.values() for row in rows if name in row.values), default=None)
+
+
+def _share(devices: Iterable[Sequence[Sample]], has: Callable[[Sample], bool]) -> float:
+    """Share of the samples on the clock, of the device that has most."""
+    shares = []
+    for rows in devices:
+        on_clock = [sample for sample in rows if sample.phase]
+        shares.append(sum(map(has, on_clock)) / len(on_clock) if on_clock else 0.0)
+    return max(shares, default=0.0)
+
+
+def _flags(cards: Devices, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Name and sentence of all that speaks against the run's time."""
+    on_clock = [sample for rows in cards.values() for sample in rows if sample.phase]
+    share = _share(cards.values(), _is_lowered)
+    if share > _THROTTLED:
+        causes = " and ".join(word for word in _LOWERED if any(word in sample.throttle for sample in on_clock))
+        yield "throttled", f"clocks were lowered ({causes}) in {share:.0%} of a card's samples"
+    clocks = sorted(sample.values["core_mhz"] for rows in cards.values() for sample in _loaded(rows))
+    if len(clocks) > 1:
+        low, high = clocks[len(clocks) // 20], clocks[-1 - len(clocks) // 20]
+        if high - low > _CLOCK_SPREAD * statistics.median(clocks):
+            yield "clock spread", f"under load from {low:.0f} to {high:.0f} MHz"
+    beside = _share(cards.values(), lambda sample: sample.values.get("neighbours", 0) > 0)
+    if beside:
+        yield "neighbours", f"other processes were on a card in {beside:.0%} of its samples"
+    for kind in ("ecc_corrected", "ecc_uncorrected"):
+        told = [
+            [sample.values[kind] for sample in rows if sample.phase and kind in sample.values]
+            for rows in cards.values()
+        ]
+        new = sum(max(counts) - counts[0] for counts in told if counts)
+        if new:
+            yield "ECC errors", f"{new:.0f} {kind.removeprefix('ecc_')} during the run"
+    waited = waiting(result)
+    if waited > LOADER_BOUND:
+        yield "loader-bound", f"{waited:.0%} of training was spent on getting batches"
+
+
+def _is_lowered(sample: Sample) -> bool:
+    return any(word in sample.throttle for word in _LOWERED)
+
+
+def waiting(result: Mapping[str, Any]) -> float:
+    """Share of the training time that was spent on getting batches; 0 where it is not known."""
+    seconds = result.get("train_seconds")
+    return float(result["waited_seconds"] / seconds) if seconds else 0.0
+
+
+def rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Lines of the table that ends a run; nothing is said of what was not measured."""
+    found, lines = status.get("telemetry") or {}, []
+    for prefix, title in (("", "energy"), ("host_", "host energy")):
+        if joules := found.get(f"{prefix}energy_joules"):
+            watts = f"{joules / found['seconds']:,.0f} W on average" if found["seconds"] else ""
+            lines.append((title, f"{energy(joules)}, {watts} ({found[f'{prefix}energy_source']})"))
+    if rate := found.get("samples_per_joule"):
+        lines.append(("", f"{rate:,.4g} samples/J"))
+    if cost := status.get("cost"):
+        lines.append(("cost", f"${cost['dollars']:,.3g} at ${cost['dollars_an_hour']:,.3g} an hour"))
+    lines += [(name, f"[yellow]{words}[/yellow]") for name, words in (status.get("flags") or {}).items()]
+    return lines
+
+
+def energy(joules: float) -> str:
+    """Joules in a unit that reads well."""
+    if joules >= 3.6e5:
+        return f"{joules / 3.6e6:,.3g} kWh"
+    return f"{joules / 1e3:,.3g} kJ" if joules >= 1e3 else f"{joules:,.3g} J"

@@ -1,0 +1,160 @@
+"""`timetrial estimate`: what a run would take, from a short measurement and the epochs that others needed."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, open_dict
+from rich.console import Console
+
+from timetrial.runner import config, consumption, summary
+from timetrial.runner.config import Config
+from timetrial.runner.errors import ConfigurationError, Exit, error_of
+from timetrial.runner.launch import launch
+from timetrial.runner.results import expectations
+from timetrial.runner.results.expectations import Expectation
+from timetrial.runner.run_folder import RunFolder
+from timetrial.runner.train import Plan
+from timetrial.runner.worker import plan_of
+
+USUAL_STEPS = 50
+_SPAN = 0.95  # of the reference runs that the interval holds
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Time-to-train in `seconds` with its interval `low` to `high`, the rest for `seconds`; None is what is not known.
+
+    `low` has the fewest epochs and the fastest block, `high` the most and the slowest. `joules` are those of the cards,
+    or of the host where cards tell none.
+    """
+
+    epochs: tuple[float, float, float]
+    basis: str
+    reached: float | None
+    low: float
+    seconds: float
+    high: float
+    joules: float | None
+    dollars: float | None
+    memory_bytes: int | None
+
+
+def from_measurement(settings: Config, recipe: str, changed: Sequence[str], status: Mapping[str, Any]) -> Estimate:
+    """The estimate from status.json of a throughput run; `changed` are keys of the recipe that differ from it."""
+    plan, measured = plan_of(settings), status["result"]
+    known = expectations.of_recipe(recipe, settings.round.name)
+    low, middle, high = _epochs(plan, known)
+    if known is None or not known.epochs:
+        basis = f"no reference run of {recipe} is known: from the first evaluation to recipe.max_epochs"
+    else:
+        runs = f"{known.runs} runs" if known.runs else "runs"
+        basis = f"{runs} of {recipe} ({known.source})"
+        basis += f"; {', '.join(changed)} differs from theirs" if changed else ""
+
+    def seconds(epochs: float, pick: Any) -> float:
+        training = epochs * measured["train_size"] / pick(measured["train_rates"])
+        evaluations = _evaluations(plan, epochs) * measured["eval_size"] / pick(measured["eval_rates"])
+        return float(training + evaluations + measured["first_seconds"])
+
+    expected = seconds(middle, statistics.median)
+    watts = (status.get("telemetry") or {}).get("mean_watts")
+    every_run = known is not None and known.runs and known.epochs and not known.span
+    return Estimate(
+        epochs=(low, middle, high),
+        basis=basis,
+        reached=len(known.epochs) / known.runs if every_run and known and known.runs else None,
+        low=seconds(low, max),
+        seconds=expected,
+        high=seconds(high, min),
+        joules=watts * expected if watts else None,
+        dollars=settings.price * settings.gpus * expected / 3600 if settings.price else None,
+        memory_bytes=status.get("peak_memory_bytes"),
+    )
+
+
+def measure(node: DictConfig, console: Console) -> tuple[Config, RunFolder]:
+    """The short run; raises what ended it where it did not measure."""
+    code, folder = launch(node, console)
+    if code != Exit.TARGET_REACHED:
+        raise error_of(code, str(folder.status().get("error") or "The measurement ended early: run it again."))
+    return config.load(folder.config), folder
+
+
+def _epochs(plan: Plan, known: Expectation | None) -> tuple[float, float, float]:
+    """Low, middle and high: the middle 95% of the reference runs, moved up to when this plan evaluates."""
+    if known is None or not known.epochs:
+        ends = (plan.first_eval, (plan.first_eval + plan.max_epochs) / 2, plan.max_epochs)
+        return ends[0], _evaluated(plan, ends[1]), ends[2]
+    ordered = sorted(known.epochs)
+    out = int((1 - _SPAN) / 2 * len(ordered))
+    low, high = ordered[out], ordered[-1 - out]
+    # The mean, for it is what many runs take on average; without it, the middle of the span.
+    return _evaluated(plan, low), max(statistics.mean(ordered), plan.first_eval), _evaluated(plan, high)
+
+
+def _evaluated(plan: Plan, epochs: float) -> float:
+    """The first epoch from `epochs` on after which the plan evaluates."""
+    done = 0
+    while done < epochs and done < plan.max_epochs:
+        done += plan.block_after(done)
+    return float(min(done, plan.max_epochs))
+
+
+def _evaluations(plan: Plan, epochs: float) -> float:
+    """How many evaluations there are until `epochs`."""
+    return 1 + max(epochs - plan.first_eval, 0) / plan.eval_every
+
+
+def show(console: Console, title: str, found: Estimate) -> None:
+    """Prints the table that ends `timetrial estimate`."""
+    low, middle, high = found.epochs
+    rows = [
+        ("epochs", f"{middle:.3g} ({low:g} to {high:g}): {found.basis}"),
+        ("time-to-train", f"{_duration(found.seconds)} ({_duration(found.low)} to {_duration(found.high)})"),
+    ]
+    if found.reached is not None and found.reached < 1:
+        rows.append(("", f"{found.reached:.0%} of those runs reached the target"))
+    if found.joules:
+        rows.append(("energy", consumption.energy(found.joules)))
+    if found.dollars:
+        rows.append(("cost", f"${found.dollars:,.3g}"))
+    if found.memory_bytes:
+        rows.append(("memory", f"{found.memory_bytes / 2**30:.1f} GiB on each device"))
+    summary.show_rows(console, title, rows, {})
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
+
+
+def run(words: Sequence[str], console: Console) -> Estimate:
+    """Measures what `words`, overrides of `run`, would train, and estimates the whole; raises what ends the run."""
+    node, recipe = _composed(words)
+    settings, folder = measure(node, console)
+    # Who chooses another model or other hyperparameters trains another recipe.
+    changed = [word.split("=")[0].lstrip("+") for word in words]
+    changed = [key for key in changed if key.startswith(("recipe.", "model")) and not key.startswith("recipe.data")]
+    found = from_measurement(settings, recipe, changed, folder.status())
+    title = f"{settings.workload.title} {recipe.split('/')[-1]}, {settings.gpus} x {settings.accelerator.name}"
+    show(console, f"{title}, {settings.precision.name}, estimated", found)
+    return found
+
+
+def _composed(words: Sequence[str]) -> tuple[DictConfig, str]:
+    """The configuration of these overrides, and the name of its recipe."""
+    if option := next((word for word in words if word.startswith("-")), None):
+        raise ConfigurationError(
+            f"{option} is no option of estimate: it takes overrides of one run, such as scale=mini."
+        )
+    config.register()
+    with hydra.initialize_config_module("timetrial.conf", version_base="1.3"):
+        node = hydra.compose("config", overrides=list(words), return_hydra_config=True)
+    recipe = str(node.hydra.runtime.choices["recipe"])
+    with open_dict(node):
+        del node["hydra"]
+    return node, recipe

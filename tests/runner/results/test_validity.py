@@ -1,0 +1,25 @@
+"""What a report says of energy, cost and flags of our own runs."""
+
+import csv
+import json
+
+from timetrial.runner.results import report, tables
+from timetrial.runner.run_folder import RunFolder
+
+
+def test_energy_cost_and_flags_reach_the_report(launch, tmp_path):
+    for seed, joules in ((1, 1000.0), (2, 3000.0)):
+        _, folder = launch(f"seed={seed}", "recipe.target.v05.hit_rate=0.01", "price=3.6")
+        drawn = {"energy_joules": joules, "energy_source": "NVML's counter", "mean_watts": 100.0}
+        told = folder.status()["telemetry"] | drawn | {"samples_per_joule": 5.0}
+        flags = {"throttled": "clocks were lowered (thermal) in 12% of a card's samples"} if seed == 2 else {}
+        RunFolder(folder.path, seed).update_status(telemetry=told, flags=flags)
+    found = report.build([tmp_path / "runs"])
+    sentences = {finding.kind: finding.sentence for finding in found.findings if "uns" in finding.sentence}
+    assert "energy-to-train 2 kJ (NVML's counter), 100 W, 5 samples/J, cost-to-train $" in sentences["note"]
+    assert sentences["flag"].startswith("throttled: 1 of 2 runs, such as: clocks were lowered (thermal)")
+    assert [run.flags for run in found.runs] == [[], ["throttled"]]
+    tables.write_runs(tmp_path / "runs.csv", found.runs)
+    rows = list(csv.DictReader((tmp_path / "runs.csv").read_text().splitlines()))
+    assert [row["energy_j"] for row in rows] == ["1000.0", "3000.0"]
+    assert json.loads(rows[0]["cost_usd"]) > 0

@@ -1,0 +1,60 @@
+"""Estimates: arithmetic on a measurement that the test makes up, and the command on a tiny run."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from timetrial.runner import config, estimate
+from timetrial.runner.errors import ConfigurationError
+
+MEASURED = {
+    "train_size": 1000, "train_rates": [90.0, 100.0, 110.0], "eval_size": 50, "eval_rates": [10.0, 10.0, 10.0],
+    "first_seconds": 3.0,
+}  # fmt: skip
+
+
+def found(compose, *words, recipe="ncf/embedded", changed=(), telemetry=None):
+    settings = config.check(compose(*words))
+    status = {"result": MEASURED, "telemetry": telemetry, "peak_memory_bytes": 2**30}
+    return estimate.from_measurement(settings, recipe, changed, status)
+
+
+def test_epochs_times_an_epoch_and_what_the_first_took_more(compose):
+    made = found(compose, "price=3.6", "gpus=2", telemetry={"mean_watts": 50.0})
+    assert made.epochs == (6, 6.6, 8)  # of ten seeds
+    assert made.seconds == pytest.approx(6.6 * 10 + 6.6 * 5 + 3)
+    assert made.low == pytest.approx(6 * 1000 / 110 + 6 * 5 + 3)
+    assert made.high == pytest.approx(8 * 1000 / 90 + 8 * 5 + 3)
+    assert made.joules == pytest.approx(50 * made.seconds)
+    assert made.dollars == pytest.approx(2 * 3.6 * made.seconds / 3600)
+    assert made.reached == 1
+
+
+def test_evaluations_are_those_of_the_plan(compose):
+    made = found(compose, "workload=ssd", "recipe.first_eval=10", "recipe.eval_every=2", recipe="ssd/embedded")
+    assert made.epochs == (16, 20, 24)
+    assert made.seconds == pytest.approx(20 * 10 + 6 * 5 + 3)
+    assert made.reached is None  # how many were run is not told
+
+
+def test_a_recipe_that_nobody_has_run_says_so(compose):
+    made = found(compose, "recipe.max_epochs=20", recipe="ncf/other")
+    assert (made.epochs[0], made.epochs[2]) == (1, 20)
+    assert "no reference run" in made.basis
+    assert "recipe.global_batch_size differs" in found(compose, changed=["recipe.global_batch_size"]).basis
+
+
+def test_the_command_measures_and_estimates(tmp_path):
+    tiny = ["recipe.data.generate={users: 200, items: 300, ratings: 6000, tastes: 4}", "recipe.data.eval_negatives=99"]
+    places = [f"runs={tmp_path}/runs", f"data_dir={tmp_path}/data", "accelerator=cpu", "launcher=inline"]
+    out = io.StringIO()
+    made = estimate.run([*places, *tiny, "throughput.steps=5", "recipe.global_batch_size=2048"], Console(file=out))
+    assert 0 < made.low < made.seconds < made.high
+    assert "time-to-train" in out.getvalue()
+    assert "recipe.global_batch_size differs" in " ".join(out.getvalue().split())
+
+
+def test_an_estimate_is_of_one_run():
+    with pytest.raises(ConfigurationError, match="-m is no option of estimate"):
+        estimate.run(["-m", "seed=1,2"], Console(quiet=True))

@@ -1,0 +1,72 @@
+"""Two hundred runs begun in one moment, into one folder: none meets another, none is lost."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from timetrial.runner.results import sources
+
+# One process imports everything and forks: two hundred interpreters would want more memory than a laptop has.
+PROGRAM = """
+import os, sys
+import torch
+from rich.console import Console
+from timetrial.runner import config, launch
+
+node = config.compose(sys.argv[2:])
+config.check(node)
+torch.set_num_threads(1)
+gate, opening = os.pipe()
+for _ in range(int(sys.argv[1])):
+    if not os.fork():
+        os.close(opening)
+        os.read(gate, 1)
+        os._exit(int(launch.launch(node, Console(quiet=True))[0]))
+os.close(opening)
+while True:
+    try:
+        print(os.waitstatus_to_exitcode(os.wait()[1]))
+    except ChildProcessError:
+        break
+"""
+TINY = [
+    "accelerator=cpu",
+    "recipe.data.generate={users: 200, items: 300, ratings: 6000, tastes: 4}",
+    "recipe.data.eval_negatives=99",
+    "recipe.global_batch_size=512",
+    "recipe.target.v05.hit_rate=0.999",
+    "recipe.max_epochs=2",
+    "launcher=inline",
+]
+
+
+@pytest.mark.slow
+def test_two_hundred_runs_at_once(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", PROGRAM, "200", *TINY],
+        cwd=tmp_path, capture_output=True, text=True, timeout=400,
+    )  # fmt: skip
+    assert Counter(done.stdout.split()) == {"10": 200}, done.stderr
+    folders = [file.parent for file in (tmp_path / "runs").rglob("config.yaml")]
+    assert len(folders) == len({folder.name for folder in folders}) == 200
+    assert {folder.parent for folder in folders} == {folders[0].parent}
+    for folder in folders:
+        told = json.loads((folder / "status.json").read_text())
+        assert (told["state"], told["class"], told["restarts"]) == ("target not reached", "clean", 0)
+    assert len(sources.gather([Path(tmp_path / "runs")])) == 200
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+@pytest.mark.slow
+def test_runs_of_two_ranks_on_one_machine_take_no_port_from_each_other(tmp_path):
+    words = [*TINY[:-1], "gpus=2", "launcher=local", "seed=1"]
+    command = [sys.executable, "-P", "-m", "timetrial", "run", *words]
+    with open(tmp_path / "said.txt", "w") as said:
+        runs = [subprocess.Popen(command, cwd=tmp_path, stdout=said, stderr=said) for _ in range(8)]
+        codes = [run.wait(300) for run in runs]
+    assert codes == [10] * 8, (tmp_path / "said.txt").read_text()
+    assert len(list((tmp_path / "runs").rglob("result_1.txt"))) == 8
