@@ -255,6 +255,9 @@ class _StoppedEarly(SystemExit):
 
     exit_code = Exit.STOPPED
 
+    def __str__(self) -> str:
+        return "Stopped while it was being prepared: run it again."
+
 
 def _stop_early(number: int, frame: FrameType | None) -> None:
     ignore_from_now_on()

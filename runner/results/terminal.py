@@ -52,8 +52,8 @@ def show_comparison(console: Console, found: Comparison) -> None:
 
 
 def show_findings(console: Console, findings: Sequence[Finding]) -> None:
-    """Banners and flags in full; notes only counted."""
-    styles = {"banner": "bold yellow", "flag": "red"}
+    """Banners, flags and notes, in this order."""
+    styles = {"banner": "bold yellow", "flag": "red", "note": "dim"}
     for kind, style in styles.items():
         for finding in findings:
             if finding.kind == kind:

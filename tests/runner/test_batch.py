@@ -195,13 +195,14 @@ def test_a_diverged_run_is_a_result_that_nobody_tries_again(planned):
     assert not (study.path / "attempts").exists()
 
 
-def test_an_element_that_another_process_runs_is_left_alone(planned, tmp_path):
+def test_an_element_that_another_process_runs_is_left_alone(planned, tmp_path, request):
     study = planned("seed=1", "recipe.max_epochs=100000")
     (element,) = study.elements()
     command = [sys.executable, "-P", "-m", "timetrial", "batch"]
     other = subprocess.Popen(
         [*command, "run", "study", "0"], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
+    request.addfinalizer(other.kill)
     while not (study.folder(element).path / "quality.csv").exists():
         assert other.poll() is None
         time.sleep(0.05)

@@ -152,7 +152,7 @@ def test_every_restart_is_counted_though_none_reached_a_checkpoint_of_its_own(st
 
 
 def test_ranks_of_a_killed_launcher_hold_the_folder_until_they_have_ended(start, tmp_path):
-    words = ["recipe.max_epochs=60", "gpus=2", "launcher=local"]
+    words = ["recipe.max_epochs=30", "gpus=2", "launcher=local"]
     process = start("run", *words)
     wait_for(tmp_path / "run" / "quality.csv", process)
     ranks = psutil.Process(process.pid).children()

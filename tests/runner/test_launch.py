@@ -77,7 +77,8 @@ def test_a_run_folder_holds_the_whole_story(launch):
     code, folder = launch("recipe.max_epochs=12")
     assert code == Exit.TARGET_REACHED
     names = {path.name for path in folder.path.iterdir()}
-    assert names == {".lock", "config.yaml", "status.json", "system.json", "quality.csv", "result_1.txt"}
+    files = {"config.yaml", "status.json", "system.json", "quality.csv", "telemetry.csv", "result_1.txt"}
+    assert names == {".lock", *files}
     assert folder.path.parts[-6:-1] == ("ncf", "embedded", "1xcpu", "fp32", "seed_1")
     status = folder.status()
     assert (status["state"], status["class"], status["exit_code"]) == ("target reached", "clean", 0)

@@ -93,24 +93,34 @@ class Cluster:
     def break_node(self, node: int) -> None:
         """What a power cut does to a node: daemon and jobs are gone at once, and the controller notices."""
         lost = [psutil.Process(int((self.folder / f"slurmd-n{node}.pid").read_text()))]
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                here = process.environ()
-                if here.get("SLURMD_NODENAME") == f"n{node}" and here["SLURM_CONF"].startswith(str(self.folder)):
+        for process, here in self._of_this_cluster():
+            if here.get("SLURMD_NODENAME") == f"n{node}":
+                with suppress(psutil.Error):
                     lost += [process, *(parent for parent in process.parents() if parent.name() == "slurmstepd")]
-        for process in lost:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(lost)
+        _kill(lost)
         self.call("scontrol", "update", f"nodename=n{node}", "state=down", "reason=power")
 
     def stop(self) -> None:
-        """Ends all jobs and daemons."""
+        """Ends all jobs and daemons, and whatever of them has not ended by itself."""
         subprocess.run(["scancel", "--full", "-u", _user()], env=self.environment, check=False)
+        with suppress(AssertionError):
+            self.until(lambda: not self.queue(), 30)
         for name in [f"slurmd-n{node}" for node in range(1, self.nodes + 1)] + ["slurmctld", "munge"]:
             file = self.folder / f"{name}.pid"
             if file.exists():
                 os.kill(int(file.read_text()), signal.SIGTERM)
+        time.sleep(1)
+        _kill([process for process, _ in self._of_this_cluster()])
+
+    def _of_this_cluster(self) -> list[tuple[psutil.Process, dict[str, str]]]:
+        """Daemons, steps and jobs with their environments."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                here = process.environ()
+                if here.get("SLURM_CONF", "") == str(self.folder / "slurm.conf"):
+                    found.append((process, here))
+        return found
 
     def call(self, *words: object) -> str:
         """Runs a command in the cluster's environment; returns what it printed."""
@@ -144,6 +154,13 @@ class Cluster:
     def logs(self) -> str:
         """The end of what the daemons have said."""
         return "\n".join(text for file in self.folder.glob("*.log") for text in file.read_text().splitlines()[-15:])
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes)
 
 
 def _user() -> str:
