@@ -86,7 +86,7 @@ def test_members_have_places(described):
         ({"files": {"../a.zip": {}}}, "no plain file name"),
         ({"files": {"a.zip": {"md5": "12"}}}, "12, which is no 32 hexadecimal digits"),
         ({"files": {"a.zip": {"sha1": "12"}}}, "sha1"),
-        ({"files": {"a.zip": {"urls": ["file:///a.zip"]}}}, "none of http or https"),
+        ({"files": {"a.zip": {"urls": ["ftp://a/a.zip"]}}}, "none of http or https"),
         ({"files": {"a.zip": {"same_as": "nothing"}}}, "nothing"),
         ({"files": "a.zip"}, "does not describe a data set"),
     ],
