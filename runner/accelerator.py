@@ -83,6 +83,14 @@ def collectives(device: torch.device) -> str:
     return _COLLECTIVES[device.type]
 
 
+def link_peers(allowed: bool) -> None:
+    """Lets this process's collectives use NVLink and PCIe between cards, or only the host; before they are set up.
+
+    ROCm's collectives obey the same variable. Both values are said, so that a run is what its configuration says.
+    """
+    os.environ["NCCL_P2P_DISABLE"] = "0" if allowed else "1"
+
+
 def require_precision(device: torch.device, precision: str) -> None:
     """Raises `DeviceError` where the device has no units for `precision`."""
     if precision == "tf32" and not _capability(device) >= (8, 0):

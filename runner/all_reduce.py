@@ -11,22 +11,26 @@ import torch
 from timetrial.runner import accelerator, distributed
 from timetrial.runner.errors import LostRank
 
-_MIB = 64
+_MIB = 2**20
 _ROUNDS = 5
+_SUMS = 4  # in a round, one behind the other, so that starting one is hidden by the one before
 _PATIENCE_SECONDS = 120.0
 _MARK = "all-reduce:"
 
 
-def measure(name: str, ranks: int) -> float:
-    """GB/s (tensor bytes over seconds, the best round) over `ranks` processes on the accelerator group `name`.
+def measure(name: str, ranks: int, *, mib: int = 64, peer_to_peer: bool = True) -> float:
+    """Bus bandwidth in GB/s of adding up `mib` MiB over `ranks` processes on the accelerator group `name`.
 
-    Raises `LostRank` where they do not come to the right sum in two minutes.
+    That is 2(n - 1)/n times the tensor's bytes over the seconds of one sum, the best round's mean: what the slowest
+    link carries if the sum is made in a ring, whatever n (the definition of NCCL's own tests). Without `peer_to_peer`
+    all goes through the host's memory. Raises `LostRank` where they do not come to the right sum in two minutes.
     """
     command = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    words = [name, str(mib), "peers" if peer_to_peer else "host"]
     environment = os.environ | {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(
-            [*command, "-m", __name__, name],
+            [*command, "-m", __name__, *words],
             env=environment, capture_output=True, text=True, timeout=_PATIENCE_SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
@@ -39,20 +43,29 @@ def measure(name: str, ranks: int) -> float:
 
 
 def main() -> None:
-    """One rank; the first prints what it measured."""
-    device = accelerator.device(sys.argv[1], int(os.environ["LOCAL_RANK"]))
-    with distributed.join(device, _PATIENCE_SECONDS) as world:
-        best = 0.0
-        for _ in range(_ROUNDS):
-            tensor = torch.ones(_MIB * 2**18, device=device)
-            world.barrier()
-            started = time.perf_counter()
-            total = float(world.add(tensor)[-1].item())  # waits for the device
-            best = max(best, _MIB * 2**20 / 1e9 / (time.perf_counter() - started))
-            if total != world.size:
-                raise LostRank(f"{world.size} ranks of one each added up to {total:g}.")
+    """One rank, of arguments NAME [MIB [peers|host]]; the first prints what it measured."""
+    name, mib, way = [*sys.argv[1:], *("64", "peers")[len(sys.argv) - 2 :]]
+    device = accelerator.device(name, int(os.environ["LOCAL_RANK"]))
+    with distributed.join(device, _PATIENCE_SECONDS, peer_to_peer=way == "peers") as world:
+        tensor = torch.ones(int(mib) * _MIB // 4, device=device)
+        least, most = (float(value) for value in world.add(tensor).aminmax())  # waits for the device
+        if least != world.size or most != world.size:
+            raise LostRank(f"{world.size} ranks of one each added up to between {least:g} and {most:g}.")
+        tensor.zero_()  # sums of sums stay finite
+        seconds = min(_seconds(world, tensor) for _ in range(_ROUNDS))
         if world.rank == 0:
-            print(f"{_MARK}{json.dumps(best)}")
+            carried = 2 * (world.size - 1) / world.size * tensor.nbytes
+            print(f"{_MARK}{json.dumps(carried / 1e9 / seconds)}")
+
+
+def _seconds(world: distributed.World, tensor: torch.Tensor) -> float:
+    """The mean of a round's sums."""
+    world.barrier()
+    started = time.perf_counter()
+    for _ in range(_SUMS):
+        world.add(tensor)
+    tensor[-1].item()  # waits for the device
+    return (time.perf_counter() - started) / _SUMS
 
 
 if __name__ == "__main__":

@@ -76,12 +76,16 @@ class World:
 
 
 @contextmanager
-def join(device: torch.device, hang_timeout_seconds: float) -> Iterator[World]:
-    """The world of this process, from the environment that the launcher set; a world of one needs no process group."""
+def join(device: torch.device, hang_timeout_seconds: float, *, peer_to_peer: bool = True) -> Iterator[World]:
+    """The world of this process, from the environment that the launcher set; a world of one needs no process group.
+
+    Without `peer_to_peer` the cards of a node reach one another through the host alone.
+    """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield World()
         return
+    accelerator.link_peers(peer_to_peer)
     dist.init_process_group("gloo", timeout=_CONTROL_TIMEOUT)
     try:
         gradients = dist.new_group(

@@ -223,7 +223,7 @@ def _of_ranks(machine: Machine) -> Check:
     except RunError as error:
         return Check("ranks", "bad", str(error), f"python -P -m torch.distributed.run --standalone --nproc-per-node "
                      f"{ranks} -m timetrial.runner.all_reduce {machine.name}")  # fmt: skip
-    return Check("ranks", "ok", f"{ranks} ranks add up a tensor, {speed:.1f} GB/s")
+    return Check("ranks", "ok", f"{ranks} ranks add up a tensor, {speed:.1f} GB/s of bus bandwidth")
 
 
 def show(console: Console, checks: Iterable[Check]) -> list[Check]:
