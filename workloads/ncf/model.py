@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from timetrial.workloads.ncf import kernels
 
@@ -91,9 +92,12 @@ class NeuMF(nn.Module):
 
     @torch.compiler.disable
     def _half(self, tensor: Tensor) -> torch.dtype | None:
-        """The half type of the fused kernels, where they can run: under autocast, for layers that fit on chip."""
+        """The half type of the fused kernels, where they can run: under autocast, for layers that fit on chip.
+
+        Who counts operations by a dispatch mode would not see them.
+        """
         device = tensor.device.type
-        if not kernels.available(tensor) or not torch.is_autocast_enabled(device):
+        if is_in_torch_dispatch_mode() or not kernels.available(tensor) or not torch.is_autocast_enabled(device):
             return None
         return torch.get_autocast_dtype(device) if kernels.fits(tensor.device, *self._widths) else None
 

@@ -7,6 +7,7 @@ sentences of all lengths. Shapes: T pieces, H heads, D width of a head, N senten
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from timetrial.workloads.common.kernels import available
 
@@ -246,6 +247,22 @@ def _attention_backward(
 @_attention_backward.register_fake
 def _(given, out, mass, own, seen, own_q, own_k, bounds_q, bounds_k, seed, causal, dropout):
     return torch.empty_like(own), own.new_empty(0) if own.shape[1] == 3 else torch.empty_like(seen)
+
+
+def _pairs(own_q: Tensor, bounds_k: Tensor) -> int:
+    """How many keys all queries have."""
+    return int(bounds_k.diff()[own_q].sum())
+
+
+# Two products of each query with its keys forward, five backward, as torch counts its own attention.
+@register_flop_formula(torch.ops.timetrial.packed_attention, get_raw=True)
+def _operations(own, seen, own_q, own_k, bounds_q, bounds_k, *_, **__):
+    return 4 * _pairs(own_q, bounds_k) * own.shape[-2] * own.shape[-1]
+
+
+@register_flop_formula(torch.ops.timetrial.packed_attention_backward, get_raw=True)
+def _operations_back(given, out, mass, own, seen, own_q, own_k, bounds_q, bounds_k, *_, **__):
+    return 10 * _pairs(own_q, bounds_k) * own.shape[-2] * own.shape[-1]
 
 
 def _remember(ctx, inputs, output):
