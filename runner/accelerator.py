@@ -6,11 +6,13 @@ import platform
 import re
 import subprocess
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from timetrial.runner.errors import DeviceError, HardwareError, LostRank, OutOfMemory, RunError
+from timetrial.runner.hardware import host
 from timetrial.runner.hardware.amd import Amd
 from timetrial.runner.hardware.nvml import Nvml
 from timetrial.runner.hardware.reading import Cards
@@ -114,7 +116,7 @@ class Stopwatch:
     """Adds up spans between work handed to `device`: what the device itself spent idle, where it keeps the time."""
 
     def __init__(self, device: torch.device) -> None:
-        self._keeps_time = device.type in ("cuda", "xpu")
+        self.keeps_time = device.type in ("cuda", "xpu")
         self._device = device
         self._spans: list[tuple[Any, Any]] = []
         self._started: Any = None
@@ -130,16 +132,45 @@ class Stopwatch:
     def seconds(self) -> float:
         """The sum since the last call; the device must have finished."""
         spans, self._spans = self._spans, []
-        if self._keeps_time:
+        if self.keeps_time:
             return sum(start.elapsed_time(end) for start, end in spans) / 1000
         return sum(end - start for start, end in spans)
 
     def _now(self) -> Any:
-        if not self._keeps_time:
+        if not self.keeps_time:
             return time.perf_counter()
         event = torch.Event(self._device, enable_timing=True)
         event.record()
         return event
+
+
+def timed(device: torch.device, work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds that the idle device takes for what `work` hands over to it, and seconds of the handing over."""
+    watch = Stopwatch(device)
+    wait(device)
+    watch.start()
+    began = time.perf_counter()
+    work()
+    handed_over = time.perf_counter() - began
+    if not watch.keeps_time:  # then the host must see the end before it looks at its clock
+        wait(device)
+    watch.stop()
+    wait(device)
+    return watch.seconds(), handed_over
+
+
+def wait(device: torch.device) -> None:
+    """Returns when the device has done all that it was told."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def cache_bytes(device: torch.device) -> int:
+    """The last cache before the device's memory; 64 MiB where nobody tells."""
+    if device.type == "cpu":
+        return host.cache_bytes() or 2**26
+    properties = getattr(torch, device.type).get_device_properties(device) if device.type in ("cuda", "xpu") else None
+    return int(getattr(properties, "L2_cache_size", 0) or getattr(properties, "last_level_cache_size", 0) or 2**26)
 
 
 def start_memory_watch(device: torch.device) -> None:

@@ -114,6 +114,35 @@ def doctor(
 
 
 @app.command()
+def peaks(
+    kinds: Annotated[
+        list[str] | None,
+        typer.Argument(help="gemm, convolution, lstm, attention, copy, transfer, all-reduce.", show_default="all"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for peaks.json.", metavar="FOLDER", show_default="runs/<system>/peaks/<card>"),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small sizes and few repeats: seconds, rough figures.")
+    ] = False,
+    name: Annotated[
+        str | None, typer.Option("--accelerator", help="A group of conf/accelerator.", show_default="this machine's")
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """What this machine's card does at best: matrix products, convolutions, copies, sums over all cards.
+
+    Kept as peaks.json; a report draws the roofline from it on which every measured workload has its place.
+    """
+    from timetrial.runner import peaks as best
+
+    told, path = best.run(kinds or [], name, out, quick=quick, console=None if as_json else Console())
+    if as_json:
+        print(json.dumps(told | {"path": str(path)}, indent=2))
+
+
+@app.command()
 def check(
     logs: Annotated[
         list[Path], typer.Argument(help="MLPerf logs (v0.7 and later), or run folders.", show_default=False)
