@@ -13,6 +13,7 @@ from typing import IO, Any
 from timetrial.datasets import receipts
 from timetrial.datasets.crew import Tell
 from timetrial.datasets.receipts import Entry, Receipt
+from timetrial.datasets.whole import whole_file
 from timetrial.runner.errors import DataError
 
 _LIST = "timetrial-bundle.txt"  # of the first member
@@ -27,23 +28,15 @@ def write(out: Path, about: Mapping[str, Any], files: Sequence[tuple[Entry, Path
     """
     files = sorted(files, key=lambda file: file[0].path)
     listed = Receipt(dict(about), [entry for entry, _ in files]).text().encode()
-    temporary = out.with_name(f"{out.name}.part")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as bundle:
-            bundle.write(_header(_LIST, len(listed)) + listed + _filling(len(listed)))
-            for entry, path in files:
-                bundle.write(_header(entry.path, entry.bytes))
-                with open(path, "rb") as file:
-                    if _copy(file, entry, bundle, tell) != entry.sha256 or file.read(1):
-                        raise DataError(f"{path} has changed since it was fetched: remove it and fetch it again.")
-                bundle.write(_filling(entry.bytes))
-            bundle.write(_end(bundle.tell()))
-        temporary.replace(out)
-    except OSError as error:
-        raise DataError(f"Cannot write {out} ({error.strerror}): free space or choose another place.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(out, alone=True) as temporary, open(temporary, "wb") as bundle:
+        bundle.write(_header(_LIST, len(listed)) + listed + _filling(len(listed)))
+        for entry, path in files:
+            bundle.write(_header(entry.path, entry.bytes))
+            with open(path, "rb") as file:
+                if _copy(file, entry, bundle, tell) != entry.sha256 or file.read(1):
+                    raise DataError(f"{path} has changed since it was fetched: remove it and fetch it again.")
+            bundle.write(_filling(entry.bytes))
+        bundle.write(_end(bundle.tell()))
 
 
 def read_list(bundle: Path) -> Receipt:
@@ -72,23 +65,15 @@ def faults(bundle: Path, tell: Tell) -> Iterator[str]:
 
 def take(bundle: Path, name: str, place: Path, tell: Tell) -> Entry:
     """Copies one file out of a bundle to `place`, whole or not at all; raises `DataError` where it has changed."""
-    temporary = place.with_name(f"{place.name}.part")
     with _opened(bundle) as file:
         for entry in _read_list(file, bundle).entries:
             file.seek(len(_header(entry.path, entry.bytes)), io.SEEK_CUR)
             if entry.path != name:
                 file.seek(entry.bytes + len(_filling(entry.bytes)), io.SEEK_CUR)
                 continue
-            try:
-                place.parent.mkdir(parents=True, exist_ok=True)
-                with open(temporary, "wb") as out:
-                    if _copy(file, entry, out, tell) != entry.sha256:
-                        raise DataError(f"{name} in {bundle} has changed: copy the bundle again.")
-                temporary.replace(place)
-            except OSError as error:
-                raise DataError(f"Cannot write {place} ({error.strerror}): free space there.") from error
-            finally:
-                temporary.unlink(missing_ok=True)
+            with whole_file(place, alone=True) as temporary, open(temporary, "wb") as out:
+                if _copy(file, entry, out, tell) != entry.sha256:
+                    raise DataError(f"{name} in {bundle} has changed: copy the bundle again.")
             return entry
     raise DataError(f"{bundle} does not hold {name}: take another bundle, or fetch it from its makers.")
 

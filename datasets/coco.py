@@ -1,9 +1,7 @@
 """Detection sets in COCO's form: an instances json beside a folder of images, read into arrays."""
 
-import contextlib
 import dataclasses
 import hashlib
-import secrets
 import zipfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +16,7 @@ from PIL import Image
 
 from timetrial.datasets import coco_json, coco_masks
 from timetrial.datasets.coco_masks import Segments
+from timetrial.datasets.whole import whole_file
 from timetrial.runner.errors import DataError
 
 _FORM = 1  # of prepared files: another number makes them anew
@@ -237,18 +236,8 @@ def prepare(annotations: Path, images: Path, folder: Path, *, masks: bool) -> Pa
     faults = check_images(coco)
     coco_json.Problems(faults, len(faults)).refuse()
     columns = {field.name: getattr(coco, field.name) for field in dataclasses.fields(CocoSet)}
-    temporary = prepared.with_name(f".{prepared.stem}.{secrets.token_hex(4)}.npz")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        np.savez(temporary, **columns)
-        temporary.replace(prepared)
-    except OSError as error:
-        raise DataError(
-            f"Cannot write the prepared annotations to {folder} ({error.strerror}): free space or set data_dir."
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    with whole_file(prepared) as temporary, open(temporary, "wb") as file:
+        np.savez(file, **columns)
     return prepared
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import re
-import secrets
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from timetrial.datasets.compressed import UNREADABLE, opened
+from timetrial.datasets.whole import whole_file
 from timetrial.runner.errors import DataError
 
 _HEADER = ["userId", "movieId", "rating", "timestamp"]
@@ -109,19 +109,9 @@ def prepare(source: Path, folder: Path, min_ratings: int) -> Path:
     if prepared.exists():
         return prepared
     split = leave_one_out(read_ratings(source), min_ratings, str(source))
-    temporary = prepared.with_name(f".{prepared.stem}.{secrets.token_hex(4)}.npz")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        sizes = [split.num_users, split.num_items, split.users.size]
-        np.savez(temporary, sizes=sizes, users=split.users, items=split.items, held_out=split.held_out)
-        temporary.replace(prepared)
-    except OSError as error:
-        raise DataError(
-            f"Cannot write the prepared ratings to {folder} ({error.strerror}): free space or set data_dir."
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    sizes = [split.num_users, split.num_items, split.users.size]
+    with whole_file(prepared) as temporary, open(temporary, "wb") as file:
+        np.savez(file, sizes=sizes, users=split.users, items=split.items, held_out=split.held_out)
     return prepared
 
 

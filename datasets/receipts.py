@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from timetrial.datasets.crew import Crew
+from timetrial.datasets.whole import whole_file
 from timetrial.runner.errors import DataError
 
 NAME = ".receipt"  # of the file in a set's folder; readers of images pass over names with a dot
@@ -108,11 +109,9 @@ def faults(folder: Path, receipt: Receipt, crew: Crew) -> Iterator[str]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file whole or not at all; what a kill leaves beside it, the next time overwrites."""
-    temporary = path.with_name(f"{path.name}.part")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary.write_text(text, encoding="utf-8", newline="\n")
-    temporary.replace(path)
+    """Writes a small file that no other process writes, as `whole_file` does."""
+    with whole_file(path, alone=True) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def _paths_below(folder: Path) -> Iterable[str]:

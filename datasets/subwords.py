@@ -5,15 +5,14 @@ left out. A token is escaped: `\\` is a backslash, `\u` an underscore, `\NNN;` t
 ends the token. What the vocabulary holds are pieces of escaped tokens, the sub-tokens.
 """
 
-import contextlib
 import math
 import re
-import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
+from timetrial.datasets.whole import whole_file
 from timetrial.runner.errors import DataError
 
 PAD, EOS = 0, 1
@@ -102,18 +101,8 @@ class Subwords:
 
     def write(self, path: Path) -> None:
         """Writes the file that `read` reads, whole or not at all; raises `DataError` if it cannot be written."""
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as temporary:
             temporary.write_bytes("".join(f"'{token}'\n" for token in self.tokens).encode())
-            temporary.replace(path)
-        except OSError as error:
-            raise DataError(
-                f"Cannot write the vocabulary {path} ({error.strerror}): free space or name another place."
-            ) from error
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
 
     @classmethod
     def learn(cls, counts: Mapping[str, int], size: int = 32768, min_count: int | None = None, rounds: int = 4) -> Self:

@@ -1,9 +1,9 @@
-"""Folders that are there whole or not at all."""
+"""Files and folders that are there whole or not at all."""
 
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from timetrial.runner.errors import DataError
@@ -25,3 +25,22 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         raise DataError(f"Cannot write {folder} ({error.strerror}): free space there or set data_dir.") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def whole_file(path: Path, *, alone: bool = False) -> Iterator[Path]:
+    """A new name beside `path` for a file that takes its place at the end, or nothing; errors as `whole_folder`.
+
+    Who is `alone`, so that no other process writes that file, gets the name that it got last time: what a kill has left
+    there is written over.
+    """
+    temporary = path.with_name(f"{path.name}.part" if alone else f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        raise DataError(f"Cannot write {path} ({error.strerror}): free space there or name another place.") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)

@@ -1,8 +1,6 @@
 """Generated ratings in MovieLens' real format: people with tastes, so that a model must learn who likes what."""
 
-import contextlib
 import hashlib
-import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from timetrial.runner.errors import DataError
+from timetrial.datasets.whole import whole_file
 
 _ROUNDS = 6  # of drawing for the wanted activity
 
@@ -54,15 +52,8 @@ def write_ratings(path: Path, tastes: Tastes) -> None:
     frame = pd.DataFrame({"userId": users + 1, "movieId": items + 1})
     frame["rating"] = generator.integers(1, 11, len(frame)) / 2
     frame["timestamp"] = generator.permutation(len(frame)) + 1_000_000_000
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as temporary:
         frame.to_csv(temporary, index=False)
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise DataError(f"Cannot write {path} ({error.strerror}): free space there or set data_dir.") from error
 
 
 def draw_pairs(tastes: Tastes, generator: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -54,5 +54,5 @@ def test_another_population_is_another_file(tmp_path):
 
 def test_an_unwritable_place_is_one_sentence(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="set data_dir"):
+    with pytest.raises(DataError, match="name another place"):
         write_ratings(tmp_path / "file" / "ratings.csv", SMALL)
