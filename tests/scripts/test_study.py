@@ -31,6 +31,7 @@ def begin(root, tmp_path):
         return subprocess.Popen(
             [root / "scripts" / script, *words],
             env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
         )  # fmt: skip
 
     return started
@@ -114,9 +115,54 @@ def test_a_study_that_could_not_run_is_not_submitted(script, tmp_path):
     assert "sbatch" not in said
 
 
-@pytest.mark.parametrize("name", ["slurm/submit", "slurm/study.sbatch", "seed_study", "wheelhouse"])
-def test_without_words_a_script_says_how_it_is_used(script, name):
-    code, printed, said = script(name)
-    assert (code, printed) == (Exit.CONFIGURATION, "")
-    assert f"scripts/{name}" in said
-    assert "set -" not in said
+@pytest.mark.parametrize("when", ["planning", "running"])
+def test_ctrl_c_ends_a_seed_study_and_all_that_it_has_started(begin, tmp_path, when):
+    words = [*TINY, "recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=100000"]
+    process = begin("seed_study", "--at-once=2", "2", "study", *words)
+    awaited = {"planning": "manifest.txt", "running": "runs/0-seed-1/quality.csv"}[when]
+    while not (tmp_path / "study" / awaited).exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)  # until the last that was started has closed its stdout
+    assert (process.returncode, said.splitlines()[-1]) == (Exit.STOPPED, "stopped: repeat the line to go on")
+
+
+def test_a_wheelhouse_has_what_a_system_takes(script, tmp_path):
+    """Wheels for another Python and another processor than those that fetch them."""
+    code, _, said = script("wheelhouse", "--python=3.12", "--platform=aarch64", "there", "psutil", "six")
+    if "No matching distribution" in said:
+        pytest.skip("no package index can be reached")
+    assert code == 0, said
+    names = [path.name for path in (tmp_path / "there").iterdir()]
+    assert len(names) == 3
+    assert all(name.endswith(("none-any.whl", "aarch64.whl")) for name in names)
+
+
+SCRIPTS = ["slurm/submit", "slurm/study.sbatch", "seed_study", "wheelhouse"]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_says_how_it_is_used(script, name):
+    code, printed, said = script(name, "--help")
+    assert (code, said) == (0, "")
+    assert f"scripts/{name}" in printed
+    assert "set -" not in printed
+    assert script(name) == (Exit.CONFIGURATION, "", printed)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["slurm/submit", "--dry-run", "--time", "1:00:00", "study", "seed=1"], "study is no override: options of"),
+        (["slurm/submit", "--dry-run", "study", "seed=1", "--time=1:00:00"], "--time=1:00:00 is no override"),
+        (["slurm/study.sbatch", "--time=1:00:00", "study"], "--time=1:00:00 is no option"),
+        (["slurm/study.sbatch", "study"], "study/manifest.txt is missing: add overrides"),
+        (["seed_study", "--at-once", "2", "3", "study"], "--at-once is no option: there is --at-once=N"),
+        (["seed_study", "study", "3"], "study is no number of runs"),
+        (["wheelhouse", "--pyhton=3.12", "there"], "--pyhton=3.12 is no option"),
+    ],
+)
+def test_a_wrong_word_is_named_and_nothing_is_written(script, tmp_path, words, told):
+    code, printed, said = script(*words)
+    assert (code, printed, told in said, list(tmp_path.iterdir())) == (Exit.CONFIGURATION, "", True, []), said
