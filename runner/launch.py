@@ -198,7 +198,10 @@ def _start_ranks(settings: Config, folder: RunFolder, meeting: Meeting, stop: St
             return Exit.STOPPED
         return _cause(folder, {rank: failure.exitcode for rank, failure in error.failures.items()})
     except RendezvousError as error:
-        raise LostRank("Not all nodes of the run came together: see the others' output, then run again.") from error
+        apart = "Not all nodes of the run came together: see the others' output"
+        if meeting.nodes == 1:
+            apart = "The ranks cannot meet on localhost: see that the loopback interface is up"
+        raise LostRank(f"{apart}, then run again.") from error
     finally:
         logs.cleanup()
 
