@@ -214,12 +214,13 @@ def report(
 
 @app.command()
 def study(paths: _Paths) -> None:
-    """What repeated runs say: scores, intervals, censored runs, how many runs a difference needs."""
+    """What repeated runs say: scores, intervals, censored runs, how many runs a difference needs; measured speeds."""
     from timetrial.runner.results import report as reports
     from timetrial.runner.results import terminal
 
     console, found = Console(), reports.build(paths)
     terminal.show_cells(console, found.cells)
+    terminal.show_speeds(console, found.speeds)
     terminal.show_findings(console, found.findings)
 
 
@@ -229,16 +230,23 @@ def compare(
     second: Annotated[Path, typer.Argument(help="Those of the other side.", show_default=False)],
 ) -> None:
     """Two cards or settings side by side: what differs, the ratios with their intervals, the verdict."""
-    from timetrial.runner.results import comparison, sources, terminal
+    from timetrial.runner.results import comparison, sources, speeds, terminal
     from timetrial.runner.results.cells import cells_of
 
     console = Console()
-    sides = [cells_of(sources.gather([path])) for path in (first, second)]
+    measured = [speeds.gather([path]) for path in (first, second)]
+    sides = [
+        cells_of(sources.gather([path], needed=not found))
+        for path, found in zip((first, second), measured, strict=True)
+    ]
     pairs = [(one, other) for one in sides[0] for other in sides[1] if one.benchmark == other.benchmark]
-    if not pairs:
+    fast = speeds.pairs(*measured)
+    if not pairs and not fast:
         raise DataError(f"{first} and {second} hold no benchmark in common: there is nothing to compare.")
     for one, other in pairs:
         terminal.show_comparison(console, comparison.compare(one, other))
+    for pair in fast:
+        terminal.show_speed_pair(console, pair)
 
 
 app.add_typer(batch_cli.app, name="batch")

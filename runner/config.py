@@ -174,7 +174,7 @@ class TelemetryChoice:
 
 @dataclass
 class Config:
-    """All of a run."""
+    """All of a run. Without `peer_to_peer` the cards of a node reach one another through the host alone."""
 
     workload: WorkloadChoice = field(default_factory=WorkloadChoice)
     recipe: Recipe = field(default_factory=Recipe)
@@ -192,6 +192,7 @@ class Config:
     telemetry: TelemetryChoice = field(default_factory=TelemetryChoice)
     price: float | None = None
     gpus: int = 1
+    peer_to_peer: bool = True
     seed: int = 1
     seeds: SeedChoices = field(default_factory=SeedChoices)
     epochs_past_target: int = 0
@@ -205,8 +206,9 @@ class Config:
 
 
 def register() -> None:
-    """Makes the schema, the first entry of conf/config.yaml's defaults list, and our resolver known to Hydra."""
+    """Makes the schema, the first entry of conf/config.yaml's defaults list, and our resolvers known to Hydra."""
     OmegaConf.register_new_resolver("hostname", platform.node, replace=True)
+    OmegaConf.register_new_resolver("unless", lambda flag: str(flag) != "1", replace=True)
     ConfigStore.instance().store(name="schema", node=Config)
 
 

@@ -96,7 +96,7 @@ def _note_the_start(node: DictConfig, folder: RunFolder, begun: bool) -> None:
         entries |= {"class": "clean", "lost_seconds": 0.0}
     folder.update_status(**entries)
     described = system.describe(run_folder=folder.path, data=Path(str(node.data_dir)))
-    write_atomically(folder.system, as_json(described))
+    write_atomically(folder.system, as_json(described | {"peer_to_peer": bool(node.peer_to_peer)}))
     if begun:  # limits and places may differ from the last time, but not where the run belongs
         first = OmegaConf.load(folder.config)
         belongs = {"system": first.system, "submission": {"platform": first.submission.platform}}
@@ -301,6 +301,7 @@ def _close(settings: Config, folder: RunFolder, console: Console, code: Exit) ->
     entries |= consumption.judge(folder.path, status.get("result") or {}, timed, price)
     status = folder.update_status(**entries, exit_code=int(code), state=_state(settings, code))
     cards = f"{settings.gpus} x {accelerator.label(settings.accelerator.name)}"
+    cards += "" if settings.peer_to_peer else " without peer-to-peer"
     recipe = f"{settings.workload.title} {settings.scale.name}"
     title = f"{recipe}, {cards}, {settings.precision.name}, seed {settings.seed}"
     (throughput if settings.throughput.steps else summary).show(console, title, status, folder)

@@ -1,6 +1,7 @@
 """What `timetrial run -m` adds to Hydra's sweeps: each run's exit code is kept, and the sweep ends with a table."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +65,37 @@ class SweepSummary(Callback):
             table.add_row(str(entry["job"]), own, ended, *numbers)
         terminal = Console()
         # A file has no edge to fold at.
-        (terminal if terminal.is_terminal else Console(width=1000)).print(table)
+        wide = terminal if terminal.is_terminal else Console(width=1000)
+        wide.print(table)
+        if speeds and (fastest := best(entries)):
+            for line in fastest:
+                words = " ".join(word for word in line["overrides"] if word not in shared)
+                wide.print(f"best: {words}, {line['samples_per_second']:,.0f} samples/s", highlight=False, markup=False)
+            write_atomically(Path(config.hydra.sweep.dir) / "best.json", as_json({"best": fastest}))
         # A batch that does not fit is one of the values that a sweep of speeds is made for.
         fine = (Exit.TARGET_REACHED, Exit.OUT_OF_MEMORY) if speeds else (Exit.TARGET_REACHED,)
         codes = [Exit(entry["exit_code"]) for entry in entries]
         finished.append(next((code for code in codes if code not in fine), Exit.TARGET_REACHED))
+
+
+def best(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The fastest run over the values that were swept, for each choice of groups: words without a dot are choices.
+
+    `recipe.global_batch_size=16,32` are values of one thing; of `model=a,b` and `gpus=1,2` each has a best of its own.
+    None for a choice of which fewer than two runs were asked for, or none could be measured.
+    """
+    choices: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        choice = tuple(word for word in entry["overrides"] if "." not in word.split("=")[0])
+        choices.setdefault(choice, []).append(entry)
+    found = []
+    for same in choices.values():
+        fit = [entry for entry in same if entry["result"] and not entry["exit_code"]]
+        if len(same) > 1 and fit:
+            first = max(fit, key=lambda entry: float(entry["result"]["samples_per_second"]))
+            speed = first["result"]["samples_per_second"]
+            found.append({"job": first["job"], "overrides": first["overrides"], "samples_per_second": speed})
+    return found
 
 
 def _written(name: str, value: float | None) -> str:

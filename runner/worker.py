@@ -15,7 +15,7 @@ import torch
 from hydra.utils import get_class
 from rich.console import Console
 
-from timetrial.runner import accelerator, checkpoint, compliance, config, distributed, seeds, telemetry
+from timetrial.runner import accelerator, checkpoint, compliance, config, distributed, operations, seeds, telemetry
 from timetrial.runner.checkpoint import Checkpointer
 from timetrial.runner.config import Config
 from timetrial.runner.distributed import World
@@ -61,7 +61,7 @@ def _run(settings: Config, folder: RunFolder, console: Console, stop: StopSignal
         torch.set_num_threads(settings.accelerator.threads)
     saved = checkpoint.load(folder.checkpoint) if folder.checkpoint.exists() else None
     with (
-        distributed.join(device, settings.launcher.hang_timeout_seconds) as world,
+        distributed.join(device, settings.launcher.hang_timeout_seconds, peer_to_peer=settings.peer_to_peer) as world,
         _sampling(settings, folder, world) as sampler,
     ):
         if settings.throughput.steps:
@@ -106,7 +106,9 @@ def _measure(
     train_to_target(engine, plan, [*sampler, measured, until_stopped(stop)])
     if world.rank == 0:
         peak = accelerator.peak_memory_bytes(device)
-        result = measured.result()
+        cards = {"cards": settings.gpus, "sheet_tflops": settings.accelerator.tflops.get(settings.precision.name)}
+        cards["peer_to_peer"] = settings.peer_to_peer
+        result = measured.result() | cards | {"counted": operations.counted(engine)}
         folder.update_status(exit_code=int(Exit.TARGET_REACHED), error="", peak_memory_bytes=peak, result=result)
     return Exit.TARGET_REACHED
 

@@ -65,6 +65,7 @@ def differences_of(one: Cell, other: Cell) -> list[str]:
         ("number of accelerators", lambda cell: cell.runs[0].num_accelerators),
         ("global batch", lambda cell: _batch(cell.runs[0])),
         ("precision", lambda cell: cell.runs[0].precision),
+        ("peer-to-peer", lambda cell: "off" if cell.runs[0].stack.get("peer_to_peer") is False else "as usual"),
         ("software", lambda cell: cell.runs[0].software),
         ("runs", lambda cell: len(cell.runs)),
         ("failed runs", lambda cell: cell.failed),

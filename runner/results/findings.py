@@ -83,14 +83,16 @@ def scalings(cells: Iterable[Cell], figures: Sequence[Figure]) -> list[Scaling]:
 
 def _borrowed_scalings(figures: Sequence[Figure]) -> list[Scaling]:
     found = []
-    rates: dict[tuple[str, str, str, str, str], dict[int, float]] = {}
+    rates: dict[tuple[str, str, str, str, str], list[Figure]] = {}
     for figure in measured(figures, "samples_per_second"):
         key = (figure.workload, figure.card, figure.precision, figure.interconnect, figure.study)
-        rates.setdefault(key, {})[figure.count] = figure.value or 0.0
-    for key, by_count in rates.items():
-        if len(by_count) > 1:
-            title = ", ".join(part for part in key[:-1] if part)
-            found.append(_scaling(title, key[-1], key[0], key[1], "throughput", by_count, lambda rate: rate))
+        rates.setdefault(key, []).append(figure)
+    for key, alike in rates.items():
+        for same in _of_one_batch(alike):
+            by_count = {figure.count: figure.value or 0.0 for figure in same}
+            if len(by_count) > 1:
+                title = ", ".join(part for part in key[:-1] if part)
+                found.append(_scaling(title, key[-1], key[0], key[1], "throughput", by_count, lambda rate: rate))
     gains: dict[tuple[str, str, str], dict[int, float]] = {}
     for figure in measured(figures, "speedup"):
         if figure.against == f"1 x {figure.card}":
@@ -98,6 +100,13 @@ def _borrowed_scalings(figures: Sequence[Figure]) -> list[Scaling]:
     for (study, work, card), ups in gains.items():
         found.append(_scaling(f"{work}, {card}", study, work, card, "time-to-train", ups, lambda gain: gain))
     return found
+
+
+def _of_one_batch(figures: Sequence[Figure]) -> list[list[Figure]]:
+    """All, unless a number of cards has several batches: then those of each batch."""
+    if len({figure.count for figure in figures}) == len(figures):
+        return [list(figures)]
+    return [[figure for figure in figures if figure.batch == batch] for batch in {figure.batch for figure in figures}]
 
 
 def _scaling(

@@ -6,23 +6,27 @@ from itertools import combinations
 from pathlib import Path
 
 from timetrial.runner.errors import DataError
-from timetrial.runner.results import borrowed, convergence, findings, plausibility, sources, validity
+from timetrial.runner.results import borrowed, convergence, findings, plausibility, roofline, sources, speeds, validity
 from timetrial.runner.results.borrowed import Figure
 from timetrial.runner.results.cells import Cell, cells_of
 from timetrial.runner.results.comparison import Comparison, compare
 from timetrial.runner.results.findings import CardLine, Finding, Scaling
+from timetrial.runner.results.roofline import Roofline
 from timetrial.runner.results.run import Run
+from timetrial.runner.results.speeds import SpeedCell
 
 _MOST_COMPARISONS = 12  # pairs a benchmark: more say nothing that the table of cells does not
 
 
 @dataclass
 class Report:
-    """What the runs and borrowed figures at some paths come to."""
+    """What the runs, measured speeds and borrowed figures at some paths come to; speeds are among the figures too."""
 
     paths: list[str]
     runs: list[Run] = field(default_factory=list)
     cells: list[Cell] = field(default_factory=list)
+    speeds: list[SpeedCell] = field(default_factory=list)
+    rooflines: list[Roofline] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     scalings: list[Scaling] = field(default_factory=list)
@@ -32,15 +36,18 @@ class Report:
 
 def build(paths: Sequence[Path]) -> Report:
     """Reads all there is at `paths`: run folders, published trees, logs, and CSV or JSON files of borrowed figures."""
-    tables = [path for path in paths if path.is_file() and borrowed.is_borrowed(path)]
+    tables = [path for path in paths if path.is_file() and path.name != roofline.FILE and borrowed.is_borrowed(path)]
     others = [path for path in paths if path not in tables]
     if not paths:
         raise DataError(
             "Nothing was named: give run folders, published result trees, logs or tables of borrowed figures."
         )
     report = Report([str(path) for path in paths])
+    report.speeds = speeds.gather(others)
+    report.rooflines = roofline.rooflines(report.speeds, roofline.read_peaks(others))
     report.figures = [figure for table in tables for figure in borrowed.read_figures(table)]
-    report.runs = sources.gather(others) if others else []
+    report.figures += speeds.figures(report.speeds)
+    report.runs = sources.gather(others, needed=not report.speeds and not report.rooflines) if others else []
     report.cells = cells_of(report.runs)
     report.comparisons = list(_pairs(report.cells))
     report.scalings = findings.scalings(report.cells, report.figures)
@@ -49,6 +56,8 @@ def build(paths: Sequence[Path]) -> Report:
     report.findings = [
         *([Finding("note", "unfinished runs", f"{waiting} have not ended yet and are in no set.")] if waiting else []),
         *findings.of_figures(report.figures, report.scalings, report.card_lines),
+        *speeds.of_links(report.speeds),
+        *roofline.findings(report.rooflines),
         *_banners(report.comparisons),
         *findings.of_cells(report.cells),
         *convergence.findings(report.cells),

@@ -35,8 +35,8 @@ class Place:
     benchmark: str = ""
 
 
-def gather(paths: Iterable[Path]) -> list[Run]:
-    """All runs at or below `paths`, in order of their paths; raises `DataError` where a path holds none."""
+def gather(paths: Iterable[Path], *, needed: bool = True) -> list[Run]:
+    """All runs at or below `paths`, in order of their paths; raises `DataError` where there are none but `needed`."""
     places: list[Place] = []
     for path in paths:
         if not path.exists():
@@ -44,7 +44,7 @@ def gather(paths: Iterable[Path]) -> list[Run]:
         places += find_logs(path)
     unique = list({place.path.resolve(): place for place in places}.values())
     found = [run for run in map(_read, unique) if run is not None]
-    if not found:
+    if needed and not found:
         raise DataError(
             f"No MLPerf log was found in {', '.join(map(str, paths))}: name result_*.txt files or their folders."
         )
@@ -134,6 +134,7 @@ def _take_config(run: Run, config: dict[str, Any]) -> None:
     run.accelerator, run.num_accelerators = config["accelerator"]["name"], config["gpus"]
     run.precision, run.scale = config["precision"]["name"], config["scale"]["name"]
     run.benchmark = config["workload"]["benchmark"]
+    run.stack["peer_to_peer"] = config.get("peer_to_peer", True)
 
 
 def _describe_system(run: Run, place: Place) -> None:

@@ -12,6 +12,7 @@ from timetrial.runner.results import statistics
 from timetrial.runner.results.cells import Cell
 from timetrial.runner.results.comparison import Comparison
 from timetrial.runner.results.findings import Finding
+from timetrial.runner.results.speeds import SpeedCell, SpeedPair
 from timetrial.runner.results.statistics import Interval
 
 _DIFFERENCES = (0.05, 0.10)
@@ -49,6 +50,43 @@ def show_comparison(console: Console, found: Comparison) -> None:
     for name, ratio in rows:
         table.add_row(name, number(ratio.estimate), _span(ratio))
     console.print(table)
+
+
+def show_speeds(console: Console, cells: Sequence[SpeedCell]) -> None:
+    """A row for each setting that `timetrial throughput` measured: means over its runs, with intervals."""
+    if not cells:
+        return
+    table = Table(
+        title="throughput", title_justify="left", title_style="bold underline", box=None, padding=(0, 2, 0, 0)
+    )
+    for name in (
+        "network",
+        "cards",
+        "precision",
+        "links",
+        "batch a card",
+        "runs",
+        "samples/s",
+        "train ms",
+        "eval ms",
+        "",
+    ):
+        table.add_column(name, overflow="fold")
+    for cell in sorted(cells, key=lambda cell: (cell.network, cell.precision, cell.batch, cell.count, cell.links)):
+        spans = [statistics.interval(cell.values(key)) for key in ("samples_per_second", "train_ms", "eval_ms")]
+        said = ", ".join([*(["out of memory"] if cell.out_of_memory else []), *sorted(cell.flags)])
+        numbers = [interval(span) if span.n else "-" for span in spans]
+        place = (cell.network, f"{cell.count} x {cell.card}", cell.precision, cell.links, str(cell.batch))
+        table.add_row(*place, str(len(cell.results) + cell.out_of_memory), *numbers, said)
+    (console if console.is_terminal else Console(width=1000)).print(table)  # a file has no edge to fold at
+
+
+def show_speed_pair(console: Console, found: SpeedPair) -> None:
+    """The verdict on two settings' speeds, and what differs."""
+    console.print()
+    console.print(Text(f"{found.one.title}: {found.verdict}", style="bold"), soft_wrap=True)
+    for difference in found.differences:
+        console.print(Text(f"  - {difference}"), soft_wrap=True)
 
 
 def show_findings(console: Console, findings: Sequence[Finding]) -> None:

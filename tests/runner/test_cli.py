@@ -27,7 +27,7 @@ def timetrial(folder, *words):
 def test_help_reads_like_the_readme(tmp_path):
     assert "run" in timetrial(tmp_path, "--help").stdout
     shown = timetrial(tmp_path, "run", "--help").stdout
-    assert "workload: cifar10, gnmt, maskrcnn, ncf, resnet50, ssd, transformer" in shown
+    assert "workload: cifar10, cnn, gnmt, maskrcnn, ncf, resnet50, ssd, transformer" in shown
     assert "recipe/ncf: embedded" in shown
     assert "Examples" in shown
 

@@ -34,6 +34,15 @@ def test_every_loader_engine_and_model_composes(compose):
         assert config.check(node).recipe.training["network"] == network
 
 
+def test_direct_links_are_what_the_environment_has_unless_the_run_says_otherwise(compose, monkeypatch):
+    monkeypatch.delenv("NCCL_P2P_DISABLE", raising=False)
+    assert config.check(compose()).peer_to_peer
+    assert not config.check(compose("peer_to_peer=false")).peer_to_peer
+    monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
+    assert not config.check(compose()).peer_to_peer
+    assert config.check(compose("peer_to_peer=true")).peer_to_peer
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -69,7 +78,7 @@ def test_every_loader_engine_and_model_composes(compose):
         (["workload=resnet50", "engine=tensorflow", "data=torch"], "engine=tensorflow reads with data=tfdata"),
         (["workload=resnet50", "engine=tensorflow", "recipe.clip_norm=1"], "engine=tensorflow does not clip"),
         (["workload=resnet50", "recipe.training.optimizer=adam"], "recipe.training: optimizer must be sgd or lars"),
-        (["workload=resnet50", "recipe.data.image_size=33"], "recipe.data: image_size must be even"),
+        (["workload=resnet50", "recipe.data.image_size=31"], "recipe.data: image_size must be 32"),
         (["workload=resnet50", "+recipe.data.decoder=gpu"], "recipe.data: decoder must be card or workers, not gpu"),
         (["workload=cifar10", "+recipe.training.drops=[5]"], "recipe.training: name either drops or end_epoch"),
         (["workload=cifar10", "+recipe.data.cutout=40"], "recipe.data: cutout"),

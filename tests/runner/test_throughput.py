@@ -63,20 +63,30 @@ def test_a_sweep_has_a_line_a_run_and_one_that_does_not_fit(tmp_path):
     sizes = ["recipe.data.image_size=32,64,1000000", "recipe.data.eval_batch_size=10", "launcher=inline"]
     done = throughput(tmp_path, "-m", *chosen, *sizes, "throughput.steps=1", "throughput.blocks=2")
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()[-3:]]
+    *_, first, second, third, fastest = done.stdout.splitlines()
+    lines = [line.split() for line in (first, second, third)]
     for run, (line, size) in enumerate(zip(lines[:2], (32, 64), strict=True)):
         assert line[:3] == [str(run), f"recipe.data.image_size={size}", "measured"]
         assert all(float(value.replace(",", "")) > 0 for value in line[3:])
     assert lines[2] == ["2", "recipe.data.image_size=1000000", "out", "of", "memory"]
+    assert fastest.startswith(f"best: recipe.data.image_size={max(lines[:2], key=_rate)[1].split('=')[1]}, ")
+    (kept,) = json.loads(next(tmp_path.rglob("best.json")).read_text())["best"]
+    assert f"{kept['samples_per_second']:,.0f} samples/s" in fastest
+
+
+def _rate(line):
+    return float(line[3].replace(",", ""))
 
 
 def test_two_ranks_share_the_batch_and_no_log_is_written(tmp_path):
-    done = throughput(tmp_path, *TINY, "throughput.steps=2", "throughput.blocks=2", "gpus=2")
+    done = throughput(tmp_path, *TINY, "throughput.steps=2", "throughput.blocks=2", "gpus=2", "peer_to_peer=false")
     assert done.returncode == 0, done.stdout + done.stderr
     (folder,) = [path.parent for path in tmp_path.rglob("status.json")]
     status = json.loads((folder / "status.json").read_text())
     assert status["exit_code"] == Exit.TARGET_REACHED
     assert status["result"]["steps"] == 2
+    assert status["result"]["peer_to_peer"] is json.loads((folder / "system.json").read_text())["peer_to_peer"] is False
+    assert "2 x cpu without peer-to-peer" in done.stdout
     assert not list(folder.glob("result_*.txt"))
     assert "samples/s" in done.stdout
 

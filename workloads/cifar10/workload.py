@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from timetrial.workloads.cifar10.data import ResidentImages
 from timetrial.workloads.cifar10.networks import NETWORKS
 from timetrial.workloads.common.classification import Classification
-from timetrial.workloads.common.sgd import sgd
+from timetrial.workloads.common.sgd import rise_and_fall, sgd
 
 
 class Cifar10(Classification):
@@ -68,11 +68,11 @@ class Cifar10(Classification):
     def factor(self, epochs: float) -> float:
         """The share of the full learning rate after `epochs` epochs."""
         chosen = self.settings
+        if chosen.end_epoch is not None:
+            return rise_and_fall(epochs, chosen.warmup_epochs, chosen.end_epoch)
         if epochs < chosen.warmup_epochs:
             return epochs / chosen.warmup_epochs
-        if chosen.end_epoch is None:
-            return 0.1 ** sum(epochs >= drop for drop in chosen.drops)
-        return max(0.0, (chosen.end_epoch - epochs) / (chosen.end_epoch - chosen.warmup_epochs))
+        return 0.1 ** sum(epochs >= drop for drop in chosen.drops)
 
     def facts(self) -> dict[str, Any]:
         """The network and SGD's hyperparameters."""

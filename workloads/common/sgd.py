@@ -19,3 +19,10 @@ def sgd(weights: Iterable[Tensor] | Iterable[dict[str, Any]], rate: float, momen
         for weight in group["params"]:
             optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
     return optimizer
+
+
+def rise_and_fall(epochs: float, warmup_epochs: float, end_epoch: float) -> float:
+    """The share of the full learning rate after `epochs`: linearly up over the warm-up, linearly to zero at the end."""
+    if epochs < warmup_epochs:
+        return epochs / warmup_epochs
+    return max(0.0, (end_epoch - epochs) / (end_epoch - warmup_epochs))

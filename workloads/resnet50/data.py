@@ -41,8 +41,8 @@ class Images(ImageData):
         workers: int | None = None
 
         def __post_init__(self) -> None:
-            if self.image_size < 32 or self.image_size % 2 or self.eval_batch_size < 1:
-                raise ValueError("image_size must be even and 32 or more, eval_batch_size 1 or more.")
+            if self.image_size < 32 or self.eval_batch_size < 1:
+                raise ValueError("image_size must be 32 or more, eval_batch_size 1 or more.")
             if not 0 < self.least_area <= 1 or (self.workers is not None and self.workers < 0):
                 raise ValueError("least_area must be above 0 and at most 1, workers 0 or more.")
 

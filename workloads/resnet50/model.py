@@ -19,7 +19,9 @@ class Stem(nn.Conv2d):
     """
 
     def forward(self, images: Tensor) -> Tensor:
-        """[N, 3, H, W] with H and W even to [N, 64, H/2, W/2]."""
+        """[N, 3, H, W] to [N, 64, H/2, W/2], halves rounded up: odd images get the zeros that a border has anyway."""
+        if images.shape[2] % 2 or images.shape[3] % 2:
+            images = F.pad(images, (0, images.shape[3] % 2, 0, images.shape[2] % 2))
         out, channels = self.weight.shape[:2]
         padded = F.pad(self.weight, (1, 0, 1, 0)).view(out, channels, 4, 2, 4, 2)
         kernel = padded.permute(0, 1, 3, 5, 2, 4).reshape(out, channels * 4, 4, 4)

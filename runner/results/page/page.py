@@ -16,7 +16,7 @@ from timetrial.runner.results.borrowed import Figure
 from timetrial.runner.results.cells import Cell
 from timetrial.runner.results.comparison import ALPHA, Comparison
 from timetrial.runner.results.findings import Finding
-from timetrial.runner.results.page import plots
+from timetrial.runner.results.page import plots, roofs
 from timetrial.runner.results.page.drawing import Picture, in_columns, plain
 from timetrial.runner.results.report import Report
 from timetrial.runner.results.statistics import Interval
@@ -49,7 +49,10 @@ _METHODS = {
         "Time-to-train is epochs x training time per epoch x overhead (all of the time over training time). Ratios are "
         "the first over the second: below 1 the first is faster."
     ),
-    "Borrowed figures": "What others measured and published; each row of the data names its source. Nothing was rerun.",
+    "Borrowed figures": (
+        "What others measured and published; each row of the data names its source, and nothing was rerun. Own runs of "
+        "`timetrial throughput` stand beside them as a study of their own, means over the runs of a setting."
+    ),
 }
 
 
@@ -155,6 +158,7 @@ def _sections(report: Report) -> list[Section]:
     return [
         _says(report),
         *(_work_section(report, work, anchors[work], works[work]) for work in sorted(works)),
+        *([_rooflines(report)] if report.rooflines else []),
         *([_borrowed(report)] if report.figures else []),
         Section("How these numbers were made", "how", [("terms", _METHODS)]),
         *([_inferred(report.cells)] if report.cells else []),
@@ -269,6 +273,16 @@ def _ratio_table(name: str, title: str, pairs: Sequence[Comparison]) -> Table:
         )
     caption = f"Ratios of {title}, first over second, with 95% intervals; epochs differ where p is below {ALPHA:g}"
     return Table(name, caption, columns, rows, data)
+
+
+def _rooflines(report: Report) -> Section:
+    section = Section("Rooflines", "rooflines", [("text", roofs.EXPLANATION)])
+    for number, line in enumerate(report.rooflines, start=1):
+        section.blocks.append(("pictures", [roofs.roofline(f"roofline-{number}", line)]))
+        section.blocks.append(("table", Table(f"roofline-{number}-peaks", *roofs.peaks(line))))
+        if line.places:
+            section.blocks.append(("table", Table(f"roofline-{number}-places", *roofs.places(line), left=2)))
+    return section
 
 
 def _borrowed(report: Report) -> Section:

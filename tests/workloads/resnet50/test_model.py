@@ -43,7 +43,7 @@ def test_logits_are_torchvisions_with_the_same_weights():
         torch.testing.assert_close(ours(pixels), theirs(normalised), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("edge", [32, 34, 64])
+@pytest.mark.parametrize("edge", [32, 34, 64, 33])
 def test_the_stem_is_a_seven_by_seven_convolution_of_stride_two(edge):
     torch.manual_seed(1)
     stem = model.Stem(3, 8, kernel_size=7, stride=2, padding=3, bias=False).double()

@@ -1,0 +1,89 @@
+"""Throughput runs as cells, pairs and figures: real run folders, whose speeds are then set."""
+
+import json
+import shutil
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from timetrial.runner import cli
+from timetrial.runner.launch import launch
+from timetrial.runner.results import report, speeds
+
+TINY = ["workload=cifar10", "model=cnn10", "scale=reference", "+recipe.training.width=2", "data=synthetic"]
+TINY += ["recipe.global_batch_size=8", "+recipe.data.eval_batch_size=4", "throughput.steps=1", "throughput.blocks=2"]
+
+
+@pytest.fixture
+def measured(compose, tmp_path):
+    """measured(name, rates, words): folders of one setting; samples a second are `rates`, None for out of memory."""
+
+    def make(name, rates, *words):
+        chosen = [*TINY, "launcher=inline", f"runs={tmp_path}/first", *words]
+        _, folder = launch(compose(*chosen), Console(quiet=True))
+        config = folder.config.read_text().replace("gpus: 1", "gpus: 2")  # which no two cards here could run
+        folder.config.write_text(config)
+        for number, rate in enumerate(rates):
+            copy = tmp_path / "runs" / f"{name}_{number}"
+            shutil.copytree(folder.path, copy)
+            status = json.loads((copy / "status.json").read_text())
+            if rate is None:
+                status |= {"state": "out of memory", "result": None}
+            else:
+                status["result"] |= {"samples_per_second": rate, "train_ms": 8000 / rate, "eval_ms": 2.0}
+            (copy / "status.json").write_text(json.dumps(status))
+        shutil.rmtree(folder.path)
+        return tmp_path / "runs"
+
+    return make
+
+
+def test_runs_that_differ_in_luck_alone_are_one_cell_and_those_without_peers_another(measured):
+    measured("linked", [100.0, 102.0, 98.0])
+    tree = measured("apart", [99.0, 101.0, 100.0], "peer_to_peer=false", "seed=2")
+    linked, apart = sorted(speeds.gather([tree]), key=lambda cell: cell.links, reverse=True)
+    assert (linked.network, linked.count, linked.batch, linked.links) == ("cnn10", 2, 4, "peer-to-peer")
+    assert (apart.links, len(linked.results), len(apart.results)) == ("no peer-to-peer", 3, 3)
+    (pair,) = speeds.pairs([linked], [apart])
+    assert pair.differences == ["peer_to_peer: True against False"]
+    assert pair.rate.estimate == pytest.approx(1.0)
+    assert "no difference can be told" in pair.verdict
+    (finding,) = speeds.of_links([linked, apart])
+    assert "no difference" in finding.sentence
+
+
+def test_a_difference_is_found_and_a_batch_that_does_not_fit_is_a_value(measured):
+    measured("linked", [200.0, 202.0, 198.0])
+    measured("big", [None], "recipe.global_batch_size=16")
+    tree = measured("apart", [100.0, 101.0, 99.0], "peer_to_peer=false")
+    cells = speeds.gather([tree])
+    (finding,) = speeds.of_links(cells)
+    assert "2.000 times the samples a second" in finding.sentence
+    (big,) = (cell for cell in cells if cell.batch == 8)
+    assert (big.out_of_memory, big.results) == (1, [])
+    assert {figure.outcome for figure in speeds.figures([big])} == {"out of memory"}
+    figures = [figure for figure in speeds.figures(cells) if figure.metric == "milliseconds" and figure.value]
+    told = {(figure.task, figure.batch, figure.interconnect): figure.value for figure in figures}
+    assert told["train", 4, "peer-to-peer"] == pytest.approx(40.0, rel=1e-3)
+    assert told["eval", 4, "no peer-to-peer"] == pytest.approx(2.0)
+
+
+def test_commands_read_folders_without_any_log(measured, tmp_path, monkeypatch):
+    measured("linked", [100.0, 102.0])
+    tree = measured("apart", [50.0, 51.0], "peer_to_peer=false")
+    assert len(report.build([tree]).figures) == 6
+    said = CliRunner().invoke(cli.app, ["study", str(tree)]).stdout
+    assert "no peer-to-peer" in said
+    assert "2.000 times the samples a second" in said
+    said = CliRunner().invoke(cli.app, ["compare", str(tree / "linked_0"), str(tree / "apart_0")]).stdout
+    assert "peer_to_peer: True against False" in said
+    monkeypatch.chdir(tmp_path)
+    CliRunner().invoke(cli.app, ["report", str(tree)], catch_exceptions=False)
+    page = (tmp_path / "report" / "report.md").read_text()
+    assert "timetrial throughput on" in page
+
+
+def test_a_run_that_trained_is_no_measurement(launch, tmp_path):
+    launch()
+    assert speeds.gather([tmp_path]) == []

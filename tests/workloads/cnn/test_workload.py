@@ -1,0 +1,65 @@
+"""The networks of the literature: their published sizes, what they are fed, and what is said where they cannot be."""
+
+import sys
+
+import pytest
+import torch
+
+from timetrial.runner import config
+from timetrial.runner.errors import ConfigurationError
+
+pytest.importorskip("timm")
+
+from timetrial.workloads.cnn import networks
+
+# Parameters with 1000 classes as published with the weights (Keras' trainable ones for NASNet Mobile), and pixels.
+SIZES = {
+    "vgg16": (138_357_544, 224),
+    "resnet50": (25_557_032, 224),
+    "resnet152": (60_192_808, 224),
+    "densenet161": (28_681_000, 224),
+    "inception_v3": (23_834_568, 299),  # 27.16 million with its second head
+    "inception_v4": (42_679_816, 299),
+    "nasnet": (5_289_978, 224),
+    "nasnet_large": (88_753_150, 331),
+}
+
+
+@pytest.mark.parametrize("model", SIZES)
+def test_networks_have_their_published_size(model, compose):
+    chosen = config.check(compose(f"model={model}", "scale=reference", "data=synthetic"))
+    assert chosen.workload.name == "cnn"
+    with torch.device("meta"):
+        body = networks.build(chosen.recipe.training["network"], 1000)
+    assert (sum(weight.numel() for weight in body.parameters()), chosen.recipe.data["image_size"]) == SIZES[model]
+
+
+@pytest.mark.parametrize("model", SIZES)
+def test_every_weight_learns_from_pixels(model, compose):
+    """Ranks would wait for a gradient that never comes."""
+    network = compose(f"model={model}").recipe.training.network
+    body = networks.build(network, 7)
+    logits = body(torch.randint(256, (2, 3, 96, 96), dtype=torch.uint8))
+    assert logits.shape == (2, 7)
+    logits.square().sum().backward()
+    assert all(weight.grad is not None for weight in body.parameters())
+
+
+def test_pixels_are_normalised():
+    seen = networks.Normalised(torch.nn.Identity())(torch.tensor([124, 116, 104], dtype=torch.uint8).view(1, 3, 1, 1))
+    assert seen.abs().max() < 0.01
+
+
+def test_small_cifar_networks_keep_their_workload(compose):
+    node = compose("workload=cifar10", "model=cnn10", "scale=reference")
+    assert (node.workload.name, node.recipe.training.network) == ("cifar10", "cnn10")
+    with pytest.raises(ConfigurationError, match="network must be one of cnn10"):
+        config.check(compose("workload=cifar10", "model=vgg16", "scale=reference"))
+
+
+def test_what_cannot_be_built_is_said_in_a_sentence(monkeypatch):
+    with pytest.raises(ConfigurationError, match="timm has no network perceptron"):
+        networks.build("perceptron", 10)
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'timetrial\[cnn\]'"):
+        networks.build("vgg16", 10)

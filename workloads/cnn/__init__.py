@@ -1,0 +1,1 @@
+"""Image classification by networks of the literature, built by timm."""

@@ -1,0 +1,74 @@
+"""The networks by which cards have been compared for years, and any other image classifier that timm knows by name."""
+
+import importlib
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+
+from timetrial.runner.errors import ConfigurationError
+
+MEANS = (123.675, 116.28, 103.53)  # RGB, of pixels from 0 to 255, over ImageNet
+DEVIATIONS = (58.395, 57.12, 57.375)
+# The cells of NASNet-A Large that the mobile one lacks: the last two of each of its three stacks of six.
+_BEYOND_MOBILE = (4, 5, 10, 11, 16, 17)
+
+
+class Normalised(nn.Module):
+    """A network that takes pixels uint8 [N, 3, H, W] as they come from a loader, and normalises them itself."""
+
+    means: Tensor
+    deviations: Tensor
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.register_buffer("means", torch.tensor(MEANS).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("deviations", torch.tensor(DEVIATIONS).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Logits [N, classes]."""
+        logits: Tensor = self.body((pixels.float() - self.means) / self.deviations)
+        return logits
+
+
+class _Skipped(nn.Module):
+    """In place of a cell: hands on what the cell before the last one gave, so that the next two cells see no gap."""
+
+    def forward(self, last: Tensor, before: Tensor) -> Tensor:
+        return before
+
+
+def build(name: str, classes: int) -> nn.Module:
+    """`nasnet_mobile`, or timm's network `name`: newly initialised, one head, channels-last.
+
+    Raises `ConfigurationError` where timm is missing or knows no such network.
+    """
+    timm = _timm()
+    if name == "nasnet_mobile":
+        body = _nasnet_mobile(classes)
+    elif timm.is_model(name):
+        body = timm.create_model(name, num_classes=classes)
+    else:
+        raise ConfigurationError(
+            f"timm has no network {name}: see timm.list_models() for recipe.training.network, or choose a model= of "
+            "`timetrial run --help`."
+        )
+    return Normalised(body).to(memory_format=torch.channels_last)
+
+
+def _nasnet_mobile(classes: int) -> nn.Module:
+    """NASNet-A (4 @ 1056) of Zoph et al. 2017, 5,289,978 parameters with 1000 classes, of timm's cells."""
+    nasnet = importlib.import_module("timm.models.nasnet")
+    body: nn.Module = nasnet.NASNetALarge(num_classes=classes, stem_size=32, num_features=1056)
+    for number in _BEYOND_MOBILE:
+        setattr(body, f"cell_{number}", _Skipped())
+    return body
+
+
+def _timm() -> ModuleType:
+    """The package, imported when a network is wanted: that takes seconds."""
+    try:
+        return importlib.import_module("timm")
+    except ImportError as error:
+        raise ConfigurationError("This workload's networks are timm's: pip install 'timetrial[cnn]'.") from error

@@ -1,0 +1,66 @@
+"""Image classification by a network of the literature: ResNet-50's data, loss and score; no MLPerf benchmark."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import MISSING
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from timetrial.workloads.cnn import networks
+from timetrial.workloads.common.classification import Classification
+from timetrial.workloads.common.sgd import rise_and_fall, sgd
+from timetrial.workloads.resnet50.data import Images
+
+
+class Cnn(Classification):
+    """Classifies images; quality is the share of validation images whose first guess is right."""
+
+    @dataclass
+    class Settings:
+        """`network` is nasnet_mobile or a name of timm's.
+
+        The learning rate rises linearly over `warmup_epochs` and falls linearly to zero at `end_epoch`.
+        """
+
+        network: str = MISSING
+        learning_rate: float = MISSING
+        momentum: float = 0.9
+        weight_decay: float = MISSING
+        label_smoothing: float = 0.1
+        warmup_epochs: float = MISSING
+        end_epoch: float = MISSING
+
+        def __post_init__(self) -> None:
+            if self.learning_rate <= 0 or not 0 <= self.momentum < 1 or not 0 <= self.label_smoothing < 1:
+                raise ValueError("learning_rate must be above 0, momentum and label_smoothing from 0 to below 1.")
+            if not 0 <= self.warmup_epochs < self.end_epoch:
+                raise ValueError("warmup_epochs must be 0 or more and below end_epoch.")
+
+    def __init__(self, settings: Settings, data: Images) -> None:
+        self.settings, self._data = settings, data
+
+    def model(self) -> nn.Module:
+        """The network, newly initialised."""
+        return networks.build(self.settings.network, self._data.num_classes)
+
+    def optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
+        """SGD with momentum, all weights decayed."""
+        chosen = self.settings
+        optimizer = sgd(model.parameters(), chosen.learning_rate, chosen.momentum, weight_decay=chosen.weight_decay)
+        warmup, end = chosen.warmup_epochs, chosen.end_epoch
+        return optimizer, LambdaLR(optimizer, lambda step: rise_and_fall(step / steps_per_epoch, warmup, end))
+
+    def facts(self) -> dict[str, Any]:
+        """The network and SGD's hyperparameters."""
+        chosen = self.settings
+        return {
+            "timetrial_network": chosen.network,
+            "opt_name": "sgd",
+            "opt_base_learning_rate": chosen.learning_rate,
+            "opt_learning_rate_warmup_epochs": chosen.warmup_epochs,
+            "opt_learning_rate_decay_boundary_epochs": [chosen.end_epoch],
+            "opt_weight_decay": chosen.weight_decay,
+            "opt_momentum": chosen.momentum,
+        }
