@@ -18,8 +18,8 @@ def crop(
 ) -> tuple[Box, NDArray[np.int64], NDArray[np.float64]]:
     """The crop; the numbers of the boxes that it keeps, whose centres lie inside; and these as fractions of it, [K, 4].
 
-    An option is drawn, then up to `tries` crops, then another option, until one will do. An image without a box is
-    taken whole.
+    An option is drawn, then up to `tries` crops, then another option, until one will do: all tries of an option are
+    drawn and judged at once. An image without a box is taken whole.
     """
     whole = (0.0, 0.0, 1.0, 1.0)
     every = np.arange(len(boxes))
@@ -30,24 +30,26 @@ def crop(
         limit = _OPTIONS[int(generator.integers(len(_OPTIONS)))]
         if limit is None:
             return whole, every, boxes
-        for _ in range(tries):
-            width, height = generator.uniform(_LEAST, 1), generator.uniform(_LEAST, 1)
-            if not _ASPECTS[0] <= width / height <= _ASPECTS[1]:
-                continue
-            left, top = generator.uniform(0, 1 - width), generator.uniform(0, 1 - height)
-            part = np.array([left, top, left + width, top + height])
-            if _overlaps(part, boxes).min() <= limit:
-                continue
-            inside = ((centres > part[:2]) & (centres < part[2:])).all(1)
-            if inside.any():
-                kept = np.clip(boxes[inside], np.tile(part[:2], 2), np.tile(part[2:], 2))
-                size = np.tile([width, height], 2)
-                return tuple(part.tolist()), every[inside], (kept - np.tile(part[:2], 2)) / size
+        drawn = generator.random((tries, 4))
+        size = _LEAST + (1 - _LEAST) * drawn[:, :2]
+        low = drawn[:, 2:] * (1 - size)
+        high, aspect = low + size, size[:, 0] / size[:, 1]
+        inside = ((centres > low[:, None]) & (centres < high[:, None])).all(2)
+        good = (_ASPECTS[0] <= aspect) & (aspect <= _ASPECTS[1]) & inside.any(1)
+        good &= _overlaps(low, high, boxes).min(1) > limit
+        if good.any():
+            best = int(good.argmax())  # the first
+            corner, kept = np.tile(low[best], 2), boxes[inside[best]]
+            kept = np.clip(kept, corner, np.tile(high[best], 2))
+            part = (*low[best].tolist(), *high[best].tolist())
+            return part, every[inside[best]], (kept - corner) / np.tile(size[best], 2)
 
 
-def _overlaps(part: NDArray[np.float64], boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Intersection over union [M] of one box [4] with boxes [M, 4]."""
-    low, high = np.maximum(part[:2], boxes[:, :2]), np.minimum(part[2:], boxes[:, 2:])
-    shared = np.prod(np.maximum(high - low, 0), 1)
-    area = np.prod(boxes[:, 2:] - boxes[:, :2], 1) + np.prod(part[2:] - part[:2])
+def _overlaps(
+    low: NDArray[np.float64], high: NDArray[np.float64], boxes: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Intersection over union [N, M] of parts, from low to high [N, 2], with boxes [M, 4]."""
+    sides = np.minimum(high[:, None], boxes[:, 2:]) - np.maximum(low[:, None], boxes[:, :2])
+    shared = np.maximum(sides, 0).prod(2)
+    area = (boxes[:, 2:] - boxes[:, :2]).prod(1) + (high - low).prod(1)[:, None]
     return shared / np.maximum(area - shared, 1e-12)

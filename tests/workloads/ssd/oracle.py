@@ -129,21 +129,21 @@ def crop(
     """One crop: its corners as fractions and as pixels of the image, its boxes [K, 4] as fractions of it, labels [K].
 
     The image is width x height pixels, boxes [G, 4], labels [G]; G > 0. `random` is a random.Random or a numpy
-    Generator. Draws, in order: the option, by randrange(7) or integers(7), of OPTIONS; unless it is "none", per try
-    width uniform(.3, 1), height uniform(.3, 1), and only if width/height (of these fractions) lies in .5..2, bounds
-    included, left uniform(0, 1 - width), top uniform(0, 1 - height). After `num_cropping_iterations` tries in vain the
-    option is drawn anew. A limit must be exceeded by the IoU of the crop and each box, those that will be dropped too.
+    Generator. Draws, in order: the option, by randrange(7) or integers(7), of OPTIONS; unless it is "none", for each of the
+    `num_cropping_iterations` tries, before the first is judged, four fractions by random(): width from .3 to 1, height
+    from .3 to 1, left from 0 to 1 - width, top from 0 to 1 - height. Width/height (of these fractions) must lie in
+    .5..2, bounds included. After all tries in vain the option is drawn anew. A limit must be exceeded by the IoU of the crop and each box, those that will be dropped too.
     A centre on the crop's edge is outside. Boxes are relative to the unrounded crop; pixels are rounded down.
     """
     while True:
         option = OPTIONS[int(random.integers(7)) if hasattr(random, "integers") else random.randrange(7)]
         if option == "none":
             return (0.0, 0.0, 1.0, 1.0), (0, 0, width, height), np.array(boxes, dtype=np.float64), np.array(labels)
-        for _ in range(num_cropping_iterations):
-            wide, high = random.uniform(0.3, 1.0), random.uniform(0.3, 1.0)
+        for drawn in [[random.random() for _ in range(4)] for _ in range(num_cropping_iterations)]:
+            wide, high = 0.3 + 0.7 * drawn[0], 0.3 + 0.7 * drawn[1]
             if wide / high < 0.5 or wide / high > 2:
                 continue
-            left, top = random.uniform(0.0, 1.0 - wide), random.uniform(0.0, 1.0 - high)
+            left, top = (1.0 - wide) * drawn[2], (1.0 - high) * drawn[3]
             part = (left, top, left + wide, top + high)
             if option != "no limit" and not all(iou(box, part) > option for box in _rows(boxes)):
                 continue
