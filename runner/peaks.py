@@ -21,11 +21,11 @@ from timetrial.runner.errors import ConfigurationError, DeviceError, OutOfMemory
 from timetrial.runner.hardware.reading import Cards
 from timetrial.runner.microbenchmarks import Case
 from timetrial.runner.results.cards import card_of
+from timetrial.runner.results.roofline import FILE, SCHEMA
 from timetrial.runner.run_folder import as_json, cannot_write, slug, write_atomically
 
 ALL_REDUCE = "all-reduce"
 KINDS = (*microbenchmarks.KINDS, ALL_REDUCE)
-FILE, SCHEMA = "peaks.json", 1
 _BURST_SECONDS, _LEAST_REPEATS, _MOST_REPEATS = 0.01, 3, 15
 _MOST_SETS = 64
 _ALL_REDUCE_MIB = (1, 16, 256)
@@ -107,7 +107,7 @@ def run(
         for row in measure(wanted, name, quick=quick, threads=facts.get("threads")):
             rows.append(row)
             progress.update(task, description=escape(f"{row.kind} {row.shape} {row.compute}"), advance=1)
-    told = document(name, rows, facts.get("threads"), time.monotonic() - began)
+    told = document(name, rows, facts.get("threads"), time.monotonic() - began, quick=quick)
     path = write(folder, told)
     if console:
         show(console, told["card"], rows)
@@ -241,12 +241,13 @@ def best(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def document(name: str, rows: Sequence[Row], threads: int | None, seconds: float) -> dict[str, Any]:
+def document(name: str, rows: Sequence[Row], threads: int | None, seconds: float, *, quick: bool) -> dict[str, Any]:
     """What peaks.json holds."""
     return {
         "schema": SCHEMA,
         "card": accelerator.label(name),
         "threads": threads,
+        "quick": quick,
         "measured": time.time(),
         "took_seconds": seconds,
         "peaks": best(rows),

@@ -12,6 +12,7 @@ from rich.markup import escape
 from timetrial.runner import consumption
 from timetrial.runner.errors import Stopped
 from timetrial.runner.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, Observer, StepEnded
+from timetrial.runner.results.roofline import operations_per_second
 from timetrial.runner.run_folder import RunFolder
 from timetrial.runner.stopping import StopSignal
 from timetrial.runner.summary import show_rows, tokens_row
@@ -120,6 +121,7 @@ def show(console: Console, title: str, status: dict[str, Any], folder: RunFolder
         rows += [
             ("training", f"{found['samples_per_second']:,.0f} samples/s, {found['train_ms']:.2f} ms a step ({spread})"),
             *tokens_row(found["tokens_per_second"]),
+            *_operations_row(found),
             ("evaluation", f"{found['eval_samples_per_second']:,.0f} samples/s, {found['eval_ms']:.2f} ms a batch"),
             *tokens_row(found["eval_tokens_per_second"]),
             ("waiting", f"{found['waited']:.1%} of training for batches"),
@@ -128,3 +130,13 @@ def show(console: Console, title: str, status: dict[str, Any], folder: RunFolder
             rows.append(("memory", f"{peak / 2**30:.1f} GiB at most, on each device"))
     rows += consumption.rows(status)
     show_rows(console, title, [*rows, ("folder", escape(str(folder.path)))], status)
+
+
+def _operations_row(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Operations a second of one card, and their share of its data sheet's peak (model FLOP/s utilisation)."""
+    rate = operations_per_second(found)
+    if not rate:
+        return []
+    each, sheet = rate / 1e12 / found["cards"], found["sheet_tflops"]
+    share = f", {each / sheet:.1%} of the {sheet:g} that its data sheet promises in this format" if sheet else ""
+    return [("", f"{each:.3g} TFLOP/s a card{share}")]

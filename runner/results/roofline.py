@@ -1,0 +1,182 @@
+"""Where measured workloads stand under the roofs of their card: operations a second over operations a byte.
+
+Williams, Waterman, Patterson: Roofline (Communications of the ACM 52(4), 2009). The roofs are measured by `timetrial
+peaks`; operations and bytes were counted by `timetrial throughput`. How many bytes truly go to device memory nobody
+tells, so that a workload is no point but a span: from the traffic of an execution in which nothing is fused or cached
+to the least that any execution has.
+"""
+
+import os
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from timetrial.runner.errors import DataError
+from timetrial.runner.results.cards import card_of
+from timetrial.runner.results.findings import Finding
+from timetrial.runner.results.sources import json_object
+from timetrial.runner.results.speeds import SpeedCell
+
+FILE, SCHEMA = "peaks.json", 1
+_ABOVE = 1.02  # of a measured peak: more is no matter of noise
+
+
+@dataclass(frozen=True)
+class Roofs:
+    """What a card does at most: TFLOP/s by number format, GB/s of its memory (read and written)."""
+
+    tflops: Mapping[str, float]
+    gb_s: float | None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A workload on one card of several: achieved TFLOP/s, operations a byte if nothing is fused, and at most.
+
+    `of_measured` and `of_sheet` are its shares of the card's peaks in its format, None where they are not known.
+    """
+
+    work: str
+    card: str
+    count: int
+    precision: str
+    batch: int
+    tflops: float
+    unfused: float
+    at_most: float
+    of_measured: float | None
+    of_sheet: float | None
+    bound: str
+
+    @property
+    def title(self) -> str:
+        """The workload in words; its batch is that of one card."""
+        return f"{self.work}, {self.count} x {self.card}, {self.precision}, batch {self.batch}"
+
+    @property
+    def short(self) -> str:
+        """The same where the card is known."""
+        cards = f" on {self.count}" if self.count > 1 else ""
+        return f"{self.work}{cards}, {self.precision}, batch {self.batch}"
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """A card's roofs, measured and of its data sheet, and all places under them, the busiest first."""
+
+    card: str
+    measured: Roofs | None
+    sheet: Roofs | None
+    places: Sequence[Place]
+    source: str = ""
+
+
+def operations_per_second(result: Mapping[str, Any]) -> float | None:
+    """Over all cards, from status.json's result; None where nothing was counted.
+
+    Texts go by tokens, because their samples differ in length from step to step.
+    """
+    counted = result.get("counted")
+    if not counted or not counted.get("operations"):
+        return None
+    by = "tokens" if counted.get("tokens") and result.get("tokens_per_second") else "samples"
+    return float(counted["operations"] / counted[by] * result[f"{by}_per_second"])
+
+
+def read_peaks(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """What the peaks.json files at or below `paths` hold, by card.
+
+    Of each roof that several of a card have measured the newest counts, and a thorough one before a quick one.
+    """
+    cards: dict[str, list[dict[str, Any]]] = {}
+    for path in _files(paths):
+        told = json_object(path) | {"path": str(path)}
+        try:
+            known = told["schema"] == SCHEMA and isinstance(told["peaks"]["tflops"], dict) and "gb_s" in told["peaks"]
+            _ = float(told["measured"]), bool(told["quick"])
+            cards.setdefault(str(told["card"]), []).append(told)
+        except (KeyError, TypeError, ValueError):
+            known = False
+        if not known:
+            raise DataError(f"{path} is damaged, or of another version: measure again with timetrial peaks.")
+    return {card: _merged(same) for card, same in cards.items()}
+
+
+def _merged(same: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    tflops: dict[str, float] = {}
+    gb_s, paths = None, []
+    for told in sorted(same, key=lambda one: (not one["quick"], one["measured"])):
+        tflops |= told["peaks"]["tflops"]
+        gb_s = told["peaks"]["gb_s"] or gb_s
+        paths.append(told["path"])
+    return {"peaks": {"tflops": tflops, "gb_s": gb_s}, "path": ", ".join(reversed(paths))}
+
+
+def _files(paths: Iterable[Path]) -> Iterator[Path]:
+    for path in paths:
+        if path.is_file() and path.name == FILE:
+            yield path
+        for where, folders, names in os.walk(path):
+            folders.sort()
+            if FILE in names:
+                yield Path(where, FILE)
+
+
+def rooflines(cells: Iterable[SpeedCell], peaks: Mapping[str, Mapping[str, Any]]) -> list[Roofline]:
+    """One a card that has peaks or workloads with counted operations."""
+    cards: dict[str, list[SpeedCell]] = {card: [] for card in peaks}
+    for cell in cells:
+        if any(operations_per_second(result) for result in cell.results):
+            cards.setdefault(cell.card, []).append(cell)
+    return [_roofline(card, same, peaks.get(card)) for card, same in sorted(cards.items())]
+
+
+def _roofline(card: str, cells: Sequence[SpeedCell], told: Mapping[str, Any] | None) -> Roofline:
+    measured = Roofs(told["peaks"]["tflops"], told["peaks"]["gb_s"]) if told else None
+    facts = card_of(card)
+    sheet = None
+    if facts:
+        sheet = Roofs({name: peak for name, peak in facts["tflops"].items() if peak}, facts.get("bandwidth_gb_s"))
+    places = sorted((_place(cell, measured, sheet) for cell in cells), key=lambda place: -place.tflops)
+    return Roofline(card, measured, sheet, places, str(told["path"]) if told else "")
+
+
+def _place(cell: SpeedCell, measured: Roofs | None, sheet: Roofs | None) -> Place:
+    counted = [result for result in cell.results if operations_per_second(result)]
+    rates = [(operations_per_second(result) or 0.0) / 1e12 / cell.count for result in counted]
+    tflops = statistics.median(rates)
+    first = counted[0]["counted"]
+    unfused, at_most = (first["operations"] / max(first[key], 1.0) for key in ("unfused_bytes", "least_bytes"))
+    share = [roofs.tflops.get(cell.precision) if roofs else None for roofs in (measured, sheet)]
+    of_measured, of_sheet = (tflops / most if most else None for most in share)
+    bound = _bound(unfused, at_most, measured or sheet, cell.precision)
+    own = (cell.network, cell.card, cell.count, cell.precision, cell.batch)
+    return Place(*own, tflops, unfused, max(unfused, at_most), of_measured, of_sheet, bound)
+
+
+def _bound(unfused: float, at_most: float, roofs: Roofs | None, precision: str) -> str:
+    """Which roof is above the span: the slope of memory, the ceiling of arithmetic, or one after the other."""
+    most = roofs.tflops.get(precision) if roofs else None
+    if not roofs or not most or not roofs.gb_s:
+        return "not known"
+    ridge = most * 1e12 / (roofs.gb_s * 1e9)
+    if at_most < ridge:
+        return "memory"
+    return "arithmetic" if unfused > ridge else "memory unless fused"
+
+
+def findings(lines: Iterable[Roofline]) -> list[Finding]:
+    """What stands above a roof that was measured: then one of both measurements is wrong, or was of another clock."""
+    return [
+        Finding(
+            "flag",
+            place.title,
+            f"{place.tflops:,.3g} TFLOP/s a card are {place.of_measured:.0%} of what timetrial peaks has measured on "
+            "this card: one of both was disturbed, or the operations are counted wrongly.",
+        )
+        for line in lines
+        for place in line.places
+        if place.of_measured and place.of_measured > _ABOVE
+    ]

@@ -1,0 +1,97 @@
+"""Places under roofs, from files as `peaks` and `throughput` leave them."""
+
+import json
+
+import pytest
+
+from timetrial.runner.errors import DataError
+from timetrial.runner.results import report, roofline
+from timetrial.runner.results.page import page
+
+COUNTED = {"steps": 2, "samples": 4, "tokens": 0, "operations": 8e12, "unfused_bytes": 8e10, "least_bytes": 8e9}
+
+
+def write_peaks(folder, measured=1.0, quick=False, gb_s=4000.0, card="h200", **tflops):
+    folder.mkdir(parents=True)
+    peaks = {"tflops": tflops, "gb_s": gb_s}
+    told = {"schema": 1, "card": card, "measured": measured, "quick": quick, "peaks": peaks}
+    (folder / "peaks.json").write_text(json.dumps(told))
+
+
+def write_run(folder, *, network="net", precision="bf16", gpus=1, rate=100.0, tokens=None, counted=COUNTED):
+    folder.mkdir(parents=True)
+    result = {"samples_per_second": rate, "tokens_per_second": tokens, "train_ms": 1.0, "eval_ms": 1.0}
+    (folder / "status.json").write_text(json.dumps({"state": "measured", "result": result | {"counted": counted}}))
+    config = {
+        "throughput": {"steps": 2}, "accelerator": {"name": "h200"}, "system": "here", "gpus": gpus,
+        "workload": {"name": network}, "precision": {"name": precision}, "engine": {}, "data": {}, "tuning": {},
+        "recipe": {"global_batch_size": 64 * gpus, "training": {}, "data": {}},
+    }  # fmt: skip
+    (folder / "config.yaml").write_text(json.dumps(config))
+
+
+def test_a_place_is_per_card_and_a_span(tmp_path):
+    write_peaks(tmp_path / "peaks", bf16=800.0)
+    write_run(tmp_path / "run", gpus=2)
+    (line,) = report.build([tmp_path]).rooflines
+    (place,) = line.places
+    assert place.tflops == pytest.approx(8 / 4 * 100 / 2)
+    assert (place.unfused, place.at_most) == (100, 1000)
+    assert place.of_measured == pytest.approx(100 / 800)
+    assert place.of_sheet == pytest.approx(100 / 990)
+    assert place.bound == "memory unless fused"  # the ridge is at 200
+    assert (line.measured.gb_s, line.sheet.gb_s) == (4000, 4800)
+
+
+def test_texts_go_by_tokens():
+    counted = COUNTED | {"tokens": 1000}
+    result = {"samples_per_second": 1.0, "tokens_per_second": 500.0, "counted": counted}
+    assert roofline.operations_per_second(result) == 8e12 / 1000 * 500
+    assert roofline.operations_per_second(result | {"counted": None}) is None
+
+
+@pytest.mark.parametrize(
+    ("unfused", "least", "bound"),
+    [(1e9, 1e9, "arithmetic"), (8e11, 8e10, "memory"), (8e11, 1e9, "memory unless fused")],
+)
+def test_the_roof_above(tmp_path, unfused, least, bound):
+    write_peaks(tmp_path / "peaks", bf16=800.0)
+    write_run(tmp_path / "run", counted=COUNTED | {"unfused_bytes": unfused, "least_bytes": least})
+    assert report.build([tmp_path]).rooflines[0].places[0].bound == bound
+
+
+def test_of_several_files_the_newest_and_the_thorough_count(tmp_path):
+    write_peaks(tmp_path / "a", measured=1.0, bf16=700.0, fp32=50.0)
+    write_peaks(tmp_path / "b", measured=2.0, bf16=790.0, gb_s=None)
+    write_peaks(tmp_path / "c", measured=3.0, quick=True, bf16=300.0, tf32=200.0, gb_s=1.0)
+    found = roofline.read_peaks([tmp_path, tmp_path / "a" / "peaks.json"])["h200"]
+    assert found["peaks"] == {"tflops": {"bf16": 790.0, "fp32": 50.0, "tf32": 200.0}, "gb_s": 4000.0}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": 2, "card": "a", "measured": 1, "peaks": {}}'])
+def test_a_damaged_file_is_named(tmp_path, text):
+    (tmp_path / "peaks.json").write_text(text)
+    with pytest.raises(DataError, match=r"peaks\.json is damaged, or of another version: measure again"):
+        report.build([tmp_path])
+
+
+def test_above_the_roof_is_flagged(tmp_path):
+    write_peaks(tmp_path / "peaks", bf16=100.0)
+    write_run(tmp_path / "run", rate=60.0)
+    (found,) = [one for one in report.build([tmp_path]).findings if "timetrial peaks" in one.sentence]
+    assert (found.kind, found.about) == ("flag", "net, 1 x h200, bf16, batch 64")
+    assert "120% of what timetrial peaks has measured" in found.sentence
+
+
+def test_the_page_shows_roofs_without_workloads_and_workloads_without_roofs(tmp_path):
+    write_peaks(tmp_path / "one" / "peaks", bf16=800.0, fp32=50.0)
+    out = page.write(report.build([tmp_path / "one" / "peaks" / "peaks.json"]), tmp_path / "page")
+    assert "Roofline of h200" in out.read_text()
+    for number in range(20):  # more than a picture holds
+        write_run(tmp_path / "two" / str(number), network=f"net<{number}>", precision="odd" if number == 3 else "bf16")
+    text = page.write(report.build([tmp_path / "two"]), tmp_path / "page").read_text()
+    assert "Drawn are the 16 of 20" in text
+    assert "net<" not in text
+    assert "The roofs are the data sheet" in text
+    rows = (tmp_path / "page" / "csv" / "roofline-1-places.csv").read_text().splitlines()
+    assert len(rows) == 21

@@ -1,0 +1,140 @@
+"""`timetrial peaks` on this machine's processor, by the command that a person uses."""
+
+import io
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from timetrial.runner import accelerator, microbenchmarks, peaks
+from timetrial.runner.errors import ConfigurationError, DeviceError, Exit, RunError
+from timetrial.runner.microbenchmarks import Case
+from timetrial.runner.peaks import QUICK, Row
+
+CPU = torch.device("cpu")
+
+
+def command(folder, *words):
+    line = [sys.executable, "-P", "-m", "timetrial", *words]
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+def numpy_copy_gb_s(mib=64):
+    source, target = np.random.default_rng(0).standard_normal(mib * 2**17), np.empty(mib * 2**17)
+    best = np.inf
+    for _ in range(5):
+        began = time.perf_counter()
+        np.copyto(target, source)
+        best = min(best, time.perf_counter() - began)
+    return 2 * mib * 2**20 / best / 1e9
+
+
+def test_a_copy_is_as_fast_as_numpy_says():
+    (series,) = microbenchmarks.copy(True)
+    row = peaks.measured(series[0], CPU, QUICK)
+    assert row.repeats >= 3
+    assert row.fastest <= row.seconds <= row.slowest
+    assert 0.2 < row.gb_s / numpy_copy_gb_s() < 5
+
+
+def test_small_operands_are_many_and_a_slow_call_gets_few():
+    small = Case("copy", "", "fp32", "", 0.0, 8, accelerator.cache_bytes(CPU) / 10, lambda _: lambda: None)
+    assert peaks.measured(small, CPU, QUICK).sets == 20
+    slow = Case("copy", "", "fp32", "", 0.0, 8, 8, lambda _: lambda: time.sleep(0.03))
+    row = peaks.measured(slow, CPU, QUICK)
+    assert row.sets == 1
+    assert row.seconds == pytest.approx(0.03, rel=0.5)
+
+
+def test_growing_stops_where_a_call_takes_long_and_failures_are_values():
+    def case(shape, make):
+        return Case("gemm", shape, "fp32", "fp32", 1.0, 1.0, 2**30, make)
+
+    def fail(words):
+        def make(_):
+            raise RuntimeError(words)
+
+        return make
+
+    long = [case("1", lambda _: lambda: time.sleep(0.03)), case("2", fail("never reached"))]
+    assert [row.shape for row in peaks._of_series(long, CPU, QUICK, None)] == ["1"]
+    (row,) = peaks._of_series([case("1", fail("not implemented for Half"))], CPU, QUICK, None)
+    assert (row.outcome, row.seconds) == ("not supported", None)
+    (row,) = peaks._of_series([case("1", fail("DefaultCPUAllocator: can't allocate"))], CPU, QUICK, None)
+    assert row.outcome == "out of memory"
+    tf32 = Case("gemm", "", "fp32", "tf32", 1.0, 1.0, 1.0, fail("never made"))
+    assert not list(peaks._of_series([tf32], CPU, QUICK, None))
+
+
+def test_roofs_are_the_fastest_of_what_is_computed_as_stored():
+    rows = [
+        Row("gemm", "a", "fp32", "fp32", tflops=40.0), Row("gemm", "b", "fp32", "fp32", tflops=50.0),
+        Row("gemm", "b", "bf16", "fp32", tflops=60.0), Row("gemm", "b", "fp32", "tf32", tflops=400.0),
+        Row("gemm", "c", "bf16", "bf16", outcome="out of memory"), Row("copy", "", gb_s=4300.0),
+        Row("transfer", "", gb_s=9999.0), Row("lstm", "d", "bf16", "bf16", tflops=200.0),
+    ]  # fmt: skip
+    assert peaks.best(rows) == {
+        "tflops": {"fp32": 50.0, "tf32": 400.0, "bf16": 200.0},
+        "of": {"fp32": "gemm b", "tf32": "gemm b", "bf16": "lstm d"},
+        "gb_s": 4300.0,
+    }
+    text = io.StringIO()
+    peaks.show(Console(file=text, width=150), "h200", rows)
+    assert "50 TFLOP/s, 75% of the data sheet's 67 (gemm b)" in text.getvalue()
+    assert "4,300 GB/s, 90% of the data sheet's 4,800" in text.getvalue()
+    assert "out of memory" in text.getvalue()
+
+
+def test_what_cannot_be_measured_is_refused_in_a_sentence(monkeypatch, tmp_path):
+    with pytest.raises(ConfigurationError, match="gem is nothing that peaks measures: choose of gemm"):
+        peaks.chosen(["gem"], "cpu")
+    monkeypatch.setattr(accelerator, "available", lambda: 1)
+    with pytest.raises(DeviceError, match="all-reduce needs two cards and there is one"):
+        peaks.chosen(["copy", "all-reduce"], "h200")
+    assert "all-reduce" not in peaks.chosen([], "h200")
+    monkeypatch.setattr(accelerator, "available", lambda: 2)
+    assert "all-reduce" in peaks.chosen([], "h200")
+    done = command(tmp_path, "peaks", "--accelerator", "h2000")
+    assert done.returncode == Exit.CONFIGURATION
+    assert "accelerator=h2000 is not known: choose of a100," in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_file_is_there_whole_or_not_at_all(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="Cannot write"):
+        peaks.write(tmp_path / "file" / "below", {"schema": 1})
+    path = peaks.write(tmp_path / "new" / "folder", {"schema": 1})
+    assert json.loads(path.read_text()) == {"schema": 1}
+    with pytest.raises(TypeError):
+        peaks.write(path.parent, {"schema": object()})
+    assert json.loads(path.read_text()) == {"schema": 1}
+    assert [one.name for one in path.parent.iterdir()] == ["peaks.json"]
+
+
+def test_from_measurement_to_the_roofline_of_a_report(tmp_path):
+    """The real path: peaks, a throughput run that counts itself, and the page that places it."""
+    told = command(tmp_path, "peaks", "gemm", "convolution", "copy", "--quick", "--json")
+    assert told.returncode == 0, told.stderr
+    kept = json.loads(told.stdout)
+    assert kept["card"] == "cpu"
+    assert kept["peaks"]["tflops"]["fp32"] > 0
+    assert kept["system"]["cpu"]["usable_cores"] >= 1
+    words = ["workload=resnet50", "recipe.training.stages=[1,1,1,1]", "recipe.global_batch_size=16", "accelerator=cpu"]
+    words += ["recipe.data.image_size=64", "recipe.data.eval_batch_size=16", "launcher=inline", "throughput.steps=2"]
+    done = command(tmp_path, "throughput", *words, "throughput.blocks=2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "TFLOP/s a card" in done.stdout
+    done = command(tmp_path, "report", "runs", "--out", "page")
+    assert done.returncode == 0, done.stdout + done.stderr
+    header, row = (tmp_path / "page" / "csv" / "roofline-1-places.csv").read_text().splitlines()
+    place = dict(zip(header.split(","), row.split(","), strict=True))
+    assert (place["precision"], place["cards"]) == ("fp32", "1")
+    assert 0.005 < float(place["of_measured_peak"]) < 2  # a busy machine, quick peaks
+    assert 1 < float(place["operations_per_byte_unfused"]) < float(place["operations_per_byte_at_most"])
+    assert "Roofline of cpu" in (tmp_path / "page" / "report.html").read_text()
