@@ -27,7 +27,8 @@ def plan(context: typer.Context, study: _Folder) -> None:
     For instance: timetrial batch plan study workload=NAME,OTHER gpus=1,2 'seed=range(1,11)'
     """
     planned = Study(study, most_attempts=1)
-    planned.plan(context.args)
+    with Console(stderr=True).status("looking whether each of the runs could run"):
+        planned.plan(context.args)
     last = len(planned.elements()) - 1
     Console(soft_wrap=True).print(f"{study} has elements 0 to {last}", markup=False, highlight=False)
 

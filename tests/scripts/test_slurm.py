@@ -46,7 +46,7 @@ def submit(slurm, root, tmp_path, monkeypatch):
             [root / "scripts/slurm/submit", *words], env=slurm.environment, capture_output=True, text=True, timeout=120
         )
         assert done.returncode == 0, done.stderr
-        return re.findall(r"afterany:(\d+)", done.stderr), done.stdout.split()[-1]
+        return re.findall(r"afterany:(\d+)", done.stderr), re.search(r"the report is job (\d+);", done.stdout)[1]
 
     return submitted
 
