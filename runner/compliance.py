@@ -185,8 +185,12 @@ def _sequence_problems(lines: Sequence[Any]) -> list[str]:
         for key in _OURS
         if _first(lines, key) is None
     ]
-    expected, epoch = list(_BLOCK), 0
+    expected, epoch, stopped = list(_BLOCK), 0, False
     for line in lines:
+        if line.key == "run_stop":
+            if expected != list(_BLOCK) and line.value["metadata"].get("status") != "aborted":
+                problems += _missing(expected, epoch)
+            expected, stopped = list(_BLOCK), True
         if line.key == RESUMED:
             expected = list(_BLOCK)  # the interrupted block is begun again
         if line.key not in _BLOCK:
@@ -201,8 +205,7 @@ def _sequence_problems(lines: Sequence[Any]) -> list[str]:
         place = expected.index(line.key)
         problems += _missing(expected[:place], epoch)
         expected = expected[place + 1 :] or list(_BLOCK)
-    aborted = any(line.key == "run_stop" and line.value["metadata"].get("status") == "aborted" for line in lines)
-    if expected != list(_BLOCK) and not aborted:
+    if expected != list(_BLOCK) and not stopped:  # past the target a block may be cut short
         problems += _missing(expected, epoch)
     return problems
 

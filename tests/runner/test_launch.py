@@ -111,6 +111,13 @@ def test_epochs_past_the_target_do_not_count_as_time(launch):
     status = folder.status()
     assert len(status["blocks"]) == status["result"]["epochs"] + 2
     assert compliance.check(folder.log).compliant
+    lines = folder.log.read_text().splitlines(keepends=True)
+    for cut in range(1, 8):  # the last block is cut short by a signal or a limit
+        folder.log.write_text("".join(lines[:-cut]))
+        assert compliance.check(folder.log).compliant
+    stop = next(number for number, line in enumerate(lines) if '"run_stop"' in line)
+    folder.log.write_text("".join(lines[: stop - 1] + lines[stop:]))  # on the clock it must be whole
+    assert not compliance.check(folder.log).compliant
 
 
 def test_same_seed_same_numbers_another_seed_others(launch):
