@@ -22,7 +22,7 @@ def measure(name: str, ranks: int, *, mib: int = 64, peer_to_peer: bool = True) 
     """Bus bandwidth in GB/s of adding up `mib` MiB over `ranks` processes on the accelerator group `name`.
 
     That is 2(n - 1)/n times the tensor's bytes over the seconds of one sum, the best round's mean: what the slowest
-    link carries if the sum is made in a ring, whatever n (the definition of NCCL's own tests). Without `peer_to_peer`
+    link carries if the sum is made in a ring, whatever n (as the vendors' own tests define it). Without `peer_to_peer`
     all goes through the host's memory. Raises `LostRank` where they do not come to the right sum in two minutes.
     """
     command = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]

@@ -99,7 +99,7 @@ class MLPerfLog:
 
 
 def _value(quality: Mapping[str, float]) -> float | dict[str, float]:
-    """One metric is logged as a number, several as a dict, as the rule files of Mask R-CNN want it."""
+    """One metric is logged as a number, several as a dict, as the rule files want several."""
     return next(iter(quality.values())) if len(quality) == 1 else dict(quality)
 
 
