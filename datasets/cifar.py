@@ -18,7 +18,7 @@ def count(folder: Path, names: tuple[str, ...]) -> int:
     total = 0
     for path in (folder / name for name in names):
         if not path.is_file():
-            raise DataError(f"{path} is missing: unpack CIFAR-10's binary version there, or set data_dir.")
+            raise DataError(f"{path} is missing: timetrial data fetch brings CIFAR-10, or set data_dir.")
         size = path.stat().st_size
         if not size or size % _RECORD:
             raise DataError(f"{path} is cut short: {size} bytes are no whole number of {_RECORD}-byte images.")

@@ -230,7 +230,9 @@ def _check_images(path: Path, folder: Path, images: Table, problems: Problems) -
         lambda index: f"{path}: image {ids[index]} is {width[index]}x{height[index]} pixels: mend width and height.",
     )
     if not folder.is_dir():
-        problems.say(f"{folder} is missing: put the images of {path} there or set data_dir.")
+        problems.say(
+            f"{folder} is missing: put the images of {path} there (timetrial data fetch brings sets) or set data_dir."
+        )
         return
     there: dict[str, set[str]] = {}  # one listing of a folder is faster than a question a file
     absent = []

@@ -56,7 +56,9 @@ def open_sets(folder: Path) -> tuple[ImageSet, ImageSet, int, str]:
     train, val = folder / "train", next((folder / name for name in _VALIDATION if (folder / name).is_dir()), None)
     if not train.is_dir() or val is None:
         missing = train if not train.is_dir() else folder / "val"
-        raise DataError(f"{missing} is missing: put one folder of images a class there, or shards, or set data_dir.")
+        raise DataError(
+            f"{missing} is missing: put class folders or shards there (timetrial data fetch brings sets) or set data_dir."
+        )
     forms = {"webdataset": (".tar", shards.read_tar), "tfrecord": ("", shards.read_tfrecord)}
     form = _form(train)
     if form == "folders":

@@ -38,7 +38,7 @@ def read_ratings(path: Path) -> pd.DataFrame:
     """Columns user, item, time (int64) in file order; raises `DataError` naming the first line that is no rating."""
     if not path.is_file():
         raise DataError(
-            f"{path} is missing: put MovieLens' ratings file there, or name yours with recipe.data.path=FILE."
+            f"{path} is missing: timetrial data fetch brings MovieLens, or name your file with recipe.data.path=FILE."
         )
     separated_by_colons = ".dat" in path.suffixes
     # "::" would need pandas' slow parser; split at ":" every second field is empty.

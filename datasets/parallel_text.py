@@ -29,7 +29,7 @@ def read_lines(path: Path) -> Iterator[str]:
     Raises `DataError` for a file that is missing, cut short or in another encoding.
     """
     if not path.is_file():
-        raise DataError(f"{path} is missing: put the text there, or name yours in recipe.data.")
+        raise DataError(f"{path} is missing: timetrial data fetch brings sets, or name your text in recipe.data.")
     number = 0
     try:
         with opened(path, "rb") as file:

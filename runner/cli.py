@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from timetrial.runner import batch_cli
-from timetrial.runner.data_cli import data
+from timetrial.runner.data_cli import DataDir, data
 from timetrial.runner.errors import DataError, Exit, RunError
 from timetrial.runner.stopping import SIGNALS, ignore_from_now_on
 
@@ -77,11 +77,10 @@ def estimate(context: typer.Context) -> None:
 
 
 _Json = Annotated[bool, typer.Option("--json", help="Print it for a script.")]
-_DataDir = Annotated[Path, typer.Option(help="Folder that holds the sets.", metavar="FOLDER")]
 
 
 @app.command("list")
-def list_recipes(data_dir: _DataDir = Path("data"), as_json: _Json = False) -> None:
+def list_recipes(data_dir: DataDir = Path("data"), as_json: _Json = False) -> None:
     """Every workload and recipe: data and whether they are there, target, epochs, memory and time where known."""
     from timetrial.runner import listing
 
@@ -95,7 +94,7 @@ def list_recipes(data_dir: _DataDir = Path("data"), as_json: _Json = False) -> N
 @app.command()
 def doctor(
     runs: Annotated[Path, typer.Option(help="Folder that runs go to.", metavar="FOLDER")] = Path("runs"),
-    data_dir: _DataDir = Path("data"),
+    data_dir: DataDir = Path("data"),
     quick: Annotated[bool, typer.Option("--quick", help="Leave out what takes seconds: the ranks' sum.")] = False,
     as_json: _Json = False,
 ) -> None:

@@ -22,14 +22,14 @@ from timetrial.runner.errors import ConfigurationError, DataError
 data = typer.Typer(no_args_is_help=True, help="What lies on disk for a workload, and how it gets there.")
 
 _REDRAWN_SECONDS, _LINE_SECONDS = 0.1, 60.0
-_STATES = {"there": "green", "by hand": "green", "begun": "yellow", "damaged": "red", "absent": "dim"}
+STATE_COLOURS = {"there": "green", "by hand": "green", "begun": "yellow", "damaged": "red", "absent": "dim"}
 
 _Names = Annotated[list[str], typer.Argument(help="Names from `timetrial data list`.", show_default=False)]
 _Words = Annotated[
     list[str] | None,
     typer.Argument(help="Names from `timetrial data list`, or overrides of `run`.", show_default=False),
 ]
-_DataDir = Annotated[Path, typer.Option(help="Folder that holds the sets.", metavar="FOLDER")]
+DataDir = Annotated[Path, typer.Option(help="Folder that holds the sets.", metavar="FOLDER")]
 _Jobs = Annotated[int, typer.Option(help="Files at a time, and threads that unpack.")]
 _Sources = Annotated[
     Path | None,
@@ -38,7 +38,7 @@ _Sources = Annotated[
 
 
 @data.command("list")
-def list_sets(data_dir: _DataDir = Path("data"), sources: _Sources = None) -> None:
+def list_sets(data_dir: DataDir = Path("data"), sources: _Sources = None) -> None:
     """Every set: what for, how large, under which licence, and whether it is there."""
     terminal = Console()
     table = Table(box=None, padding=(0, 2, 0, 0), expand=terminal.is_terminal)
@@ -51,7 +51,7 @@ def list_sets(data_dir: _DataDir = Path("data"), sources: _Sources = None) -> No
         files = [file for file in source.files if not file.optional]
         sums = f"{sum(file.published_sum is not None for file in files)} of {len(files)}"
         licence = f"{'to be accepted: ' if source.accept else ''}{source.licence}"
-        said = f"[{_STATES[state]}]{state}[/]"
+        said = f"[{STATE_COLOURS[state]}]{state}[/]"
         table.add_row(escape(source.name), said, *map(escape, (_size(source), sums, source.serves, licence)))
     # A file has no edge to cut at.
     console = terminal if terminal.is_terminal else Console(width=1000)
@@ -64,7 +64,7 @@ def list_sets(data_dir: _DataDir = Path("data"), sources: _Sources = None) -> No
 @data.command()
 def fetch(
     names: _Names,
-    data_dir: _DataDir = Path("data"),
+    data_dir: DataDir = Path("data"),
     accept_licence: Annotated[bool, typer.Option("--accept-licence", help="You have read the licences.")] = False,
     jobs: _Jobs = 4,
     given: Annotated[
@@ -90,7 +90,7 @@ def fetch(
 
 
 @data.command()
-def prepare(words: _Words, data_dir: _DataDir = Path("data"), jobs: _Jobs = 4, sources: _Sources = None) -> None:
+def prepare(words: _Words, data_dir: DataDir = Path("data"), jobs: _Jobs = 4, sources: _Sources = None) -> None:
     """Make of fetched files what recipes read; or, given overrides of `run`, of those what that run reads.
 
     For instance: timetrial data prepare coco, timetrial data prepare workload=NAME scale=mini
@@ -112,7 +112,7 @@ def prepare(words: _Words, data_dir: _DataDir = Path("data"), jobs: _Jobs = 4, s
 
 
 @data.command()
-def verify(words: _Words = None, data_dir: _DataDir = Path("data"), jobs: _Jobs = 4, sources: _Sources = None) -> None:
+def verify(words: _Words = None, data_dir: DataDir = Path("data"), jobs: _Jobs = 4, sources: _Sources = None) -> None:
     """Look for all that is wrong with sets or bundles, to the byte; or with what overrides of `run` would read.
 
     Says a sentence for each problem and ends with exit code 21 if there is one. For instance:
@@ -142,7 +142,7 @@ def verify(words: _Words = None, data_dir: _DataDir = Path("data"), jobs: _Jobs 
 def bundle(
     names: _Names,
     out: Annotated[Path, typer.Option(help="The bundle to write.", metavar="FILE", show_default=False)],
-    data_dir: _DataDir = Path("data"),
+    data_dir: DataDir = Path("data"),
     sources: _Sources = None,
 ) -> None:
     """Pack fetched files for a machine without a network, where `fetch --from FILE` takes them."""

@@ -13,11 +13,11 @@ from rich.table import Table
 
 from timetrial.datasets import catalogue
 from timetrial.datasets.acquire import Store
+from timetrial.runner.data_cli import STATE_COLOURS
 from timetrial.runner.results import expectations
 from timetrial.runner.results.expectations import Expectation
 
 _CONF = Path(__file__).parents[1] / "conf"
-_COLOURS = {"there": "green", "by hand": "green", "begun": "yellow", "damaged": "red", "absent": "dim"}
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def show(console: Console, found: Iterator[Entry]) -> None:
         table.add_row(
             f" {escape(entry.recipe.split('/')[1])}",
             "\n".join(map(escape, entry.data)) or "generated",
-            "\n".join(f"[{_COLOURS[state]}]{state}[/]" for state in entry.data.values()),
+            "\n".join(f"[{STATE_COLOURS[state]}]{state}[/]" for state in entry.data.values()),
             _targets(entry.target),
             known.reached.replace(" to ", "-") if known else "",
             f"{known.memory_gib:g}" if known and known.memory_gib else "",

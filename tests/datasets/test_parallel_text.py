@@ -49,7 +49,7 @@ def test_a_test_set_names_the_first_unfit_line(tmp_path, source, target, sentenc
 
 
 def test_a_missing_or_cut_file_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"a.gz is missing: put the text there"):
+    with pytest.raises(DataError, match=r"a.gz is missing: timetrial data fetch"):
         list(parallel_text.read_lines(tmp_path / "a.gz"))
     whole = gzip.compress(b"line\n" * 20000)
     (tmp_path / "a.gz").write_bytes(whole[: len(whole) // 2])
