@@ -57,7 +57,7 @@ def open_sets(folder: Path) -> tuple[ImageSet, ImageSet, int, str]:
     if not train.is_dir() or val is None:
         missing = train if not train.is_dir() else folder / "val"
         raise DataError(
-            f"{missing} is missing: put class folders or shards there (timetrial data fetch brings sets) or set data_dir."
+            f"{missing} is missing: put class folders or shards there (timetrial data fetch may) or set data_dir."
         )
     forms = {"webdataset": (".tar", shards.read_tar), "tfrecord": ("", shards.read_tfrecord)}
     form = _form(train)
