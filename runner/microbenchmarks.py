@@ -42,7 +42,7 @@ Series = Sequence[Case]  # of growing size: where one takes too long, those afte
 
 
 def gemm(quick: bool) -> Iterator[Series]:
-    """Square products, then those of a Transformer's layers and of an output vocabulary: [m, k] times [k, n]."""
+    """Square products, then those of layers between 1024 and 4096 units and of an output vocabulary: [m, k] [k, n]."""
     squares = [(n, n, n) for n in ((512, 1024, 2048) if quick else (512, 1024, 2048, 4096, 8192, 16384))]
     layers = [(8192, 4096, 1024), (8192, 1024, 4096), (8192, 33708, 1024), (64, 4096, 4096)]
     for storage, compute in (*_NATIVE, *_WIDENED):
@@ -78,9 +78,9 @@ _CONVOLUTIONS = (
 def convolution(quick: bool) -> Iterator[Series]:
     """Forward, and forward with both gradients; channels last, as tensor-core kernels want them."""
     for storage, compute in (*_NATIVE, *_WIDENED):
+        batches = (1, 4) if quick else (16, 128)
         for shape in _CONVOLUTIONS[: 1 if quick else None]:
             for trains in (False, True):
-                batches = (1, 4) if quick else (16, 128)
                 yield [_convolution(storage, compute, batch, *shape, trains=trains) for batch in batches]
 
 
@@ -112,7 +112,7 @@ def _convolution(
 
 
 def lstm(quick: bool) -> Iterator[Series]:
-    """A layer of 1024 units over 32 positions, forward and back: GNMT's, at growing batches."""
+    """A layer of 1024 units over 32 positions, forward and back, as translators have it, at growing batches."""
     width, positions = (256, 8) if quick else (1024, 32)
     for storage, compute in _NATIVE:
         yield [_lstm(storage, compute, batch, positions, width) for batch in ((16, 64) if quick else (64, 256, 1024))]

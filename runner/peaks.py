@@ -27,7 +27,7 @@ from timetrial.runner.run_folder import as_json, cannot_write, slug, write_atomi
 ALL_REDUCE = "all-reduce"
 KINDS = (*microbenchmarks.KINDS, ALL_REDUCE)
 _BURST_SECONDS, _LEAST_REPEATS, _MOST_REPEATS = 0.01, 3, 15
-_MOST_SETS = 64
+_CACHES, _MOST_SETS = 4, 64  # operands of all sets take so many times the last cache
 _ALL_REDUCE_MIB = (1, 16, 256)
 _GROUPS = Path(__file__).parents[1] / "conf" / "accelerator"
 _COLUMNS = (SpinnerColumn(), TextColumn("{task.completed:>4}"), TextColumn("{task.description}"))
@@ -174,7 +174,7 @@ def measured(case: Case, device: torch.device, effort: Effort, sensors: Cards | 
     calls[0]()
     once, _ = accelerator.timed(device, calls[0])
     # Slow calls, which work long on their operands whatever holds them, get fewer sets: as many as there is time for.
-    cold = math.ceil(2 * accelerator.cache_bytes(device) / case.held_bytes)
+    cold = math.ceil(_CACHES * accelerator.cache_bytes(device) / case.held_bytes)
     sets = max(1, min(_MOST_SETS, cold, int(effort.case_seconds / _LEAST_REPEATS / max(once, 1e-6))))
     calls += [case.make(device) for _ in range(sets - 1)]
     once, _ = accelerator.timed(device, lambda: [call() for call in calls])

@@ -1,12 +1,16 @@
 """Counted operations and bytes against what models and operations are known to take."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 import torch
 import torchvision
 from torch import nn
 from torch.nn import functional as F
 
-from timetrial.runner import operations
+from timetrial.runner import accelerator, operations
 
 
 def counted(work):
@@ -97,3 +101,16 @@ def test_what_cannot_be_counted_loses_no_measurement(toy_engine, toy_data, toy_w
 def test_a_compiled_model_is_seen_through(toy_engine, toy_data, toy_workload):
     plain = operations.count(toy_engine(toy_workload(), toy_data()))
     assert operations.count(toy_engine(toy_workload(), toy_data(), compile_mode="default")) == plain
+
+
+@pytest.mark.gpu
+def test_kernels_that_no_counter_sees_count_as_the_plain_code_does(tmp_path):
+    """Embeddings and dense layers by fused kernels on a card, by PyTorch's own on the processor."""
+    found = []
+    for place in ("cpu", accelerator.detect()):
+        words = ["workload=ncf", "scale=embedded", "data=torch", "launcher=inline", "precision=bf16"]
+        words += ["throughput.steps=2", "throughput.blocks=2", f"accelerator={place}", f"run_dir={tmp_path / place}"]
+        subprocess.run([sys.executable, "-P", "-m", "timetrial", "throughput", *words], cwd=tmp_path, check=True)
+        counted = json.loads((tmp_path / place / "status.json").read_text())["result"]["counted"]
+        found.append(counted["operations"] / counted["samples"])
+    assert found[0] == pytest.approx(found[1], rel=0.01)

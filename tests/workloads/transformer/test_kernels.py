@@ -68,3 +68,23 @@ for lengths, sources, causal, dropout in (
 
 def test_attention_and_its_gradients_are_the_formulas(interpret):
     interpret(INTERPRETED)
+
+
+COUNTED = """
+import itertools, torch
+from torch.utils.flop_counter import FlopCounterMode
+from timetrial.workloads.transformer import kernels
+kernels.available = lambda x: True
+lengths, H, D = [5, 17, 3], 2, 16
+bounds = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+places = torch.repeat_interleave(torch.arange(3), torch.tensor(lengths))
+own = torch.randn(25, 3, H, D, requires_grad=True)
+with FlopCounterMode(display=False) as counter:
+    kernels.attention(own, None, places, places, bounds, bounds, causal=True, dropout=0.0).sum().backward()
+pairs = 25 + 17 * 17 + 9
+assert counter.get_total_flops() == 7 * 2 * pairs * H * D, counter.get_total_flops()
+"""
+
+
+def test_torch_counts_its_products(interpret):
+    interpret(COUNTED)
