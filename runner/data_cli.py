@@ -238,13 +238,9 @@ def _are_overrides(words: list[str]) -> bool:
 
 def _composed(words: list[str]) -> tuple[str, Any, Any]:
     """Of a configuration: the workload's title, the class of its data, and their settings."""
-    from hydra import compose, initialize_config_module
-
     from timetrial.runner import config
 
-    config.register()
-    with initialize_config_module("timetrial.conf", version_base="1.3"):
-        settings = config.check(compose("config", overrides=["accelerator=cpu", *words]))
+    settings = config.check(config.compose(["accelerator=cpu", *words]))
     _, owner = config.classes(settings)
     return settings.workload.title, owner, config.settings_of(owner, settings.recipe.data, "recipe.data")
 
