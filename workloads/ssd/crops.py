@@ -34,8 +34,9 @@ def crop(
         size = _LEAST + (1 - _LEAST) * drawn[:, :2]
         low = drawn[:, 2:] * (1 - size)
         high, aspect = low + size, size[:, 0] / size[:, 1]
-        inside = ((centres > low[:, None]) & (centres < high[:, None])).all(2)
-        good = (_ASPECTS[0] <= aspect) & (aspect <= _ASPECTS[1]) & inside.any(1)
+        beyond = np.concatenate([centres - low[:, None], high[:, None] - centres], 2)  # how far inside each edge
+        inside = beyond.min(2) > 0
+        good = (_ASPECTS[0] <= aspect) & (aspect <= _ASPECTS[1]) & inside.any(axis=1)
         good &= _overlaps(low, high, boxes).min(1) > limit
         if good.any():
             best = int(good.argmax())  # the first
@@ -45,9 +46,7 @@ def crop(
             return part, every[inside[best]], (kept - corner) / np.tile(size[best], 2)
 
 
-def _overlaps(
-    low: NDArray[np.float64], high: NDArray[np.float64], boxes: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _overlaps(low: NDArray[np.float64], high: NDArray[np.float64], boxes: NDArray[np.float64]) -> NDArray[np.float64]:
     """Intersection over union [N, M] of parts, from low to high [N, 2], with boxes [M, 4]."""
     sides = np.minimum(high[:, None], boxes[:, 2:]) - np.maximum(low[:, None], boxes[:, :2])
     shared = np.maximum(sides, 0).prod(2)

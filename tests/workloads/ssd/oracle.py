@@ -129,11 +129,12 @@ def crop(
     """One crop: its corners as fractions and as pixels of the image, its boxes [K, 4] as fractions of it, labels [K].
 
     The image is width x height pixels, boxes [G, 4], labels [G]; G > 0. `random` is a random.Random or a numpy
-    Generator. Draws, in order: the option, by randrange(7) or integers(7), of OPTIONS; unless it is "none", for each of the
-    `num_cropping_iterations` tries, before the first is judged, four fractions by random(): width from .3 to 1, height
-    from .3 to 1, left from 0 to 1 - width, top from 0 to 1 - height. Width/height (of these fractions) must lie in
-    .5..2, bounds included. After all tries in vain the option is drawn anew. A limit must be exceeded by the IoU of the crop and each box, those that will be dropped too.
-    A centre on the crop's edge is outside. Boxes are relative to the unrounded crop; pixels are rounded down.
+    Generator. Draws, in order: the option, by randrange(7) or integers(7), of OPTIONS; unless it is "none", for each
+    of the `num_cropping_iterations` tries, before the first is judged, four fractions by random(): width from .3 to 1,
+    height from .3 to 1, left from 0 to 1 - width, top from 0 to 1 - height. Width/height (of these fractions) must lie
+    in .5..2, bounds included. After all tries in vain the option is drawn anew. A limit must be exceeded by the IoU of
+    the crop and each box, those that will be dropped too. A centre on the crop's edge is outside. Boxes are relative
+    to the unrounded crop; pixels are rounded down.
     """
     while True:
         option = OPTIONS[int(random.integers(7)) if hasattr(random, "integers") else random.randrange(7)]
