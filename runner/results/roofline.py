@@ -64,13 +64,17 @@ class Place:
 
 @dataclass(frozen=True)
 class Roofline:
-    """A card's roofs, measured and of its data sheet, and all places under them, the busiest first."""
+    """A card's roofs, measured and of its data sheet, all places under them, the busiest first; what else was timed.
+
+    `timed` are rows of peaks.json: the fastest of each kind and format, and of transfers and sums each.
+    """
 
     card: str
     measured: Roofs | None
     sheet: Roofs | None
     places: Sequence[Place]
     source: str = ""
+    timed: Sequence[Mapping[str, Any]] = ()
 
 
 def operations_per_second(result: Mapping[str, Any]) -> float | None:
@@ -107,11 +111,26 @@ def read_peaks(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
 def _merged(same: Sequence[dict[str, Any]]) -> dict[str, Any]:
     tflops: dict[str, float] = {}
     gb_s, paths = None, []
+    timed: dict[tuple[str, ...], dict[str, Any]] = {}
     for told in sorted(same, key=lambda one: (not one["quick"], one["measured"])):
         tflops |= told["peaks"]["tflops"]
         gb_s = told["peaks"]["gb_s"] or gb_s
         paths.append(told["path"])
-    return {"peaks": {"tflops": tflops, "gb_s": gb_s}, "path": ", ".join(reversed(paths))}
+        timed |= _fastest(told.get("rows", ()))
+    peaks = {"tflops": tflops, "gb_s": gb_s}
+    return {"peaks": peaks, "path": ", ".join(reversed(paths)), "timed": list(timed.values())}
+
+
+def _fastest(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, ...], dict[str, Any]]:
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in rows:
+        by = "tflops" if row["tflops"] else "gb_s"
+        # Transfers and sums differ in their way, which stands in the shape after the size.
+        way = "" if by == "tflops" else row["shape"].partition(",")[2]
+        key = (row["kind"], row["storage"], row["compute"], way)
+        if row[by] and (key not in found or row[by] > found[key][by]):
+            found[key] = row
+    return found
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
@@ -140,7 +159,7 @@ def _roofline(card: str, cells: Sequence[SpeedCell], told: Mapping[str, Any] | N
     if facts:
         sheet = Roofs({name: peak for name, peak in facts["tflops"].items() if peak}, facts.get("bandwidth_gb_s"))
     places = sorted((_place(cell, measured, sheet) for cell in cells), key=lambda place: -place.tflops)
-    return Roofline(card, measured, sheet, places, str(told["path"]) if told else "")
+    return Roofline(card, measured, sheet, places, str(told["path"]) if told else "", told["timed"] if told else ())
 
 
 def _place(cell: SpeedCell, measured: Roofs | None, sheet: Roofs | None) -> Place:

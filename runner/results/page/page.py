@@ -282,6 +282,8 @@ def _rooflines(report: Report) -> Section:
         section.blocks.append(("table", Table(f"roofline-{number}-peaks", *roofs.peaks(line))))
         if line.places:
             section.blocks.append(("table", Table(f"roofline-{number}-places", *roofs.places(line), left=2)))
+        if line.timed:
+            section.blocks.append(("table", Table(f"roofline-{number}-timed", *roofs.timed(line), left=4)))
     return section
 
 

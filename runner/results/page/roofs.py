@@ -28,6 +28,10 @@ EXPLANATION = (
     "byte. How many bytes truly move nobody tells, so each workload is a span: its number stands where nothing is "
     "fused or cached, its right end where only weights, gradients, optimizer state and the batch would move."
 )
+_TIMED = (
+    *("kind", "shape", "storage", "compute", "tflops", "gb_s"),
+    *("seconds", "fastest", "slowest", "repeats", "core_mhz", "watts", "host_bound"),
+)
 _FORMATS = ("fp32", "tf32", "bf16", "fp16")
 _MOST = 16  # places that a picture can hold
 
@@ -178,6 +182,22 @@ def places(line: Roofline) -> tuple[str, list[str], list[list[str]], list[dict[s
         for place in line.places
     ]
     return f"Workloads on {line.card}, training", columns, rows, [_place_row(place) for place in line.places]
+
+
+def timed(line: Roofline) -> tuple[str, list[str], list[list[str]], list[dict[str, Any]]]:
+    """Caption, columns, rows and data of the table of micro-benchmarks."""
+    columns = ["Operation", "Shape", "Stored in", "Computed in", "TFLOP/s", "GB/s", "Repeats within"]
+    data = [{key: row[key] for key in _TIMED} for row in line.timed]
+    rows = [
+        [
+            *(str(row[key]) for key in ("kind", "shape", "storage", "compute")),
+            plain(row["tflops"], 3) if row["tflops"] else "",
+            plain(row["gb_s"], 3) if row["gb_s"] and not row["tflops"] else "",
+            f"{(row['slowest'] - row['fastest']) / row['seconds']:.1%}" if row["repeats"] > 1 else "",
+        ]
+        for row in data
+    ]
+    return f"The fastest of each kind and format that timetrial peaks timed on {line.card}", columns, rows, data
 
 
 def _roof_rows(line: Roofline) -> list[dict[str, Any]]:

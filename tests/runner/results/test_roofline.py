@@ -1,10 +1,13 @@
 """Places under roofs, from files as `peaks` and `throughput` leave them."""
 
+import csv
 import json
+from dataclasses import asdict
 
 import pytest
 
 from timetrial.runner.errors import DataError
+from timetrial.runner.peaks import Row
 from timetrial.runner.results import report, roofline
 from timetrial.runner.results.page import page
 
@@ -65,6 +68,7 @@ def test_of_several_files_the_newest_and_the_thorough_count(tmp_path):
     write_peaks(tmp_path / "b", measured=2.0, bf16=790.0, gb_s=None)
     write_peaks(tmp_path / "c", measured=3.0, quick=True, bf16=300.0, tf32=200.0, gb_s=1.0)
     found = roofline.read_peaks([tmp_path, tmp_path / "a" / "peaks.json"])["h200"]
+    assert found["timed"] == []
     assert found["peaks"] == {"tflops": {"bf16": 790.0, "fp32": 50.0, "tf32": 200.0}, "gb_s": 4000.0}
 
 
@@ -95,3 +99,24 @@ def test_the_page_shows_roofs_without_workloads_and_workloads_without_roofs(tmp_
     assert "The roofs are the data sheet" in text
     rows = (tmp_path / "page" / "csv" / "roofline-1-places.csv").read_text().splitlines()
     assert len(rows) == 21
+
+
+def test_the_fastest_of_each_kind_and_way_is_shown(tmp_path):
+    write_peaks(tmp_path / "peaks", bf16=800.0)
+    told = json.loads((tmp_path / "peaks" / "peaks.json").read_text())
+    for kind, shape, compute, tflops, gb_s in (
+        ("gemm", "a", "bf16", 700.0, 9.0),
+        ("gemm", "b", "bf16", 790.0, 8.0),
+        ("gemm", "c", "fp32", 50.0, 9.0),
+        ("gemm", "d", "fp32", None, None),
+        ("all-reduce", "1 MiB, 2 devices", "", None, 90.0),
+        ("all-reduce", "256 MiB, 2 devices", "", None, 340.0),
+        ("all-reduce", "256 MiB, 2 devices, through the host", "", None, 28.0),
+    ):
+        row = asdict(Row(kind, shape, "bf16", compute, 1.0, 0.9, 1.1, 3, tflops=tflops, gb_s=gb_s))
+        told.setdefault("rows", []).append(row)
+    (tmp_path / "peaks" / "peaks.json").write_text(json.dumps(told))
+    page.write(report.build([tmp_path / "peaks"]), tmp_path / "page")
+    rows = list(csv.DictReader((tmp_path / "page" / "csv" / "roofline-1-timed.csv").read_text().splitlines()))
+    assert [row["shape"] for row in rows] == ["b", "c", "256 MiB, 2 devices", "256 MiB, 2 devices, through the host"]
+    assert "20.0%" in (tmp_path / "page" / "report.md").read_text()
