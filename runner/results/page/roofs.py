@@ -59,11 +59,9 @@ def roofline(name: str, line: Roofline) -> Picture:
         for axis, ends in ((axes.xaxis, (low, high)), (axes.yaxis, (floor, top))):
             _decades(axis, *ends)
         legend(canvas, [*_legend_of_roofs(line), *(_entry(number, place) for number, place in enumerate(shown, 1))])
-    caption = "Thick: measured by timetrial peaks. Thin: data sheet. Numbers: workloads, in training."
+    caption = f"Thick: measured by timetrial peaks.{' Thin: data sheet.' if line.sheet else ''} Numbers: workloads."
     if not line.measured:
-        caption = (
-            "The roofs are the data sheet's: timetrial peaks measures this card's own. Numbers: workloads, in training."
-        )
+        caption = "The roofs are the data sheet's: timetrial peaks measures this card's own. Numbers: workloads."
     if len(shown) < len(line.places):
         caption += f" Drawn are the {len(shown)} of {len(line.places)} with the most operations a second."
     data = [_place_row(place) for place in line.places]
