@@ -104,12 +104,12 @@ class Study:
 
     def run(self, element: Element, console: Console) -> Exit:
         """Brings the element to its end, or as far as this process can; raises the error of a failure, kept before."""
-        from timetrial.runner.launch import launch
-
         while True:
             if (end := self._ended(element)) is not None:
                 console.print(f"{element.name} has its result: nothing to do.", soft_wrap=True, markup=False)
                 return end
+            from timetrial.runner.launch import launch  # imports frameworks: seconds, for an element with nothing to do
+
             try:
                 code, _ = launch(self._composed(element), console)
             except Held:

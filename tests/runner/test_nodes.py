@@ -88,6 +88,7 @@ def test_a_meeting_of_an_earlier_step_is_not_joined(tmp_path, monkeypatch):
     folder = RunFolder(tmp_path, 1)
     monkeypatch.setenv("SLURM_STEP_ID", "1")
     monkeypatch.setattr(nodes, "_PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(nodes, "_SECONDS_TO_LEAVE", 1.0)  # nobody has come who would leave
     with nodes.opened(2, folder) as meeting:
         assert nodes.announced(folder) == meeting
         monkeypatch.setenv("SLURM_STEP_ID", "2")
