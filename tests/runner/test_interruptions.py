@@ -152,7 +152,7 @@ def test_every_restart_is_counted_though_none_reached_a_checkpoint_of_its_own(st
 
 
 def test_ranks_of_a_killed_launcher_hold_the_folder_until_they_have_ended(start, tmp_path):
-    words = ["recipe.max_epochs=30", "gpus=2", "launcher=local"]
+    words = ["recipe.max_epochs=15", "gpus=2", "launcher=local"]
     process = start("run", *words)
     wait_for(tmp_path / "run" / "quality.csv", process)
     ranks = psutil.Process(process.pid).children()
@@ -168,8 +168,8 @@ def test_ranks_of_a_killed_launcher_hold_the_folder_until_they_have_ended(start,
     psutil.wait_procs(ranks, timeout=60)
     assert not folder.in_use()
     assert status(tmp_path / "run")["exit_code"] == Exit.STOPPED  # they have saved
-    finished(start("run", *words))
-    finished(start("whole", *words))
+    for process in [start("run", *words), start("whole", *words)]:
+        finished(process)
     assert qualities(tmp_path / "run") == qualities(tmp_path / "whole")
 
 
