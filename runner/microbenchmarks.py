@@ -78,7 +78,7 @@ _CONVOLUTIONS = (
 def convolution(quick: bool) -> Iterator[Series]:
     """Forward, and forward with both gradients; channels last, as tensor-core kernels want them."""
     for storage, compute in (*_NATIVE, *_WIDENED):
-        batches = (1, 4) if quick else (16, 128)
+        batches = (1, 4) if quick else (64,)
         for shape in _CONVOLUTIONS[: 1 if quick else None]:
             for trains in (False, True):
                 yield [_convolution(storage, compute, batch, *shape, trains=trains) for batch in batches]

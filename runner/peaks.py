@@ -1,5 +1,6 @@
 """`timetrial peaks`: what a device can do at best, measured; the roofs under which a report places every workload."""
 
+import itertools
 import math
 import platform
 import statistics
@@ -101,17 +102,29 @@ def run(
     accelerator.require(name, 1)
     wanted = chosen(kinds, name)
     folder = out or place(accelerator.label(name))
-    began, rows = time.monotonic(), []
-    with Progress(*_COLUMNS, console=console or Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=None)
-        for row in measure(wanted, name, quick=quick, threads=facts.get("threads")):
-            rows.append(row)
-            progress.update(task, description=escape(f"{row.kind} {row.shape} {row.compute}"), advance=1)
-    told = document(name, rows, facts.get("threads"), time.monotonic() - began, quick=quick)
-    path = write(folder, told)
-    if console:
-        show(console, told["card"], rows)
-        console.print(f"  {'kept':<14}{escape(str(path))}", soft_wrap=True, highlight=False)
+    make_folder(folder)  # now, not after minutes of measuring
+    began, stopped = time.monotonic(), True
+    rows: list[Row] = []
+    try:
+        with Progress(*_COLUMNS, console=console or Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("", total=None)
+            made = measure(wanted, name, quick=quick, threads=facts.get("threads"))
+            for kind, same in itertools.groupby(made, key=lambda row: row.kind):
+                first = len(rows)
+                for row in same:
+                    rows.append(row)
+                    progress.update(task, description=escape(f"{kind} {row.shape} {row.compute}"), advance=1)
+                if console:
+                    show_kind(console, kind, rows[first:])
+        stopped = False
+    finally:
+        if rows:  # those before a stop have cost their time, and are worth as much
+            seconds = time.monotonic() - began
+            told = document(name, rows, facts.get("threads"), seconds, quick=quick, stopped=stopped)
+            path = write(folder, told)
+            if console:
+                show_best(console, told["card"], rows)
+                console.print(f"  {'kept':<14}{escape(str(path))}", soft_wrap=True, highlight=False)
     return told, path
 
 
@@ -241,13 +254,16 @@ def best(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def document(name: str, rows: Sequence[Row], threads: int | None, seconds: float, *, quick: bool) -> dict[str, Any]:
-    """What peaks.json holds."""
+def document(
+    name: str, rows: Sequence[Row], threads: int | None, seconds: float, *, quick: bool, stopped: bool
+) -> dict[str, Any]:
+    """What peaks.json holds; `stopped` before all was measured."""
     return {
         "schema": SCHEMA,
         "card": accelerator.label(name),
         "threads": threads,
         "quick": quick,
+        "stopped": stopped,
         "measured": time.time(),
         "took_seconds": seconds,
         "peaks": best(rows),
@@ -261,20 +277,22 @@ def place(card: str) -> Path:
     return Path("runs", slug(platform.node()), "peaks", slug(card))
 
 
-def write(folder: Path, told: dict[str, Any]) -> Path:
-    """Writes peaks.json whole or not at all."""
+def make_folder(folder: Path) -> None:
+    """Makes the folder that peaks.json goes to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(folder, error) from error
+
+
+def write(folder: Path, told: dict[str, Any]) -> Path:
+    """Writes peaks.json whole or not at all."""
     write_atomically(folder / FILE, as_json(told))
     return folder / FILE
 
 
-def show(console: Console, card: str, rows: Sequence[Row]) -> None:
-    """A table a kind, and the roofs beside the data sheet's."""
-    for kind in dict.fromkeys(row.kind for row in rows):
-        _show_kind(console, kind, [row for row in rows if row.kind == kind])
+def show_best(console: Console, card: str, rows: Sequence[Row]) -> None:
+    """The roofs beside the data sheet's."""
     facts, roofs = card_of(card) or {}, best(rows)
     console.print(f"\n[bold]{escape(card)}, at best[/bold]", highlight=False)
     for compute, most in roofs["tflops"].items():
@@ -290,7 +308,8 @@ def _against(what: str, most: float, unit: str, sheet: float | None) -> str:
     return f"  {what:<14}{figure(most)} {unit}{share}"
 
 
-def _show_kind(console: Console, kind: str, rows: Sequence[Row]) -> None:
+def show_kind(console: Console, kind: str, rows: Sequence[Row]) -> None:
+    """A line a case."""
     counts = any(row.tflops for row in rows)
     columns: dict[str, Callable[[Row], str]] = {
         "shape": lambda row: row.shape,

@@ -12,7 +12,7 @@ from rich.markup import escape
 from timetrial.runner import consumption
 from timetrial.runner.errors import Stopped
 from timetrial.runner.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, Observer, StepEnded
-from timetrial.runner.results.roofline import operations_per_second
+from timetrial.runner.results.counted import operations_per_second
 from timetrial.runner.run_folder import RunFolder
 from timetrial.runner.stopping import StopSignal
 from timetrial.runner.summary import show_rows, tokens_row

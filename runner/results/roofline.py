@@ -15,6 +15,7 @@ from typing import Any
 
 from timetrial.runner.errors import DataError
 from timetrial.runner.results.cards import card_of
+from timetrial.runner.results.counted import operations_per_second
 from timetrial.runner.results.findings import Finding
 from timetrial.runner.results.sources import json_object
 from timetrial.runner.results.speeds import SpeedCell
@@ -77,29 +78,18 @@ class Roofline:
     timed: Sequence[Mapping[str, Any]] = ()
 
 
-def operations_per_second(result: Mapping[str, Any]) -> float | None:
-    """Over all cards, from status.json's result; None where nothing was counted.
-
-    Texts go by tokens, because their samples differ in length from step to step.
-    """
-    counted = result.get("counted")
-    if not counted or not counted.get("operations"):
-        return None
-    by = "tokens" if counted.get("tokens") and result.get("tokens_per_second") else "samples"
-    return float(counted["operations"] / counted[by] * result[f"{by}_per_second"])
-
-
 def read_peaks(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
     """What the peaks.json files at or below `paths` hold, by card.
 
-    Of each roof that several of a card have measured the newest counts, and a thorough one before a quick one.
+    Of each roof that several of a card have measured the newest counts; one that is whole and thorough before one that
+    was quick or stopped.
     """
     cards: dict[str, list[dict[str, Any]]] = {}
     for path in _files(paths):
         told = json_object(path) | {"path": str(path)}
         try:
             known = told["schema"] == SCHEMA and isinstance(told["peaks"]["tflops"], dict) and "gb_s" in told["peaks"]
-            _ = float(told["measured"]), bool(told["quick"])
+            _ = float(told["measured"]), bool(told["quick"]), bool(told["stopped"])
             cards.setdefault(str(told["card"]), []).append(told)
         except (KeyError, TypeError, ValueError):
             known = False
@@ -112,7 +102,7 @@ def _merged(same: Sequence[dict[str, Any]]) -> dict[str, Any]:
     tflops: dict[str, float] = {}
     gb_s, paths = None, []
     timed: dict[tuple[str, ...], dict[str, Any]] = {}
-    for told in sorted(same, key=lambda one: (not one["quick"], one["measured"])):
+    for told in sorted(same, key=lambda one: (not (one["quick"] or one["stopped"]), one["measured"])):
         tflops |= told["peaks"]["tflops"]
         gb_s = told["peaks"]["gb_s"] or gb_s
         paths.append(told["path"])

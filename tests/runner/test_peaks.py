@@ -84,7 +84,9 @@ def test_roofs_are_the_fastest_of_what_is_computed_as_stored():
         "gb_s": 4300.0,
     }
     text = io.StringIO()
-    peaks.show(Console(file=text, width=150), "h200", rows)
+    console = Console(file=text, width=150)
+    peaks.show_kind(console, "gemm", rows[:5])
+    peaks.show_best(console, "h200", rows)
     assert "50 TFLOP/s, 75% of the data sheet's 67 (gemm b)" in text.getvalue()
     assert "4,300 GB/s, 90% of the data sheet's 4,800" in text.getvalue()
     assert "out of memory" in text.getvalue()
@@ -108,13 +110,32 @@ def test_what_cannot_be_measured_is_refused_in_a_sentence(monkeypatch, tmp_path)
 def test_the_file_is_there_whole_or_not_at_all(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="Cannot write"):
-        peaks.write(tmp_path / "file" / "below", {"schema": 1})
+        peaks.make_folder(tmp_path / "file" / "below")
+    peaks.make_folder(tmp_path / "new" / "folder")
     path = peaks.write(tmp_path / "new" / "folder", {"schema": 1})
     assert json.loads(path.read_text()) == {"schema": 1}
     with pytest.raises(TypeError):
         peaks.write(path.parent, {"schema": object()})
     assert json.loads(path.read_text()) == {"schema": 1}
     assert [one.name for one in path.parent.iterdir()] == ["peaks.json"]
+
+
+def test_what_was_measured_before_a_stop_is_kept(tmp_path, monkeypatch):
+    whole = peaks.measure
+
+    def stopped(*what, **how):
+        yield next(whole(*what, **how))
+        raise SystemExit(Exit.STOPPED)
+
+    monkeypatch.setattr(peaks, "measure", stopped)
+    text = io.StringIO()
+    with pytest.raises(SystemExit):
+        peaks.run(["gemm", "copy"], "cpu", tmp_path / "kept", quick=True, console=Console(file=text, width=150))
+    kept = json.loads((tmp_path / "kept" / "peaks.json").read_text())
+    assert kept["stopped"]
+    assert [row["kind"] for row in kept["rows"]] == ["gemm"]
+    assert kept["peaks"]["tflops"]["fp32"] == kept["rows"][0]["tflops"]
+    assert "cpu, at best" in text.getvalue()
 
 
 def test_from_measurement_to_the_roofline_of_a_report(tmp_path):

@@ -9,15 +9,16 @@ import pytest
 from timetrial.runner.errors import DataError
 from timetrial.runner.peaks import Row
 from timetrial.runner.results import report, roofline
+from timetrial.runner.results.counted import operations_per_second
 from timetrial.runner.results.page import page
 
 COUNTED = {"steps": 2, "samples": 4, "tokens": 0, "operations": 8e12, "unfused_bytes": 8e10, "least_bytes": 8e9}
 
 
-def write_peaks(folder, measured=1.0, quick=False, gb_s=4000.0, card="h200", **tflops):
+def write_peaks(folder, measured=1.0, quick=False, stopped=False, gb_s=4000.0, card="h200", **tflops):
     folder.mkdir(parents=True)
     peaks = {"tflops": tflops, "gb_s": gb_s}
-    told = {"schema": 1, "card": card, "measured": measured, "quick": quick, "peaks": peaks}
+    told = {"schema": 1, "card": card, "measured": measured, "quick": quick, "stopped": stopped, "peaks": peaks}
     (folder / "peaks.json").write_text(json.dumps(told))
 
 
@@ -49,8 +50,8 @@ def test_a_place_is_per_card_and_a_span(tmp_path):
 def test_texts_go_by_tokens():
     counted = COUNTED | {"tokens": 1000}
     result = {"samples_per_second": 1.0, "tokens_per_second": 500.0, "counted": counted}
-    assert roofline.operations_per_second(result) == 8e12 / 1000 * 500
-    assert roofline.operations_per_second(result | {"counted": None}) is None
+    assert operations_per_second(result) == 8e12 / 1000 * 500
+    assert operations_per_second(result | {"counted": None}) is None
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,7 @@ def test_of_several_files_the_newest_and_the_thorough_count(tmp_path):
     write_peaks(tmp_path / "a", measured=1.0, bf16=700.0, fp32=50.0)
     write_peaks(tmp_path / "b", measured=2.0, bf16=790.0, gb_s=None)
     write_peaks(tmp_path / "c", measured=3.0, quick=True, bf16=300.0, tf32=200.0, gb_s=1.0)
+    write_peaks(tmp_path / "d", measured=4.0, stopped=True, bf16=200.0)
     found = roofline.read_peaks([tmp_path, tmp_path / "a" / "peaks.json"])["h200"]
     assert found["timed"] == []
     assert found["peaks"] == {"tflops": {"bf16": 790.0, "fp32": 50.0, "tf32": 200.0}, "gb_s": 4000.0}

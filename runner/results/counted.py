@@ -1,0 +1,16 @@
+"""What a throughput run has counted of its steps."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def operations_per_second(result: Mapping[str, Any]) -> float | None:
+    """Over all cards, from status.json's result; None where nothing was counted.
+
+    Texts go by tokens, because their samples differ in length from step to step.
+    """
+    counted = result.get("counted")
+    if not counted or not counted.get("operations"):
+        return None
+    by = "tokens" if counted.get("tokens") and result.get("tokens_per_second") else "samples"
+    return float(counted["operations"] / counted[by] * result[f"{by}_per_second"])
