@@ -65,7 +65,7 @@ def status(
         typer.Option("--pending", help="Print only, for scripts, lines of a number of cards and its open indices."),
     ] = False,
 ) -> None:
-    """How far each element has come; at any time, whoever is running what."""
+    """How far each element has come; at any time, whoever is running what. Ends with 0 once all are done, else with 1."""
     found = Study(study, attempts)
     states = [(element, found.state(element)) for element in found.elements()]
     if pending:
@@ -76,6 +76,8 @@ def status(
         console = Console()
         # A file has no edge to fold at.
         (console if console.is_terminal else Console(width=1000)).print(_table(states))
+        if any(state.word != "done" for _, state in states):
+            raise typer.Exit(Exit.OTHER)
 
 
 def _cards(element: Element) -> int:

@@ -173,7 +173,7 @@ def test_a_defect_is_tried_again_from_the_checkpoint(planned, tmp_path, monkeypa
     assert (failed["exit_code"], "file server" in failed["error"]) == (Exit.OTHER, True)
 
 
-def test_missing_data_are_named_and_counted(planned):
+def test_missing_data_are_named_and_counted(planned, tmp_path):
     study = planned("seed=1", "recipe.data.generate=null", "recipe.data.path=absent.csv")
     (element,) = study.elements()
     for _ in range(2):
@@ -184,6 +184,9 @@ def test_missing_data_are_named_and_counted(planned):
     assert (state.word, len(state.failures)) == ("failed", 2)
     with pytest.raises(RunError, match=r"failed 2 times.*absent.csv is missing"):
         study.run(element, QUIET)
+    command = [sys.executable, "-P", "-m", "timetrial", "batch", "status", str(tmp_path / "study"), "--attempts=2"]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (shown.returncode, "1 failed" in shown.stdout) == (Exit.OTHER, True), shown.stderr
 
 
 def test_a_diverged_run_is_a_result_that_nobody_tries_again(planned):

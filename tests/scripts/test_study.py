@@ -85,6 +85,14 @@ def test_a_seed_study_ends_with_its_table_and_page(script, tmp_path):
     assert (tmp_path / "study/manifest.txt").read_text().count("seed=") == 2
 
 
+def test_a_seed_study_that_lacks_a_result_says_so_and_has_its_page(script, tmp_path):
+    words = [TINY[0], *TINY[2:], f"{TINY[1].replace('=', '=null,')}", "recipe.data.path=absent.csv"]
+    code, printed, said = script("seed_study", "1", "study", *words)
+    assert code == Exit.OTHER, said
+    assert "1 done, 1 waiting" in printed
+    assert (tmp_path / "study/report/report.html").exists()
+
+
 def test_a_dry_run_prints_every_command_and_writes_nothing(script, tmp_path):
     words = ["study", "accelerator=h200,cpu", "gpus=1,4", "seed=range(1,4)"]
     code, _, said = script("slurm/submit", "--dry-run", "--at-once=2", "--time=1:00:00", "--account=a", *words)
