@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from mlperf_logging import rcp_checker
-from scipy import stats
+import scipy
 
 from timetrial.runner.results import rules
 from timetrial.runner.results.borrowed import KNOWN
@@ -65,7 +65,7 @@ def too_fast(epochs: Sequence[float], reference: Reference) -> float:
     if len(set(epochs)) == 1 and len(set(reference.epochs)) == 1:
         return 1.0 if epochs[0] >= reference.epochs[0] else 0.0
     facts = [fact for data in (epochs, reference.epochs) for fact in (np.mean(data), np.std(data, ddof=1), len(data))]
-    return float(stats.ttest_ind_from_stats(*facts, equal_var=False, alternative="less").pvalue)
+    return float(scipy.stats.ttest_ind_from_stats(*facts, equal_var=False, alternative="less").pvalue)
 
 
 def findings(cells: Iterable[Cell]) -> list[Finding]:

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+import scipy  # `scipy.stats` loads when it is first used: no run waits for it
 
 Array = NDArray[np.float64]
 _RESAMPLES = 4999
@@ -60,7 +60,9 @@ class Line:
         if self.n < 2:
             return Interval(estimate, math.nan, math.nan, self.n)
         variance = float(self.residuals @ self.residuals) / (self.n - 1)
-        half = stats.t.ppf((1 + level) / 2, self.n - 1) * math.sqrt(variance * (1 + x * x / float(self.x @ self.x)))
+        half = scipy.stats.t.ppf((1 + level) / 2, self.n - 1) * math.sqrt(
+            variance * (1 + x * x / float(self.x @ self.x))
+        )
         return Interval(estimate, estimate - half, estimate + half, self.n)
 
 
@@ -166,7 +168,7 @@ def survival(seconds: Sequence[float], converged: Sequence[bool]) -> Survival:
         return Survival(empty, empty, empty, empty, None)
     hit = [time for time, flag in zip(seconds, converged, strict=True) if flag]
     missed = [time for time, flag in zip(seconds, converged, strict=True) if not flag]
-    curve = stats.ecdf(stats.CensoredData(uncensored=hit, right=missed))
+    curve = scipy.stats.ecdf(scipy.stats.CensoredData(uncensored=hit, right=missed))
     with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the docstring of Survival says it
         band = curve.cdf.confidence_interval(method="log-log")
@@ -192,7 +194,7 @@ def runs_needed(values: Sequence[float], difference: float, power: float = 0.8, 
     def power_of(n: int) -> float:
         # A squared noncentral t is a noncentral F; scipy's own noncentral t gives NaN in its far tail.
         freedom, shift = 2 * n - 2, effect * math.sqrt(n / 2)
-        return float(stats.ncf.sf(stats.f.ppf(1 - alpha, 1, freedom), 1, freedom, shift * shift))
+        return float(scipy.stats.ncf.sf(scipy.stats.f.ppf(1 - alpha, 1, freedom), 1, freedom, shift * shift))
 
     low, high = 1, 2
     while power_of(high) < power:
@@ -277,8 +279,8 @@ def _bootstrap(
     samples: tuple[Array, ...], statistic: Callable[..., object], level: float, seed: int
 ) -> tuple[float, float]:
     with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # the percentiles below stand in
-        found = stats.bootstrap(
+        warnings.simplefilter("ignore", scipy.stats.DegenerateDataWarning)  # the percentiles below stand in
+        found = scipy.stats.bootstrap(
             samples, statistic, confidence_level=level, n_resamples=_RESAMPLES, rng=np.random.default_rng(seed)
         )
     low, high = found.confidence_interval
@@ -289,9 +291,9 @@ def _bootstrap(
 
 def _t_interval(data: Array, estimate: float, level: float) -> Interval:
     if (data <= 0).any():
-        half = float(stats.t.ppf((1 + level) / 2, len(data) - 1) * stats.sem(data))
+        half = float(scipy.stats.t.ppf((1 + level) / 2, len(data) - 1) * scipy.stats.sem(data))
         return Interval(estimate, estimate - half, estimate + half, len(data))
-    half = float(stats.t.ppf((1 + level) / 2, len(data) - 1) * stats.sem(np.log(data)))
+    half = float(scipy.stats.t.ppf((1 + level) / 2, len(data) - 1) * scipy.stats.sem(np.log(data)))
     return Interval(estimate, estimate * math.exp(-half), estimate * math.exp(half), len(data))
 
 
@@ -300,7 +302,7 @@ def _welch(one: Array, other: Array, estimate: float, level: float) -> Interval:
     freedom = sum(errors) ** 2 / sum(
         error**2 / (len(data) - 1) for error, data in zip(errors, (one, other), strict=True)
     )
-    half = float(stats.t.ppf((1 + level) / 2, freedom)) * math.sqrt(sum(errors))
+    half = float(scipy.stats.t.ppf((1 + level) / 2, freedom)) * math.sqrt(sum(errors))
     return Interval(estimate, estimate * math.exp(-half), estimate * math.exp(half), min(len(one), len(other)))
 
 
