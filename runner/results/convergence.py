@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from mlperf_logging import rcp_checker
 import scipy
+from mlperf_logging import rcp_checker
 
 from timetrial.runner.results import rules
 from timetrial.runner.results.borrowed import KNOWN

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 import scipy  # `scipy.stats` loads when it is first used: no run waits for it
+from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 _RESAMPLES = 4999
