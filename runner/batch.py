@@ -153,9 +153,7 @@ class Study:
         node.run_dir, node.resume = str(self.runs / element.name), True
         halvings = sum(failure["exit_code"] == Exit.OUT_OF_MEMORY for failure in self._set_aside(element))
         if halvings:
-            settings = config.check(node)
-            share = -(-settings.recipe.global_batch_size // settings.gpus)
-            node.tuning.batch_size = min(share, settings.tuning.batch_size or share) >> halvings
+            node.tuning.batch_size = config.micro_batch(config.check(node), halvings)
             if not node.tuning.batch_size:
                 raise OutOfMemory(f"{element.name} does not fit into memory sample by sample: use a larger card.")
         return node

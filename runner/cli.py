@@ -53,7 +53,7 @@ def throughput(context: typer.Context) -> None:
     names = {word.split("=")[0].lstrip("+") for word in words}
     usual = {"scale": "reference", "data": "synthetic", "throughput.steps": "20"}
     if not {"--help", "-h"} & set(words):
-        words = [*words, *(f"{name}={value}" for name, value in usual.items() if name not in names)]
+        words = [*(f"{name}={value}" for name, value in usual.items() if name not in names), *words]
     raise typer.Exit(_hydra(words))
 
 
@@ -274,7 +274,7 @@ def _hydra(arguments: list[str]) -> int:
     if not asks:
         arguments = job.with_accelerator(arguments)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise what it would otherwise print and swallow
-    sys.argv = [f"timetrial {sys.argv[1]}", *arguments]
+    sys.argv = [f"timetrial {sys.argv[1]}", *job.overrides_first(arguments)]
     try:
         hydra.main(version_base="1.3", config_path="pkg://timetrial.conf", config_name="config")(job.run)()
     except SystemExit:

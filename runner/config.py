@@ -94,7 +94,7 @@ class DataChoice:
 class Accelerator:
     """conf/accelerator: published facts of a card, for the report, null where unknown; host `threads` of a rank.
 
-    `price` is dollars an hour for one card, null until you name yours.
+    `price` is dollars an hour for one card, `purchase_price` dollars for buying one, null until you name yours.
     """
 
     name: str = MISSING
@@ -105,6 +105,7 @@ class Accelerator:
     tflops: dict[str, float | None] = field(default_factory=dict)
     power_watts: float | None = None
     price: float | None = None
+    purchase_price: float | None = None
 
 
 @dataclass
@@ -293,6 +294,7 @@ def check(node: DictConfig) -> Config:
         ("telemetry.every_seconds", config.telemetry.every_seconds),
         ("epochs_past_target", config.epochs_past_target),
         ("price", config.price or 0),
+        ("accelerator.purchase_price", config.accelerator.purchase_price or 0),
     ):
         if number < 0:
             raise ConfigurationError(f"{key} must be 0 or more, not {number:g}.")
@@ -322,15 +324,22 @@ def check(node: DictConfig) -> Config:
 
 def accumulation(config: Config) -> int:
     """Micro-batches a device trains per update: from the global batch, the devices and the micro-batch that fits."""
-    share = -(-config.recipe.global_batch_size // config.gpus)
     if config.gpus > config.recipe.global_batch_size:
         raise ConfigurationError(
             f"recipe.global_batch_size={config.recipe.global_batch_size} is less than a sample a rank: use fewer gpus."
         )
-    if config.tuning.batch_size is None:
-        return 1
-    _at_least_one("tuning.batch_size", config.tuning.batch_size)
-    return -(-share // min(share, config.tuning.batch_size))
+    _at_least_one("tuning.batch_size", 1 if config.tuning.batch_size is None else config.tuning.batch_size)
+    return -(-_share(config) // micro_batch(config))
+
+
+def micro_batch(config: Config, halvings: int = 0) -> int:
+    """The most samples that a device trains at a time, halved so often; 0 where nothing is left to halve."""
+    return min(_share(config), config.tuning.batch_size or _share(config)) >> halvings
+
+
+def _share(config: Config) -> int:
+    """A device's samples of the global batch."""
+    return -(-config.recipe.global_batch_size // config.gpus)
 
 
 def sentence(error: Exception) -> str:

@@ -21,6 +21,7 @@ def differences(begun: Any, asked: Any) -> list[str]:
         "telemetry.every_seconds",
         "price",
         "accelerator.price",
+        "accelerator.purchase_price",
     }
     before, after = (dict(_leaves(OmegaConf.to_container(node), "")) for node in (begun, asked))
     return sorted(key for key in before.keys() | after.keys() if key not in free and before.get(key) != after.get(key))

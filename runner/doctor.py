@@ -3,6 +3,7 @@
 import os
 import resource
 import shutil
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ _GIB = 2**30
 _FREE_GIB, _SHARED_GIB, _OPEN_FILES, _FEWEST_FILES = 10, 1, 4096, 1024
 _BUSY = 0.25  # of the processors, taken by others
 _COLOURS = {"ok": "green", "note": "yellow", "bad": "red"}
+_MARGIN = 21  # columns of a line before what was found
 _WORDS = {"ok": "ok", "note": "note", "bad": "BAD"}
 
 
@@ -229,12 +231,13 @@ def _of_ranks(machine: Machine) -> Check:
 def show(console: Console, checks: Iterable[Check]) -> list[Check]:
     """Prints each check as it is made; a bad one ends in the command that mends it. Returns them all."""
     made = []
+    room = max(console.width - _MARGIN, _MARGIN) if console.is_terminal else None  # a file has no edge to fold at
     for check in checks:
         made.append(check)
         mark = f"[{_COLOURS[check.state]}]{_WORDS[check.state]:<5}[/]"
-        console.print(
-            f"{mark} [bold]{escape(check.name):<14}[/bold] {escape(check.found)}", highlight=False, soft_wrap=True
-        )
+        lines = textwrap.wrap(check.found, room, break_long_words=False) if room else [check.found]
+        found = escape(f"\n{'':{_MARGIN}}".join(lines))
+        console.print(f"{mark} [bold]{escape(check.name):<14}[/bold] {found}", highlight=False, soft_wrap=True)
         if check.state == "bad":
             console.print(f"{'':<20} mend it: [bold]{escape(check.remedy)}[/bold]", highlight=False, soft_wrap=True)
     return made

@@ -28,7 +28,7 @@ class Estimate:
     """Time-to-train in `seconds` with its interval `low` to `high`, the rest for `seconds`; None is what is not known.
 
     `low` has the fewest epochs and the fastest block, `high` the most and the slowest. `joules` are those of the cards,
-    or of the host where cards tell none.
+    or of the host where cards tell none. `micro_batch` samples at a time were trained, with `memory_bytes` a device.
     """
 
     epochs: tuple[float, float, float]
@@ -40,6 +40,7 @@ class Estimate:
     joules: float | None
     dollars: float | None
     memory_bytes: int | None
+    micro_batch: int
 
 
 def from_measurement(settings: Config, recipe: str, changed: Sequence[str], status: Mapping[str, Any]) -> Estimate:
@@ -72,15 +73,20 @@ def from_measurement(settings: Config, recipe: str, changed: Sequence[str], stat
         joules=watts * expected if watts else None,
         dollars=settings.price * settings.gpus * expected / 3600 if settings.price else None,
         memory_bytes=status.get("peak_memory_bytes"),
+        micro_batch=config.micro_batch(settings),
     )
 
 
 def measure(node: DictConfig, console: Console) -> tuple[Config, RunFolder]:
-    """The short run; raises what ended it where it did not measure."""
-    code, folder = launch(node, console)
-    if code != Exit.TARGET_REACHED:
-        raise error_of(code, str(folder.status().get("error") or "The measurement ended early: run it again."))
-    return config.load(folder.config), folder
+    """The short run, with the micro-batch halved until it fits; raises what else ended it before it had measured."""
+    while True:
+        code, folder = launch(node, console)
+        if code == Exit.TARGET_REACHED:
+            return config.load(folder.config), folder
+        smaller = config.micro_batch(config.check(node), halvings=1)
+        if code != Exit.OUT_OF_MEMORY or not smaller:
+            raise error_of(code, str(folder.status().get("error") or "The measurement ended early: run it again."))
+        node.tuning.batch_size = smaller
 
 
 def _epochs(plan: Plan, known: Expectation | None) -> tuple[float, float, float]:
@@ -121,8 +127,8 @@ def show(console: Console, title: str, found: Estimate) -> None:
         rows.append(("energy", consumption.energy(found.joules)))
     if found.dollars:
         rows.append(("cost", f"${found.dollars:,.3g}"))
-    if found.memory_bytes:
-        rows.append(("memory", f"{found.memory_bytes / 2**30:.1f} GiB on each device"))
+    held = f"{found.memory_bytes / 2**30:.1f} GiB on each device" if found.memory_bytes else "fits"
+    rows.append(("memory", f"{held} with tuning.batch_size={found.micro_batch}"))
     summary.show_rows(console, title, rows, {})
 
 

@@ -18,6 +18,11 @@ from timetrial.runner.launch import launch
 ended: list[Exit | Exception] = []
 
 
+def overrides_first(arguments: Sequence[str]) -> list[str]:
+    """The arguments with options and their values at the end: Hydra's parser wants all overrides together."""
+    return sorted(arguments, key=lambda word: not re.match(r"~|[+\w].*=", word))
+
+
 def with_accelerator(arguments: Sequence[str]) -> list[str]:
     """The arguments, with this machine's accelerator where they name none.
 
@@ -34,9 +39,7 @@ def with_accelerator(arguments: Sequence[str]) -> list[str]:
             f"{several} was asked for but this machine has no GPU that PyTorch can use: "
             "leave it out, or add accelerator=cpu to mean CPU processes.",
         )
-    # Beside the first override: Hydra's parser wants all of them together.
-    place = next((index for index, word in enumerate(arguments) if re.match(r"[~+\w].*=", word)), 0)
-    return [*arguments[:place], f"accelerator={name}", *arguments[place:]]
+    return [f"accelerator={name}", *arguments]
 
 
 def run(node: DictConfig) -> None:

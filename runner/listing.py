@@ -95,10 +95,9 @@ def show(console: Console, found: Iterator[Entry]) -> None:
         )
     console.print(table)
     console.print(
-        "\nEpochs, memory and seconds are those of runs that were made: --json says by whom and on\n"
+        "\nEpochs, memory and seconds are those of runs that were made: --json says by whom and on "
         "what; timetrial estimate workload=NAME scale=NAME measures what this machine would need.",
         highlight=False,
-        soft_wrap=True,
     )
 
 

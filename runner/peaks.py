@@ -24,6 +24,7 @@ from timetrial.runner.microbenchmarks import Case
 from timetrial.runner.results.cards import card_of
 from timetrial.runner.results.roofline import FILE, SCHEMA
 from timetrial.runner.run_folder import as_json, cannot_write, slug, write_atomically
+from timetrial.runner.summary import figure
 
 ALL_REDUCE = "all-reduce"
 KINDS = (*microbenchmarks.KINDS, ALL_REDUCE)
@@ -329,13 +330,6 @@ def show_kind(console: Console, kind: str, rows: Sequence[Row]) -> None:
         table.add_row(*(told(row) for told in columns.values()))
     console.print()
     console.print(table)
-
-
-def figure(value: float | None) -> str:
-    """Three digits that count."""
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _duration(seconds: float) -> str:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from timetrial.runner.errors import Exit
 from timetrial.runner.run_folder import as_json, write_atomically
+from timetrial.runner.summary import figure
 
 # Columns of the table: titles, and keys of a result.
 _TRAINING = {"epochs": "epochs", "seconds": "seconds", "samples/s": "samples_per_second"}
@@ -70,7 +71,9 @@ class SweepSummary(Callback):
         if speeds and (fastest := best(entries)):
             for line in fastest:
                 words = " ".join(word for word in line["overrides"] if word not in shared)
-                wide.print(f"best: {words}, {line['samples_per_second']:,.0f} samples/s", highlight=False, markup=False)
+                wide.print(
+                    f"best: {words}, {figure(line['samples_per_second'])} samples/s", highlight=False, markup=False
+                )
             write_atomically(Path(config.hydra.sweep.dir) / "best.json", as_json({"best": fastest}))
         # A batch that does not fit is one of the values that a sweep of speeds is made for.
         fine = (Exit.TARGET_REACHED, Exit.OUT_OF_MEMORY) if speeds else (Exit.TARGET_REACHED,)
@@ -99,8 +102,6 @@ def best(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _written(name: str, value: float | None) -> str:
-    if value is None:
-        return ""
-    return (
-        f"{value:,.0f}" if name == "samples_per_second" else f"{value:.2f}" if isinstance(value, float) else str(value)
-    )
+    if value is None or name == "samples_per_second":
+        return figure(value)
+    return f"{value:.2f}" if isinstance(value, float) else str(value)

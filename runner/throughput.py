@@ -12,10 +12,10 @@ from rich.markup import escape
 from timetrial.runner import consumption
 from timetrial.runner.errors import Stopped
 from timetrial.runner.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, Observer, StepEnded
-from timetrial.runner.results.counted import operations_per_second
+from timetrial.runner.results.counted import PURCHASE, operations_per_second
 from timetrial.runner.run_folder import RunFolder
 from timetrial.runner.stopping import StopSignal
-from timetrial.runner.summary import show_rows, tokens_row
+from timetrial.runner.summary import figure, show_rows, tokens_row
 from timetrial.runner.workload import Batch, Data
 
 
@@ -117,17 +117,20 @@ def show(console: Console, title: str, status: dict[str, Any], folder: RunFolder
     """Prints the table that ends `timetrial throughput`."""
     rows = []
     if found := status.get("result"):
-        spread = f"blocks within {found['spread']:.1%}"
+        spread = f" (blocks within {found['spread']:.1%})" if len(found["train_rates"]) > 1 else ""
+        training, evaluation = (figure(found[f"{of}samples_per_second"]) for of in ("", "eval_"))
         rows += [
-            ("training", f"{found['samples_per_second']:,.0f} samples/s, {found['train_ms']:.2f} ms a step ({spread})"),
+            ("training", f"{training} samples/s, {found['train_ms']:.2f} ms a step{spread}"),
             *tokens_row(found["tokens_per_second"]),
             *_operations_row(found),
-            ("evaluation", f"{found['eval_samples_per_second']:,.0f} samples/s, {found['eval_ms']:.2f} ms a batch"),
+            ("evaluation", f"{evaluation} samples/s, {found['eval_ms']:.2f} ms a batch"),
             *tokens_row(found["eval_tokens_per_second"]),
             ("waiting", f"{found['waited']:.1%} of training for batches"),
         ]
         if peak := status.get("peak_memory_bytes"):
             rows.append(("memory", f"{peak / 2**30:.1f} GiB at most, on each device"))
+        if paid := found[PURCHASE]:
+            rows.append(("purchase", f"${figure(paid)} for each training sample a second"))
     rows += consumption.rows(status)
     show_rows(console, title, [*rows, ("folder", escape(str(folder.path)))], status)
 

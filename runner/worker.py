@@ -24,6 +24,7 @@ from timetrial.runner.events import InitStarted, Observer
 from timetrial.runner.mlperf import MLPerfLog
 from timetrial.runner.precision import Precision
 from timetrial.runner.progress import ProgressBar
+from timetrial.runner.results.counted import PURCHASE
 from timetrial.runner.run_folder import RunFolder
 from timetrial.runner.stopping import StopSignal, ignore_from_now_on
 from timetrial.runner.summary import Summary
@@ -109,6 +110,9 @@ def _measure(
         cards = {"cards": settings.gpus, "sheet_tflops": settings.accelerator.tflops.get(settings.precision.name)}
         cards["peer_to_peer"] = settings.peer_to_peer
         result = measured.result() | cards | {"counted": operations.counted(engine)}
+        bought = settings.accelerator.purchase_price
+        paid = bought * settings.gpus / result["samples_per_second"] if bought else None
+        result[PURCHASE] = paid
         folder.update_status(exit_code=int(Exit.TARGET_REACHED), error="", peak_memory_bytes=peak, result=result)
     return Exit.TARGET_REACHED
 

@@ -1,7 +1,9 @@
-"""What a throughput run has counted of its steps."""
+"""Figures that follow from what a throughput run has measured and counted."""
 
 from collections.abc import Mapping
 from typing import Any
+
+PURCHASE = "dollars_per_sample_a_second"  # what the cards cost to buy, over training samples a second
 
 
 def operations_per_second(result: Mapping[str, Any]) -> float | None:

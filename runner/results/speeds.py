@@ -14,6 +14,7 @@ import yaml
 
 from timetrial.runner.results import statistics
 from timetrial.runner.results.borrowed import Figure
+from timetrial.runner.results.counted import PURCHASE
 from timetrial.runner.results.findings import Finding
 from timetrial.runner.results.sources import json_object
 from timetrial.runner.results.statistics import Interval
@@ -59,13 +60,16 @@ class SpeedCell:
 
     @property
     def links(self) -> str:
-        """How cards reach one another."""
+        """How cards reach one another; empty for one alone."""
+        if self.count == 1:
+            return ""
         return "peer-to-peer" if self.setting["peer_to_peer"] else "no peer-to-peer"
 
     @property
     def title(self) -> str:
         """The cell in words."""
-        return f"{self.network}, {self.count} x {self.card}, {self.precision}, batch {self.batch} a card, {self.links}"
+        links = f", {self.links}" if self.links else ""
+        return f"{self.network}, {self.count} x {self.card}, {self.precision}, batch {self.batch} a card{links}"
 
     @cached_property
     def rate(self) -> Interval:
@@ -178,10 +182,12 @@ def figures(cells: Iterable[SpeedCell]) -> list[Figure]:
 
 def _figures(cell: SpeedCell) -> Iterator[Figure]:
     evaluated = cell.setting.get("recipe.data.eval_batch_size")
+    paid = cell.values(PURCHASE)
     for task, batch, metric, values in (
         ("train", cell.batch, "samples_per_second", cell.values("samples_per_second")),
         ("train", cell.batch, "milliseconds", cell.values("train_ms")),
         ("eval", evaluated, "milliseconds", cell.values("eval_ms")),
+        *([("train", cell.batch, PURCHASE, paid)] if paid else []),
     ):
         yield Figure(
             study=f"timetrial throughput on {cell.setting['system']}",

@@ -11,6 +11,7 @@ from rich.text import Text
 from timetrial.runner.results import statistics
 from timetrial.runner.results.cells import Cell
 from timetrial.runner.results.comparison import Comparison
+from timetrial.runner.results.counted import PURCHASE
 from timetrial.runner.results.findings import Finding
 from timetrial.runner.results.speeds import SpeedCell, SpeedPair
 from timetrial.runner.results.statistics import Interval
@@ -56,6 +57,7 @@ def show_speeds(console: Console, cells: Sequence[SpeedCell]) -> None:
     """A row for each setting that `timetrial throughput` measured: means over its runs, with intervals."""
     if not cells:
         return
+    bought = any(cell.values(PURCHASE) for cell in cells)
     table = Table(
         title="throughput", title_justify="left", title_style="bold underline", box=None, padding=(0, 2, 0, 0)
     )
@@ -69,11 +71,13 @@ def show_speeds(console: Console, cells: Sequence[SpeedCell]) -> None:
         "samples/s",
         "train ms",
         "eval ms",
+        *(["$ per sample/s"] if bought else []),
         "",
     ):
         table.add_column(name, overflow="fold")
     for cell in sorted(cells, key=lambda cell: (cell.network, cell.precision, cell.batch, cell.count, cell.links)):
-        spans = [statistics.interval(cell.values(key)) for key in ("samples_per_second", "train_ms", "eval_ms")]
+        keys = ("samples_per_second", "train_ms", "eval_ms", *([PURCHASE] if bought else []))
+        spans = [statistics.interval(cell.values(key)) for key in keys]
         said = ", ".join([*(["out of memory"] if cell.out_of_memory else []), *sorted(cell.flags)])
         numbers = [interval(span) if span.n else "-" for span in spans]
         place = (cell.network, f"{cell.count} x {cell.card}", cell.precision, cell.links, str(cell.batch))
@@ -87,6 +91,10 @@ def show_speed_pair(console: Console, found: SpeedPair) -> None:
     console.print(Text(f"{found.one.title}: {found.verdict}", style="bold"), soft_wrap=True)
     for difference in found.differences:
         console.print(Text(f"  - {difference}"), soft_wrap=True)
+    paid = [statistics.interval(cell.values(PURCHASE)) for cell in (found.one, found.other)]
+    if all(span.n for span in paid):
+        first, second = map(interval, paid)
+        console.print(f"  dollars of purchase for a training sample a second: {first} against {second}", soft_wrap=True)
 
 
 def show_findings(console: Console, findings: Sequence[Finding]) -> None:

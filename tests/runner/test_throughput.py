@@ -8,9 +8,11 @@ import pytest
 
 from timetrial.runner.errors import Exit
 from timetrial.runner.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, StepEnded
+from timetrial.runner.summary import figure
 from timetrial.runner.throughput import FixedSteps, Measured
 from timetrial.runner.train import Plan, train_to_target
 
+BOUGHT = "accelerator.purchase_price=300"
 TINY = ["workload=cifar10", "model=cnn10", "+recipe.training.width=2", "recipe.global_batch_size=8"]
 
 
@@ -71,7 +73,7 @@ def test_a_sweep_has_a_line_a_run_and_one_that_does_not_fit(tmp_path):
     assert lines[2] == ["2", "recipe.data.image_size=1000000", "out", "of", "memory"]
     assert fastest.startswith(f"best: recipe.data.image_size={max(lines[:2], key=_rate)[1].split('=')[1]}, ")
     (kept,) = json.loads(next(tmp_path.rglob("best.json")).read_text())["best"]
-    assert f"{kept['samples_per_second']:,.0f} samples/s" in fastest
+    assert f"{figure(kept['samples_per_second'])} samples/s" in fastest
 
 
 def _rate(line):
@@ -79,7 +81,9 @@ def _rate(line):
 
 
 def test_two_ranks_share_the_batch_and_no_log_is_written(tmp_path):
-    done = throughput(tmp_path, *TINY, "throughput.steps=2", "throughput.blocks=2", "gpus=2", "peer_to_peer=false")
+    done = throughput(
+        tmp_path, *TINY, "throughput.steps=2", "throughput.blocks=2", "gpus=2", "peer_to_peer=false", BOUGHT
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (folder,) = [path.parent for path in tmp_path.rglob("status.json")]
     status = json.loads((folder / "status.json").read_text())
@@ -87,6 +91,9 @@ def test_two_ranks_share_the_batch_and_no_log_is_written(tmp_path):
     assert status["result"]["steps"] == 2
     assert status["result"]["peer_to_peer"] is json.loads((folder / "system.json").read_text())["peer_to_peer"] is False
     assert "2 x cpu without peer-to-peer" in done.stdout
+    each = 2 * 300 / status["result"]["samples_per_second"]
+    assert status["result"]["dollars_per_sample_a_second"] == pytest.approx(each)
+    assert f"${figure(each)} for each training sample a second" in done.stdout
     assert not list(folder.glob("result_*.txt"))
     assert "samples/s" in done.stdout
 
@@ -95,3 +102,9 @@ def test_a_workload_without_synthetic_data_says_what_it_has(tmp_path):
     done = throughput(tmp_path, "workload=ncf")
     assert done.returncode == Exit.CONFIGURATION
     assert "NCF has no loader data=synthetic: choose data=torch." in done.stderr
+
+
+def test_defaults_stand_beside_the_words_whatever_comes_last(tmp_path):
+    done = throughput(tmp_path, "model=vgg16", "--cfg", "job")
+    assert done.returncode == 0, done.stderr
+    assert "steps: 20" in done.stdout

@@ -5,6 +5,7 @@ from types import ModuleType
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from timetrial.runner.errors import ConfigurationError
 
@@ -39,10 +40,10 @@ class _Skipped(nn.Module):
         return before
 
 
-def build(name: str, classes: int) -> nn.Module:
+def build(name: str, classes: int, image_size: int) -> nn.Module:
     """`nasnet_mobile`, or timm's network `name`: newly initialised, one head, channels-last.
 
-    Raises `ConfigurationError` where timm is missing or knows no such network.
+    Raises `ConfigurationError` where timm is missing, knows no such network, or one that takes no images of this size.
     """
     timm = _timm()
     if name == "nasnet_mobile":
@@ -54,7 +55,15 @@ def build(name: str, classes: int) -> nn.Module:
             f"timm has no network {name}: see timm.list_models() for recipe.training.network, or choose a model= of "
             "`timetrial run --help`."
         )
-    return Normalised(body).to(memory_format=torch.channels_last)
+    network = Normalised(body).to(memory_format=torch.channels_last)
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):  # shapes alone
+            network.eval()(torch.empty(1, 3, image_size, image_size))  # in training batch norms would count
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigurationError(
+            f"{name} cannot take images of {image_size} pixels: set another recipe.data.image_size ({error})."
+        ) from error
+    return network.train()
 
 
 def _nasnet_mobile(classes: int) -> nn.Module:

@@ -43,7 +43,7 @@ class Cnn(Classification):
 
     def model(self) -> nn.Module:
         """The network, newly initialised."""
-        return networks.build(self.settings.network, self._data.num_classes)
+        return networks.build(self.settings.network, self._data.num_classes, self._data.image_size)
 
     def optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
         """SGD with momentum, all weights decayed."""

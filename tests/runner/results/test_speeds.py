@@ -71,10 +71,12 @@ def test_a_difference_is_found_and_a_batch_that_does_not_fit_is_a_value(measured
 
 def test_commands_read_folders_without_any_log(measured, tmp_path, monkeypatch):
     measured("linked", [100.0, 102.0])
-    tree = measured("apart", [50.0, 51.0], "peer_to_peer=false")
-    assert len(report.build([tree]).figures) == 6
+    bought = "accelerator.purchase_price=5000"
+    tree = measured("apart", [50.0, 51.0], "peer_to_peer=false", bought)
+    assert len(report.build([tree]).figures) == 7
     said = CliRunner().invoke(cli.app, ["study", str(tree)]).stdout
     assert "no peer-to-peer" in said
+    assert "$ per sample/s" in said
     assert "2.000 times the samples a second" in said
     said = CliRunner().invoke(cli.app, ["compare", str(tree / "linked_0"), str(tree / "apart_0")]).stdout
     assert "peer_to_peer: True against False" in said

@@ -30,7 +30,7 @@ def test_networks_have_their_published_size(model, compose):
     chosen = config.check(compose(f"model={model}", "scale=reference", "data=synthetic"))
     assert chosen.workload.name == "cnn"
     with torch.device("meta"):
-        body = networks.build(chosen.recipe.training["network"], 1000)
+        body = networks.build(chosen.recipe.training["network"], 1000, 331)
     assert (sum(weight.numel() for weight in body.parameters()), chosen.recipe.data["image_size"]) == SIZES[model]
 
 
@@ -38,7 +38,7 @@ def test_networks_have_their_published_size(model, compose):
 def test_every_weight_learns_from_pixels(model, compose):
     """Ranks would wait for a gradient that never comes."""
     network = compose(f"model={model}").recipe.training.network
-    body = networks.build(network, 7)
+    body = networks.build(network, 7, 96)
     logits = body(torch.randint(256, (2, 3, 96, 96), dtype=torch.uint8))
     assert logits.shape == (2, 7)
     logits.square().sum().backward()
@@ -59,7 +59,19 @@ def test_small_cifar_networks_keep_their_workload(compose):
 
 def test_what_cannot_be_built_is_said_in_a_sentence(monkeypatch):
     with pytest.raises(ConfigurationError, match="timm has no network perceptron"):
-        networks.build("perceptron", 10)
+        networks.build("perceptron", 10, 64)
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'timetrial\[cnn\]'"):
-        networks.build("vgg16", 10)
+        networks.build("vgg16", 10, 64)
+
+
+def test_pixels_that_are_too_few_are_refused_and_the_trial_leaves_no_trace():
+    with pytest.raises(ConfigurationError, match="inception_v3 cannot take images of 64 pixels"):
+        networks.build("inception_v3", 10, 64)
+    torch.manual_seed(5)
+    body = networks.build("test_resnet", 10, 32)
+    drawn = torch.rand(1)
+    torch.manual_seed(5)
+    timm = pytest.importorskip("timm").create_model("test_resnet", num_classes=10)
+    assert torch.equal(drawn, torch.rand(1))
+    assert all(map(torch.equal, body.body.state_dict().values(), timm.state_dict().values()))
