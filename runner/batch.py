@@ -20,6 +20,7 @@ from rich.console import Console
 
 from timetrial.runner import config, nodes
 from timetrial.runner.errors import ConfigurationError, Exit, Held, OutOfMemory, RunError
+from timetrial.runner.refusals import sentence
 from timetrial.runner.run_folder import RunFolder, as_json, slug, write_atomically
 
 # Ends that are a result, whether the target was reached or not; a loss that diverged will diverge again.
@@ -118,7 +119,7 @@ class Study:
                 code = getattr(error, "exit_code", Exit.CONFIGURATION)
                 told = self.folder(element).status().get("exit_code") == code
                 if nodes.is_first() and not told:
-                    self._keep_failure(element, {"exit_code": int(code), "error": config.sentence(error)})
+                    self._keep_failure(element, {"exit_code": int(code), "error": sentence(error)})
                 if code not in _AGAIN_HERE:
                     raise
             if code not in _AGAIN_HERE:
@@ -202,4 +203,4 @@ def _checked(element: Element) -> None:
     try:
         config.check(config.compose([*card, *element.overrides]))
     except (RunError, HydraException, OmegaConfBaseException) as error:
-        raise ConfigurationError(f"{shlex.join(element.overrides)}: {config.sentence(error)}") from error
+        raise ConfigurationError(f"{shlex.join(element.overrides)}: {sentence(error)}") from error

@@ -303,7 +303,7 @@ def _stop_early(number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     """Entry point: every refusal is one sentence on stderr and its documented exit code."""
-    from timetrial.runner.config import sentence
+    from timetrial.runner.refusals import sentence
 
     console = Console(stderr=True, soft_wrap=True)
     for number in SIGNALS:

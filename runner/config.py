@@ -1,7 +1,6 @@
 """The schema of conf/ and the checks that span groups."""
 
 import platform
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,13 +8,13 @@ from typing import Any
 
 import hydra
 from hydra.core.config_store import ConfigStore
-from hydra.errors import HydraException
 from hydra.utils import get_class
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from timetrial.runner import staging
-from timetrial.runner.errors import ConfigurationError, RunError
+from timetrial.runner.errors import ConfigurationError
+from timetrial.runner.refusals import sentence
 
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 _LAUNCHERS = ("inline", "local", "slurm")
@@ -340,22 +339,6 @@ def micro_batch(config: Config, halvings: int = 0) -> int:
 def _share(config: Config) -> int:
     """A device's samples of the global batch."""
     return -(-config.recipe.global_batch_size // config.gpus)
-
-
-def sentence(error: Exception) -> str:
-    """Any refusal as one sentence; Hydra's and OmegaConf's with the key in front."""
-    if isinstance(error, RunError):
-        return str(error)
-    if unknown := re.match(r"Could not override '(\S+)'", str(error)):
-        key = unknown[1]
-        return f"{key} is not set here: check the spelling, or write +{key}=... for one that the recipe leaves out."
-    text = re.sub(r"\b(object|reference)_type=\S+", "", str(error).split("Config search path")[0])
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("To append")]
-    key = next((line.removeprefix("full_key:").strip() for line in lines if line.startswith("full_key:")), "")
-    text = " ".join(line for line in lines if not line.startswith("full_key:")).rstrip(".:")
-    if isinstance(error, HydraException) and isinstance(error.__cause__, Exception):
-        return f"{text} ({sentence(error.__cause__).rstrip('.')})."
-    return f"{key}: {text}." if key and key not in text else f"{text}."
 
 
 def compose(overrides: Sequence[str]) -> DictConfig:

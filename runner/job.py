@@ -9,9 +9,9 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from timetrial.runner import accelerator, sweep
-from timetrial.runner.config import sentence
 from timetrial.runner.errors import ConfigurationError, DeviceError, Exit, RunError
 from timetrial.runner.launch import launch
+from timetrial.runner.refusals import sentence
 
 # What became of the single runs of this process, for the command line: an exit code, or the error that refused one.
 # Hydra would print its own words about an exception that passes through it.
