@@ -21,8 +21,7 @@ from timetrial.runner.hardware.xpu import Xpu
 
 # Names of conf/accelerator/*.yaml by what a driver calls the card.
 _CARDS = {"t4": r"\bT4\b", "v100": r"\bV100\b", "a100": r"\bA100\b", "h100": r"\bH100\b", "h200": r"\bH200\b"}
-_SELECTORS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-# Environment variables by which cards are hidden from a process.
+# Environment variables by which cards are chosen for a process, and the others hidden from it.
 HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 # What brings the tools that `sensors` asks.
 TOOLS = "pip install 'timetrial[nvidia]', ROCm's amdsmi, or Intel's xpu-smi"
@@ -216,7 +215,7 @@ def compiled_architectures() -> list[str]:
 
 def selection() -> dict[str, str]:
     """What a scheduler or a person has chosen devices by; the framework obeys it, since nothing here sets it."""
-    return {name: os.environ[name] for name in _SELECTORS if name in os.environ}
+    return {name: os.environ[name] for name in HIDING if name in os.environ}
 
 
 def wheel() -> Wheel:

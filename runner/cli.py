@@ -207,7 +207,8 @@ def report(
         from timetrial.runner.results.page import page
 
         written = page.write(found, out)
-        counts = f"runs: {len(found.runs)}, cells: {len(found.cells)}, borrowed figures: {len(found.figures)}"
+        counts = f"runs: {len(found.runs)}, cells: {len(found.cells)}, measured speeds: {len(found.speeds)}"
+        counts += f", borrowed figures: {len(found.borrowed)}"
         console.print(f"{counts}; wrote {written}", markup=False)
 
 

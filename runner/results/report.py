@@ -33,6 +33,11 @@ class Report:
     card_lines: list[CardLine] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
+    @property
+    def borrowed(self) -> list[Figure]:
+        """The figures that others have measured."""
+        return [figure for figure in self.figures if figure.source != speeds.OWN]
+
 
 def build(paths: Sequence[Path]) -> Report:
     """Reads all there is at `paths`: run folders, published trees, logs, and CSV or JSON files of borrowed figures."""

@@ -21,6 +21,7 @@ from timetrial.runner.results.statistics import Interval
 
 # Groups of the configuration that make a measurement what it is; `seed` and places do not.
 _GROUPS = ("workload", "recipe", "engine", "precision", "data", "tuning", "system", "gpus", "peer_to_peer")
+OWN = "own runs"  # the source of figures that nobody else has measured
 _UNIMPORTANT = ("workload.title", "recipe.target", "recipe.data.folder")
 
 
@@ -191,7 +192,7 @@ def _figures(cell: SpeedCell) -> Iterator[Figure]:
     ):
         yield Figure(
             study=f"timetrial throughput on {cell.setting['system']}",
-            source="own runs",
+            source=OWN,
             published="",
             workload=cell.network,
             task=task,

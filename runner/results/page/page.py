@@ -141,13 +141,15 @@ def _with_data(section: Section) -> list[Table | Picture]:
 
 
 def _lead(report: Report) -> str:
-    studies = len({figure.study for figure in report.figures})
-    parts = [
-        f"{_count(len(report.runs), 'run')} in {_count(len(report.cells), 'cell')}",
-        f"{_count(len(report.figures), 'borrowed figure')} of {_count(studies, 'study', 'studies')}",
-    ]
-    said = [part for part, there in zip(parts, (report.runs, report.figures), strict=True) if there]
-    return f"This page judges {' and '.join(said) or 'nothing: there was nothing to read'}."
+    studies = len({figure.study for figure in report.borrowed})
+    parts = {
+        f"{_count(len(report.runs), 'run')} in {_count(len(report.cells), 'cell')}": report.runs,
+        f"{_count(len(report.speeds), 'setting')} that throughput runs measured": report.speeds,
+        f"{_count(len(report.rooflines), 'roofline')}": report.rooflines,
+        f"{_count(len(report.borrowed), 'borrowed figure')} of {_count(studies, 'study', 'studies')}": report.borrowed,
+    }
+    *most, last = [part for part, there in parts.items() if there] or ["nothing: there was nothing to read"]
+    return f"This page judges {', '.join(most)}{' and ' if most else ''}{last}."
 
 
 def _sections(report: Report) -> list[Section]:

@@ -46,7 +46,7 @@ def test_report_writes_a_page_and_tables(tree, tmp_path):
     done = timetrial(tmp_path, "report", "tree", study, "--out", "page")
     assert done.returncode == 0, done.stderr
     assert "wrote page/report.html" in done.stdout
-    assert "runs: 11, cells: 2, borrowed figures: 40" in done.stdout
+    assert "runs: 11, cells: 2, measured speeds: 0, borrowed figures: 40" in done.stdout
     assert (tmp_path / "page/report.html").read_text().lstrip().lower().startswith("<!doctype html>")
 
 
