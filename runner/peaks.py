@@ -122,9 +122,10 @@ def run(
         if rows:  # those before a stop have cost their time, and are worth as much
             seconds = time.monotonic() - began
             told = document(name, rows, facts.get("threads"), seconds, quick=quick, stopped=stopped)
-            path = write(folder, told)
             if console:
                 show_best(console, told["card"], rows)
+            path = write(folder, told)
+            if console:
                 console.print(f"  {'kept':<14}{escape(str(path))}", soft_wrap=True, highlight=False)
     return told, path
 
