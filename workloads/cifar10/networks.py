@@ -4,23 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from timetrial.workloads.common.normalised import Normalised
+
 MEANS, _DEVIATIONS = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)  # of CIFAR-10's pixels, from 0 to 255
-
-
-class _Normalised(nn.Module):
-    """Takes pixels uint8 [N, 3, 32, 32], gives logits [N, classes]."""
-
-    means: Tensor
-    deviations: Tensor
-
-    def __init__(self, body: nn.Module) -> None:
-        super().__init__()
-        self.body = body
-        self.register_buffer("means", torch.tensor(MEANS).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("deviations", torch.tensor(_DEVIATIONS).view(1, 3, 1, 1), persistent=False)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        return self.body((pixels.float() - self.means) / self.deviations)
 
 
 def cnn10(classes: int, width: int = 64) -> nn.Module:
@@ -112,4 +98,4 @@ def _ready(body: nn.Module) -> nn.Module:
     for module in body.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-    return _Normalised(body).to(memory_format=torch.channels_last)
+    return Normalised(body, MEANS, _DEVIATIONS).to(memory_format=torch.channels_last)

@@ -8,29 +8,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from timetrial.runner.errors import ConfigurationError
+from timetrial.workloads.common.normalised import Normalised
 
 MEANS = (123.675, 116.28, 103.53)  # RGB, of pixels from 0 to 255, over ImageNet
 DEVIATIONS = (58.395, 57.12, 57.375)
 # The cells of NASNet-A Large that the mobile one lacks: the last two of each of its three stacks of six.
 _BEYOND_MOBILE = (4, 5, 10, 11, 16, 17)
-
-
-class Normalised(nn.Module):
-    """A network that takes pixels uint8 [N, 3, H, W] as they come from a loader, and normalises them itself."""
-
-    means: Tensor
-    deviations: Tensor
-
-    def __init__(self, body: nn.Module) -> None:
-        super().__init__()
-        self.body = body
-        self.register_buffer("means", torch.tensor(MEANS).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("deviations", torch.tensor(DEVIATIONS).view(1, 3, 1, 1), persistent=False)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """Logits [N, classes]."""
-        logits: Tensor = self.body((pixels.float() - self.means) / self.deviations)
-        return logits
 
 
 class _Skipped(nn.Module):
@@ -55,7 +38,7 @@ def build(name: str, classes: int, image_size: int) -> nn.Module:
             f"timm has no network {name}: see timm.list_models() for recipe.training.network, or choose a model= of "
             "`timetrial run --help`."
         )
-    network = Normalised(body).to(memory_format=torch.channels_last)
+    network = Normalised(body, MEANS, DEVIATIONS).to(memory_format=torch.channels_last)
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):  # shapes alone
             network.eval()(torch.empty(1, 3, image_size, image_size))  # in training batch norms would count

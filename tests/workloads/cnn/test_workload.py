@@ -11,6 +11,7 @@ from timetrial.runner.errors import ConfigurationError
 pytest.importorskip("timm")
 
 from timetrial.workloads.cnn import networks
+from timetrial.workloads.common.normalised import Normalised
 
 # Parameters with 1000 classes as published with the weights (Keras' trainable ones for NASNet Mobile), and pixels.
 SIZES = {
@@ -46,7 +47,10 @@ def test_every_weight_learns_from_pixels(model, compose):
 
 
 def test_pixels_are_normalised():
-    seen = networks.Normalised(torch.nn.Identity())(torch.tensor([124, 116, 104], dtype=torch.uint8).view(1, 3, 1, 1))
+    pixels = torch.tensor([124, 116, 104], dtype=torch.uint8).view(1, 3, 1, 1)
+    seen = Normalised(torch.nn.Identity(), networks.MEANS, networks.DEVIATIONS)(pixels)
+        torch.tensor([124, 116, 104], dtype=torch.uint8).view(1, 3, 1, 1)
+    )
     assert seen.abs().max() < 0.01
 
 
