@@ -65,7 +65,7 @@ def status(
         typer.Option("--pending", help="Print only, for scripts, lines of a number of cards and its open indices."),
     ] = False,
 ) -> None:
-    """How far each element has come; at any time, whoever is running what. Ends with 0 once all are done, else with 1."""
+    """How far each element has come; at any time, whoever runs what. Ends with 0 once all are done, else with 1."""
     found = Study(study, attempts)
     states = [(element, found.state(element)) for element in found.elements()]
     if pending:

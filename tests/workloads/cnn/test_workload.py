@@ -49,8 +49,6 @@ def test_every_weight_learns_from_pixels(model, compose):
 def test_pixels_are_normalised():
     pixels = torch.tensor([124, 116, 104], dtype=torch.uint8).view(1, 3, 1, 1)
     seen = Normalised(torch.nn.Identity(), networks.MEANS, networks.DEVIATIONS)(pixels)
-        torch.tensor([124, 116, 104], dtype=torch.uint8).view(1, 3, 1, 1)
-    )
     assert seen.abs().max() < 0.01
 
 
