@@ -23,7 +23,7 @@ from timetrial.runner.errors import Exit, RunError, Stopped, TimeLimit
 from timetrial.runner.events import InitStarted, Observer
 from timetrial.runner.mlperf import MLPerfLog
 from timetrial.runner.precision import Precision
-from timetrial.runner.progress import ProgressBar
+from timetrial.runner.progress import Lines, ProgressBar
 from timetrial.runner.results.counted import PURCHASE
 from timetrial.runner.run_folder import RunFolder
 from timetrial.runner.stopping import StopSignal, ignore_from_now_on
@@ -66,7 +66,7 @@ def _run(settings: Config, folder: RunFolder, console: Console, stop: StopSignal
         _sampling(settings, folder, world) as sampler,
     ):
         if settings.throughput.steps:
-            return _measure(settings, folder, stop, world, device, sampler)
+            return _measure(settings, folder, console, stop, world, device, sampler)
         return _train(settings, folder, console, stop, world, device, saved, sampler)
 
 
@@ -90,18 +90,15 @@ def _sampling(settings: Config, folder: RunFolder, world: World) -> Iterator[lis
 def _measure(
     settings: Config,
     folder: RunFolder,
+    console: Console,
     stop: StopSignal,
     world: World,
     device: torch.device,
     sampler: list[Observer],
 ) -> Exit:
     """A fixed number of steps, without a log, a target or a checkpoint: nothing is learned that is worth keeping."""
-    accelerator.start_memory_watch(device)
-    engine = build_engine(settings, world, device)
+    engine = _ready_engine(settings, world, device, console)
     assert isinstance(engine.data, FixedSteps)
-    if settings.engine.warm_up:
-        engine.warm_up()
-    engine.finish()
     measured = Measured(world.size, engine.data)
     plan = Plan(target={}, first_eval=1, eval_every=1, max_epochs=settings.throughput.blocks)
     train_to_target(engine, plan, [*sampler, measured, until_stopped(stop)])
@@ -137,11 +134,7 @@ def _train(
             log(InitStarted())
             summary = Summary(folder, plan, saved)
             observers = [log, summary]
-        accelerator.start_memory_watch(device)
-        engine = build_engine(settings, world, device)
-        if settings.engine.warm_up:
-            engine.warm_up()
-        engine.finish()
+        engine = _ready_engine(settings, world, device, console)
         if saved:
             engine.restore(saved["engine"])
         if world.rank == 0:
@@ -174,6 +167,20 @@ def _train(
             peak = accelerator.peak_memory_bytes(device) if settings.engine.name == "torch" else None
             folder.update_status(exit_code=int(code), error=sentence, peak_memory_bytes=peak)
     return code
+
+
+def _ready_engine(settings: Config, world: World, device: torch.device, console: Console) -> Any:
+    """The engine of one rank, warmed up; a person is told why nothing moves, because compiling can take minutes."""
+    accelerator.start_memory_watch(device)
+    engine = build_engine(settings, world, device)
+    compiles = settings.engine.compile is not None
+    with Lines(console) as tell:
+        if settings.engine.warm_up:
+            if world.rank == 0 and (compiles or console.is_terminal):
+                tell("compiling, which can take minutes" if compiles else "warming up", 0)
+            engine.warm_up()
+        engine.finish()
+    return engine
 
 
 def build_engine(settings: Config, world: World, device: torch.device) -> Any:

@@ -120,6 +120,14 @@ def test_epochs_past_the_target_do_not_count_as_time(launch):
     assert not compliance.check(folder.log).compliant
 
 
+def test_a_compiled_run_says_why_it_waits_and_learns_the_same(tmp_path):
+    plain, compiled = (finish(tmp_path, f"run_dir={mode}", f"engine.compile={mode}") for mode in ("null", "default"))
+    assert "compiling" not in plain.stderr
+    assert "compiling, which can take minutes" in compiled.stderr
+    one, two = (qualities(tmp_path / mode) for mode in ("null", "default"))
+    assert [float(row[1]) for row in one] == pytest.approx([float(row[1]) for row in two], rel=1e-3)
+
+
 def test_same_seed_same_numbers_another_seed_others(launch):
     one, two, three = (qualities(launch(*extra)[1].path) for extra in ((), (), ("seed=2",)))
     assert one == two != three
