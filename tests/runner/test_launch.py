@@ -121,10 +121,10 @@ def test_epochs_past_the_target_do_not_count_as_time(launch):
 
 
 def test_a_compiled_run_says_why_it_waits_and_learns_the_same(tmp_path):
-    plain, compiled = (finish(tmp_path, f"run_dir={mode}", f"engine.compile={mode}") for mode in ("null", "default"))
+    plain, compiled = (finish(tmp_path, f"run_dir=as_{mode}", f"engine.compile={mode}") for mode in ("null", "default"))
     assert "compiling" not in plain.stderr
     assert "compiling, which can take minutes" in compiled.stderr
-    one, two = (qualities(tmp_path / mode) for mode in ("null", "default"))
+    one, two = (qualities(tmp_path / f"as_{mode}") for mode in ("null", "default"))
     assert [float(row[1]) for row in one] == pytest.approx([float(row[1]) for row in two], rel=1e-3)
 
 
