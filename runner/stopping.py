@@ -16,8 +16,11 @@ class StopSignal:
     name: str = ""
 
     @contextmanager
-    def listening(self) -> Iterator["StopSignal"]:
-        """Takes the signals over within the body, so that the run ends at a step's end and not in its middle."""
+    def listening(self, *, to_the_end: bool = False) -> Iterator["StopSignal"]:
+        """Takes the signals over within the body, so that the run ends at a step's end and not in its middle.
+
+        `to_the_end` is of a process that ends after the body: signals that come then are ignored.
+        """
 
         def note(number: int, frame: FrameType | None) -> None:
             self.name = signal.Signals(number).name
@@ -27,7 +30,7 @@ class StopSignal:
             yield self
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                signal.signal(number, signal.SIG_IGN if to_the_end else handler)
 
 
 def ignore_from_now_on() -> None:

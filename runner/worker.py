@@ -26,7 +26,7 @@ from timetrial.runner.precision import Precision
 from timetrial.runner.progress import Lines, ProgressBar
 from timetrial.runner.results.counted import PURCHASE
 from timetrial.runner.run_folder import RunFolder
-from timetrial.runner.stopping import StopSignal, ignore_from_now_on
+from timetrial.runner.stopping import StopSignal
 from timetrial.runner.summary import Summary
 from timetrial.runner.throughput import FixedSteps, Measured, until_stopped
 from timetrial.runner.torch_engine import TorchEngine
@@ -260,9 +260,9 @@ def main() -> None:
             os.dup2(file.fileno(), number)
     settings = config.load(path / "config.yaml")
     folder = RunFolder(path, settings.seed)
-    with folder.shared(), StopSignal().listening() as stop:
+    # A rank that has obeyed is told once more by its launcher where the batch system has told all processes.
+    with folder.shared(), StopSignal().listening(to_the_end=True) as stop:
         code = work(settings, folder, Console(file=terminal), stop)
-        ignore_from_now_on()
     orderly = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED, Exit.STOPPED, Exit.TIME_LIMIT)
     sys.stdout.flush()
     sys.exit(0 if code in orderly else int(code))

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -53,7 +54,8 @@ def kill(process, *, ranks=True):
     family = [psutil.Process(process.pid)]
     family += family[0].children(recursive=True) if ranks else []
     for member in family:
-        member.kill()
+        with suppress(psutil.NoSuchProcess):  # it has just ended
+            member.kill()
     process.wait()
     psutil.wait_procs(family)
 

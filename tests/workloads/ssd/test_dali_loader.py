@@ -145,7 +145,9 @@ def test_the_embedded_recipe_begins_as_with_the_other_loader(compose, tmp_path):
         for batches in itertools.islice(engine.data.train(1), 6):
             engine._step(batches)
             losses[-1].append(engine.finish().loss)
-    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+    # Pixels differ by a fraction of one, and each step carries that on.
+    assert losses[1][0] == pytest.approx(losses[0][0], rel=0.01)
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
     assert losses[1][-1] < losses[1][0]
 
 
