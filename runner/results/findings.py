@@ -259,11 +259,12 @@ def _of_interconnect(figures: Sequence[Figure]) -> Iterable[Finding]:
 
 
 def _of_precision(figures: Sequence[Figure]) -> Iterable[Finding]:
-    """A half precision that is no faster than full precision was very likely not in effect."""
+    """A half precision that is no faster than full precision, each at its best batch, was very likely not in effect."""
     rates: dict[tuple[str, str, str, str, int], dict[str, float]] = {}
     for figure in measured(figures, "samples_per_second"):
         key = (figure.study, figure.workload, figure.card, figure.interconnect, figure.count)
-        rates.setdefault(key, {})[figure.precision] = figure.value or 0.0
+        same = rates.setdefault(key, {})
+        same[figure.precision] = max(figure.value or 0.0, same.get(figure.precision, 0.0))
     doubtful: dict[tuple[str, str], list[float]] = {}
     for key, values in rates.items():
         for half in ("fp16", "bf16"):

@@ -49,6 +49,14 @@ def test_nvlink_has_no_effect_and_a_dead_precision_switch_is_flagged():
     assert dead[0] == "nasnet"
 
 
+def test_a_precision_is_judged_at_its_best_batch():
+    some = borrowed.read_figures(STUDIES / "rtx8000_nvlink_2020.csv")[0]
+    runs = [("fp32", 16, 100.0), ("fp16", 512, 300.0), ("fp16", 16, 101.0)]
+    figures = [dataclasses.replace(some, precision=name, batch=batch, value=value) for name, batch, value in runs]
+    assert not list(findings._of_precision(figures))
+    assert list(findings._of_precision(figures[::2]))
+
+
 def test_out_of_memory_is_a_value():
     found, said = told("rtx2080ti_tpuv2_2019")
     cells = [about for _, about, sentence in said if sentence.startswith("out of memory")]
