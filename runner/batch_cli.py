@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from timetrial.runner.batch import Element, State, Study
+from timetrial.runner.console import for_tables
 from timetrial.runner.errors import ConfigurationError, Exit, Held
 
 app = typer.Typer(no_args_is_help=True, help="Studies of many runs for batch systems: plan, run one, look at all.")
@@ -73,9 +74,7 @@ def status(
         for cards in sorted({_cards(element) for element in open_}):
             print(cards, _ranges(element.index for element in open_ if _cards(element) == cards))
     else:
-        console = Console()
-        # A file has no edge to fold at.
-        (console if console.is_terminal else Console(width=1000)).print(_table(states))
+        for_tables().print(_table(states))
         if any(state.word != "done" for _, state in states):
             raise typer.Exit(Exit.OTHER)
 

@@ -17,6 +17,7 @@ from rich.table import Table
 from timetrial.datasets import bundles, catalogue
 from timetrial.datasets.acquire import Store
 from timetrial.datasets.catalogue import Source
+from timetrial.runner.console import for_tables
 from timetrial.runner.errors import ConfigurationError, DataError
 
 data = typer.Typer(no_args_is_help=True, help="What lies on disk for a workload, and how it gets there.")
@@ -53,8 +54,7 @@ def list_sets(data_dir: DataDir = Path("data"), sources: _Sources = None) -> Non
         licence = f"{'to be accepted: ' if source.accept else ''}{source.licence}"
         said = f"[{STATE_COLOURS[state]}]{state}[/]"
         table.add_row(escape(source.name), said, *map(escape, (_size(source), sums, source.serves, licence)))
-    # A file has no edge to cut at.
-    console = terminal if terminal.is_terminal else Console(width=1000)
+    console = for_tables(terminal)
     console.print(table)
     console.print(
         "Where no checksum is published, that of the first download is recorded, and later ones must have it."

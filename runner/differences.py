@@ -23,13 +23,14 @@ def differences(begun: Any, asked: Any) -> list[str]:
         "accelerator.price",
         "accelerator.purchase_price",
     }
-    before, after = (dict(_leaves(OmegaConf.to_container(node), "")) for node in (begun, asked))
+    before, after = (dict(leaves(OmegaConf.to_container(node))) for node in (begun, asked))
     return sorted(key for key in before.keys() | after.keys() if key not in free and before.get(key) != after.get(key))
 
 
-def _leaves(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of nested dictionaries."""
     if not isinstance(node, dict):
         yield prefix, node
         return
     for key, value in node.items():
-        yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
+        yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn
@@ -21,7 +20,7 @@ from timetrial.runner import accelerator, all_reduce, microbenchmarks, system
 from timetrial.runner.errors import ConfigurationError, DeviceError, OutOfMemory, RunError
 from timetrial.runner.hardware.reading import Cards
 from timetrial.runner.microbenchmarks import Case
-from timetrial.runner.results.cards import card_of
+from timetrial.runner.results.cards import card_of, groups
 from timetrial.runner.results.roofline import FILE, SCHEMA
 from timetrial.runner.run_folder import as_json, cannot_write, slug, write_atomically
 from timetrial.runner.summary import figure
@@ -31,7 +30,6 @@ KINDS = (*microbenchmarks.KINDS, ALL_REDUCE)
 _BURST_SECONDS, _LEAST_REPEATS, _MOST_REPEATS = 0.01, 3, 15
 _CACHES, _MOST_SETS = 4, 64  # operands of all sets take so many times the last cache
 _ALL_REDUCE_MIB = (1, 16, 256)
-_GROUPS = Path(__file__).parents[1] / "conf" / "accelerator"
 _COLUMNS = (SpinnerColumn(), TextColumn("{task.completed:>4}"), TextColumn("{task.description}"))
 
 
@@ -132,10 +130,9 @@ def run(
 
 def known(name: str) -> dict[str, Any]:
     """The facts of the accelerator group `name`; raises `ConfigurationError` where there is none."""
-    groups = sorted(path.stem for path in _GROUPS.glob("*.yaml"))
-    if name not in groups:
-        raise ConfigurationError(f"accelerator={name} is not known: choose of {', '.join(groups)}.")
-    return dict(yaml.safe_load((_GROUPS / f"{name}.yaml").read_text()))
+    if name not in groups():
+        raise ConfigurationError(f"accelerator={name} is not known: choose of {', '.join(groups())}.")
+    return groups()[name]
 
 
 def measure(kinds: Sequence[str], name: str, *, quick: bool, threads: int | None) -> Iterator[Row]:

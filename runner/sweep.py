@@ -9,9 +9,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
-from rich.console import Console
 from rich.table import Table
 
+from timetrial.runner.console import for_tables
 from timetrial.runner.errors import Exit
 from timetrial.runner.run_folder import as_json, write_atomically
 from timetrial.runner.summary import figure
@@ -64,9 +64,7 @@ class SweepSummary(Callback):
             result = entry["result"] or {}
             numbers = [_written(key, result.get(key)) for key in columns.values()]
             table.add_row(str(entry["job"]), own, ended, *numbers)
-        terminal = Console()
-        # A file has no edge to fold at.
-        wide = terminal if terminal.is_terminal else Console(width=1000)
+        wide = for_tables()
         wide.print(table)
         if speeds and (fastest := best(entries)):
             for line in fastest:

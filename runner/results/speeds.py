@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from timetrial.runner.differences import leaves
 from timetrial.runner.results import statistics
 from timetrial.runner.results.borrowed import Figure
 from timetrial.runner.results.counted import PURCHASE
@@ -107,21 +108,13 @@ def _take(folder: Path, cells: dict[str, SpeedCell]) -> None:
     if card == "auto":
         cards = json_object(folder / "system.json").get("cards") or [{}]
         card = str(cards[0].get("name", card))
-    setting = {key: value for key, value in _leaves(parts) if not key.startswith(_UNIMPORTANT)}
+    setting = {key: value for key, value in leaves(parts) if not key.startswith(_UNIMPORTANT)}
     cell = cells.setdefault(json.dumps([card, setting], sort_keys=True), SpeedCell(card, setting))
     cell.flags |= set(status.get("flags") or ())
     if status["state"] == "measured":
         cell.results.append(status["result"])
     else:
         cell.out_of_memory += 1
-
-
-def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if not isinstance(node, dict):
-        yield prefix, node
-        return
-    for key, value in node.items():
-        yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from timetrial.runner.console import for_tables
 from timetrial.runner.results import statistics
 from timetrial.runner.results.cells import Cell
 from timetrial.runner.results.comparison import Comparison
@@ -82,7 +83,7 @@ def show_speeds(console: Console, cells: Sequence[SpeedCell]) -> None:
         numbers = [interval(span) if span.n else "-" for span in spans]
         place = (cell.network, f"{cell.count} x {cell.card}", cell.precision, cell.links, str(cell.batch))
         table.add_row(*place, str(len(cell.results) + cell.out_of_memory), *numbers, said)
-    (console if console.is_terminal else Console(width=1000)).print(table)  # a file has no edge to fold at
+    for_tables(console).print(table)
 
 
 def show_speed_pair(console: Console, found: SpeedPair) -> None:
