@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from timetrial.runner import batch_cli
+from timetrial.runner.console import for_tables
 from timetrial.runner.data_cli import DataDir, data
 from timetrial.runner.errors import DataError, Exit, RunError
 from timetrial.runner.stopping import SIGNALS, ignore_from_now_on
@@ -136,7 +137,7 @@ def peaks(
     """
     from timetrial.runner import peaks as best
 
-    told, path = best.run(kinds or [], name, out, quick=quick, console=None if as_json else Console())
+    told, path = best.run(kinds or [], name, out, quick=quick, console=None if as_json else for_tables())
     if as_json:
         print(json.dumps(told | {"path": str(path)}, indent=2))
 

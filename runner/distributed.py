@@ -87,16 +87,12 @@ def join(device: torch.device, hang_timeout_seconds: float, *, peer_to_peer: boo
         return
     accelerator.link_peers(peer_to_peer)
     dist.init_process_group("gloo", timeout=_CONTROL_TIMEOUT)
-    try:
-        gradients = dist.new_group(
-            backend=accelerator.collectives(device), timeout=timedelta(seconds=hang_timeout_seconds)
-        )
-        yield World(
-            rank=dist.get_rank(),
-            size=size,
-            local_rank=int(os.environ["LOCAL_RANK"]),
-            gradients=gradients,
-            control=dist.group.WORLD,
-        )
-    finally:
-        dist.destroy_process_group()
+    gradients = dist.new_group(backend=accelerator.collectives(device), timeout=timedelta(seconds=hang_timeout_seconds))
+    yield World(
+        rank=dist.get_rank(),
+        size=size,
+        local_rank=int(os.environ["LOCAL_RANK"]),
+        gradients=gradients,
+        control=dist.group.WORLD,
+    )
+    dist.destroy_process_group()  # not after an error: it would wait for what the other ranks have not come to

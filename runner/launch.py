@@ -51,6 +51,7 @@ _STATES = {
 }
 _WORKER = "timetrial.runner.worker"
 _GLANCE_SECONDS = 1.0
+_LAST_WORDS_SECONDS = 5.0  # in which the other ranks may say what they know of a failure
 # With these a run never began: what was made for it is removed again.
 _NEVER_BEGAN = (Exit.CONFIGURATION, Exit.DATA, Exit.DEVICE)
 # A resume has nothing to do after these.
@@ -208,21 +209,26 @@ def _start_ranks(settings: Config, folder: RunFolder, meeting: Meeting, stop: St
 
 @contextmanager
 def _watched(folder: RunFolder, patience: float, stop: StopSignal) -> Iterator[None]:
-    """Tells the ranks when the run is to stop, and ends them when one stands still.
+    """Tells the ranks when the run is to stop, and ends them when one has failed or stands still.
 
-    A dead rank breaks the others' connections; one that was stopped (SIGSTOP, a suspended job) does not, and outside of
-    training they wait for it long: it may stand still for `patience` seconds.
+    A rank that has said why it failed leaves the others waiting for it. One that was stopped (SIGSTOP, a suspended job)
+    does so too, outside of training long: it may stand still for `patience` seconds.
     """
     over = threading.Event()
 
     def watch() -> None:
         seconds: dict[int, float] = {}
         told: set[int] = set()
+        failed = 0.0
         while not over.wait(_GLANCE_SECONDS):
             ranks = _ranks()
             if stop.name:
                 _send(signal.Signals[stop.name], ranks.keys() - told)
                 told |= ranks.keys()
+            failed += _GLANCE_SECONDS if folder.has_errors() else 0.0
+            if failed >= _LAST_WORDS_SECONDS:
+                _send(signal.SIGKILL, ranks)
+                return
             for pid, (rank, status) in ranks.items():
                 seconds[pid] = seconds.get(pid, 0.0) + _GLANCE_SECONDS if status == psutil.STATUS_STOPPED else 0.0
                 if seconds[pid] < patience:
@@ -264,7 +270,7 @@ def _state(settings: Config, code: Exit) -> str:
 
 def _cause(folder: RunFolder, exit_codes: dict[int, int]) -> Exit:
     """Why ranks failed: the earliest words that one left, else what the operating system says of the first."""
-    if not list(folder.path.glob("error_*.json")):
+    if not folder.has_errors():
         rank, code = next(iter(exit_codes.items()))
         how = (
             f"was killed by signal {-code} (often the kernel's, out of host memory)"

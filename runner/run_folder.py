@@ -79,6 +79,10 @@ class RunFolder:
         words = {"rank": rank, "exit_code": exit_code, "error": sentence, "time": time.time()}
         write_atomically(self.path / f"error_{rank}.json", as_json(words))
 
+    def has_errors(self) -> bool:
+        """True once a rank has left its words."""
+        return any(self.path.glob("error_*.json"))
+
     def take_errors(self) -> list[dict[str, Any]]:
         """The ranks' last words, earliest first; they are removed, status.json keeps the cause."""
         files = list(self.path.glob("error_*.json"))

@@ -20,13 +20,15 @@ from timetrial.runner.workload import Batch, Data
 
 
 class FixedSteps:
-    """`data` cut to epochs of `steps` global batches, and evaluations of `steps` batches of a rank."""
+    """`data` cut to epochs of `steps` global batches, and evaluations of `steps` batches of a rank.
+
+    Its sizes stay those of the whole, by which learning rates rise and fall: as slowly as in a real run.
+    """
 
     def __init__(self, data: Data, steps: int) -> None:
         self._data, self._steps = data, steps
-        self.steps_per_epoch = min(steps, data.steps_per_epoch)
-        self.train_size = data.train_size * self.steps_per_epoch // data.steps_per_epoch
-        self.whole_train_size, self.eval_size = data.train_size, data.eval_size
+        self.train_size, self.eval_size = data.train_size, data.eval_size
+        self.steps_per_epoch = data.steps_per_epoch
         self.evaluated = self.batches = self.tokens = 0  # of this rank in the last evaluation
         self.synthetic_train, self.synthetic_eval, self.facts = data.synthetic_train, data.synthetic_eval, data.facts
 
@@ -95,7 +97,7 @@ class Measured:
             "waited": sum(block["waited_seconds"] for block in steady) / sum(training),
             "spread": (max(training) - min(training)) / statistics.median(training),
             # What an estimate needs: the work of an epoch and an evaluation, and what the first block took more.
-            "train_size": self.data.whole_train_size,
+            "train_size": self.data.train_size,
             "eval_size": self.data.eval_size,
             "train_rates": rates("samples", "train_seconds"),
             "eval_rates": rates("eval_samples", "eval_seconds"),

@@ -264,8 +264,11 @@ def main() -> None:
     with folder.shared(), StopSignal().listening(to_the_end=True) as stop:
         code = work(settings, folder, Console(file=terminal), stop)
     orderly = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED, Exit.STOPPED, Exit.TIME_LIMIT)
+    if code in orderly:
+        sys.exit(0)
     sys.stdout.flush()
-    sys.exit(0 if code in orderly else int(code))
+    sys.stderr.flush()
+    os._exit(int(code))  # at once: what is still under way on the device may wait for ranks that will never come
 
 
 if __name__ == "__main__":

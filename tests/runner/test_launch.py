@@ -378,3 +378,24 @@ def test_a_lost_rank_ends_the_others_within_a_minute(tmp_path, number):
     assert not ranks_of(tmp_path / "run")
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert status["state"] == "lost rank"
+
+
+def test_a_rank_that_fails_takes_along_one_that_waits_for_it(tmp_path, monkeypatch):
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "uneven.py").write_text(
+        "import os, pathlib, time\n"
+        "from timetrial.runner.errors import OutOfMemory\n"
+        "from timetrial.workloads.ncf.workload import NCF\n"
+        "class Uneven(NCF):\n"
+        "    def loss(self, model, batch):\n"
+        "        if os.environ['RANK'] == '0':\n"
+        "            time.sleep(600)\n"  # deaf, as one that waits inside a collective
+        "        pathlib.Path(os.environ['MARK']).touch()\n"
+        "        raise OutOfMemory('No room on rank 1.')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
+    monkeypatch.setenv("MARK", str(tmp_path / "mark"))
+    done = finish(tmp_path, "gpus=2", "workload.workload=uneven.Uneven", f"run_dir={tmp_path}/run")
+    assert done.returncode == Exit.OUT_OF_MEMORY, done.stdout + done.stderr
+    assert time.time() - (tmp_path / "mark").stat().st_mtime < 25  # the others would be given 30
+    assert not ranks_of(tmp_path / "run")

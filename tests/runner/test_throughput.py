@@ -25,6 +25,7 @@ def test_a_fixed_number_of_steps_or_a_whole_epoch(toy_engine, toy_data, toy_work
     whole = toy_data()  # 50 samples in batches of 16: four steps, one evaluation batch
     for asked, made, samples in ((2, 2, 32), (9, 4, 50)):
         fixed = FixedSteps(whole, asked)
+        assert (fixed.steps_per_epoch, fixed.train_size) == (4, 50)  # what a schedule goes by
         fixed.global_batch_size, fixed.share = whole.global_batch_size, whole.share
         measured = Measured(1, fixed)
         plan = Plan(target={}, first_eval=1, eval_every=1, max_epochs=3)
