@@ -121,7 +121,7 @@ def peaks(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for peaks.json.", metavar="FOLDER", show_default="runs/<system>/peaks/<card>"),
+        typer.Option(help="Folder for peaks.json.", metavar="FOLDER", show_default="runs/<system>/peaks/<card>/<id>"),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Small sizes and few repeats: seconds, rough figures.")

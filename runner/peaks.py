@@ -22,7 +22,7 @@ from timetrial.runner.hardware.reading import Cards
 from timetrial.runner.microbenchmarks import Case
 from timetrial.runner.results.cards import card_of, groups
 from timetrial.runner.results.roofline import FILE, SCHEMA
-from timetrial.runner.run_folder import as_json, cannot_write, slug, write_atomically
+from timetrial.runner.run_folder import as_json, cannot_write, new_id, slug, write_atomically
 from timetrial.runner.summary import figure
 
 ALL_REDUCE = "all-reduce"
@@ -241,8 +241,8 @@ def _of_ranks(name: str, quick: bool) -> Iterator[Row]:
 def best(rows: Sequence[Row]) -> dict[str, Any]:
     """The roofs: the fastest operation of each format (stored and computed in it, or fp32 in tf32), the fastest copy.
 
-    What can be had with fewer operations than are counted is no roof: a 3x3 convolution in fp32 was counted at 1.8 times
-    the peak of an H200's data sheet.
+    What can be had with fewer operations than are counted is no roof: by its count a 3x3 convolution in fp32 went at 1.8
+    times the peak of an H200's data sheet.
     """
     fastest: dict[str, Row] = {}
     for row in rows:
@@ -275,8 +275,8 @@ def document(
 
 
 def place(card: str) -> Path:
-    """Where peaks.json goes unless told otherwise: beside the runs, where a report of them finds it."""
-    return Path("runs", slug(platform.node()), "peaks", slug(card))
+    """Where peaks.json goes unless told otherwise: beside the runs, where a report finds all that were made."""
+    return Path("runs", slug(platform.node()), "peaks", slug(card), new_id())
 
 
 def make_folder(folder: Path) -> None:

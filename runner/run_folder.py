@@ -141,11 +141,15 @@ def create(runs: Path, parts: list[str], seed: int) -> RunFolder:
     """Makes a new folder `runs/<parts>/seed_<n>/<id>`; ids of runs that start in the same second differ."""
     parent = runs.joinpath(*(slug(part) for part in parts), f"seed_{seed}")
     while True:
-        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
         try:
-            return claim(parent / name, seed)
+            return claim(parent / new_id(), seed)
         except ConfigurationError:
             continue
+
+
+def new_id() -> str:
+    """A folder's name that no other has: the time, and letters of luck for what starts in the same second."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
 
 
 def claim(path: Path, seed: int) -> RunFolder:

@@ -161,7 +161,9 @@ def _place(cell: SpeedCell, measured: Roofs | None, sheet: Roofs | None) -> Plac
     share = [roofs.tflops.get(cell.precision) if roofs else None for roofs in (measured, sheet)]
     of_measured, of_sheet = (tflops / most if most else None for most in share)
     bound = _bound(unfused, at_most, measured or sheet, cell.precision)
-    own = (cell.network, cell.card, cell.count, cell.precision, cell.batch)
+    fed = cell.setting["data.loader"]
+    work = cell.network if fed == "synthetic" else f"{cell.network} with data={fed}"
+    own = (work, cell.card, cell.count, cell.precision, cell.batch)
     return Place(*own, tflops, unfused, max(unfused, at_most), of_measured, of_sheet, bound)
 
 

@@ -76,7 +76,8 @@ def test_roofs_are_the_fastest_of_what_is_computed_as_stored():
         Row("gemm", "a", "fp32", "fp32", tflops=40.0), Row("gemm", "b", "fp32", "fp32", tflops=50.0),
         Row("gemm", "b", "bf16", "fp32", tflops=60.0), Row("gemm", "b", "fp32", "tf32", tflops=400.0),
         Row("gemm", "c", "bf16", "bf16", outcome="out of memory"), Row("copy", "", gb_s=4300.0),
-        Row("convolution", "3²", "fp32", "fp32", tflops=99.0, fewest=False), Row("transfer", "", gb_s=9999.0), Row("lstm", "d", "bf16", "bf16", tflops=200.0),
+        Row("convolution", "3²", "fp32", "fp32", tflops=99.0, fewest=False),
+        Row("transfer", "", gb_s=9999.0), Row("lstm", "d", "bf16", "bf16", tflops=200.0),
     ]  # fmt: skip
     assert peaks.best(rows) == {
         "tflops": {"fp32": 50.0, "tf32": 400.0, "bf16": 200.0},

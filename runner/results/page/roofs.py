@@ -38,7 +38,7 @@ _MOST = 16  # places that a picture can hold
 
 def roofline(name: str, line: Roofline) -> Picture:
     """Both roofs on log axes, measured ones thick and those of the data sheet thin; a span a workload below them."""
-    shown, used = line.places[:_MOST], _formats(line)
+    shown, used = _drawn(line.places), _formats(line)
     with rc_context(STYLE):
         canvas, (axes,) = panels(3.3, legend=len(shown) + 2)
         low, high = _span([value for place in shown for value in (place.unfused, place.at_most)], _ridges(line))
@@ -63,10 +63,18 @@ def roofline(name: str, line: Roofline) -> Picture:
     if not line.measured:
         caption = "The roofs are the data sheet's: timetrial peaks measures this card's own. Numbers: workloads."
     if len(shown) < len(line.places):
-        caption += f" Drawn are the {len(shown)} of {len(line.places)} with the most operations a second."
+        caption += f" Drawn are {len(shown)} of {len(line.places)}: on the fewest cards, the most operations a second."
     data = [_place_row(place) for place in line.places]
     described = "; ".join(f"{place.title}: {plain(place.tflops, 3)} TFLOP/s, {place.bound}" for place in shown)
     return picture(name, f"Roofline of {line.card}", caption, described or "Roofs without workloads", canvas, data)
+
+
+def _drawn(places: Sequence[Place]) -> list[Place]:
+    """On more cards a workload stands nearly where it stands on one: of each that on the fewest, the busiest first."""
+    fewest: dict[tuple[str, str, int], Place] = {}
+    for place in sorted(places, key=lambda place: place.count):
+        fewest.setdefault((place.work, place.precision, place.batch), place)
+    return [place for place in places if place in fewest.values()][:_MOST]
 
 
 def _both(line: Roofline) -> list[Roofs]:

@@ -22,13 +22,16 @@ def write_peaks(folder, measured=1.0, quick=False, stopped=False, gb_s=4000.0, c
     (folder / "peaks.json").write_text(json.dumps(told))
 
 
-def write_run(folder, *, network="net", precision="bf16", gpus=1, rate=100.0, tokens=None, counted=COUNTED):
+def write_run(
+    folder, *, network="net", precision="bf16", gpus=1, rate=100.0, tokens=None, counted=COUNTED, loader="synthetic"
+):
     folder.mkdir(parents=True)
     result = {"samples_per_second": rate, "tokens_per_second": tokens, "train_ms": 1.0, "eval_ms": 1.0}
     (folder / "status.json").write_text(json.dumps({"state": "measured", "result": result | {"counted": counted}}))
     config = {
         "throughput": {"steps": 2}, "accelerator": {"name": "h200"}, "system": "here", "gpus": gpus,
-        "workload": {"name": network}, "precision": {"name": precision}, "engine": {}, "data": {}, "tuning": {},
+        "workload": {"name": network}, "precision": {"name": precision}, "engine": {}, "data": {"loader": loader},
+        "tuning": {},
         "recipe": {"global_batch_size": 64 * gpus, "training": {}, "data": {}},
     }  # fmt: skip
     (folder / "config.yaml").write_text(json.dumps(config))
@@ -45,6 +48,17 @@ def test_a_place_is_per_card_and_a_span(tmp_path):
     assert place.of_sheet == pytest.approx(100 / 990)
     assert place.bound == "memory unless fused"  # the ridge is at 200
     assert (line.measured.gb_s, line.sheet.gb_s) == (4000, 4800)
+
+
+def test_a_place_says_who_fed_it_and_the_picture_shows_the_fewest_cards(tmp_path):
+    for gpus, loader in ((2, "synthetic"), (1, "synthetic"), (1, "torch")):
+        write_run(tmp_path / f"{loader}{gpus}", gpus=gpus, rate=100.0 * gpus, loader=loader)
+    found = report.build([tmp_path])
+    assert {place.work for place in found.rooflines[0].places} == {"net", "net with data=torch"}
+    page.write(found, tmp_path / "page")
+    text = (tmp_path / "page" / "report.html").read_text()
+    assert "Drawn are 2 of 3" in text
+    assert "net on 2" not in text
 
 
 def test_texts_go_by_tokens():
@@ -96,7 +110,7 @@ def test_the_page_shows_roofs_without_workloads_and_workloads_without_roofs(tmp_
     for number in range(20):  # more than a picture holds
         write_run(tmp_path / "two" / str(number), network=f"net<{number}>", precision="odd" if number == 3 else "bf16")
     text = page.write(report.build([tmp_path / "two"]), tmp_path / "page").read_text()
-    assert "Drawn are the 16 of 20" in text
+    assert "Drawn are 16 of 20" in text
     assert "net<" not in text
     assert "The roofs are the data sheet" in text
     rows = (tmp_path / "page" / "csv" / "roofline-1-places.csv").read_text().splitlines()
