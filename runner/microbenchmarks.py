@@ -47,7 +47,7 @@ Series = Sequence[Case]  # of growing size: where one takes too long, those afte
 def gemm(quick: bool) -> Iterator[Series]:
     """Square products, then those of layers between 1024 and 4096 units and of an output vocabulary: [m, k] [k, n].
 
-    The vocabulary is MLPerf's of 33,708 in rows of eight, as models here have it: by itself bf16 took three times as long.
+    The vocabulary is MLPerf's of 33,708 in rows of eight, as models here have it: as it is, it takes thrice as long.
     """
     squares = [(n, n, n) for n in ((512, 1024, 2048) if quick else (512, 1024, 2048, 4096, 8192, 16384))]
     layers = [(8192, 4096, 1024), (8192, 1024, 4096), (8192, 33712, 1024), (64, 4096, 4096)]

@@ -241,8 +241,8 @@ def _of_ranks(name: str, quick: bool) -> Iterator[Row]:
 def best(rows: Sequence[Row]) -> dict[str, Any]:
     """The roofs: the fastest operation of each format (stored and computed in it, or fp32 in tf32), the fastest copy.
 
-    What can be had with fewer operations than are counted is no roof: by its count a 3x3 convolution in fp32 went at 1.8
-    times the peak of an H200's data sheet.
+    What can be had with fewer operations than are counted is no roof: by its count a 3x3 convolution in fp32 went at
+    1.8 times the peak of an H200's data sheet.
     """
     fastest: dict[str, Row] = {}
     for row in rows:
