@@ -47,15 +47,20 @@ def main() -> None:
     name, mib, way = [*sys.argv[1:], *("64", "peers")[len(sys.argv) - 2 :]]
     device = accelerator.device(name, int(os.environ["LOCAL_RANK"]))
     with distributed.join(device, _PATIENCE_SECONDS, peer_to_peer=way == "peers") as world:
-        tensor = torch.ones(int(mib) * _MIB // 4, device=device)
-        least, most = (float(value) for value in world.add(tensor).aminmax())  # waits for the device
-        if least != world.size or most != world.size:
-            raise LostRank(f"{world.size} ranks of one each added up to between {least:g} and {most:g}.")
-        tensor.zero_()  # sums of sums stay finite
-        seconds = min(_seconds(world, tensor) for _ in range(_ROUNDS))
+        speed = bus_gb_s(world, device, int(mib))
         if world.rank == 0:
-            carried = 2 * (world.size - 1) / world.size * tensor.nbytes
-            print(f"{_MARK}{json.dumps(carried / 1e9 / seconds)}")
+            print(f"{_MARK}{json.dumps(speed)}")
+
+
+def bus_gb_s(world: distributed.World, device: torch.device, mib: int) -> float:
+    """The same of ranks that are joined already; raises `LostRank` for a wrong sum."""
+    tensor = torch.ones(mib * _MIB // 4, device=device)
+    least, most = (float(value) for value in world.add(tensor).aminmax())  # waits for the device
+    if least != world.size or most != world.size:
+        raise LostRank(f"{world.size} ranks of one each added up to between {least:g} and {most:g}.")
+    tensor.zero_()  # sums of sums stay finite
+    seconds = min(_seconds(world, tensor) for _ in range(_ROUNDS))
+    return 2 * (world.size - 1) / world.size * tensor.nbytes / 1e9 / seconds
 
 
 def _seconds(world: distributed.World, tensor: torch.Tensor) -> float:

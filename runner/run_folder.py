@@ -74,6 +74,10 @@ class RunFolder:
         write_atomically(self._status, as_json(status), durable=False)
         return status
 
+    def add_to_system(self, **facts: Any) -> None:
+        """Sets `facts` in system.json, which the launcher has written."""
+        write_atomically(self.system, as_json(json.loads(self.system.read_text()) | facts))
+
     def write_error(self, rank: int, exit_code: int, sentence: str) -> None:
         """Leaves a rank's last words for the launcher."""
         words = {"rank": rank, "exit_code": exit_code, "error": sentence, "time": time.time()}

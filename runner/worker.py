@@ -15,7 +15,17 @@ import torch
 from hydra.utils import get_class
 from rich.console import Console
 
-from timetrial.runner import accelerator, checkpoint, compliance, config, distributed, operations, seeds, telemetry
+from timetrial.runner import (
+    accelerator,
+    all_reduce,
+    checkpoint,
+    compliance,
+    config,
+    distributed,
+    operations,
+    seeds,
+    telemetry,
+)
 from timetrial.runner.checkpoint import Checkpointer
 from timetrial.runner.config import Config
 from timetrial.runner.distributed import World
@@ -32,6 +42,8 @@ from timetrial.runner.throughput import FixedSteps, Measured, until_stopped
 from timetrial.runner.torch_engine import TorchEngine
 from timetrial.runner.train import Plan, train_to_target
 from timetrial.runner.workload import Share
+
+_LINKS_MIB = 64  # of a tensor that says how fast the ranks add up: milliseconds
 
 
 def work(settings: Config, folder: RunFolder, console: Console, stop: StopSignal) -> Exit:
@@ -97,7 +109,7 @@ def _measure(
     sampler: list[Observer],
 ) -> Exit:
     """A fixed number of steps, without a log, a target or a checkpoint: nothing is learned that is worth keeping."""
-    engine = _ready_engine(settings, world, device, console)
+    engine = _ready_engine(settings, folder, world, device, console)
     assert isinstance(engine.data, FixedSteps)
     measured = Measured(world.size, engine.data)
     plan = Plan(target={}, first_eval=1, eval_every=1, max_epochs=settings.throughput.blocks)
@@ -134,7 +146,7 @@ def _train(
             log(InitStarted())
             summary = Summary(folder, plan, saved)
             observers = [log, summary]
-        engine = _ready_engine(settings, world, device, console)
+        engine = _ready_engine(settings, folder, world, device, console)
         if saved:
             engine.restore(saved["engine"])
         if world.rank == 0:
@@ -169,7 +181,7 @@ def _train(
     return code
 
 
-def _ready_engine(settings: Config, world: World, device: torch.device, console: Console) -> Any:
+def _ready_engine(settings: Config, folder: RunFolder, world: World, device: torch.device, console: Console) -> Any:
     """The engine of one rank, warmed up; a person is told why nothing moves, because compiling can take minutes."""
     accelerator.start_memory_watch(device)
     engine = build_engine(settings, world, device)
@@ -180,6 +192,10 @@ def _ready_engine(settings: Config, world: World, device: torch.device, console:
                 tell("compiling, which can take minutes" if compiles else "warming up", 0)
             engine.warm_up()
         engine.finish()
+    if world.size > 1:
+        speed = all_reduce.bus_gb_s(world, device, _LINKS_MIB if device.type != "cpu" else 1)
+        if world.rank == 0:
+            folder.add_to_system(all_reduce_gb_s=speed)
     return engine
 
 

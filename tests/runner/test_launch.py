@@ -246,6 +246,8 @@ def test_two_ranks_equal_one_in_quality_and_weights(tmp_path):
     for gpus in (1, 2):
         done = finish(tmp_path, f"gpus={gpus}", f"run_dir={tmp_path}/{gpus}", *overrides)
         assert done.returncode == Exit.TARGET_NOT_REACHED, done.stdout + done.stderr
+        facts = json.loads((tmp_path / str(gpus) / "system.json").read_text())
+        assert facts.get("all_reduce_gb_s", 0) > 0 if gpus == 2 else "all_reduce_gb_s" not in facts
     one, two = (qualities(tmp_path / gpus) for gpus in ("1", "2"))
     assert [row[2] for row in one] == [row[2] for row in two]
     assert [float(row[1]) for row in one] == pytest.approx([float(row[1]) for row in two], rel=1e-5)
