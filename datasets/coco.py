@@ -178,47 +178,54 @@ def read(annotations: Path, images: Path, *, masks: bool, drop_empty: bool = Tru
     )  # fmt: skip
 
 
-def check(annotations: Path, images: Path, *, masks: bool = False) -> list[str]:
+def check(annotations: Path, images: Path, *, masks: bool = False, files: bool = False) -> list[str]:
     """A sentence for every problem of a set; of many of a kind the first ones, and how many more there are.
 
-    Segmentations are checked where there are any; with `masks`, every annotation must have one. Whether the images
-    themselves are whole, `check_images` tells.
+    Segmentations are checked where there are any; with `masks`, every annotation must have one. With `files`, the
+    images that are there are looked at too, as `check_images` does, whatever else is wrong.
     """
     try:
         found, problems = coco_json.examine(annotations, images, masks=True, demanded=masks)
     except DataError as error:
         return [str(error)]
     coco_json.say_empty(annotations, found, problems)
-    return problems.sentences
+    there = {key: column[found.there] for key, column in found.images.items()}
+    return problems.sentences + (_check_files(annotations, images, there) if files else [])
 
 
 def check_images(coco: CocoSet) -> list[str]:
     """A sentence for every image that is unreadable, cut short, or not of the size that the json says.
 
-    Reads the beginnings of the files and the ends of JPEGs, many at once, and decodes where an end looks strange.
+    Reads the beginnings of the files and the ends of JPEGs, many at once, and decodes where an end looks strange, and
+    what is no JPEG.
     """
+    table = {"id": coco.image_id, "file_name": coco.file_name, "height": coco.height, "width": coco.width}
+    return _check_files(Path(coco.annotations), Path(coco.folder), table)
 
-    def fault(image: int) -> str | None:
-        path, said = coco.path(image), (int(coco.width[image]), int(coco.height[image]))
+
+def _check_files(annotations: Path, folder: Path, images: coco_json.Table) -> list[str]:
+    def fault(name: str, number: int, height: int, width: int) -> str | None:
+        path = folder / name
         try:
             with Image.open(path) as opened:
                 size = opened.size
-                if opened.format == "JPEG" and not _ends(path):
+                if opened.format != "JPEG" or not _ends(path):
                     opened.load()
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
             return f"{path} cannot be decoded: it is cut short or no image; replace it or remove it."
-        if size == said:
+        if size == (width, height):
             return None
         return (
-            f"{path} is {size[0]}x{size[1]} pixels, not {said[0]}x{said[1]} as {coco.annotations} says of image "
-            f"{coco.image_id[image]}: put the right image there or mend the json."
+            f"{path} is {size[0]}x{size[1]} pixels, not {width}x{height} as {annotations} says of image {number}: "
+            "put the right image there or mend the json."
         )
 
+    columns = (images[key].tolist() for key in ("file_name", "id", "height", "width"))
     with ThreadPoolExecutor(_THREADS) as pool:
-        return [sentence for sentence in pool.map(fault, range(len(coco))) if sentence]
+        return [sentence for sentence in pool.map(fault, *columns) if sentence]
 
 
-def prepare(annotations: Path, images: Path, folder: Path, *, masks: bool) -> Path:
+def prepare(annotations: Path, images: Path, folder: Path, *, masks: bool, drop_empty: bool = True) -> Path:
     """What `read` gives, as an .npz file in `folder`, made once and found again while the json is unchanged.
 
     The images are looked at too before it is made. Raises `DataError` for what is wrong with either.
@@ -226,13 +233,13 @@ def prepare(annotations: Path, images: Path, folder: Path, *, masks: bool) -> Pa
     try:
         stat = annotations.stat()
     except OSError:
-        read(annotations, images, masks=masks)  # says what is wrong
+        read(annotations, images, masks=masks, drop_empty=drop_empty)  # says what is wrong
         raise
-    key = f"{annotations.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{images.resolve()}|{masks}|{_FORM}"
+    key = f"{annotations.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{images.resolve()}|{masks}|{drop_empty}|{_FORM}"
     prepared = folder / f"{annotations.stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
     if prepared.exists():
         return prepared
-    coco = read(annotations, images, masks=masks)
+    coco = read(annotations, images, masks=masks, drop_empty=drop_empty)
     faults = check_images(coco)
     coco_json.Problems(faults, len(faults)).refuse()
     columns = {field.name: getattr(coco, field.name) for field in dataclasses.fields(CocoSet)}

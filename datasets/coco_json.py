@@ -67,10 +67,11 @@ class Instances:
     """The columns of an instances json, as long and in such order as its lists; categories are in order of their ids.
 
     `box` is float64 [A, 4], x, y, width and height, clipped where it leaves the image by up to a pixel; `image` and
-    `category` are indexes into the other tables; `empty` marks boxes without area.
+    `category` are indexes into the other tables; `empty` marks boxes without area, `there` images that are.
     """
 
     images: Table
+    there: NDArray[np.bool_]
     categories: Table
     annotations: Table
     image: NDArray[np.int64]
@@ -98,7 +99,7 @@ def examine(path: Path, folder: Path, *, masks: bool, demanded: bool) -> tuple[I
     categories = {key: column[order] for key, column in categories.items()}
     for name, table in (("image", images), ("category", categories), ("annotation", annotations)):
         _check_ids(path, name, table["id"], problems)
-    _check_images(path, folder, images, problems)
+    there = _check_images(path, folder, images, problems)
     report = _reporter(path, annotations, problems)
     image = _looked_up(annotations, images["id"], "image", report)
     category = _looked_up(annotations, categories["id"], "category", report)
@@ -108,7 +109,7 @@ def examine(path: Path, folder: Path, *, masks: bool, demanded: bool) -> tuple[I
     box, empty = _boxes(annotations, size, report)
     segmentations = [annotation.get("segmentation") for annotation in lists["annotations"]]
     segments = coco_masks.flatten(segmentations, size, report, demanded=demanded)
-    return Instances(images, categories, annotations, image, category, box, empty, segments), problems
+    return Instances(images, there, categories, annotations, image, category, box, empty, segments), problems
 
 
 def say_empty(path: Path, found: Instances, problems: Problems) -> None:
@@ -116,7 +117,7 @@ def say_empty(path: Path, found: Instances, problems: Problems) -> None:
     boxes = found.annotations["bbox"]
     _reporter(path, found.annotations, problems)(
         np.flatnonzero(found.empty),
-        lambda index: f"a box without area ({_shown(boxes[index])}): remove it, or know that it is left out",
+        lambda index: f"a box without area ({_shown(boxes[index])}): remove it, or know that training leaves it out",
     )
 
 
@@ -222,30 +223,34 @@ def _check_ids(path: Path, name: str, ids: Column, problems: Problems) -> None:
     )
 
 
-def _check_images(path: Path, folder: Path, images: Table, problems: Problems) -> None:
-    """Reports images of no size and images whose file is not there."""
+def _check_images(path: Path, folder: Path, images: Table, problems: Problems) -> NDArray[np.bool_]:
+    """Reports images of no size and images whose file is not there; says which are neither."""
     ids, names, height, width = (images[key] for key in ("id", "file_name", "height", "width"))
+    sound = (np.minimum(height, width) >= 1) & (np.maximum(height, width) <= _LARGEST)
     problems.add(
-        np.flatnonzero((np.minimum(height, width) < 1) | (np.maximum(height, width) > _LARGEST)),
+        np.flatnonzero(~sound),
         lambda index: f"{path}: image {ids[index]} is {width[index]}x{height[index]} pixels: mend width and height.",
     )
     if not folder.is_dir():
         problems.say(
             f"{folder} is missing: put the images of {path} there (timetrial data fetch brings sets) or set data_dir."
         )
-        return
-    there: dict[str, set[str]] = {}  # one listing of a folder is faster than a question a file
+        return np.zeros(len(ids), bool)
+    listed: dict[str, set[str]] = {}  # one listing of a folder is faster than a question a file
     absent = []
     for index, name in enumerate(names.tolist()):
         parent, base = os.path.split(name)
-        if parent not in there:
-            there[parent] = _names(folder / parent)
-        if base not in there[parent]:
+        if parent not in listed:
+            listed[parent] = _names(folder / parent)
+        if base not in listed[parent]:
             absent.append(index)
+    missing = np.array(absent, np.int64)
     problems.add(
-        np.array(absent, np.int64),
+        missing,
         lambda index: f"{folder / names[index]} is missing: put it back or remove image {ids[index]} from {path}.",
     )
+    sound[missing] = False
+    return sound
 
 
 def _names(folder: Path) -> set[str]:

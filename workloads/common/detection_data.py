@@ -1,5 +1,6 @@
 """Detection sets of one rank: an instances json a side beside its images, prepared once, seen as a task wants them."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +23,15 @@ from timetrial.workloads.common.image_data import ImageData
 from timetrial.workloads.common.reading import Decoded, Encoded, Pictures, Plan, Reader, workers_of
 
 Progress = Callable[[str, int], None]
+Side = tuple[Path, Path, bool]  # annotations, images, and whether they are to be trained on
 
 
 class CocoImages(ImageData):
     """One rank's share of a detection set; `train_set` and `val_set` hold the images that the task looks at.
 
     `truth` is the whole validation set, by which detections are judged; `most` is the largest number of boxes on an
-    image that is trained on. A task says in `seen` which images those are, in `views` how it sees them, and in `look`
-    how an NVIDIA card does; elsewhere the reading processes decode and look.
+    image that is trained on; `dropped` boxes to train on had no area. A task says in `seen` which images those are, in
+    `views` how it sees them, and in `look` how an NVIDIA card does; elsewhere the reading processes decode and look.
     """
 
     loader = "torch"
@@ -38,6 +40,7 @@ class CocoImages(ImageData):
     val_set: CocoSet
     truth: CocoSet
     most: int
+    dropped = 0
 
     @dataclass
     class Settings:
@@ -69,20 +72,24 @@ class CocoImages(ImageData):
     @classmethod
     def make_ready(cls, settings: Settings, progress: Progress) -> None:
         """Draws the set where it is to be generated, reads and checks both sides, and keeps them as arrays."""
-        for annotations, images in sides(settings):
+        for side in sides(settings):
+            annotations, *_ = side
             progress(f"reading {annotations.name}", 0)
-            coco.prepare(annotations, images, Path(settings.prepared), masks=cls.masks)
+            cls._prepare(settings, side)
 
     @classmethod
     def verify(cls, settings: Settings) -> Iterator[str]:
-        """A sentence for every problem of both sides: of the jsons, and of the images where those can be read."""
-        for annotations, images in sides(settings):
-            problems = coco.check(annotations, images, masks=cls.masks)
-            yield from problems
-            if not problems:
-                yield from coco.check_images(coco.read(annotations, images, masks=False))
+        """A sentence for every problem of both sides: of the jsons, of the images, and of the two together."""
+        readable = []
+        for annotations, images, _ in sides(settings):
+            yield from coco.check(annotations, images, masks=cls.masks, files=True)
+            with contextlib.suppress(DataError):  # which has been said
+                readable.append(coco.read(annotations, images, masks=False))
+        if len(readable) == 2:
+            yield from cls._unfit(*readable)
 
-    def seen(self, whole: CocoSet, train: bool) -> CocoSet:
+    @classmethod
+    def seen(cls, whole: CocoSet, train: bool) -> CocoSet:
         """The images that the task looks at, in training or not, with the annotations that it learns from."""
         raise NotImplementedError
 
@@ -100,23 +107,37 @@ class CocoImages(ImageData):
             yield self._on_device(found.pixels, found.targets, self.eval_size)
 
     def facts(self) -> dict[str, Any]:
-        """What MLPerf does not ask for: loader and size are on record."""
-        return {"timetrial_loader": self.loader, "timetrial_image_size": self.image_size}
+        """What MLPerf does not ask for: loader and size are on record, and how many boxes training is without."""
+        return {
+            "timetrial_loader": self.loader,
+            "timetrial_image_size": self.image_size,
+            "timetrial_dropped_boxes": self.dropped,
+        }
+
+    @classmethod
+    def _prepare(cls, settings: Settings, side: Side) -> Path:
+        """A side as arrays. Boxes without area are left out of training alone: left out of the truth, they would count
+        for nothing, where pycocotools counts them as not found.
+        """
+        annotations, images, train = side
+        return coco.prepare(annotations, images, Path(settings.prepared), masks=cls.masks, drop_empty=train)
+
+    @classmethod
+    def _unfit(cls, train: CocoSet, val: CocoSet) -> Iterator[str]:
+        """Why two sides that are sound make no data for a run."""
+        if train.category_name.tolist() != val.category_name.tolist():
+            yield f"{train.annotations} and {val.annotations} name other categories: both sides need the same."
+        if not len(cls.seen(train, True)):
+            yield f"{train.annotations} has no image with a box: add one."
+        if val.crowd.all():
+            yield f"{val.annotations} has no box of a single object, by which to judge what is found: add one."
 
     def _open(self) -> tuple[int, int]:
-        whole = [
-            coco.open_set(coco.prepare(annotations, images, Path(self._settings.prepared), masks=self.masks))
-            for annotations, images in sides(self._settings)
-        ]
-        if whole[0].category_name.tolist() != whole[1].category_name.tolist():
-            raise DataError(
-                f"{whole[0].annotations} and {whole[1].annotations} name other categories: both sides need the same."
-            )
-        self.truth = whole[1]
+        whole = [coco.open_set(self._prepare(self._settings, side)) for side in sides(self._settings)]
+        for sentence in self._unfit(*whole):
+            raise DataError(sentence)
+        self.truth, self.dropped = whole[1], whole[0].dropped
         self.train_set, self.val_set = self.seen(whole[0], True), self.seen(whole[1], False)
-        for side in (self.train_set, self.val_set):
-            if not len(side):
-                raise DataError(f"{side.annotations} has no image with a box: add one.")
         self.num_classes = len(self.truth.category_id)
         self.most = int(np.diff(self.train_set.first).max())
         return len(self.train_set), len(self.val_set)
@@ -185,17 +206,19 @@ class Files:
         return corners.clip(0, 1), self.coco.categories(number).astype(np.int64) + 1
 
 
-def sides(settings: CocoImages.Settings) -> list[tuple[Path, Path]]:
-    """Annotations and images of the training and of the validation side; draws them where they are to be generated."""
+def sides(settings: CocoImages.Settings) -> list[Side]:
+    """The training and the validation side; draws them where they are to be generated."""
     if settings.generate is None:
         return [
-            (Path(settings.train_annotations), Path(settings.train_images)),
-            (Path(settings.val_annotations), Path(settings.val_images)),
+            (Path(settings.train_annotations), Path(settings.train_images), True),
+            (Path(settings.val_annotations), Path(settings.val_images), False),
         ]
     folder = scenes.path_of(Path(settings.train_images).parent, settings.generate)
     if not folder.exists():
         scenes.write_scenes(folder, settings.generate)
-    return [(folder / "annotations" / f"instances_{side}.json", folder / side) for side in ("train", "val")]
+    return [
+        (folder / "annotations" / f"instances_{side}.json", folder / side, side == "train") for side in ("train", "val")
+    ]
 
 
 def random_set(images: int, boxes: int, classes: int) -> CocoSet:

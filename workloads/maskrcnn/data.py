@@ -65,7 +65,8 @@ class Photographs(CocoImages):
             )
         self.train_size, self.steps_per_epoch, self._most_samples = sum(sizes), len(sizes), max(sizes)
 
-    def seen(self, whole: CocoSet, train: bool) -> CocoSet:
+    @classmethod
+    def seen(cls, whole: CocoSet, train: bool) -> CocoSet:
         """All images to be judged by; to be learned from, single objects that are not empty."""
         return whole.without_crowd().without_small(_SMALLEST).with_boxes() if train else whole
 

@@ -40,7 +40,8 @@ class Photographs(CocoImages):
         self.image_size, self.crop_tries = settings.image_size, settings.crop_tries
         super().__init__(settings, global_batch_size=global_batch_size, share=share, device=device, seeds=seeds)
 
-    def seen(self, whole: CocoSet, train: bool) -> CocoSet:
+    @classmethod
+    def seen(cls, whole: CocoSet, train: bool) -> CocoSet:
         """The images with a box."""
         return whole.with_boxes()
 

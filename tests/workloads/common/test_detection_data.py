@@ -92,6 +92,70 @@ def test_no_run_starts_on_a_bad_set(place, words, compose, fault):
     assert not (place / "prepared").exists() or not list((place / "prepared").glob("instances_train*"))
 
 
+def change(place, side, how):
+    path = place / f"scenes/annotations/instances_{side}.json"
+    found = json.loads(path.read_text())
+    how(found)
+    path.write_text(json.dumps(found))
+    return path
+
+
+def test_a_fault_in_the_json_hides_no_image(place, words):
+    change(place, "train", lambda found: found["annotations"][0].update(bbox=[5.0, 5.0, 0.0, 4.0]))
+    paths = sorted((place / "scenes/train").iterdir())
+    paths[0].write_bytes(paths[0].read_bytes()[:400])
+    paths[1].unlink()
+    done = verify(words)
+    assert "3 problems" in str(done.exception), done.output
+    for wrong in ("a box without area", f"{paths[0]} cannot be decoded", f"{paths[1]} is missing"):
+        assert done.output.count(wrong) == 1, done.output
+
+
+def test_a_png_that_is_cut_short_starts_no_run(place, words, compose):
+    def as_png(found):
+        name = place / "scenes/train" / found["images"][0]["file_name"]
+        Image.open(name).save(name.with_suffix(".png"))
+        found["images"][0]["file_name"] = f"{name.stem}.png"
+
+    change(place, "train", as_png)
+    (path,) = (place / "scenes/train").glob("*.png")
+    path.write_bytes(path.read_bytes()[:-200])
+    assert f"{path} cannot be decoded" in verify(words).output
+    with pytest.raises(DataError, match=f"{path} cannot be decoded"):
+        launch(compose(*words, "launcher=inline", f"runs={place}/runs"), Console(quiet=True))
+    assert not list((place / "runs").rglob("result_*.txt"))
+
+
+@pytest.mark.parametrize("workload", ["ssd", "maskrcnn"])
+@pytest.mark.parametrize(
+    ("side", "how", "wrong"),
+    [
+        ("val", lambda found: [one.update(iscrowd=1) for one in found["annotations"]], "has no box of a single object"),
+        ("val", lambda found: found["annotations"].clear(), "has no box of a single object"),
+        ("train", lambda found: found["annotations"].clear(), "has no image with a box"),
+        ("val", lambda found: found["categories"][0].update(name="other"), "name other categories"),
+        ("val", lambda found: found["annotations"][0].update(bbox=[5, 5, 0, 4]), "a box without area"),
+    ],
+)  # fmt: skip
+def test_sides_that_make_no_data_together_start_no_run(place, words, compose, workload, side, how, wrong):
+    change(place, side, how)
+    words = [f"workload={workload}", *words[1:]]
+    done = verify(words)
+    assert isinstance(done.exception, DataError)
+    assert len(done.output.splitlines()) == 1, done.output
+    assert wrong in done.output
+    with pytest.raises(DataError, match=wrong):
+        launch(compose(*words, "launcher=inline", f"runs={place}/runs"), Console(quiet=True))
+    assert not list((place / "runs").rglob("result_*.txt"))
+
+
+def test_boxes_without_area_are_left_out_of_training_on_record(place, words, compose):
+    change(place, "train", lambda found: found["annotations"][0].update(bbox=[5.0, 5.0, 0.0, 4.0]))
+    small = ["recipe.max_epochs=1", "recipe.first_eval=1", "recipe.global_batch_size=2", "recipe.data.workers=0"]
+    _, folder = launch(compose(*words, *small, "launcher=inline", f"runs={place}/runs"), Console(quiet=True))
+    assert '"key": "timetrial_dropped_boxes", "value": 1,' in folder.log.read_text()
+
+
 def test_what_has_no_boxes_to_look_at_is_refused(words):
     done = verify(["workload=ncf"])
     assert done.exit_code != 0
