@@ -15,7 +15,8 @@ from timetrial.runner.errors import DataError
 
 PAD, UNKNOWN, BEGIN, END = range(4)
 _SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
-_MOST_TOKENS = 80  # of a side, and 1 at least: Moses' clean-corpus as the reference calls it
+# Moses' clean-corpus as the reference calls it: tokens of a side (and 1 at least), and what it leaves out unasked.
+_MOST_TOKENS, _MOST_TIMES, _LONGEST_WORD = 80, 9, 1000
 _JOINED = "@@"  # ends a piece that goes on in the next
 
 
@@ -50,12 +51,15 @@ class MosesBPE:
     @staticmethod
     def unfit(source: str, target: str) -> str | None:
         """Why the reference drops a pair of normal lines; None where it keeps it."""
-        for side in (source, target):
-            if not 1 <= len(side.split()) <= _MOST_TOKENS:
-                return f"has not 1 to {_MOST_TOKENS} tokens"
-            if not _is_latin(side):
-                return "holds characters outside Latin-1"
-        return None
+        sides = source.split(), target.split()
+        shorter, longer = sorted(map(len, sides))
+        if not 1 <= shorter <= longer <= _MOST_TOKENS:
+            return f"has not 1 to {_MOST_TOKENS} tokens"
+        if longer > _MOST_TIMES * shorter:
+            return f"has one side more than {_MOST_TIMES} times as long as the other"
+        if any(len(word) > _LONGEST_WORD for side in sides for word in side):
+            return f"holds a word of more than {_LONGEST_WORD:,} characters"
+        return None if _is_latin(source + target) else "holds characters outside Latin-1"
 
     @classmethod
     def learn(cls, counts: Mapping[str, int], size: int) -> "MosesBPE":
@@ -96,10 +100,22 @@ class MosesBPE:
         """What `write` wrote, or the reference's own files under these names."""
         codes, vocabulary = folder / "bpe.codes", folder / "vocabulary.txt"
         try:
-            pieces = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-            return cls(codes.read_text(encoding="utf-8"), pieces)
+            merges, listed = codes.read_text(encoding="utf-8"), vocabulary.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{folder} lacks bpe.codes or vocabulary.txt ({error}): prepare the text again.") from error
+        for number, line in enumerate(merges.removesuffix("\n").split("\n"), start=1):
+            if len(line.split(" ")) != 2:  # subword-nmt would end the process
+                raise DataError(f"{codes} line {number} is no pair of pieces ({line[:60]!r}): prepare the text again.")
+        pieces = listed.removesuffix("\n").split("\n")
+        lines: dict[str, int] = {}
+        for number, piece in enumerate(pieces, start=1):
+            if not piece or " " in piece:
+                raise DataError(
+                    f"{vocabulary} line {number} is no piece ({piece[:60]!r}): one a line, without its count."
+                )
+            if lines.setdefault(piece, number) != number:
+                raise DataError(f"{vocabulary} line {number} is there twice ({piece!r}): keep the first.")
+        return cls(merges, pieces)
 
     def _cut(self, word: str) -> list[int]:
         return [self._ids.get(piece, UNKNOWN) for piece in self._bpe.segment_tokens([word])]

@@ -23,7 +23,7 @@ from timetrial.datasets.parallel_text import Pair
 from timetrial.datasets.whole import whole_folder
 from timetrial.runner.errors import DataError
 
-_VERSION = 1  # of the prepared form: another is prepared anew
+_VERSION = 2  # of the prepared form: another is prepared anew
 _CHUNK = 1000  # pairs handed to a process at a time
 _WORTH_PROCESSES = 2_000_000  # bytes of text: less is done sooner by this process alone
 _SIDES = ("source", "target")

@@ -62,13 +62,36 @@ def test_the_vocabulary_goes_through_its_files(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("codes", "pieces", "sentence"),
+    [
+        ("#version: 0.2\na b c\n", "a\n", "bpe.codes line 2 is no pair of pieces .'a b c'"),
+        ("#version: 0.2\na b\n\nc d\n", "a\n", "bpe.codes line 3 is no pair of pieces"),
+        ("a b\n", "", "vocabulary.txt line 1 is no piece .''.: one a line"),
+        ("a b\n", "ab\nthe 37\n", "vocabulary.txt line 2 is no piece .'the 37'.: one a line"),
+        ("a b\n", "ab\nc\nab\n", "vocabulary.txt line 3 is there twice .'ab'"),
+    ],
+)
+def test_a_vocabulary_that_is_none_is_named_with_its_line(tmp_path, codes, pieces, sentence):
+    (tmp_path / "bpe.codes").write_text(codes)
+    (tmp_path / "vocabulary.txt").write_text(pieces)
+    with pytest.raises(DataError, match=sentence):
+        MosesBPE.read(tmp_path)
+
+
+@pytest.mark.parametrize(
     ("source", "target", "reason"),
     [
         ("a b", "c", None),
-        ("a " * 80, "c", None),
-        ("a " * 81, "c", "has not 1 to 80 tokens"),
+        ("a " * 80, "c " * 80, None),
+        ("a " * 81, "c " * 80, "has not 1 to 80 tokens"),
         ("a", "", "has not 1 to 80 tokens"),
         ("a", "日本", "holds characters outside Latin-1"),
+        ("a " * 9, "c", None),
+        ("a " * 19, "c d", "has one side more than 9 times as long as the other"),
+        ("a", "c " * 10, "has one side more than 9 times as long as the other"),
+        ("a " * 1000, "c " * 1000, "has not 1 to 80 tokens"),
+        ("a" * 1000, "c", None),
+        ("b a", "c" * 1001, "holds a word of more than 1,000 characters"),
     ],
 )
 def test_pairs_that_the_reference_drops(source, target, reason):

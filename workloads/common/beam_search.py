@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 _LOOK = 8  # steps between two looks whether all have ended: looking waits for the device
+Rank = Callable[[Tensor, Tensor, Tensor], Tensor]  # scores [N, K] of sums, lengths and coverage (`EndedStay`)
 
 
 class Decoder(Protocol):
@@ -70,7 +71,7 @@ class EndedStay:
         sentences: int,
         beam: int,
         end: int,
-        rank: Callable[[Tensor, Tensor, Tensor], Tensor],
+        rank: Rank,
         pieces: int,
         device: torch.device,
     ) -> None:

@@ -11,7 +11,7 @@ from torch.optim import Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from timetrial.datasets.moses_bpe import BEGIN, END
-from timetrial.workloads.common.beam_search import EndedStay, length_penalty, search
+from timetrial.workloads.common.beam_search import EndedStay, Rank, length_penalty, search
 from timetrial.workloads.common.translation import Translation
 from timetrial.workloads.gnmt.data import Packed, Sentences
 from timetrial.workloads.gnmt.model import GNMT, Memory, State
@@ -78,11 +78,7 @@ class RecurrentTranslation(Translation):
         memory = model.encode(packed, lengths)
         beam, count = self.settings.beam, len(lengths)
         decoder = _Decoder(model, memory)
-
-        def rank(sums: Tensor, lengths: Tensor, coverage: Tensor) -> Tensor:
-            seen = coverage.clamp(max=1.0).log().masked_fill(~memory.exists[:, None], 0.0).sum(2)
-            return sums / length_penalty(lengths, self.settings.length_alpha) + self.settings.coverage_beta * seen
-
+        rank = ranked(self.settings.length_alpha, self.settings.coverage_beta)
         beams = EndedStay(count, beam, END, rank, packed.longest, lengths.device)
         begin = torch.full((count * beam,), BEGIN, device=lengths.device)
         return search(decoder, beams, begin, self.settings.longest)
@@ -117,8 +113,18 @@ class RecurrentTranslation(Translation):
         chosen, data = self.settings, self.data
         steps = int(chosen.schedule_epochs * data.steps_per_epoch)
         remain = int(chosen.remain * steps)
-        warmup = round(chosen.warmup_samples / data.global_batch_size)
+        warmup = min(remain, round(chosen.warmup_samples / data.global_batch_size))
         return warmup, remain, max(1, (steps - remain) // max(1, chosen.halvings))
+
+
+def ranked(alpha: float, beta: float) -> Rank:
+    """What hypotheses are worth, as the reference has it: BEGIN counts, pieces that were never looked at do not."""
+
+    def rank(sums: Tensor, lengths: Tensor, coverage: Tensor) -> Tensor:
+        seen = coverage.clamp(max=1.0).log()
+        return sums / length_penalty(lengths + 1, alpha) + beta * seen.masked_fill(seen.isneginf(), 0.0).sum(2)
+
+    return rank
 
 
 class _Decoder:

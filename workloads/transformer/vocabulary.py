@@ -22,8 +22,8 @@ class SharedVocabulary:
 
     @staticmethod
     def normal(line: str, language: str) -> str:
-        """The line itself."""
-        return line
+        """The line without the blanks around it, as the reference reads all text."""
+        return line.strip()
 
     @staticmethod
     def words(normal: str) -> list[str]:

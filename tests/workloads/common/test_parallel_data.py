@@ -102,7 +102,15 @@ def test_sentences_of_a_batch_are_of_one_bucket_and_as_many_as_asked(build):
     data = build(Sentences, 64)
     for numbers in data.plan(1):
         assert len(numbers) == 64
-        assert len(np.unique((data.lengths[:, numbers].max(0) - 1) // 10)) == 1
+        assert len(np.unique((data.lengths[:, numbers].max(0) - 1) // 8)) == 1  # a fifth of 40
+
+
+@pytest.mark.parametrize(("longest", "width"), [(50, 10), (75, 15), (23, 5)])
+def test_there_are_five_buckets_whatever_the_longest(build, longest, width):
+    data = build(Sentences, 64, max_length=longest)
+    data.lengths = np.array([range(3, longest + 1), [3] * (longest - 2)])
+    assert data._buckets().tolist() == [(length - 1) // width for length in range(3, longest + 1)]
+    assert data._buckets().max() == 4
 
 
 def test_tokens_of_a_batch_are_as_many_as_asked_and_no_more(build):

@@ -1,17 +1,18 @@
 """GNMT against a float64 transcription of its formulas, and its search against all that could be said."""
 
 import importlib.util
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from timetrial.workloads.common.beam_search import EndedStay, length_penalty, search
+from timetrial.workloads.common.beam_search import EndedStay, search
 from timetrial.workloads.common.parallel_data import Side
 from timetrial.workloads.gnmt.data import Sentences
 from timetrial.workloads.gnmt.model import GNMT
-from timetrial.workloads.gnmt.workload import _Decoder
+from timetrial.workloads.gnmt.workload import _Decoder, ranked
 
 spec = importlib.util.spec_from_file_location("gnmt_oracle", Path(__file__).with_name("oracle.py"))
 oracle = importlib.util.module_from_spec(spec)
@@ -107,18 +108,21 @@ def test_a_wide_beam_finds_the_best_of_all(seed):
         batch = Batches([(ids, [2, 3]) for ids in sources]).batch()
         memory = net.encode(batch.source, batch.lengths[0])
 
-        def rank(sums, lengths, coverage):
-            seen = coverage.clamp(max=1).log().masked_fill(~memory.exists[:, None], 0).sum(2)
-            return sums / length_penalty(lengths, 0.6) + beta * seen
-
-        beams = EndedStay(3, 5**longest, 3, rank, batch.source.longest, torch.device("cpu"))
+        beams = EndedStay(3, 5**longest, 3, ranked(0.6, beta), batch.source.longest, torch.device("cpu"))
         begin = torch.full((3 * 5**longest,), 2)
         found = search(_Decoder(net, memory), beams, begin, longest)
         for ids, best in zip(sources, found, strict=True):
 
             def score(total, length, rows):
                 seen = torch.stack(rows).sum(0).clamp(max=1).log().sum()
-                return total / ((5 + length) / 6) ** 0.6 + beta * float(seen)
+                return total / ((5 + length + 1) / 6) ** 0.6 + beta * float(seen)  # the begin counts
 
             expected, _ = oracle.best_by_exhaustion(named_as_in_the_oracle(net), ids, longest, score)
             assert best == expected
+
+
+def test_a_source_piece_that_was_never_looked_at_costs_nothing():
+    """As in the reference; by the formula alone all would be worth minus infinity, and the first be taken."""
+    coverage = torch.tensor([[[0.5, 0.0], [2.0, 0.0]]])
+    worth = ranked(1.0, 0.1)(torch.tensor([[-1.0, -1.0]]), torch.tensor([[0.0, 6.0]]), coverage)
+    torch.testing.assert_close(worth, torch.tensor([[-1.0 + 0.1 * math.log(0.5), -0.5]]))

@@ -36,6 +36,14 @@ def test_the_rate_warms_up_stays_and_is_halved():
     assert [task.factor(remain + place * interval) for place in range(6)] == [0.5, 0.25, 0.125, 0.0625, 0.0625, 0.0625]
 
 
+def test_a_warm_up_ends_where_the_halvings_begin():
+    """As in the reference: else the rate would fall by several halvings at once."""
+    task = workload(2048, 0.002, 2048 * 100, 1)  # 200 updates of warm-up, 100 in all
+    assert task.facts()["opt_learning_rate_warmup_steps"] == task.facts()["opt_learning_rate_remain_steps"] == 66
+    assert task.factor(33) == pytest.approx(0.1)
+    assert task.factor(66) == 0.5
+
+
 def test_the_score_ignores_case_and_is_a_fraction():
     task = workload(2048, 0.002, 3969024, 5)
     references = ["Ein kleines Mädchen klettert in ein Spielhaus aus Holz."]

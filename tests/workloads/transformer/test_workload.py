@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from timetrial.workloads.transformer.vocabulary import SharedVocabulary
 from timetrial.workloads.transformer.workload import AttentionTranslation
 
 SIZES = {"width": 16, "heads": 2, "filter": 32, "layers": 1, "learning_rate": 0.001976, "warmup_tokens": 2000 * 61440}
@@ -26,6 +27,13 @@ def test_the_reference_schedule_is_one_of_these():
     for step in (1, 77, 16000, 64000):
         expected = 2.0 * 1024**-0.5 * min(1, step / 16000) * max(step, 16000) ** -0.5
         assert peak * task.factor(step - 1) == pytest.approx(expected)
+
+
+def test_blanks_around_a_line_are_no_pieces():
+    """The reference strips lines before it learns from, encodes or translates them."""
+    line = SharedVocabulary.normal(" \u00a0Ein  Haus. \u3000", "de")
+    assert line == "Ein  Haus."
+    assert SharedVocabulary.words(line) == ["Ein", "  ", "Haus", "."]
 
 
 @pytest.mark.parametrize(
