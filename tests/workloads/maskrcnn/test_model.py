@@ -135,3 +135,16 @@ def test_one_batch_can_be_learned_by_heart():
         optimizer.step()
         losses.append(loss.item())
     assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:3])
+
+
+def test_the_heads_start_as_the_references():
+    """mlperf.md 12.3; what is uniform has a bound, what is normal a deviation."""
+    net = MaskRCNN(81, Draws(), width=8, pyramid=64, hidden=256)
+    for layer, deviation in ((net.look, 0.01), (net.classify, 0.01), (net.place, 0.001)):
+        assert layer.weight.std().item() == pytest.approx(deviation, rel=0.05)
+    for layer in (net.fc1, net.fc2, *net.backbone.laterals, *net.backbone.outputs):
+        edge = (3 / layer.weight[0].numel()) ** 0.5
+        assert 0.97 * edge < layer.weight.abs().max() <= edge
+    for layer in net.mask_convs:
+        assert layer.weight.std().item() == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.05)
+    assert not any(bias.any() for name, bias in net.named_parameters() if name.endswith("bias"))

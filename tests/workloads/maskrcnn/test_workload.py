@@ -52,6 +52,18 @@ def truth(tmp_path_factory):
     return coco.read(folder / "annotations/instances_val.json", folder / "val", masks=True)
 
 
+def test_the_reference_recipe_has_mlperfs_numbers(compose):
+    """mlperf.md 12.3."""
+    recipe = compose("workload=maskrcnn", "scale=reference").recipe
+    batch, training = recipe.global_batch_size, recipe.training
+    assert (batch, training.learning_rate, training.warmup_samples / batch) == (16, 0.02, 500)
+    assert [samples / batch for samples in training.decay_samples] == [60_000, 80_000]
+    assert (recipe.data.short_edge, recipe.data.long_edge) == (800, 1333)
+    assert (recipe.get("first_eval", 1), recipe.get("eval_every", 1)) == (1, 1)
+    assert all(recipe.target[edition] == {"BBOX": 0.377, "SEGM": 0.339} for edition in ("v05", "v07"))
+    assert Draws() == Draws(256, 2000, 1000, 512, 0.25, 1000, 1000)
+
+
 def test_the_schedule_is_the_references():
     task = workload()
     for step in (0, 1, 250, 499, 500, 59_999, 60_000, 79_999, 80_000, 89_999):

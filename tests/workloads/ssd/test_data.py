@@ -98,3 +98,13 @@ def test_an_image_of_another_size_is_named(place):
             list(data.train(1))
     finally:
         path.write_bytes(kept)
+
+
+def test_half_of_the_views_are_mirrored_and_colours_spread_as_far_as_the_references(place):
+    views = photographs(place).views(True)
+    height, width = int(views.coco.height[0]), int(views.coco.width[0])
+    drawn = [views.view(0, height, width, epoch) for epoch in range(2000)]
+    assert np.mean([view.mirrored for view in drawn]) == pytest.approx(0.5, abs=0.04)
+    factors = np.array([view.targets[2] for view in drawn])
+    np.testing.assert_allclose(factors.min(0), [0.875, 0.5, 0.5, -0.05], atol=2e-3)
+    np.testing.assert_allclose(factors.max(0), [1.125, 1.5, 1.5, 0.05], atol=2e-3)

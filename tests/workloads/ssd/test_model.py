@@ -9,7 +9,7 @@ import torch
 
 from timetrial.workloads.ssd import priors
 from timetrial.workloads.ssd.detection import detect
-from timetrial.workloads.ssd.model import SSD, feature_maps, loss
+from timetrial.workloads.ssd.model import DEVIATIONS, MEANS, SSD, feature_maps, loss
 
 spec = importlib.util.spec_from_file_location("ssd_oracle", Path(__file__).with_name("oracle.py"))
 oracle = importlib.util.module_from_spec(spec)
@@ -107,11 +107,26 @@ def test_the_trunk_is_torchvisions():
         torch.testing.assert_close(ours(x), expected)
 
 
+def test_the_heads_start_from_xaviers_uniform_weights():
+    net = SSD(7, 300, 16)
+    for part in (net.further, net.locate, net.classify):
+        for weight in (weight for weight in part.parameters() if weight.dim() == 4):
+            edge = (6 / (weight[0].numel() + weight[:, 0].numel())) ** 0.5
+            assert 0.97 * edge < weight.abs().max() <= edge
+
+
+def test_pixels_are_normalised_as_torchvisions_weights_expect():
+    transforms = pytest.importorskip("torchvision").models.ResNet34_Weights.IMAGENET1K_V1.transforms()
+    assert (list(MEANS), list(DEVIATIONS)) == (transforms.mean, transforms.std)
+
+
+# So much background that few are above the least score, or more of one class than are looked at.
+@pytest.mark.parametrize(("background", "classes"), [(7.0, 4), (3.0, 2)])
 @pytest.mark.parametrize("seed", range(2))
-def test_detections_are_the_formulas(seed):
+def test_detections_are_the_formulas(seed, background, classes):
     random = np.random.default_rng(seed)
-    locations, scores = random.normal(0, 0.5, (1, 8732, 4)), random.normal(0, 1, (1, 8732, 4))
-    scores[..., 0] += 6.0
+    locations, scores = random.normal(0, 0.5, (1, 8732, 4)), random.normal(0, 1, (1, 8732, classes))
+    scores[..., 0] += background
     back = np.argsort(order())
     anchors = priors.priors(MAPS).double()
     chosen = detect(torch.from_numpy(locations[:, back]), torch.from_numpy(scores[:, back]), anchors)

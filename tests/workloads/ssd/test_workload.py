@@ -9,6 +9,7 @@ from rich.console import Console
 from timetrial.runner import compliance
 from timetrial.runner.errors import Exit
 from timetrial.runner.launch import launch
+from timetrial.workloads.ssd.model import SSD
 from timetrial.workloads.ssd.workload import SingleShotDetection
 
 
@@ -39,6 +40,26 @@ def test_the_warm_up_is_as_long_for_every_batch():
     for batch in (32, 128, 1024):
         task = workload(batch, warmup_samples=307_200)
         assert task.facts()["opt_learning_rate_warmup_steps"] == 307_200 // batch
+
+
+def test_everything_decays_biases_and_norms_too():
+    net = SSD(3, 64, 4)
+    optimizer, _ = workload().optimizer(net, 10)
+    (group,) = optimizer.param_groups
+    assert (len(group["params"]), group["weight_decay"], group["momentum"]) == (len(list(net.parameters())), 5e-4, 0.9)
+
+
+def test_the_reference_recipe_has_mlperfs_numbers(compose):
+    """mlperf.md 12.2: 2.5e-3 for each 32 images, 300 updates of warm-up, a tenth at 40 and 50."""
+    recipe = compose("workload=ssd", "scale=reference").recipe
+    settings = SingleShotDetection.Settings(
+        **{key: value for key, value in recipe.training.items() if key != "backbone"}
+    )
+    batch = recipe.global_batch_size
+    assert settings.learning_rate == pytest.approx(2.5e-3 * batch / 32)
+    assert (settings.warmup_samples / batch, list(settings.decay_epochs), settings.warmup_factor) == (300, [40, 50], 0)
+    assert (recipe.data.image_size, recipe.data.crop_tries, recipe.max_epochs, recipe.first_eval) == (300, 50, 70, 40)
+    assert (recipe.target.v05.map, recipe.target.v07.map) == (0.212, 0.230)
 
 
 @pytest.mark.parametrize(
