@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from timetrial.workloads.common.beam_search import EndedStay, search
 from timetrial.workloads.common.parallel_data import Side
@@ -126,3 +127,15 @@ def test_a_source_piece_that_was_never_looked_at_costs_nothing():
     coverage = torch.tensor([[[0.5, 0.0], [2.0, 0.0]]])
     worth = ranked(1.0, 0.1)(torch.tensor([[-1.0, -1.0]]), torch.tensor([[0.0, 6.0]]), coverage)
     torch.testing.assert_close(worth, torch.tensor([[-1.0 + 0.1 * math.log(0.5), -0.5]]))
+
+
+def test_what_every_layer_reads_is_dropped_from_in_training(monkeypatch):
+    """Eight inputs of layers, of embeddings or of layers below with their contexts; and nothing outside of training."""
+    widths = []
+    monkeypatch.setattr(GNMT, "_lstm", lambda self, layer, x, side: torch.zeros(len(side.places), 6).double())
+    monkeypatch.setattr(F, "dropout", lambda x, share, training: (widths.append(x.shape[1] * training), x)[1])
+    net = model()
+    for training, expected in ((True, [6, 12, 6, 6, 6, 12, 12, 12]), (False, [0] * 8)):
+        widths.clear()
+        net.train(training)(Batches(PAIRS).batch())
+        assert widths == expected

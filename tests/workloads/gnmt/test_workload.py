@@ -44,6 +44,12 @@ def test_a_warm_up_ends_where_the_halvings_begin():
     assert task.factor(66) == 0.5
 
 
+def test_what_no_recipe_says_is_the_references():
+    chosen = workload(2048, 0.002, 3969024, 5).settings
+    assert (chosen.remain, chosen.halvings, chosen.dropout, chosen.label_smoothing) == (0.666, 4, 0.2, 0.1)
+    assert (chosen.beam, chosen.longest, chosen.length_alpha, chosen.coverage_beta) == (5, 150, 0.6, 0.1)
+
+
 def test_the_score_ignores_case_and_is_a_fraction():
     task = workload(2048, 0.002, 3969024, 5)
     references = ["Ein kleines Mädchen klettert in ein Spielhaus aus Holz."]

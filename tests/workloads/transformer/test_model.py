@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from timetrial.workloads.common.beam_search import EndedGoApart, search
 from timetrial.workloads.common.parallel_data import Side
@@ -125,3 +126,21 @@ def test_a_wide_beam_finds_the_best_of_all(seed, small_rooms):
                 weights, ids, longest, lambda total, length, _: total / ((5 + length) / 6) ** 0.6, LAYERS, HEADS
             )
             assert best == expected
+
+
+def test_every_sublayer_and_both_embeddings_are_dropped_from(monkeypatch):
+    """Two embeddings; of a layer what attention gives, the filter and what it gives; and the weights of attention."""
+    places, weights, attend = [], [], F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "dropout", lambda x, share, training: (places.append(share * training), x)[1])
+    monkeypatch.setattr(
+        F,
+        "scaled_dot_product_attention",
+        lambda *x, dropout_p, **rest: (weights.append(dropout_p), attend(*x, **rest))[1],
+    )
+    net = Transformer(11, 8, HEADS, 16, LAYERS, dropout=0.3, smoothing=0.1)
+    for training, share in ((True, 0.3), (False, 0.0)):
+        places.clear()
+        weights.clear()
+        net.train(training)(Batches(PAIRS).pairs())
+        assert places == [share] * (2 + LAYERS * (3 + 4))
+        assert weights == [share] * (LAYERS * (1 + 2))

@@ -29,6 +29,13 @@ def test_the_reference_schedule_is_one_of_these():
         assert peak * task.factor(step - 1) == pytest.approx(expected)
 
 
+def test_what_no_recipe_says_is_the_references_or_of_the_submissions():
+    chosen = AttentionTranslation.Settings(**SIZES)
+    assert (chosen.beta_1, chosen.beta_2, chosen.epsilon) == (0.9, 0.98, 1e-9)  # submissions; the reference's is 0.997
+    assert (chosen.dropout, chosen.label_smoothing) == (0.1, 0.1)
+    assert (chosen.beam, chosen.length_alpha, chosen.longer) == (4, 0.6, 50)
+
+
 def test_blanks_around_a_line_are_no_pieces():
     """The reference strips lines before it learns from, encodes or translates them."""
     line = SharedVocabulary.normal(" \u00a0Ein  Haus. \u3000", "de")
