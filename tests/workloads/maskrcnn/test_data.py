@@ -15,6 +15,7 @@ from timetrial.datasets.generate.scenes import Scenes
 from timetrial.runner import seeds
 from timetrial.runner.errors import DataError
 from timetrial.runner.workload import Share
+from timetrial.workloads.common.detection_data import random_set
 from timetrial.workloads.maskrcnn.data import COLOUR, Photographs, TrainingViews, canvas, scaled
 from timetrial.workloads.maskrcnn.masks import SIDE, Outlines, targets
 from timetrial.workloads.maskrcnn.synthetic import SyntheticPhotographs
@@ -285,3 +286,11 @@ def test_random_batches_have_the_shapes_of_real_ones(place, share):
     share_of = share.of(11)
     numbers = torch.cat([batch.content[2] for batch in made.eval()])
     assert numbers.tolist() == list(range(share_of.start, share_of.stop))
+
+
+def test_a_box_of_a_pixel_is_empty_to_the_reference_and_not_trained_on():
+    whole = random_set(images=2, boxes=2, classes=1)
+    whole.box[:, 2:] = [[1.0, 9.0], [1.1, 9.0], [9.0, 1.0], [0.5, 0.5]]
+    seen = Photographs.seen(whole, True)
+    assert (seen.image_id.tolist(), seen.annotation_id.tolist()) == ([0], [2])
+    assert len(Photographs.seen(whole, False).box) == 4
