@@ -1,4 +1,4 @@
-"""What wide beams do not show: both translators' searches, against all that could be said, are tested with each model."""
+"""What wide beams do not show; against all that could be said, searches are tested with each model."""
 
 import torch
 
