@@ -26,6 +26,7 @@ from timetrial.runner.errors import DataError
 _VERSION = 2  # of the prepared form: another is prepared anew
 _CHUNK = 1000  # pairs handed to a process at a time
 _WORTH_PROCESSES = 2_000_000  # bytes of text: less is done sooner by this process alone
+_MOST_TEST_PIECES = 2000  # twenty times the longest of newstest2014
 _SIDES = ("source", "target")
 
 Progress = Callable[[str, int], None]  # what is being done, and to how many lines so far
@@ -173,6 +174,7 @@ class _Preparation:
         languages = self._corpus.languages
         normal = ((self._kind.normal(p.source, languages[0]), self._kind.normal(p.target, languages[1])) for p in test)
         self._encode(vocabulary, "test", normal)
+        self._refuse_what_has_no_end()
         references = "".join(f"{pair.target}\n" for pair in test)
         (self._folder / "test.reference").write_text(references, encoding="utf-8", newline="\n")
         for side in _SIDES:
@@ -210,6 +212,15 @@ class _Preparation:
                 self._progress("writing ids", len(offsets[0]) - 1)
         for side, ends in zip(_SIDES, offsets, strict=True):
             np.array(ends, dtype="<i8").tofile(self._folder / f"{split}.{side}.offsets")
+
+    def _refuse_what_has_no_end(self) -> None:
+        """A word of thousands of letters: translations may be longer than their sentence, and are searched for hours."""
+        ends = np.fromfile(self._folder / "test.source.offsets", dtype="<i8")
+        for number in np.flatnonzero(np.diff(ends) > _MOST_TEST_PIECES):
+            raise DataError(
+                f"{self._corpus.test[0]} line {number + 1} has {ends[number + 1] - ends[number]:,} pieces of words: a "
+                f"test sentence has at most {_MOST_TEST_PIECES:,}."
+            )
 
     def _map(self, task: Callable[[list[Any]], Any], items: Iterable[Any]) -> Iterator[Any]:
         """`task` of chunks, in order; no more chunks are read ahead than keep the processes busy."""

@@ -135,7 +135,9 @@ def verify(words: _Words = None, data_dir: DataDir = Path("data"), jobs: _Jobs =
             if problems == before:
                 console.print(f"{word} is whole.", markup=False)
     if problems:
-        raise DataError(f"{problems} problems were found: remove what is damaged and fetch it again.")
+        raise DataError(
+            f"{problems} {'problem was' if problems == 1 else 'problems were'} found: remove what is damaged and fetch it again."
+        )
 
 
 @data.command()
@@ -255,7 +257,7 @@ def _verify_workload(words: list[str]) -> None:
         console.print(problem, markup=False)
         problems += 1
     if problems:
-        raise DataError(f"{title}'s data have {problems} problems: mend the files and look again.")
+        raise DataError(f"{title}'s data have {problems} problem{'s' * (problems > 1)}: mend the files and look again.")
     console.print(f"{title}'s data are whole.")
 
 

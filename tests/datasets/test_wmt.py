@@ -93,6 +93,16 @@ def test_nothing_left_is_an_error_that_says_why(corpus, tmp_path):
     assert not any((tmp_path / "prepared").iterdir())
 
 
+def test_a_test_line_of_one_endless_word_is_refused(corpus, tmp_path):
+    lines = corpus.test[0].read_text().splitlines()
+    corpus.test[0].write_text("\n".join([*lines[:6], "xq" * 4000, *lines[7:], ""]))
+    with pytest.raises(
+        DataError, match=r"test.source line 7 has [\d,]+ pieces of words: a test sentence has at most 2,000"
+    ):
+        wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared")
+    assert not list((tmp_path / "prepared").iterdir())
+
+
 def test_a_given_vocabulary_is_used(corpus, tmp_path):
     first = wmt.prepare(corpus, MosesBPE, 200, tmp_path / "prepared")
     given = first.folder / "vocabulary"
