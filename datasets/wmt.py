@@ -214,7 +214,7 @@ class _Preparation:
             np.array(ends, dtype="<i8").tofile(self._folder / f"{split}.{side}.offsets")
 
     def _refuse_what_has_no_end(self) -> None:
-        """A word of thousands of letters: translations may be longer than their sentence, and are searched for hours."""
+        """A word of thousands of letters: a translation may be longer than its sentence, and is searched for hours."""
         ends = np.fromfile(self._folder / "test.source.offsets", dtype="<i8")
         for number in np.flatnonzero(np.diff(ends) > _MOST_TEST_PIECES):
             raise DataError(
