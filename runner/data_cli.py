@@ -135,9 +135,8 @@ def verify(words: _Words = None, data_dir: DataDir = Path("data"), jobs: _Jobs =
             if problems == before:
                 console.print(f"{word} is whole.", markup=False)
     if problems:
-        raise DataError(
-            f"{problems} {'problem was' if problems == 1 else 'problems were'} found: remove what is damaged and fetch it again."
-        )
+        found = "1 problem was" if problems == 1 else f"{problems} problems were"
+        raise DataError(f"{found} found: remove what is damaged and fetch it again.")
 
 
 @data.command()
