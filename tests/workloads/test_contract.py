@@ -1,7 +1,6 @@
 """What every workload named in conf/workload/ must do."""
 
 import copy
-import time
 from pathlib import Path
 
 import pytest
@@ -73,9 +72,6 @@ def test_facts_cover_the_closed_rules(engine, compose, request):
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_the_embedded_target_is_reached(workload, compose, tmp_path):
     places = [f"data_dir={tmp_path}", f"runs={tmp_path}/runs", "launcher=inline"]
-    began = time.process_time()
     code, folder = launch(compose(f"workload={workload}", "scale=embedded", *places), Console(quiet=True))
-    spent = time.process_time() - began
     assert code == Exit.TARGET_REACHED
     assert folder.status()["verdict"]["compliant"]
-    assert min(folder.status()["result"]["seconds"], spent) < 120  # the machine may do other things as well
