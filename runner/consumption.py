@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 _GAP_SECONDS = 5.0  # between two samples: with more, or five times the usual, nobody looked, as between two attempts
 _THROTTLED = 0.01  # share of a card's samples with lowered clocks from which it is said
 _CLOCK_SPREAD = 0.10  # of the middle clock, over nine tenths of the samples under load
-_LOADED = 50.0  # percent of load from which a clock says something
+_LOADED = 50.0  # percent of load from which a clock says something, and a card counts as used
+_FEWEST_LOADS = 3  # the first still tells of the second before the clock
 _COVERED = 0.95  # share of the clock that must have been sampled
+LOW_UTILISATION = "low utilisation"  # the flag's name
 LOADER_BOUND = 0.05  # of the training time, spent on getting batches, read or made on the device: more is said
 _LOWERED = ("thermal", "hardware")  # a card at its power cap does what it is built for
 
@@ -156,6 +158,12 @@ def _loaded(rows: Sequence[Sample]) -> list[Sample]:
     return [sample for sample in at_work if "core_mhz" in sample.values]
 
 
+def _load(rows: Sequence[Sample]) -> float | None:
+    """Percent of the time that a card was at work in training, by the middle one of its samples."""
+    loads = [row.values["load_percent"] for row in rows if row.phase == "train" and "load_percent" in row.values]
+    return statistics.median(loads) if len(loads) >= _FEWEST_LOADS else None
+
+
 def _highest(devices: Devices, name: str) -> float | None:
     return max((row.values[name] for rows in devices.values() for row in rows if name in row.values), default=None)
 
@@ -181,6 +189,10 @@ def _flags(cards: Devices, result: Mapping[str, Any]) -> Iterator[tuple[str, str
         low, high = clocks[len(clocks) // 20], clocks[-1 - len(clocks) // 20]
         if high - low > _CLOCK_SPREAD * statistics.median(clocks):
             yield "clock spread", f"under load from {low:.0f} to {high:.0f} MHz"
+    loads = [load for rows in cards.values() if (load := _load(rows)) is not None]
+    if loads and min(loads) < _LOADED:
+        share = f"a card had work for only {min(loads):.0f}% of training"
+        yield LOW_UTILISATION, f"{share}: the host, the loader or other cards made it wait"
     beside = _share(cards.values(), lambda sample: sample.values.get("neighbours", 0) > 0)
     if beside:
         yield "neighbours", f"other processes were on a card in {beside:.0%} of its samples"

@@ -81,7 +81,7 @@ def _outliers_of_figures(figures: Sequence[Figure]) -> list[Finding]:
     kinds = [
         (
             figure.cell,
-            (figure.study, figure.workload, figure.card, figure.precision),
+            (figure.study, figure.workload, figure.card, figure.precision, figure.batch),
             (figure.value or 0) / figure.count,
         )
         for figure in rates
@@ -89,9 +89,9 @@ def _outliers_of_figures(figures: Sequence[Figure]) -> list[Finding]:
     return _outliers(kinds, "samples a second per card")
 
 
-def _outliers(items: Iterable[tuple[str, tuple[str, ...], float]], unit: str) -> list[Finding]:
+def _outliers(items: Iterable[tuple[str, tuple[object, ...], float]], unit: str) -> list[Finding]:
     """Items (title, kind, value) that lie far from the median of the others of their kind."""
-    kinds: dict[tuple[str, ...], list[tuple[str, float]]] = {}
+    kinds: dict[tuple[object, ...], list[tuple[str, float]]] = {}
     for title, kind, value in items:
         kinds.setdefault(kind, []).append((title, value))
     found = []

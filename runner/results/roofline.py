@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from timetrial.runner.consumption import LOW_UTILISATION
 from timetrial.runner.errors import DataError
 from timetrial.runner.results.cards import card_of
 from timetrial.runner.results.counted import operations_per_second
 from timetrial.runner.results.findings import Finding
 from timetrial.runner.results.sources import json_object
-from timetrial.runner.results.speeds import SpeedCell
+from timetrial.runner.results.speeds import NO_PEERS, SpeedCell
 
 FILE, SCHEMA = "peaks.json", 1
 _ABOVE = 1.02  # of a measured peak: more is no matter of noise
@@ -37,6 +38,7 @@ class Place:
     """A workload on one card of several: achieved TFLOP/s, operations a byte if nothing is fused, and at most.
 
     `of_measured` and `of_sheet` are its shares of the card's peaks in its format, None where they are not known.
+    `bound` names the roof above it, or the host where the card had to wait for its next kernel.
     """
 
     work: str
@@ -44,6 +46,7 @@ class Place:
     count: int
     precision: str
     batch: int
+    links: str
     tflops: float
     unfused: float
     at_most: float
@@ -53,14 +56,14 @@ class Place:
 
     @property
     def title(self) -> str:
-        """The workload in words; its batch is that of one card."""
-        return f"{self.work}, {self.count} x {self.card}, {self.precision}, batch {self.batch}"
+        """The workload in words; its batch is that of one card, and links are named where they were not used."""
+        return f"{self.work}, {self.count} x {self.card}, {self.precision}, batch {self.batch}{self.links}"
 
     @property
     def short(self) -> str:
         """The same where the card is known."""
         cards = f" on {self.count}" if self.count > 1 else ""
-        return f"{self.work}{cards}, {self.precision}, batch {self.batch}"
+        return f"{self.work}{cards}, {self.precision}, batch {self.batch}{self.links}"
 
 
 @dataclass(frozen=True)
@@ -160,10 +163,12 @@ def _place(cell: SpeedCell, measured: Roofs | None, sheet: Roofs | None) -> Plac
     unfused, at_most = (first["operations"] / max(first[key], 1.0) for key in ("unfused_bytes", "least_bytes"))
     share = [roofs.tflops.get(cell.precision) if roofs else None for roofs in (measured, sheet)]
     of_measured, of_sheet = (tflops / most if most else None for most in share)
-    bound = _bound(unfused, at_most, measured or sheet, cell.precision)
+    waits = LOW_UTILISATION in cell.flags
+    bound = "the host" if waits else _bound(unfused, at_most, measured or sheet, cell.precision)
     fed = cell.setting["data.loader"]
     work = cell.network if fed == "synthetic" else f"{cell.network} with data={fed}"
-    own = (work, cell.card, cell.count, cell.precision, cell.batch)
+    links = f", {cell.links}" if cell.links == NO_PEERS else ""
+    own = (work, cell.card, cell.count, cell.precision, cell.batch, links)
     return Place(*own, tflops, unfused, max(unfused, at_most), of_measured, of_sheet, bound)
 
 

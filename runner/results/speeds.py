@@ -22,6 +22,7 @@ from timetrial.runner.results.statistics import Interval
 
 # Groups of the configuration that make a measurement what it is; `seed` and places do not.
 _GROUPS = ("workload", "recipe", "engine", "precision", "data", "tuning", "system", "gpus", "peer_to_peer")
+NO_PEERS = "no peer-to-peer"  # how cells name links that were not used
 OWN = "own runs"  # the source of figures that nobody else has measured
 _UNIMPORTANT = ("workload.title", "recipe.target", "recipe.data.folder")
 
@@ -65,7 +66,7 @@ class SpeedCell:
         """How cards reach one another; empty for one alone."""
         if self.count == 1:
             return ""
-        return "peer-to-peer" if self.setting["peer_to_peer"] else "no peer-to-peer"
+        return "peer-to-peer" if self.setting["peer_to_peer"] else NO_PEERS
 
     @property
     def title(self) -> str:

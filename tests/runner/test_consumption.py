@@ -108,6 +108,7 @@ def test_without_a_source_nothing_is_claimed(samples):
         ({"throttle": lambda place: "thermal" if place < 12 else ""}, "throttled", r"\(thermal\) in 12% of a card's"),
         ({"throttle": "power+hardware"}, "throttled", r"\(hardware\) in 100%"),
         ({"core_mhz": lambda place: 1500 if place < 80 else 1100}, "clock spread", "from 1100 to 1500 MHz"),
+        ({"load_percent": lambda place: 27 if place > 40 else 99}, "low utilisation", "for only 27% of training"),
         ({"neighbours": lambda place: int(place > 49)}, "neighbours", "in 50% of its samples"),
         ({"ecc_corrected": lambda place: 7 + (place > 30)}, "ECC errors", "1 corrected"),
         ({"ecc_uncorrected": lambda place: int(place > 30)}, "ECC errors", "1 uncorrected"),
@@ -122,7 +123,7 @@ def test_each_flag_has_its_cause(samples, change, flag, words):
 @pytest.mark.parametrize(
     "change",
     [
-        {"core_mhz": lambda place: 300 if place < 50 else 1500, "load_percent": lambda place: 0 if place < 50 else 99},
+        {"core_mhz": lambda place: 300 if place < 40 else 1500, "load_percent": lambda place: 0 if place < 40 else 99},
         {"throttle": lambda place: "thermal" if place == 3 else ""},
         {"ecc_corrected": 7},
         {"core_mhz": lambda place: 1500 - place % 100},
@@ -130,6 +131,14 @@ def test_each_flag_has_its_cause(samples, change, flag, words):
 )
 def test_what_is_usual_raises_none(samples, change):
     assert judged(samples(101, **CLEAN | change))["flags"] == {}
+
+
+def test_one_idle_card_of_two_is_seen_and_two_looks_tell_no_load(samples):
+    samples(101, **CLEAN)
+    folder = samples(101, device="1", **CLEAN | {"load_percent": 0})
+    assert list(judged(folder)["flags"]) == ["low utilisation"]
+    (folder / "telemetry.csv").unlink()
+    assert judged(samples(3, 50.0, **CLEAN | {"load_percent": 0}))["flags"] == {}
 
 
 def test_loader_bound_and_half_a_watch_are_said_too(samples):

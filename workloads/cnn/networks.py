@@ -16,6 +16,19 @@ DEVIATIONS = (58.395, 57.12, 57.375)
 _BEYOND_MOBILE = (4, 5, 10, 11, 16, 17)
 
 
+class _Convolution(nn.Conv2d):
+    """A convolution that is a matrix product where its kernel covers the whole map, as the first of VGG's head does.
+
+    Libraries of convolutions are made for small kernels: among algorithms for this one they can search for minutes.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.shape[2:] != self.kernel_size or self.groups > 1 or any(self.padding):
+            return super().forward(images)
+        rows, weight = (tensor.permute(0, 2, 3, 1).flatten(1) for tensor in (images, self.weight))
+        return nn.functional.linear(rows, weight, self.bias)[:, :, None, None]
+
+
 class _Skipped(nn.Module):
     """In place of a cell: hands on what the cell before the last one gave, so that the next two cells see no gap."""
 
@@ -32,7 +45,8 @@ def build(name: str, classes: int, image_size: int) -> nn.Module:
     if name == "nasnet_mobile":
         body = _nasnet_mobile(classes)
     elif timm.is_model(name):
-        body = timm.create_model(name, num_classes=classes)
+        layers = {"conv_layer": _Convolution} if name.startswith("vgg") else {}
+        body = timm.create_model(name, num_classes=classes, **layers)
     else:
         raise ConfigurationError(
             f"timm has no network {name}: see timm.list_models() for recipe.training.network, or choose a model= of "

@@ -174,7 +174,7 @@ def peaks(line: Roofline) -> tuple[str, list[str], list[list[str]], list[dict[st
 
 def places(line: Roofline) -> tuple[str, list[str], list[list[str]], list[dict[str, Any]]]:
     """Caption, columns, rows and data of the table of workloads."""
-    columns = ["Workload", "Roof above it", "TFLOP/s of one card", "Of measured peak", "Of data sheet"]
+    columns = ["Workload", "Bound by", "TFLOP/s of one card", "Of measured peak", "Of data sheet"]
     columns += ["Operations a byte, unfused", "at most"]
     rows = [
         [
@@ -233,5 +233,5 @@ def _place_row(place: Place) -> dict[str, Any]:
         "of_data_sheet": place.of_sheet,
         "operations_per_byte_unfused": place.unfused,
         "operations_per_byte_at_most": place.at_most,
-        "roof": place.bound,
+        "bound_by": place.bound,
     }

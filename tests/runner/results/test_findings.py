@@ -96,6 +96,14 @@ def test_an_outlier_among_siblings_is_flagged(tmp_path):
     assert flags[0].sentence.startswith("57")
 
 
+def test_another_batch_is_no_sibling(tmp_path):
+    rows = [
+        f"1,s,o,,vgg16,train,H200,1,fp16,,{batch},samples_per_second,{rate},,," for batch, rate in ((16, 3), (512, 30))
+    ]
+    (tmp_path / "b.csv").write_text("\n".join([HEAD, *rows]) + "\n")
+    assert not [found for found in report.build([tmp_path / "b.csv"]).findings if "outlier" in found.sentence]
+
+
 RATES = [(1, 58e6), (2, 117e6), (4, 13.3e9), (8, 465e6)]
 
 

@@ -23,15 +23,27 @@ def write_peaks(folder, measured=1.0, quick=False, stopped=False, gb_s=4000.0, c
 
 
 def write_run(
-    folder, *, network="net", precision="bf16", gpus=1, rate=100.0, tokens=None, counted=COUNTED, loader="synthetic"
+    folder,
+    *,
+    network="net",
+    precision="bf16",
+    gpus=1,
+    rate=100.0,
+    tokens=None,
+    counted=COUNTED,
+    loader="synthetic",
+    links=True,
+    flags=(),
 ):
     folder.mkdir(parents=True)
     result = {"samples_per_second": rate, "tokens_per_second": tokens, "train_ms": 1.0, "eval_ms": 1.0}
-    (folder / "status.json").write_text(json.dumps({"state": "measured", "result": result | {"counted": counted}}))
+    (folder / "status.json").write_text(
+        json.dumps({"state": "measured", "flags": dict.fromkeys(flags, ""), "result": result | {"counted": counted}})
+    )
     config = {
         "throughput": {"steps": 2}, "accelerator": {"name": "h200"}, "system": "here", "gpus": gpus,
         "workload": {"name": network}, "precision": {"name": precision}, "engine": {}, "data": {"loader": loader},
-        "tuning": {},
+        "tuning": {}, "peer_to_peer": links,
         "recipe": {"global_batch_size": 64 * gpus, "training": {}, "data": {}},
     }  # fmt: skip
     (folder / "config.yaml").write_text(json.dumps(config))
@@ -59,6 +71,19 @@ def test_a_place_says_who_fed_it_and_the_picture_shows_the_fewest_cards(tmp_path
     text = (tmp_path / "page" / "report.html").read_text()
     assert "Drawn are 2 of 3" in text
     assert "net on 2" not in text
+
+
+def test_a_place_says_whose_links_were_not_used(tmp_path):
+    write_run(tmp_path / "with", gpus=2)
+    write_run(tmp_path / "without", gpus=2, links=False)
+    titles = {place.title for place in report.build([tmp_path]).rooflines[0].places}
+    assert titles == {"net, 2 x h200, bf16, batch 64", "net, 2 x h200, bf16, batch 64, no peer-to-peer"}
+
+
+def test_a_card_that_waited_was_bound_by_the_host(tmp_path):
+    write_peaks(tmp_path / "peaks", bf16=800.0)
+    write_run(tmp_path / "run", flags=["low utilisation"])
+    assert report.build([tmp_path]).rooflines[0].places[0].bound == "the host"
 
 
 def test_texts_go_by_tokens():

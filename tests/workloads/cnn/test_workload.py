@@ -46,6 +46,27 @@ def test_every_weight_learns_from_pixels(model, compose):
     assert all(weight.grad is not None for weight in body.parameters())
 
 
+def test_vggs_head_is_a_product_and_computes_what_timms_convolution_does():
+    """On maps of the kernel's size and on larger ones, which are still convolved."""
+    torch.manual_seed(1)
+    ours = networks.build("vgg11", 7, 64).body.eval().double()
+    timm = pytest.importorskip("timm").create_model("vgg11", num_classes=7).eval().double()
+    timm.load_state_dict(ours.state_dict())
+    for size in (64, 256):
+        pixels = torch.rand(2, 3, size, size, dtype=torch.float64)
+        gradients = []
+        for network in (ours, timm):
+            network.zero_grad()
+            logits = network(pixels)
+            logits.square().sum().backward()
+            gradients.append([logits.detach(), *(weight.grad for weight in network.parameters())])
+        for one, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    with torch.profiler.profile() as profile:
+        ours(torch.rand(2, 3, 224, 224, dtype=torch.float64))
+    assert sum(event.name == "aten::addmm" for event in profile.events()) == 3  # all of the head
+
+
 def test_pixels_are_normalised():
     pixels = torch.tensor([124, 116, 104], dtype=torch.uint8).view(1, 3, 1, 1)
     seen = Normalised(torch.nn.Identity(), networks.MEANS, networks.DEVIATIONS)(pixels)
