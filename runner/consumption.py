@@ -191,8 +191,8 @@ def _flags(cards: Devices, result: Mapping[str, Any]) -> Iterator[tuple[str, str
             yield "clock spread", f"under load from {low:.0f} to {high:.0f} MHz"
     loads = [load for rows in cards.values() if (load := _load(rows)) is not None]
     if loads and min(loads) < _LOADED:
-        share = f"a card had work for only {min(loads):.0f}% of training"
-        yield LOW_UTILISATION, f"{share}: the host, the loader or other cards made it wait"
+        words = f"a card had work for only {min(loads):.0f}% of training"
+        yield LOW_UTILISATION, f"{words}: the host, the loader or other cards made it wait"
     beside = _share(cards.values(), lambda sample: sample.values.get("neighbours", 0) > 0)
     if beside:
         yield "neighbours", f"other processes were on a card in {beside:.0%} of its samples"

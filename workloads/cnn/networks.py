@@ -16,7 +16,7 @@ DEVIATIONS = (58.395, 57.12, 57.375)
 _BEYOND_MOBILE = (4, 5, 10, 11, 16, 17)
 
 
-class _Convolution(nn.Conv2d):
+class Convolution(nn.Conv2d):
     """A convolution that is a matrix product where its kernel covers the whole map, as the first of VGG's head does.
 
     Libraries of convolutions are made for small kernels: among algorithms for this one they can search for minutes.
@@ -45,7 +45,7 @@ def build(name: str, classes: int, image_size: int) -> nn.Module:
     if name == "nasnet_mobile":
         body = _nasnet_mobile(classes)
     elif timm.is_model(name):
-        layers = {"conv_layer": _Convolution} if name.startswith("vgg") else {}
+        layers = {"conv_layer": Convolution} if name.startswith("vgg") else {}
         body = timm.create_model(name, num_classes=classes, **layers)
     else:
         raise ConfigurationError(

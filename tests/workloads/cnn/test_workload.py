@@ -46,25 +46,30 @@ def test_every_weight_learns_from_pixels(model, compose):
     assert all(weight.grad is not None for weight in body.parameters())
 
 
-def test_vggs_head_is_a_product_and_computes_what_timms_convolution_does():
-    """On maps of the kernel's size and on larger ones, which are still convolved."""
+@pytest.mark.parametrize("pixels", [5, 8])
+def test_a_kernel_as_large_as_the_map_is_a_product_and_computes_what_a_convolution_does(pixels):
     torch.manual_seed(1)
-    ours = networks.build("vgg11", 7, 64).body.eval().double()
-    timm = pytest.importorskip("timm").create_model("vgg11", num_classes=7).eval().double()
-    timm.load_state_dict(ours.state_dict())
-    for size in (64, 256):
-        pixels = torch.rand(2, 3, size, size, dtype=torch.float64)
-        gradients = []
-        for network in (ours, timm):
-            network.zero_grad()
-            logits = network(pixels)
-            logits.square().sum().backward()
-            gradients.append([logits.detach(), *(weight.grad for weight in network.parameters())])
-        for one, other in zip(*gradients, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
-    with torch.profiler.profile() as profile:
-        ours(torch.rand(2, 3, 224, 224, dtype=torch.float64))
-    assert sum(event.name == "aten::addmm" for event in profile.events()) == 3  # all of the head
+    ours = networks.Convolution(3, 4, 5, dtype=torch.float64)
+    theirs = torch.nn.Conv2d(3, 4, 5, dtype=torch.float64)
+    theirs.load_state_dict(ours.state_dict())
+    images = torch.rand(2, 3, pixels, pixels, dtype=torch.float64).contiguous(memory_format=torch.channels_last)
+    found = []
+    for layer in (ours, theirs):
+        seen = images.clone().requires_grad_()
+        with torch.profiler.profile() as profile:
+            maps = layer(seen)
+        maps.square().sum().backward()
+        convolved = any(event.name == "aten::convolution" for event in profile.events())
+        found.append((convolved, [maps, seen.grad, layer.weight.grad, layer.bias.grad]))
+    assert [convolved for convolved, _ in found] == [pixels > 5, True]
+    torch.testing.assert_close(found[0][1], found[1][1])
+
+
+def test_vggs_head_is_made_of_products():
+    with torch.device("meta"):
+        head = networks.build("vgg16", 1000, 224).body.pre_logits
+    assert isinstance(head.fc1, networks.Convolution)
+    assert isinstance(head.fc2, networks.Convolution)
 
 
 def test_pixels_are_normalised():
