@@ -182,14 +182,18 @@ def _train(
 
 
 def _ready_engine(settings: Config, folder: RunFolder, world: World, device: torch.device, console: Console) -> Any:
-    """The engine of one rank, warmed up; a person is told why nothing moves, because compiling can take minutes."""
+    """The engine of one rank, warmed up; a person is told why nothing moves.
+
+    Compiling can take minutes, and so can a card's search for the fastest convolutions of large fp32 batches.
+    """
     accelerator.start_memory_watch(device)
     engine = build_engine(settings, world, device)
-    compiles = settings.engine.compile is not None
+    doing = "compiling" if settings.engine.compile is not None else "warming up"
+    can_take_minutes = doing == "compiling" or device.type != "cpu"
     with Lines(console) as tell:
         if settings.engine.warm_up:
-            if world.rank == 0 and (compiles or console.is_terminal):
-                tell("compiling, which can take minutes" if compiles else "warming up", 0)
+            if world.rank == 0 and (can_take_minutes or console.is_terminal):
+                tell(f"{doing}, which can take minutes" if can_take_minutes else doing, 0)
             engine.warm_up()
         engine.finish()
     if world.size > 1:

@@ -23,6 +23,7 @@ class Convolution(nn.Conv2d):
     """
 
     def forward(self, images: Tensor) -> Tensor:
+        """As a convolution's."""
         if images.shape[2:] != self.kernel_size or self.groups > 1 or any(self.padding):
             return super().forward(images)
         rows, weight = (tensor.permute(0, 2, 3, 1).flatten(1) for tensor in (images, self.weight))
