@@ -49,7 +49,7 @@ _METHODS = {
         "Time-to-train is epochs x training time per epoch x overhead (all of the time over training time). Ratios are "
         "the first over the second: below 1 the first is faster."
     ),
-    "Borrowed figures": (
+    "Borrowed figures, measured speeds": (
         "What others measured and published; each row of the data names its source, and nothing was rerun. Own runs of "
         "`timetrial throughput` stand beside them as a study of their own, means over the runs of a setting."
     ),
@@ -161,7 +161,7 @@ def _sections(report: Report) -> list[Section]:
         _says(report),
         *(_work_section(report, work, anchors[work], works[work]) for work in sorted(works)),
         *([_rooflines(report)] if report.rooflines else []),
-        *([_borrowed(report)] if report.figures else []),
+        *([_figures(report)] if report.figures else []),
         Section("How these numbers were made", "how", [("terms", _METHODS)]),
         *([_inferred(report.cells)] if report.cells else []),
     ]
@@ -289,8 +289,10 @@ def _rooflines(report: Report) -> Section:
     return section
 
 
-def _borrowed(report: Report) -> Section:
-    section = Section("Borrowed figures", "borrowed")
+def _figures(report: Report) -> Section:
+    own = "Measured speeds" if len(report.borrowed) < len(report.figures) else ""
+    title = " and ".join(filter(None, (own, "borrowed figures" if report.borrowed else "")))
+    section = Section(title[0].upper() + title[1:], "borrowed")
     studies = dict.fromkeys(figure.study for figure in report.figures)
     for number, study in enumerate(studies, start=1):
         same = [figure for figure in report.figures if figure.study == study]

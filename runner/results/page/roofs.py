@@ -59,7 +59,8 @@ def roofline(name: str, line: Roofline) -> Picture:
         for axis, ends in ((axes.xaxis, (low, high)), (axes.yaxis, (floor, top))):
             _decades(axis, *ends)
         legend(canvas, [*_legend_of_roofs(line), *(_entry(number, place) for number, place in enumerate(shown, 1))])
-    caption = f"Thick: measured by timetrial peaks.{' Thin: data sheet.' if line.sheet else ''} Numbers: workloads."
+    thin = " Thin: data sheet." if line.sheet else ""
+    caption = f"Thick: measured by timetrial peaks; shares are of these.{thin} Numbers: workloads."
     if not line.measured:
         caption = "The roofs are the data sheet's: timetrial peaks measures this card's own. Numbers: workloads."
     if len(shown) < len(line.places):
@@ -137,7 +138,7 @@ def _draw_place(axes: Any, number: int, place: Place) -> None:
 
 
 def _entry(number: int, place: Place) -> Line2D:
-    share = f", {plain(100 * place.of_measured, 2)}% of measured peak" if place.of_measured else ""
+    share = f", {plain(100 * place.of_measured, 2)}% of peak" if place.of_measured else ""
     words = f"{number}  {place.short}: {plain(place.tflops, 3)} TFLOP/s{share}"
     return Line2D([], [], color=_colour(place.precision), marker="o", linewidth=1.0, label=words)
 
