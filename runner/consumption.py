@@ -97,7 +97,7 @@ def _sums(cards: Devices, hosts: Devices, samples: int) -> dict[str, Any]:
         "host_energy_joules": host.get("joules"),
         "host_energy_source": host.get("source"),
         "mean_watts": joules / seconds if joules and seconds else None,
-        "samples_per_joule": samples / joules if joules else None,
+        "samples_per_joule": samples / joules if samples and joules else None,
         "core_mhz": [min(clocks), statistics.median(clocks), max(clocks)] if clocks else None,
         "highest_temperature_c": _highest(cards, "temperature_c"),
         "highest_memory_mib": _highest(cards, "memory_mib"),
@@ -108,7 +108,7 @@ def _sums(cards: Devices, hosts: Devices, samples: int) -> dict[str, Any]:
 def _energy(devices: Iterable[Sequence[Sample]], counter: str, every: float) -> dict[str, Any]:
     """Joules on the clock over all devices, by their counters if all have one, else by their watts; {} without both."""
     counted = [_summed(rows, counter, lambda one, two: two.values[counter] - one.values[counter]) for rows in devices]
-    integral = [_summed(rows, "power_watts", _trapezoid) for rows in devices]
+    integral = [_summed(rows, "power_watts", _by_watts) for rows in devices]
     source = next((rows[-1].source for rows in devices), "")
     source = "RAPL" if counter.startswith("host") else source
     watts = None if None in integral or not integral else sum(filter(None, integral))
@@ -120,8 +120,12 @@ def _energy(devices: Iterable[Sequence[Sample]], counter: str, every: float) -> 
     return {"joules": watts, "source": f"integral of {source}'s watts{rate}", "integral": watts}
 
 
-def _trapezoid(one: Sample, two: Sample) -> float:
-    return (one.values["power_watts"] + two.values["power_watts"]) / 2 * (two.time - one.time)
+def _by_watts(one: Sample, two: Sample) -> float:
+    """Trapezoids; where watts are a mean over the time before a sample, the second's are those of the span."""
+    watts = two.values["power_watts"]
+    if not two.values.get("watts_over_seconds"):
+        watts = (one.values["power_watts"] + watts) / 2
+    return watts * (two.time - one.time)
 
 
 def _summed(rows: Sequence[Sample], name: str, part: Callable[[Sample, Sample], float]) -> float | None:

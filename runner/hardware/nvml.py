@@ -8,6 +8,8 @@ from timetrial.runner.hardware import host
 from timetrial.runner.hardware.reading import CardReading
 
 _MOST_LINKS = 18
+# From this compute capability on NVML's watts are a mean over the last second (its documentation of PowerUsage).
+_MEAN_WATTS = (8, 6)
 # Why clocks are lower than asked for, in our words; a card at its power cap does what it is built for.
 _REASONS = {
     "power": ("SwPowerCap",),
@@ -32,6 +34,8 @@ class Nvml:
             self._handles = [library.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
         else:
             self._handles = [library.nvmlDeviceGetHandleByPciBusId(address.encode()) for address in addresses]
+        capabilities = [self._ask("CudaComputeCapability", card) for card in self._handles]
+        self._watts_over = [1.0 if found and tuple(found) >= _MEAN_WATTS else None for found in capabilities]
 
     def __len__(self) -> int:
         return len(self._handles)
@@ -51,6 +55,7 @@ class Nvml:
             temperature_c=self._ask("Temperature", card, nvml.NVML_TEMPERATURE_GPU),
             fan_percent=self._ask("FanSpeed", card),
             power_watts=_scaled(self._ask("PowerUsage", card), 1e-3),
+            watts_over_seconds=self._watts_over[index],
             power_cap_watts=_scaled(self._ask("EnforcedPowerLimit", card), 1e-3),
             throttle=None if reasons is None else self._words(reasons),
             pcie_sent_mb_s=_scaled(self._ask("PcieThroughput", card, nvml.NVML_PCIE_UTIL_TX_BYTES), 1.024e-3),

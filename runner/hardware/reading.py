@@ -8,8 +8,9 @@ from typing import Any, Protocol
 class CardReading:
     """A card at one moment.
 
-    `throttle` joins the reasons for lower clocks by "+" (power, thermal, hardware; empty: none), `neighbours` counts
-    processes that are not of this run, errors and `energy_joules` count since the driver was loaded.
+    `power_watts` is a mean over the last `watts_over_seconds`, or of the moment where that is None. `throttle` joins
+    the reasons for lower clocks by "+" (power, thermal, hardware; empty: none), `neighbours` counts processes that are
+    not of this run, errors and `energy_joules` count since the driver was loaded.
     """
 
     core_mhz: float | None = None
@@ -19,6 +20,7 @@ class CardReading:
     temperature_c: float | None = None
     fan_percent: float | None = None
     power_watts: float | None = None
+    watts_over_seconds: float | None = None
     power_cap_watts: float | None = None
     throttle: str | None = None
     pcie_sent_mb_s: float | None = None

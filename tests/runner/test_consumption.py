@@ -59,6 +59,17 @@ def test_energy_is_the_integral_elsewhere_and_says_at_what_rate(samples):
     assert told["energy_source"] == "integral of NVML's watts at 2.0 Hz"
 
 
+def test_watts_that_are_a_mean_belong_to_the_time_before_them(samples):
+    """A card that is idle until the clock starts, and then draws 600 W."""
+    folder = samples(11, watts_over_seconds=1.0, power_watts=lambda place: 600 if place else 100)
+    assert judged(folder)["telemetry"]["integral_joules"] == pytest.approx(6000)
+
+
+def test_no_samples_are_no_samples_a_joule(samples):
+    told = consumption.judge(samples(11, **CLEAN), {}, 0, None)["telemetry"]
+    assert (told["energy_joules"], told["samples_per_joule"]) == (pytest.approx(2000), None)
+
+
 def test_nodes_add_up(samples):
     samples(101, **CLEAN)
     folder = samples(101, node=1, **CLEAN)

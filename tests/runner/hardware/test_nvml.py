@@ -22,6 +22,13 @@ def test_a_look_has_our_units(nvml):
 
 
 @pytest.mark.parametrize(
+    ("capability", "seconds"), [((7, 0), None), ((8, 0), None), ((8, 6), 1.0), ((9, 0), 1.0), ((12, 0), 1.0)]
+)
+def test_newer_cards_tell_the_mean_of_a_second(nvml, capability, seconds):
+    assert Nvml(nvml(CudaComputeCapability=capability)).read(0).watts_over_seconds == seconds
+
+
+@pytest.mark.parametrize(
     ("reasons", "words"),
     [
         (pynvml.nvmlClocksEventReasonGpuIdle, ""),
