@@ -252,9 +252,16 @@ def sensors(count: int) -> Cards | None:
     """
     if not count or _kind() not in ("cuda", "xpu"):
         return None
-    addresses = [_address(index) for index in range(count)]
     tool = "xpu" if _kind() == "xpu" else "amd" if torch.version.hip else "nvml"
-    return None if None in addresses else _open(tool, addresses)
+    addresses = [_address(index) for index in range(count)]
+    if None not in addresses:
+        return _open(tool, addresses)
+    # Where the framework names no addresses, all cards in their order will do, unless some are hidden.
+    found = _open(tool, None)
+    if found is not None and len(found) != count:
+        found.close()
+        return None
+    return found
 
 
 def all_sensors() -> list[Cards]:

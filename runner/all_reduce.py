@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -28,16 +29,20 @@ def measure(name: str, ranks: int, *, mib: int = 64, peer_to_peer: bool = True) 
     command = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     words = [name, str(mib), "peers" if peer_to_peer else "host"]
     environment = os.environ | {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
-    try:
-        done = subprocess.run(
-            [*command, "-m", __name__, *words],
-            env=environment, capture_output=True, text=True, timeout=_PATIENCE_SECONDS,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise LostRank(f"{ranks} ranks did not add up a tensor within {_PATIENCE_SECONDS:g} s.") from error
-    said = [line.removeprefix(_MARK) for line in done.stdout.splitlines() if line.startswith(_MARK)]
-    if done.returncode or not said:
-        last = (done.stderr.strip().splitlines() or ["no word"])[-1]
+    with subprocess.Popen(
+        [*command, "-m", __name__, *words],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as launcher:  # fmt: skip
+        try:
+            out, errors = launcher.communicate(timeout=_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise LostRank(f"{ranks} ranks did not add up a tensor within {_PATIENCE_SECONDS:g} s.") from error
+        finally:
+            if launcher.poll() is None:  # its ranks with it, which would hold the cards
+                os.killpg(launcher.pid, signal.SIGKILL)
+    said = [line.removeprefix(_MARK) for line in out.splitlines() if line.startswith(_MARK)]
+    if launcher.returncode or not said:
+        last = (errors.strip().splitlines() or ["no word"])[-1]
         raise LostRank(f"{ranks} ranks could not add up a tensor: {last}")
     return float(json.loads(said[0]))
 

@@ -1,5 +1,6 @@
 """The schema of conf/ and the checks that span groups."""
 
+import math
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -278,7 +279,7 @@ def check(node: DictConfig) -> Config:
         "launcher.hang_timeout_seconds": config.launcher.hang_timeout_seconds,
     }
     for key, number in positive.items():
-        if number is not None and number <= 0:
+        if number is not None and not number > 0:  # nor no number at all
             raise ConfigurationError(f"{key} must be above 0, not {number}.")
     for stream, seed in {**vars(config.seeds), "seed": config.seed}.items():
         if seed is not None and not 0 <= seed < 2**63:
@@ -295,7 +296,7 @@ def check(node: DictConfig) -> Config:
         ("price", config.price or 0),
         ("accelerator.purchase_price", config.accelerator.purchase_price or 0),
     ):
-        if number < 0:
+        if not 0 <= number < math.inf:
             raise ConfigurationError(f"{key} must be 0 or more, not {number:g}.")
     if config.engine.name != "torch" and config.engine.name not in config.workload.engines:
         raise ConfigurationError(f"{title} has no engine={config.engine.name}: use engine=torch.")

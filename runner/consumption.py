@@ -1,15 +1,16 @@
 """What a run drew and cost, and what speaks against its time: read out of telemetry.csv once it has ended."""
 
 import csv
+import itertools
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_GAP_SECONDS = 5.0  # between two samples: with more, or five times the usual, nobody looked, as between two attempts
+_GAP_SECONDS = 5.0  # between two samples: with more, or twice the usual, nobody looked, as between two attempts
 _THROTTLED = 0.01  # share of a card's samples with lowered clocks from which it is said
 _CLOCK_SPREAD = 0.10  # of the middle clock, over nine tenths of the samples under load
+_FEWEST_CLOCKS = 20  # whose tenth is to be left out
 _LOADED = 50.0  # percent of load from which a clock says something, and a card counts as used
 _FEWEST_LOADS = 3  # the first still tells of the second before the clock
 _COVERED = 0.95  # share of the clock that must have been sampled
@@ -58,11 +59,13 @@ def _sample(row: Mapping[str | None, Any]) -> Sample | None:
     return Sample(time, phase, source, values, throttle)
 
 
-def judge(folder: Path, result: Mapping[str, Any], samples: int, dollars_an_hour: float | None) -> dict[str, Any]:
+def judge(
+    folder: Path, result: Mapping[str, Any], samples: int, dollars_an_hour: float | None, expected: int = 0
+) -> dict[str, Any]:
     """Entries for status.json: `telemetry` (energy in joules, watts, clocks), `cost` in dollars, `flags` in words.
 
-    `samples` were trained on the clock, `dollars_an_hour` is the price of all cards; a `result` without seconds has
-    no cost.
+    `samples` were trained on the clock, `dollars_an_hour` is the price of all cards, of which there should be samples
+    of `expected` if there are any; a `result` without seconds has no cost.
     """
     devices = read(folder)
     cards = {name: rows for name, rows in devices.items() if not name.endswith("/host")}
@@ -72,9 +75,11 @@ def judge(folder: Path, result: Mapping[str, Any], samples: int, dollars_an_hour
     entries: dict[str, Any] = {"flags": flags}
     if devices:
         entries["telemetry"] = _sums(cards, hosts, samples)
-        covered = entries["telemetry"]["seconds"]
+        covered = min((_seconds(_spans(rows)) for rows in (cards or hosts).values()), default=0.0)
         if seconds and covered < _COVERED * seconds and seconds > _GAP_SECONDS:
             flags["telemetry"] = f"only {covered / seconds:.0%} of the clock was sampled: energy is that of this part"
+        if cards and len(cards) < expected:
+            flags["telemetry"] = f"only {len(cards)} of {expected} cards were sampled: energy is that of these"
     if dollars_an_hour and seconds:
         entries["cost"] = {"dollars": dollars_an_hour * seconds / 3600, "dollars_an_hour": dollars_an_hour}
     return entries
@@ -85,7 +90,8 @@ def _sums(cards: Devices, hosts: Devices, samples: int) -> dict[str, Any]:
     covered = [_seconds(_spans(rows)) for rows in (cards or hosts).values()]
     seconds = statistics.mean(covered) if covered else 0.0
     drawn, host = _energy(cards.values(), "energy_joules", every), _energy(hosts.values(), "host_energy_joules", every)
-    joules = drawn.get("joules") or host.get("joules")
+    told = drawn if cards else host
+    joules, by_counter = told.get("joules"), str(told.get("source")).endswith("counter")
     clocks = [sample.values["core_mhz"] for rows in cards.values() for sample in _loaded(rows)]
     return {
         "cards": len(cards),
@@ -97,6 +103,8 @@ def _sums(cards: Devices, hosts: Devices, samples: int) -> dict[str, Any]:
         "host_energy_joules": host.get("joules"),
         "host_energy_source": host.get("source"),
         "mean_watts": joules / seconds if joules and seconds else None,
+        "train_watts": _watts_in("train", cards, hosts, by_counter),
+        "eval_watts": _watts_in("eval", cards, hosts, by_counter),
         "samples_per_joule": samples / joules if samples and joules else None,
         "core_mhz": [min(clocks), statistics.median(clocks), max(clocks)] if clocks else None,
         "highest_temperature_c": _highest(cards, "temperature_c"),
@@ -107,7 +115,7 @@ def _sums(cards: Devices, hosts: Devices, samples: int) -> dict[str, Any]:
 
 def _energy(devices: Iterable[Sequence[Sample]], counter: str, every: float) -> dict[str, Any]:
     """Joules on the clock over all devices, by their counters if all have one, else by their watts; {} without both."""
-    counted = [_summed(rows, counter, lambda one, two: two.values[counter] - one.values[counter]) for rows in devices]
+    counted = [_summed(rows, counter, _by(counter)) for rows in devices]
     integral = [_summed(rows, "power_watts", _by_watts) for rows in devices]
     source = next((rows[-1].source for rows in devices), "")
     source = "RAPL" if counter.startswith("host") else source
@@ -116,8 +124,32 @@ def _energy(devices: Iterable[Sequence[Sample]], counter: str, every: float) -> 
         return {"joules": sum(filter(None, counted)), "source": f"{source}'s counter", "integral": watts}
     if watts is None:
         return {}
-    rate = f" at {1 / every:.1f} Hz" if every else ""
+    rate = f" at {1 / every:.2g} Hz" if every else ""
     return {"joules": watts, "source": f"integral of {source}'s watts{rate}", "integral": watts}
+
+
+def _watts_in(phase: str, cards: Devices, hosts: Devices, by_counter: bool) -> float | None:
+    """Mean watts of all cards together, or of the hosts where there are none, over spans that lie in one phase."""
+    counter = "energy_joules" if cards else "host_energy_joules"
+    name, part = (counter, _by(counter)) if by_counter else ("power_watts", _by_watts)
+    total = 0.0
+    for rows in (cards or hosts).values():
+        telling = _spans([sample for sample in rows if name in sample.values])
+        spans = [(one, two) for one, two in telling if one.phase == two.phase == phase]
+        if not (seconds := _seconds(spans)):
+            return None
+        total += sum(itertools.starmap(part, spans)) / seconds
+    return total or None
+
+
+def _by(counter: str) -> Callable[[Sample, Sample], float]:
+    """What a counter grew by; one that fell began anew."""
+    return lambda one, two: max(two.values[counter] - one.values[counter], 0.0)
+
+
+def _grown(rows: Sequence[Sample], counter: str) -> float:
+    """By how much a counter grew on the clock."""
+    return sum(itertools.starmap(_by(counter), _spans([sample for sample in rows if counter in sample.values])))
 
 
 def _by_watts(one: Sample, two: Sample) -> float:
@@ -133,7 +165,7 @@ def _summed(rows: Sequence[Sample], name: str, part: Callable[[Sample, Sample], 
     telling = list(_spans([sample for sample in rows if name in sample.values]))
     if not telling or _seconds(telling) < _COVERED * _seconds(_spans(rows)):
         return None
-    return sum(max(part(*span), 0.0) for span in telling)  # a counter that fell began anew
+    return sum(itertools.starmap(part, telling))
 
 
 def _seconds(spans: Iterable[tuple[Sample, Sample]]) -> float:
@@ -142,15 +174,15 @@ def _seconds(spans: Iterable[tuple[Sample, Sample]]) -> float:
 
 def _spans(rows: Sequence[Sample]) -> Iterator[tuple[Sample, Sample]]:
     """Neighbouring samples, the first of them on the clock, with no gap between them."""
-    longest = max(_GAP_SECONDS, 5 * _rhythm([rows]))
-    for before, after in pairwise(rows):
+    longest = max(_GAP_SECONDS, 2 * _rhythm([rows]))
+    for before, after in itertools.pairwise(rows):
         if before.phase and after.time - before.time <= longest:
             yield before, after
 
 
 def _rhythm(devices: Iterable[Sequence[Sample]]) -> float:
     """The usual number of seconds between two samples; 0 where there are none."""
-    steps = [after.time - before.time for rows in devices for before, after in pairwise(rows)]
+    steps = [after.time - before.time for rows in devices for before, after in itertools.pairwise(rows)]
     return statistics.median(steps) if steps else 0.0
 
 
@@ -189,7 +221,7 @@ def _flags(cards: Devices, result: Mapping[str, Any]) -> Iterator[tuple[str, str
         causes = " and ".join(word for word in _LOWERED if any(word in sample.throttle for sample in on_clock))
         yield "throttled", f"clocks were lowered ({causes}) in {share:.0%} of a card's samples"
     clocks = sorted(sample.values["core_mhz"] for rows in cards.values() for sample in _loaded(rows))
-    if len(clocks) > 1:
+    if len(clocks) >= _FEWEST_CLOCKS:
         low, high = clocks[len(clocks) // 20], clocks[-1 - len(clocks) // 20]
         if high - low > _CLOCK_SPREAD * statistics.median(clocks):
             yield "clock spread", f"under load from {low:.0f} to {high:.0f} MHz"
@@ -201,11 +233,7 @@ def _flags(cards: Devices, result: Mapping[str, Any]) -> Iterator[tuple[str, str
     if beside:
         yield "neighbours", f"other processes were on a card in {beside:.0%} of its samples"
     for kind in ("ecc_corrected", "ecc_uncorrected"):
-        told = [
-            [sample.values[kind] for sample in rows if sample.phase and kind in sample.values]
-            for rows in cards.values()
-        ]
-        new = sum(max(counts) - counts[0] for counts in told if counts)
+        new = sum(_grown(rows, kind) for rows in cards.values())
         if new:
             yield "ECC errors", f"{new:.0f} {kind.removeprefix('ecc_')} during the run"
     waited = waiting(result)

@@ -2,9 +2,10 @@
 
 import os
 import resource
+import shlex
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,12 @@ from timetrial.datasets.acquire import Store
 from timetrial.runner import accelerator, all_reduce
 from timetrial.runner.errors import Exit, RunError
 from timetrial.runner.hardware import host, wheels
-from timetrial.runner.hardware.reading import CardReading
+from timetrial.runner.hardware.reading import CardReading, Cards
 from timetrial.runner.hardware.wheels import Wheel
 
 _GIB = 2**30
 _FREE_GIB, _SHARED_GIB, _OPEN_FILES, _FEWEST_FILES = 10, 1, 4096, 1024
-_BUSY = 0.25  # of the processors, taken by others
+_BUSY, _LOOK_SECONDS = 0.25, 0.3  # of the processors, taken by others, over so long
 _COLOURS = {"ok": "green", "note": "yellow", "bad": "red"}
 _MARGIN = 21  # columns of a line before what was found
 _WORDS = {"ok": "ok", "note": "note", "bad": "BAD"}
@@ -51,24 +52,35 @@ class Seen:
 
 @dataclass(frozen=True)
 class Machine:
-    """What is looked at; `usable` are the cards that PyTorch can use, `seen` those that vendors' tools see."""
+    """What is looked at.
+
+    `usable` are the cards that PyTorch can use, `seen` the same in the same order as their vendor's tool sees them, or
+    empty; `there` are all cards that vendors' tools see, and `vendors` has whose are on the bus.
+    """
 
     wheel: Wheel
     usable: Sequence[dict[str, Any]]
     seen: Sequence[Seen] = ()
     name: str = "cpu"
     links: dict[str, str] = field(default_factory=dict)
+    there: Sequence[Seen] = ()
+    vendors: Collection[str] = ()
 
 
 def look() -> Machine:
     """This machine."""
-    seen: list[Seen] = []
-    links: dict[str, str] = {}
-    for cards in accelerator.all_sensors():
-        seen += [Seen(cards.facts(index), cards.read(index), cards.source) for index in range(len(cards))]
-        links |= cards.links()
-        cards.close()
-    return Machine(accelerator.wheel(), accelerator.cards(), seen, accelerator.detect(), links)
+    there = [seen for cards in accelerator.all_sensors() for seen in _seen(cards)]
+    own = accelerator.sensors(accelerator.available()) if accelerator.available() else None
+    links = own.links() if own is not None else {}
+    seen = _seen(own) if own is not None else []
+    name, cards = accelerator.detect(), accelerator.cards()
+    return Machine(accelerator.wheel(), cards, seen, name, links, there, host.vendors())
+
+
+def _seen(cards: Cards) -> list[Seen]:
+    found = [Seen(cards.facts(index), cards.read(index), cards.source) for index in range(len(cards))]
+    cards.close()
+    return found
 
 
 def examine(machine: Machine, runs: Path, data: Path, sum_up: bool = True) -> Iterator[Check]:
@@ -87,13 +99,21 @@ def of_cards(machine: Machine) -> Iterator[Check]:
     wheel = machine.wheel
     built = f"{wheel.version}, built for {', '.join(wheel.architectures)}" if wheel.architectures else wheel.version
     yield Check("PyTorch", "ok", built)
-    if not machine.usable and not machine.seen:
-        yield Check("cards", "ok", "none: runs are on the CPU, with accelerator=cpu")
-    if len(machine.seen) > len(machine.usable):
-        yield _unusable(machine)
+    tool, vendor = wheel.sensors or ("", "")
+    # Of another vendor are, for one, graphics that a processor brings along: no matter where there are cards.
+    there = [seen for seen in machine.there if seen.source == tool or not machine.usable]
+    if len(there) > len(machine.usable):
+        yield _unusable(machine, there)
+    elif not machine.usable and vendor in machine.vendors:
+        words = (
+            f"a card of {vendor} is on the bus, PyTorch sees none: its driver is missing, or older than this PyTorch"
+        )
+        yield Check("cards", "bad", words, wheels.DRIVERS[vendor])
+    elif not machine.usable:
+        others = f" (on the bus: {', '.join(sorted(machine.vendors))})" if machine.vendors else ""
+        yield Check("cards", "ok", f"none: runs are on the CPU, with accelerator=cpu{others}")
     for index, card in enumerate(machine.usable):
-        told = machine.seen[index].facts if len(machine.seen) == len(machine.usable) else {}
-        yield _fit(machine.wheel, index, card, told)
+        yield _fit(machine.wheel, index, card, machine.seen[index].facts if machine.seen else {})
     for index, seen in enumerate(machine.seen):
         yield from _state(index, seen)
     if machine.usable and not machine.seen:
@@ -103,13 +123,13 @@ def of_cards(machine: Machine) -> Iterator[Check]:
         yield Check(f"cards {pair}", "ok", link)
 
 
-def _unusable(machine: Machine) -> Check:
+def _unusable(machine: Machine, there: Sequence[Seen]) -> Check:
     """Cards that are there, but not for PyTorch: hidden, or of another kind or age than it was built for."""
     hidden = next((name for name in accelerator.HIDING if os.environ.get(name) is not None), None)
-    count = f"{len(machine.seen)} cards are there, PyTorch sees {len(machine.usable)}"
+    count = f"{len(there)} cards are there, PyTorch sees {len(machine.usable)}"
     if hidden and machine.usable:
         return Check("cards", "note", f"{count}: {hidden}={os.environ[hidden]} hides the others")
-    facts = machine.seen[0].facts
+    facts, (tool, vendor) = there[0].facts, machine.wheel.sensors or ("", "")
     runtime = facts.get("driver_runtime")
     why = ""
     if not wheels.driver_runs(machine.wheel, runtime):
@@ -118,6 +138,9 @@ def _unusable(machine: Machine) -> Check:
         )
     elif hidden:
         return Check("cards", "bad", f"{count}: {hidden} hides them", f"unset {hidden}")
+    elif there[0].source == tool and wheels.holds_code(machine.wheel, facts.get("capability")):
+        return Check("cards", "bad", f"{count}, though driver and build fit: its device files are not to be had",
+                     wheels.DEVICE_FILES[vendor])  # fmt: skip
     return Check("cards", "bad", count + why, wheels.remedy(facts.get("capability"), runtime))
 
 
@@ -169,9 +192,13 @@ def _of_host() -> Iterator[Check]:
         )
     if limit is not None and limit < memory.total:
         yield Check("cgroup", "note", f"{limit / _GIB:.1f} GiB of {memory.total / _GIB:.0f} GiB may be used")
-    busy = os.getloadavg()[0] / usable
+    each = psutil.cpu_percent(_LOOK_SECONDS, percpu=True)
+    mine = (
+        [each[one] for one in os.sched_getaffinity(0) if one < len(each)] if hasattr(os, "sched_getaffinity") else each
+    )
+    busy = sum(mine) / 100 / max(len(mine), 1)
     if busy > _BUSY:
-        yield Check("neighbours", "note", f"the load is {busy:.0%} of the processors: others slow what is measured")
+        yield Check("neighbours", "note", f"{busy:.0%} of these processors are busy: others slow what is measured")
     governor = host.facts()["governor"]
     if governor not in (None, "performance"):
         yield Check(
@@ -179,25 +206,33 @@ def _of_host() -> Iterator[Check]:
         )
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     state = "ok" if files >= _OPEN_FILES else "note" if files >= _FEWEST_FILES else "bad"
-    raised = f"ulimit -n {min(max(most, _OPEN_FILES), 65536)}"
+    enough = 65536 if most == resource.RLIM_INFINITY else min(most, 65536)
+    raised = f"ulimit -n {enough}" if enough >= _OPEN_FILES else "sudo prlimit --pid $$ --nofile=65536"
     more = "" if state == "ok" else f": many reading processes need more ({raised})"
     yield Check("open files", state, f"{files} at most{more}", raised)
     shared = Path("/dev/shm")
     if shared.exists():
-        free = shutil.disk_usage(shared).free / _GIB
-        words = f"{free:.1f} GiB free in {shared}, through which reading processes hand their batches"
-        mend = f"sudo mount -o remount,size=8G {shared}  (in a container: docker run --shm-size=8g)"
-        yield Check("shared memory", "ok" if free >= _SHARED_GIB else "bad", words, mend)
+        room = shutil.disk_usage(shared)
+        words = f"{room.free / _GIB:.1f} GiB free in {shared}, through which reading processes hand their batches"
+        few = room.free < _SHARED_GIB * _GIB
+        words += ": start a container with --shm-size=8g" if few else ""
+        mend = f"sudo mount -o remount,size={room.total / _GIB + 8:.0f}G {shared}"
+        yield Check("shared memory", "bad" if few else "ok", words, mend)
 
 
 def _of_disks(**places: Path) -> Iterator[Check]:
     for name, place in places.items():
+        nearest = next(one for one in (place.resolve(), *place.resolve().parents) if one.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            words, state = f"{nearest} is no folder that may be written to", "bad" if name == "runs" else "note"
+            yield Check(f"disk for {name}", state, words, "mkdir -p ~/timetrial && cd ~/timetrial")
+            continue
         kind = host.storage(place)
         free = kind["free_bytes"] / _GIB
         words = f"{free:,.0f} GiB free in {place}/, {kind['file_system'] or 'unknown'} file system"
         # Embedded runs need megabytes, reference data more than any check can know.
         state = "bad" if free < 1 else "ok" if free >= _FREE_GIB else "note"
-        yield Check(f"disk for {name}", state, words, f"du -xsh {place} | sort -h")
+        yield Check(f"disk for {name}", state, words, f"du -xh --max-depth=3 {shlex.quote(str(nearest))} | sort -h")
 
 
 def _of_data(data: Path) -> Iterator[Check]:
@@ -212,7 +247,9 @@ def _of_data(data: Path) -> Iterator[Check]:
         if state == "begun":
             yield Check(name, "note", f"begun and not finished: timetrial data fetch {name} goes on")
         if state == "damaged":
-            mend = f"rm -r {data / name} && timetrial data fetch {name}"
+            accepted = " --accept-licence" if known[name].accept else ""
+            folder, place = (shlex.quote(str(path)) for path in (data / name, data))
+            mend = f"rm -r {folder} && timetrial data fetch {name} --data-dir {place}{accepted}"
             yield Check(name, "bad", "damaged: files are missing or of another size", mend, Exit.DATA)
 
 
@@ -223,9 +260,19 @@ def _of_ranks(machine: Machine) -> Check:
     try:
         speed = all_reduce.measure(machine.name, ranks)
     except RunError as error:
-        return Check("ranks", "bad", str(error), f"python -P -m torch.distributed.run --standalone --nproc-per-node "
-                     f"{ranks} -m timetrial.runner.all_reduce {machine.name}")  # fmt: skip
+        if machine.name != "cpu" and _adds_up(machine.name, ranks):
+            words = f"{error} Through the host's memory they do: slower, and every result says so"
+            return Check("ranks", "bad", words, "export NCCL_P2P_DISABLE=1")
+        return Check("ranks", "bad", str(error), f"NCCL_DEBUG=INFO python -P -m torch.distributed.run --standalone "
+                     f"--nproc-per-node {ranks} -m timetrial.runner.all_reduce {machine.name}")  # fmt: skip
     return Check("ranks", "ok", f"{ranks} ranks add up a tensor, {speed:.1f} GB/s of bus bandwidth")
+
+
+def _adds_up(name: str, ranks: int) -> bool:
+    try:
+        return all_reduce.measure(name, ranks, peer_to_peer=False) > 0
+    except RunError:
+        return False
 
 
 def show(console: Console, checks: Iterable[Check]) -> list[Check]:
@@ -244,8 +291,9 @@ def show(console: Console, checks: Iterable[Check]) -> list[Check]:
 
 
 def as_table(checks: Sequence[Check]) -> list[dict[str, Any]]:
-    """The checks for a script; a remedy only where something is bad."""
-    return [asdict(check) | {"remedy": check.remedy if check.state == "bad" else ""} for check in checks]
+    """The checks for a script; a remedy and a code only where something is bad."""
+    fine: dict[str, Any] = {"remedy": "", "code": 0}
+    return [asdict(check) | ({} if check.state == "bad" else fine) for check in checks]
 
 
 def verdict(checks: Sequence[Check]) -> Exit:

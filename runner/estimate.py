@@ -1,7 +1,7 @@
 """`timetrial estimate`: what a run would take, from a short measurement and the epochs that others needed."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,24 +21,26 @@ from timetrial.runner.worker import plan_of
 
 USUAL_STEPS = 50
 _SPAN = 0.95  # of the reference runs that the interval holds
+# On epochs; another folder may hold the same data.
+_OF_NO_EFFECT = {f"recipe.data.{name}" for name in ("folder", "workers", "eval_batch_size", "decoder")}
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Time-to-train in `seconds` with its interval `low` to `high`, the rest for `seconds`; None is what is not known.
+    """What is expected, each as (low, middle, high); None is what is not known.
 
-    `low` has the fewest epochs and the fastest block, `high` the most and the slowest. `joules` are those of the cards,
-    or of the host where cards tell none. `micro_batch` samples at a time were trained, with `memory_bytes` a device.
+    `seconds` are those of time-to-train: low has the fewest epochs and the fastest block, high the most and slowest.
+    `joules` are those of the cards, or of the host where there are none, as `energy_source` told them, by the mean
+    watts of training and of evaluation. `micro_batch` samples at a time were trained, with `memory_bytes` a device.
     """
 
     epochs: tuple[float, float, float]
     basis: str
     reached: float | None
-    low: float
-    seconds: float
-    high: float
-    joules: float | None
-    dollars: float | None
+    seconds: tuple[float, float, float]
+    joules: tuple[float, float, float] | None
+    energy_source: str | None
+    dollars: tuple[float, float, float] | None
     memory_bytes: int | None
     micro_batch: int
 
@@ -47,7 +49,7 @@ def from_measurement(settings: Config, recipe: str, changed: Sequence[str], stat
     """The estimate from status.json of a throughput run; `changed` are keys of the recipe that differ from it."""
     plan, measured = plan_of(settings), status["result"]
     known = expectations.of_recipe(recipe, settings.round.name)
-    low, middle, high = _epochs(plan, known)
+    epochs = _epochs(plan, known)
     if known is None or not known.epochs:
         basis = f"no reference run of {recipe} is known: from the first evaluation to recipe.max_epochs"
     else:
@@ -55,26 +57,34 @@ def from_measurement(settings: Config, recipe: str, changed: Sequence[str], stat
         basis = f"{runs} of {recipe} ({known.source})"
         basis += f"; {', '.join(changed)} differs from theirs" if changed else ""
 
-    def seconds(epochs: float, pick: Any) -> float:
-        training = epochs * measured["train_size"] / pick(measured["train_rates"])
-        evaluations = _evaluations(plan, epochs) * measured["eval_size"] / pick(measured["eval_rates"])
-        return float(training + evaluations + measured["first_seconds"])
-
-    expected = seconds(middle, statistics.median)
-    watts = (status.get("telemetry") or {}).get("mean_watts")
+    picks: tuple[Callable[[Iterable[float]], float], ...] = (max, statistics.median, min)
+    told = status.get("telemetry") or {}
+    mean = told.get("mean_watts")
+    train_watts, eval_watts = (told.get(f"{phase}_watts") or mean for phase in ("train", "eval"))
+    seconds, joules = [], []
+    for count, pick in zip(epochs, picks, strict=True):
+        training = count * measured["train_size"] / pick(measured["train_rates"]) + measured["first_seconds"]
+        evaluation = _evaluations(plan, count) * measured["eval_size"] / pick(measured["eval_rates"])
+        seconds.append(training + evaluation)
+        joules.append(training * train_watts + evaluation * eval_watts if mean else 0.0)
+    dollars = [(settings.price or 0.0) * settings.gpus * value / 3600 for value in seconds]
     every_run = known is not None and known.runs and known.epochs and not known.span
     return Estimate(
-        epochs=(low, middle, high),
+        epochs=epochs,
         basis=basis,
         reached=len(known.epochs) / known.runs if every_run and known and known.runs else None,
-        low=seconds(low, max),
-        seconds=expected,
-        high=seconds(high, min),
-        joules=watts * expected if watts else None,
-        dollars=settings.price * settings.gpus * expected / 3600 if settings.price else None,
+        seconds=_span(seconds),
+        joules=_span(joules) if mean else None,
+        energy_source=told.get("energy_source") or told.get("host_energy_source"),
+        dollars=_span(dollars) if settings.price else None,
         memory_bytes=status.get("peak_memory_bytes"),
         micro_batch=config.micro_batch(settings),
     )
+
+
+def _span(values: Sequence[float]) -> tuple[float, float, float]:
+    low, middle, high = values
+    return low, middle, high
 
 
 def measure(node: DictConfig, console: Console) -> tuple[Config, RunFolder]:
@@ -98,7 +108,7 @@ def _epochs(plan: Plan, known: Expectation | None) -> tuple[float, float, float]
     out = int((1 - _SPAN) / 2 * len(ordered))
     low, high = ordered[out], ordered[-1 - out]
     # The mean, for it is what many runs take on average; without it, the middle of the span.
-    return _evaluated(plan, low), max(statistics.mean(ordered), plan.first_eval), _evaluated(plan, high)
+    return _evaluated(plan, low), statistics.mean(_evaluated(plan, one) for one in ordered), _evaluated(plan, high)
 
 
 def _evaluated(plan: Plan, epochs: float) -> float:
@@ -116,17 +126,21 @@ def _evaluations(plan: Plan, epochs: float) -> float:
 
 def show(console: Console, title: str, found: Estimate) -> None:
     """Prints the table that ends `timetrial estimate`."""
-    low, middle, high = found.epochs
+
+    def told(values: tuple[float, float, float], words: Callable[[float], str]) -> str:
+        low, middle, high = map(words, values)
+        return f"{middle} ({low} to {high})"
+
     rows = [
-        ("epochs", f"{middle:.3g} ({low:g} to {high:g}): {found.basis}"),
-        ("time-to-train", f"{_duration(found.seconds)} ({_duration(found.low)} to {_duration(found.high)})"),
+        ("epochs", f"{told(found.epochs, '{:.3g}'.format)}: {found.basis}"),
+        ("time-to-train", told(found.seconds, _duration)),
     ]
     if found.reached is not None and found.reached < 1:
         rows.append(("", f"{found.reached:.0%} of those runs reached the target"))
     if found.joules:
-        rows.append(("energy", consumption.energy(found.joules)))
+        rows.append(("energy", f"{told(found.joules, consumption.energy)}, by {found.energy_source}"))
     if found.dollars:
-        rows.append(("cost", f"${found.dollars:,.3g}"))
+        rows.append(("cost", told(found.dollars, "${:,.3g}".format)))
     held = f"{found.memory_bytes / 2**30:.1f} GiB on each device" if found.memory_bytes else "fits"
     rows.append(("memory", f"{held} with tuning.batch_size={found.micro_batch}"))
     summary.show_rows(console, title, rows, {})
@@ -144,7 +158,7 @@ def run(words: Sequence[str], console: Console) -> Estimate:
     settings, folder = measure(node, console)
     # Who chooses another model or other hyperparameters trains another recipe.
     changed = [word.split("=")[0].lstrip("+") for word in words]
-    changed = [key for key in changed if key.startswith(("recipe.", "model")) and not key.startswith("recipe.data")]
+    changed = [key for key in changed if key.startswith(("recipe.", "model")) and key not in _OF_NO_EFFECT]
     found = from_measurement(settings, recipe, changed, folder.status())
     title = f"{settings.workload.title} {recipe.split('/')[-1]}, {settings.gpus} x {settings.accelerator.name}"
     show(console, f"{title}, {settings.precision.name}, estimated", found)

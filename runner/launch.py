@@ -304,7 +304,8 @@ def _close(settings: Config, folder: RunFolder, console: Console, code: Exit) ->
             code = Exit.NOT_COMPLIANT
     timed = sum(block["samples"] for block in status.get("blocks", ()) if not block["past_target"])
     price = settings.gpus * settings.price if settings.price else None
-    entries |= consumption.judge(folder.path, status.get("result") or {}, timed, price)
+    cards_expected = 0 if settings.accelerator.name == "cpu" else settings.gpus
+    entries |= consumption.judge(folder.path, status.get("result") or {}, timed, price, cards_expected)
     status = folder.update_status(**entries, exit_code=int(code), state=_state(settings, code))
     cards = f"{settings.gpus} x {accelerator.label(settings.accelerator.name)}"
     cards += "" if settings.peer_to_peer else " without peer-to-peer"

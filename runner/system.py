@@ -20,11 +20,15 @@ _PACKAGES = (
     "mlperf-logging",
     "triton",
     "pandas",
+    "timm",
+    "pycocotools",
+    "sacrebleu",
     "pillow",
     "tensorflow",
     "tensorflow-cpu",
     "nvidia-dali-cuda130",
 )
+_LONGEST_DIFF = 100_000  # characters; beyond, its hash must do
 
 
 def describe(**places: Path) -> dict[str, Any]:
@@ -90,17 +94,20 @@ def _cards() -> dict[str, Any]:
 
 
 def _revision() -> dict[str, Any]:
-    """Git revision of the checkout, and where it was changed a hash of how; empty for an installed wheel."""
+    """Git revision of the checkout, and where it was changed how and a hash of that; empty for an installed wheel."""
     root = Path(__file__).resolve().parents[1]
     if not (root / ".git").exists():
         return {}
 
     def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False
-        ).stdout.strip()
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
 
-    changes = git("status", "--porcelain")
+    try:
+        revision, changes, diff = git("rev-parse", "HEAD"), git("status", "--porcelain"), git("diff", "HEAD")
+    except (OSError, subprocess.CalledProcessError):  # no git here, or none that reads what another user checked out
+        return {"revision": None, "changed": None, "difference": None, "diff": None}
     # New files count by their names, what git follows by its text.
-    difference = hashlib.sha256((changes + git("diff", "HEAD")).encode()).hexdigest() if changes else None
-    return {"revision": git("rev-parse", "HEAD"), "changed": bool(changes), "difference": difference}
+    difference = hashlib.sha256((changes + diff).encode()).hexdigest() if changes else None
+    told = diff if len(diff) <= _LONGEST_DIFF else None
+    return {"revision": revision, "changed": bool(changes), "difference": difference, "diff": told}

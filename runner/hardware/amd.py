@@ -80,10 +80,15 @@ class Amd:
             for other in range(one + 1, len(self)):
                 pair = self._handles[one], self._handles[other]
                 link = self._ask("link_type", *pair, prefix="amdsmi_topo_get_") or {}
-                kinds = self._smi.AmdSmiLinkType
-                name = {int(kinds.AMDSMI_LINK_TYPE_XGMI): "XGMI", int(kinds.AMDSMI_LINK_TYPE_PCIE): "PCIe"}
-                found[f"{one}-{other}"] = f"{name.get(link.get('type', -1), 'unknown')}, {link.get('hops', '?')} hops"
+                kind = self._link_kinds().get(link.get("type", -1), "unknown")
+                found[f"{one}-{other}"] = f"{kind}, {link.get('hops', '?')} hops"
         return found
+
+    def _link_kinds(self) -> dict[int, str]:
+        """The library's numbers for links; of its two lists of them it speaks by the older one as long as it has it."""
+        lists = (getattr(self._smi, name, None) for name in ("AmdSmiIoLinkType", "AmdSmiLinkType"))
+        members = next((kinds for kinds in lists if kinds is not None), ())
+        return {int(one): word for word in ("XGMI", "PCIe") for one in members if word.upper()[:3] in one.name}
 
     def close(self) -> None:
         """Lets go of the library."""
@@ -93,7 +98,7 @@ class Amd:
         """The answer, or None where card or driver has none."""
         try:
             return getattr(self._smi, f"{prefix}{what}{suffix}")(*arguments)
-        except self._smi.AmdSmiException:
+        except (self._smi.AmdSmiException, AttributeError):  # which versions of the library lack some questions
             return None
 
     def _table(self, what: str, *arguments: Any) -> dict[str, Any]:
@@ -106,9 +111,9 @@ class Amd:
 
 
 def _words(violations: dict[str, Any]) -> str | None:
-    if not violations:
-        return None
     reasons = {"power": ("active_ppt_pwr",), "thermal": _THERMAL}
+    if not any(isinstance(violations.get(key), bool) for keys in reasons.values() for key in keys):
+        return None
     return "+".join(word for word, keys in reasons.items() if any(violations.get(key) is True for key in keys))
 
 

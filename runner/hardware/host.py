@@ -13,6 +13,8 @@ from timetrial.runner.hardware.rapl import Rapl
 from timetrial.runner.hardware.reading import HostReading
 
 _MIB, _MB = 2**20, 1e6
+_ACCELERATORS = ("0x0300", "0x0302", "0x0380", "0x1200")  # PCI classes: graphics, 3D, other displays, processing
+_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
 
 
 class Host:
@@ -40,11 +42,13 @@ class Host:
 def others(processes: Iterable[int]) -> int:
     """How many of a card's processes are not this process, its parent, or children of either.
 
-    Seen from a container, the card names its processes by other numbers than we do. Then one of them is taken for ours.
+    Seen from a container, the card names its processes by numbers that are nobody's here. Then one of them is taken for
+    ours.
     """
     found = set(processes)
     ours = {process for process in found if _is_ours(process)}
-    return max(len(found - ours) - (0 if ours else 1), 0)
+    unknown = not ours and any(not psutil.pid_exists(process) for process in found)
+    return len(found - ours) - unknown
 
 
 @cache
@@ -69,14 +73,27 @@ def facts() -> dict[str, Any]:
     }
 
 
-def limits(tree: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, float | None]:
-    """Bytes of memory and number of processors that a container, or a batch job, may use; None without a limit."""
-    memory = _text(tree / "memory.max") or _text(tree / "memory" / "memory.limit_in_bytes")
-    share = (_text(tree / "cpu.max") or "").split()
-    if not share:
-        share = [_text(tree / "cpu" / f"cpu.cfs_{name}_us") or "" for name in ("quota", "period")]
-    cores = int(share[0]) / int(share[1]) if len(share) == 2 and share[0].isdigit() and share[1].isdigit() else None
-    return int(memory) if memory and memory.isdigit() else None, cores
+def limits(
+    tree: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> tuple[int | None, float | None]:
+    """Bytes of memory and number of processors that a container, or a batch job, may use; None without a limit.
+
+    Of all groups from the one that `own` names up to the root of `tree` the least counts.
+    """
+    groups = {"": Path(), "memory": Path(), "cpu": Path()}  # in the second version all limits lie in one tree
+    for line in (_text(own) or "").splitlines():
+        _, controllers, place = line.split(":", 2)
+        groups |= {controller: Path(place.lstrip("/")) for controller in controllers.split(",")}
+
+    def told(controller: str, name: str) -> list[str]:
+        group = groups[controller]
+        return [_text(tree / controller / part / name) or "" for part in (group, *group.parents)]
+
+    memory = [*told("", "memory.max"), *told("memory", "memory.limit_in_bytes")]
+    quotas = zip(told("cpu", "cpu.cfs_quota_us"), told("cpu", "cpu.cfs_period_us"), strict=True)
+    shares = [share.split() for share in (*told("", "cpu.max"), *map(" ".join, quotas))]
+    cores = [int(share[0]) / int(share[1]) for share in shares if len(share) == 2 and all(map(str.isdigit, share))]
+    return min(map(int, filter(str.isdigit, memory)), default=None), min(cores, default=None)
 
 
 def storage(path: Path) -> dict[str, Any]:
@@ -87,10 +104,11 @@ def storage(path: Path) -> dict[str, Any]:
     mounts = [mount for mount in psutil.disk_partitions(all=True) if place.is_relative_to(mount.mountpoint)]
     if not mounts:
         return {"file_system": None, "rotational": None, "free_bytes": psutil.disk_usage(str(place)).free}
-    mount = max(mounts, key=lambda mount: len(mount.mountpoint))
-    disk = Path(mount.device).name
-    turns = next(map(_text, Path("/sys/class/block").glob(f"{disk}/**/queue/rotational")), None)
-    turns = turns or next(map(_text, Path("/sys/block").glob(f"*/{disk}/../queue/rotational")), None)
+    mount = max(reversed(mounts), key=lambda mount: len(mount.mountpoint))  # of several at one place the last
+    turns = None
+    if disk := Path(mount.device).name:  # which a mount need not have
+        turns = next(map(_text, Path("/sys/class/block").glob(f"{disk}/**/queue/rotational")), None)
+        turns = turns or next(map(_text, Path("/sys/block").glob(f"*/{disk}/../queue/rotational")), None)
     return {
         "file_system": mount.fstype,
         "rotational": None if turns is None else turns == "1",
@@ -109,6 +127,15 @@ def _text(path: Path) -> str | None:
         return path.read_text().strip() or None
     except OSError:
         return None
+
+
+def vendors(bus: Path = Path("/sys/bus/pci/devices")) -> set[str]:
+    """Whose accelerators sit on the PCI bus, whether there is a driver for them or not."""
+    found = set()
+    for device in bus.glob("*"):
+        if (_text(device / "class") or "").startswith(_ACCELERATORS):
+            found.add(_VENDORS.get(_text(device / "vendor") or "", ""))
+    return found - {""}
 
 
 def cache_bytes() -> int | None:

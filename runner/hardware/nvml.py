@@ -47,6 +47,8 @@ class Nvml:
         load, memory = self._ask("UtilizationRates", card), self._ask("MemoryInfo", card)
         running = self._ask("ComputeRunningProcesses", card)
         reasons = self._ask("CurrentClocksEventReasons", card)
+        if reasons is None:  # as drivers before 535 call it
+            reasons = self._ask("CurrentClocksThrottleReasons", card)
         return CardReading(
             core_mhz=self._ask("ClockInfo", card, nvml.NVML_CLOCK_SM),
             memory_mhz=self._ask("ClockInfo", card, nvml.NVML_CLOCK_MEM),

@@ -8,6 +8,21 @@ from dataclasses import dataclass
 _OLDEST_OF_USUAL_BUILDS = (7, 5)
 _OLD_CARDS = "cu126"
 _USUAL = {13: "cu130", 12: "cu126"}  # by the newest CUDA that the driver runs
+_NEW_CARDS, _FIRST_FOR_NEW_CARDS = (10, 0), "cu128"  # Blackwell, on a driver of CUDA 12
+# Of what each kind of build needs: the tool that sees the cards, and their vendor.
+_SENSORS = {"cuda": ("NVML", "NVIDIA"), "rocm": ("amdsmi", "AMD"), "xpu": ("xpu-smi", "Intel")}
+DRIVERS = {
+    "NVIDIA": "sudo apt install nvidia-driver-580",
+    "AMD": "sudo apt install amdgpu-dkms",
+    "Intel": "sudo apt install intel-opencl-icd libze-intel-gpu1",
+}
+_OF_GROUPS = "sudo usermod -aG render,video $USER"
+# What lets a process open its card's device files.
+DEVICE_FILES = {
+    "NVIDIA": "sudo modprobe nvidia-uvm; sudo systemctl restart nvidia-fabricmanager",
+    "AMD": _OF_GROUPS,
+    "Intel": _OF_GROUPS,
+}
 
 
 @dataclass(frozen=True)
@@ -18,6 +33,11 @@ class Wheel:
     kind: str
     runtime: str | None = None
     architectures: tuple[str, ...] = ()
+
+    @property
+    def sensors(self) -> tuple[str, str] | None:
+        """The tool that sees the cards that this was built for, and their vendor."""
+        return _SENSORS.get(self.kind)
 
 
 def holds_code(wheel: Wheel, capability: str | None) -> bool:
@@ -47,14 +67,18 @@ def driver_runs(wheel: Wheel, driver_runtime: str | None) -> bool:
 
 
 def remedy(capability: str | None, driver_runtime: str | None) -> str:
-    """The command that installs a PyTorch for a card; uv knows where each build lies."""
+    """The command that installs a PyTorch for a card, or first a driver that runs one; uv knows where builds lie."""
+    newest = _version(driver_runtime)[0] if driver_runtime else max(_USUAL)
+    if newest < min(_USUAL):
+        return DRIVERS["NVIDIA"]
     if capability is None or capability.startswith("gfx"):
         backend = "auto"
     elif _version(capability) < _OLDEST_OF_USUAL_BUILDS:
         backend = _OLD_CARDS
     else:
-        newest = _version(driver_runtime)[0] if driver_runtime else max(_USUAL)
-        backend = _USUAL[min(max(newest, min(_USUAL)), max(_USUAL))]
+        backend = _USUAL[min(newest, max(_USUAL))]
+        if _version(capability) >= _NEW_CARDS and backend == _OLD_CARDS:
+            backend = _FIRST_FOR_NEW_CARDS
     return f"pip install uv && uv pip install --reinstall --torch-backend={backend} torch torchvision"
 
 

@@ -78,7 +78,7 @@ class Xpu:
     def read(self, index: int) -> CardReading:
         """What the command said last of the card of this index; nothing before its first line."""
         if self._process is None:
-            self._process = self._stream("dump", "-d", "-1", "--metrics", _METRICS, "--interval", "1")
+            self._process = self._stream("dump", "-d", "-1", "--metrics", _METRICS)  # each second, unless told
             threading.Thread(target=self._follow, args=(self._process.stdout,), daemon=True).start()
         return self._latest.get(self._cards[index], CardReading())
 
@@ -110,6 +110,12 @@ class Xpu:
 
     def _follow(self, lines: Iterable[str]) -> None:
         """Keeps the last line of each card; the command repeats its header when it likes."""
+        try:
+            self._keep(lines)
+        finally:
+            self._latest.clear()  # what a dead command said last is no news
+
+    def _keep(self, lines: Iterable[str]) -> None:
         header: list[str] = []
         for row in csv.reader(lines, skipinitialspace=True):
             if "DeviceId" in row:

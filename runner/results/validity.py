@@ -16,11 +16,11 @@ def findings(cells: Iterable[Cell]) -> list[Finding]:
 def _energy(cell: Cell) -> Iterable[Finding]:
     told = [run.own["telemetry"] for run in cell.converged if run.own.get("telemetry")]
     costs = [run.own["cost"]["dollars"] for run in cell.converged if run.own.get("cost")]
-    kind = "energy_joules" if any(entry.get("energy_joules") for entry in told) else "host_energy_joules"
+    kind = "energy_joules" if any(entry.get("cards") for entry in told) else "host_energy_joules"
     known = [entry for entry in told if entry.get(kind)]
     parts = []
     if known:
-        source = known[0][kind.replace("joules", "source")]
+        source = " and ".join(dict.fromkeys(entry[kind.replace("joules", "source")] for entry in known))
         parts.append(f"energy-to-train {consumption.energy(_mean(known, kind))} ({source})")
         parts.append(f"{_mean(known, 'mean_watts'):,.0f} W")
         parts.append(f"{_mean(known, 'samples_per_joule'):,.4g} samples/J")
@@ -29,6 +29,8 @@ def _energy(cell: Cell) -> Iterable[Finding]:
     if parts:
         count = max(len(known), len(costs))
         runs = f"mean of {count} runs" if count > 1 else "one run"
+        if known and costs and len(known) != len(costs):
+            runs += f", energy of {len(known)}, cost of {len(costs)}"
         yield Finding("note", cell.title, f"{', '.join(parts)}: {runs}.")
 
 

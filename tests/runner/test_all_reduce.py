@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from timetrial.runner import all_reduce
@@ -56,3 +57,12 @@ def test_the_setting_reaches_the_collectives_whatever_the_environment_says():
         environment = os.environ | {"NCCL_P2P_DISABLE": before, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
         assert "".join(done.stdout.split()) == 2 * after, done.stderr  # both write at once
+
+
+def test_ranks_do_not_outlive_their_patience(monkeypatch):
+    """They would hold the cards of whatever comes next."""
+    monkeypatch.setattr(all_reduce, "_PATIENCE_SECONDS", 2.5)  # PyTorch alone takes longer to load
+    with pytest.raises(LostRank, match="did not add up a tensor within"):
+        all_reduce.measure("cpu", 3, mib=4096)
+    left = [one for one in psutil.process_iter(["cmdline"]) if "4096" in (one.info["cmdline"] or ())]
+    assert not [one for one in left if one.status() != psutil.STATUS_ZOMBIE]

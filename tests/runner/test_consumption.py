@@ -56,7 +56,7 @@ def test_energy_is_the_integral_elsewhere_and_says_at_what_rate(samples):
         folder = samples(201, 0.5, device=device, power_watts=lambda place: place * 1.0)
     told = judged(folder)["telemetry"]
     assert told["energy_joules"] == pytest.approx(2 * 100 * 100)
-    assert told["energy_source"] == "integral of NVML's watts at 2.0 Hz"
+    assert told["energy_source"] == "integral of NVML's watts at 2 Hz"
 
 
 def test_watts_that_are_a_mean_belong_to_the_time_before_them(samples):
@@ -169,3 +169,89 @@ def test_the_table_says_it(samples):
         "throttled     clocks were lowered (thermal) in 100% of a card's samples",
     ):
         assert words in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("change", "flags"),
+    [
+        ({"core_mhz": lambda place: 1500 if place < 80 else 1320}, ["clock spread"]),  # 12%
+        ({"core_mhz": lambda place: 1500 if place < 80 else 1380}, []),  # 8%
+        ({"core_mhz": lambda place: 1500 if place > 3 else 300}, []),  # a twentieth is passed over
+        ({"core_mhz": lambda place: 1500 if place < 80 else 300, "load_percent": lambda p: 99 if p < 80 else 30}, []),
+        ({"core_mhz": lambda place: 1500 if place < 80 else 1100, "load_percent": ""}, ["clock spread"]),
+        ({"core_mhz": lambda place: 1500 if place < 80 else 300, "phase": lambda p: "train" if p < 80 else "eval"}, []),
+        ({"throttle": lambda place: "thermal" if place < 2 else ""}, ["throttled"]),  # 2%
+        ({"ecc_corrected": lambda place: 7 if place < 50 else 0}, []),  # a counter that begins anew is no error
+    ],
+)
+def test_flags_begin_at_their_thresholds(samples, change, flags):
+    assert list(judged(samples(101, **CLEAN | change))["flags"]) == flags
+
+
+def test_the_worst_card_counts_and_all_must_have_a_counter(samples):
+    samples(101, **CLEAN, energy_joules=lambda place: 210.0 * place)
+    folder = samples(101, device="1", **CLEAN | {"throttle": lambda place: "thermal" if place < 2 else ""})
+    found = judged(folder)
+    assert "throttled" in found["flags"]
+    assert "in 2% of a card's" in found["flags"]["throttled"]
+    assert found["telemetry"]["energy_joules"] == pytest.approx(40000)
+    assert found["telemetry"]["energy_source"].startswith("integral")
+
+
+def test_what_is_told_besides_energy(samples):
+    told = judged(samples(101, **CLEAN | {"core_mhz": lambda place: 1500 - place % 3}))["telemetry"]
+    assert told["core_mhz"] == [1498, 1499, 1500]
+    assert told["at_power_cap"] == 1
+
+
+def test_slow_looks_leave_no_gaps(samples):
+    told = judged(samples(11, 10.0, **CLEAN))["telemetry"]
+    assert told["seconds"] == pytest.approx(100)
+
+
+def test_a_short_run_and_a_processor(samples):
+    folder = samples(2, 1.0, device="host", source="system", host_energy_joules=lambda place: 50.0 * place)
+    found = judged(folder, active_seconds=4.0)
+    assert found["flags"] == {}  # too short to say that looks are missing
+    assert found["telemetry"]["mean_watts"] == pytest.approx(50)
+
+
+def test_loader_bound_begins_at_a_twentieth(samples):
+    folder = samples(101, **CLEAN)
+    assert judged(folder, train_seconds=80.0, waited_seconds=3.2)["flags"] == {}
+    assert "6% of training" in judged(folder, train_seconds=80.0, waited_seconds=4.8)["flags"]["loader-bound"]
+
+
+@pytest.mark.parametrize(("joules", "words"), [(999, "999 J"), (2e5, "200 kJ"), (7.2e5, "0.2 kWh"), (3.6e7, "10 kWh")])
+def test_energy_in_words(joules, words):
+    assert consumption.energy(joules) == words
+
+
+def test_cards_that_nobody_sampled_are_missed(samples):
+    folder = samples(101, **CLEAN)
+    told = consumption.judge(folder, {"active_seconds": 100.0}, 5000, None, 2)["flags"]
+    assert told == {"telemetry": "only 1 of 2 cards were sampled: energy is that of these"}
+
+
+def test_an_error_that_the_last_look_sees_counts(samples):
+    folder = samples(101, **CLEAN, ecc_corrected=lambda place: int(place == 100))
+    assert "1 corrected" in judged(folder)["flags"]["ECC errors"]
+
+
+def test_watts_of_training_and_of_evaluation(samples):
+    samples(51, **CLEAN)
+    folder = samples(51, start=1050.5, phase="eval", **CLEAN | {"power_watts": 100})
+    told = judged(folder)["telemetry"]
+    assert (told["train_watts"], told["eval_watts"]) == (pytest.approx(200), pytest.approx(100))
+
+
+def test_processors_energy_is_not_a_cards(samples):
+    samples(101, **CLEAN | {"power_watts": ""})
+    folder = samples(101, device="host", source="system", host_energy_joules=lambda place: 50.0 * place)
+    told = judged(folder)["telemetry"]
+    assert (told["mean_watts"], told["samples_per_joule"]) == (None, None)
+    assert told["host_energy_joules"] == pytest.approx(5000)
+
+
+def test_few_clocks_have_no_spread(samples):
+    assert judged(samples(14, 8.0, **CLEAN | {"core_mhz": lambda place: 1500 if place else 900}))["flags"] == {}

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -63,7 +64,7 @@ def test_a_radeon_on_a_wheel_for_instincts_is_refused():
 
 def test_an_old_driver_is_named(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    machine = Machine(CUDA_13, [], [seen("Tesla T4", "7.5", "12.2", driver="535.104")], "cpu")
+    machine = Machine(CUDA_13, [], there=[seen("Tesla T4", "7.5", "12.2", driver="535.104")])
     (found,) = bad(doctor.of_cards(machine))
     assert "driver 535.104 runs programs up to 12.2, this PyTorch is of 13.0" in found.found
     assert "--torch-backend=cu126" in found.remedy
@@ -72,9 +73,32 @@ def test_an_old_driver_is_named(monkeypatch):
 def test_hidden_cards_are_told_from_broken_ones(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     two = [seen("Tesla T4", "7.5")] * 2
-    assert not bad(doctor.of_cards(Machine(CUDA_13, [card("Tesla T4", "7.5")], two, "t4")))
-    (found,) = bad(doctor.of_cards(Machine(CUDA_13, [], two, "cpu")))
+    assert not bad(doctor.of_cards(Machine(CUDA_13, [card("Tesla T4", "7.5")], two[:1], "t4", there=two)))
+    (found,) = bad(doctor.of_cards(Machine(CUDA_13, [], there=two)))
     assert found.remedy == "unset CUDA_VISIBLE_DEVICES"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    (found,) = bad(doctor.of_cards(Machine(CUDA_13, [], there=two)))
+    assert "though driver and build fit" in found.found
+    assert found.remedy.startswith("sudo modprobe nvidia-uvm")
+
+
+def test_a_hidden_cards_faults_are_not_mine(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    broken = seen("Tesla T4", "7.5", now=CardReading(ecc_uncorrected=3))
+    fine = seen("Tesla T4", "7.5")
+    assert not bad(doctor.of_cards(Machine(CUDA_13, T4.usable, [fine], "t4", there=[broken, fine])))
+
+
+def test_a_processors_graphics_are_no_card_that_is_missing():
+    graphics = Seen({"name": "UHD"}, CardReading(), "xpu-smi")
+    assert not bad(doctor.of_cards(Machine(CUDA_13, T4.usable, T4.seen, "t4", there=[*T4.seen, graphics])))
+
+
+@pytest.mark.parametrize(("vendors", "state"), [({"NVIDIA"}, "bad"), ({"Intel"}, "ok"), ((), "ok")])
+def test_a_card_without_a_driver_is_found_on_the_bus(vendors, state):
+    (found,) = (check for check in doctor.of_cards(Machine(CUDA_13, [], vendors=vendors)) if check.name == "cards")
+    assert found.state == state
+    assert state == "ok" or "nvidia-driver" in found.remedy
 
 
 def test_what_a_card_shows_now_is_noted():
@@ -92,13 +116,13 @@ def test_what_a_card_shows_now_is_noted():
 
 
 def test_a_damaged_set_is_bad_and_an_absent_one_is_not(tmp_path, monkeypatch):
-    name = next(iter(catalogue.read()))
-    (tmp_path / name).mkdir()
-    checks = list(doctor.examine(NONE, tmp_path, tmp_path, sum_up=False))
+    name, data = next(iter(catalogue.read())), tmp_path / "my data"
+    (data / name).mkdir(parents=True)
+    checks = list(doctor.examine(NONE, tmp_path, data, sum_up=False))
     assert not [check for check in checks if check.code == Exit.DATA and check.state == "bad"]
     monkeypatch.setattr(doctor.Store, "state", lambda self, source: "damaged" if source.name == name else "absent")
-    found = [check for check in doctor.examine(NONE, tmp_path, tmp_path, sum_up=False) if check.code == Exit.DATA]
-    assert found[0].remedy == f"rm -r {tmp_path / name} && timetrial data fetch {name}"
+    found = [check for check in doctor.examine(NONE, tmp_path, data, sum_up=False) if check.code == Exit.DATA]
+    assert found[0].remedy.startswith(f"rm -r '{data / name}' && timetrial data fetch {name} --data-dir '{data}'")
     assert doctor.verdict(found) == Exit.DATA
     assert doctor.verdict([*found, Check("card 0", "bad", "", "", Exit.DEVICE)]) == Exit.DEVICE
 
@@ -129,3 +153,50 @@ def test_this_machine_as_a_script_asks(tmp_path):
     assert {"PyTorch", "host", "open files", "disk for runs", "data"} <= set(names)
     assert not any(check["state"] == "bad" and not check["remedy"] for check in told["checks"])
     assert not list(Path(tmp_path).iterdir())
+
+
+@pytest.mark.parametrize(("files", "state"), [(4096, "ok"), (2048, "note"), (512, "bad")])
+def test_open_files(monkeypatch, files, state):
+    monkeypatch.setattr(doctor.resource, "getrlimit", lambda what: (files, 65536))
+    (found,) = (check for check in doctor._of_host() if check.name == "open files")
+    assert found.state == state
+
+
+@pytest.mark.parametrize(("free", "shared", "disk"), [(0.5, "bad", "bad"), (2, "ok", "note"), (20, "ok", "ok")])
+def test_room(monkeypatch, tmp_path, free, shared, disk):
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=free * 2**30, total=64 * 2**30))
+    monkeypatch.setattr(doctor.host, "storage", lambda path: {"free_bytes": free * 2**30, "file_system": "xfs"})
+    states = {check.name: check.state for check in (*doctor._of_host(), *doctor._of_disks(runs=tmp_path))}
+    assert (states["shared memory"], states["disk for runs"]) == (shared, disk)
+
+
+def test_a_containers_memory_is_noted(monkeypatch):
+    monkeypatch.setattr(doctor.host, "limits", lambda: (2**30, 0.5))
+    told = " ".join(check.found for check in doctor._of_host() if check.name == "cgroup")
+    assert "1.0 GiB of" in told
+    assert "0.5 may be used" in told
+
+
+def test_ranks_that_do_not_add_up_are_bad(monkeypatch):
+    def fail(name, ranks, peer_to_peer=True):
+        raise LostRank("no")
+
+    monkeypatch.setattr(all_reduce, "measure", fail)
+    assert doctor._of_ranks(Machine(Wheel("2", "cpu"), [])).state == "bad"
+
+
+def test_ranks_that_add_up_through_the_host_alone_are_told_how(monkeypatch):
+    def measure(name, ranks, peer_to_peer=True):
+        if peer_to_peer:
+            raise LostRank("2 ranks did not add up a tensor within 120 s.")
+        return 10.0
+
+    monkeypatch.setattr(all_reduce, "measure", measure)
+    found = doctor._of_ranks(Machine(CUDA_13, T4.usable * 2, name="t4"))
+    assert (found.state, found.remedy) == ("bad", "export NCCL_P2P_DISABLE=1")
+
+
+def test_a_folder_that_is_none_is_bad_for_runs_and_noted_for_data(tmp_path):
+    (tmp_path / "file").write_text("")
+    checks = list(doctor._of_disks(runs=tmp_path / "file", data=tmp_path / "file"))
+    assert [check.state for check in checks] == ["bad", "note"]

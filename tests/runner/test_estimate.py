@@ -1,6 +1,7 @@
 """Estimates: arithmetic on a measurement that the test makes up, and the command on a tiny run."""
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -23,18 +24,18 @@ def found(compose, *words, recipe="ncf/embedded", changed=(), telemetry=None):
 def test_epochs_times_an_epoch_and_what_the_first_took_more(compose):
     made = found(compose, "price=3.6", "gpus=2", telemetry={"mean_watts": 50.0})
     assert made.epochs == (6, 6.6, 8)  # of ten seeds
-    assert made.seconds == pytest.approx(6.6 * 10 + 6.6 * 5 + 3)
-    assert made.low == pytest.approx(6 * 1000 / 110 + 6 * 5 + 3)
-    assert made.high == pytest.approx(8 * 1000 / 90 + 8 * 5 + 3)
-    assert made.joules == pytest.approx(50 * made.seconds)
-    assert made.dollars == pytest.approx(2 * 3.6 * made.seconds / 3600)
+    assert made.seconds[1] == pytest.approx(6.6 * 10 + 6.6 * 5 + 3)
+    assert made.seconds[0] == pytest.approx(6 * 1000 / 110 + 6 * 5 + 3)
+    assert made.seconds[2] == pytest.approx(8 * 1000 / 90 + 8 * 5 + 3)
+    assert made.joules == pytest.approx([50 * value for value in made.seconds])
+    assert made.dollars == pytest.approx([2 * 3.6 * value / 3600 for value in made.seconds])
     assert made.reached == 1
 
 
 def test_evaluations_are_those_of_the_plan(compose):
     made = found(compose, "workload=ssd", "recipe.first_eval=10", "recipe.eval_every=2", recipe="ssd/embedded")
     assert made.epochs == (16, 20, 24)
-    assert made.seconds == pytest.approx(20 * 10 + 6 * 5 + 3)
+    assert made.seconds[1] == pytest.approx(20 * 10 + 6 * 5 + 3)
     assert made.reached is None  # how many were run is not told
 
 
@@ -50,7 +51,7 @@ def test_the_command_measures_and_estimates(tmp_path):
     places = [f"runs={tmp_path}/runs", f"data_dir={tmp_path}/data", "accelerator=cpu", "launcher=inline"]
     out = io.StringIO()
     made = estimate.run([*places, *tiny, "throughput.steps=5", "recipe.global_batch_size=2048"], Console(file=out))
-    assert 0 < made.low < made.seconds < made.high
+    assert 0 < made.seconds[0] < made.seconds[1] < made.seconds[2]
     assert "time-to-train" in out.getvalue()
     assert "recipe.global_batch_size differs" in " ".join(out.getvalue().split())
 
@@ -58,3 +59,28 @@ def test_the_command_measures_and_estimates(tmp_path):
 def test_an_estimate_is_of_one_run():
     with pytest.raises(ConfigurationError, match="-m is no option of estimate"):
         estimate.run(["-m", "seed=1,2"], Console(quiet=True))
+
+
+def test_the_interval_leaves_out_a_fortieth_at_each_end(compose, monkeypatch):
+    known = SimpleNamespace(epochs=(1, *[10] * 78, 30), runs=80, span=False, source="")
+    plan = estimate.plan_of(config.check(compose("recipe.max_epochs=40")))
+    assert estimate._epochs(plan, known)[::2] == (10, 10)
+
+
+def test_epochs_are_those_after_which_is_evaluated(compose):
+    plan = estimate.plan_of(config.check(compose("recipe.first_eval=4", "recipe.eval_every=4", "recipe.max_epochs=40")))
+    known = SimpleNamespace(epochs=(3, 5, 6), runs=3, span=False, source="")
+    low, _, high = estimate._epochs(plan, known)
+    assert (low, high) == (4, 8)
+
+
+@pytest.mark.parametrize("words", [["recipe.max_epochs=3"], ["recipe.eval_every=10"]])
+def test_what_is_expected_lies_within_its_interval(compose, words):
+    made = found(compose, *words)
+    assert made.epochs[0] <= made.epochs[1] <= made.epochs[2]
+    assert made.seconds[0] <= made.seconds[1] <= made.seconds[2]
+
+
+def test_training_and_evaluation_draw_what_each_does(compose):
+    made = found(compose, telemetry={"mean_watts": 500.0, "train_watts": 700.0, "eval_watts": 300.0})
+    assert made.joules[1] == pytest.approx(700 * (6.6 * 10 + 3) + 300 * 6.6 * 5)

@@ -42,3 +42,10 @@ def test_a_script_gets_json(tmp_path):
     told = {entry["recipe"]: entry for entry in json.loads(done.stdout)}
     assert told["ncf/reference"]["expected"]["runs"] == 300
     assert told["resnet50/embedded"]["frameworks"] == ["torch", "tensorflow"]
+
+
+def test_the_latest_round_that_is_known_is_told(monkeypatch, tmp_path):
+    known = {"v05": "five", "v07": "seven"}
+    monkeypatch.setattr(listing.expectations, "of_recipe", lambda recipe, round_: known.get(round_))
+    told = {entry.recipe: entry.expected for entry in listing.entries(tmp_path)}
+    assert told["gnmt/reference"] == "seven"

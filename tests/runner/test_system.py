@@ -1,6 +1,7 @@
 """system.json: what this machine is, and cards as their vendor's tool adds to them."""
 
 import subprocess
+from types import SimpleNamespace
 
 from timetrial.runner import accelerator, system
 
@@ -42,3 +43,29 @@ def test_cards_are_completed_by_their_tool(monkeypatch):
     assert told["cards"][1] == {"name": "Tesla T4", "driver": "535.104", "power_cap_watts": 60.0, "numa_node": 1}
     assert told["links"] == {"0-1": "one host bridge"}
     assert tool.closed
+
+
+def test_another_change_is_another_difference(monkeypatch, tmp_path):
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    (tmp_path / "runner").mkdir()
+    (tmp_path / "a").write_text("1")
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "a"], check=True)
+    monkeypatch.setattr(system, "__file__", str(tmp_path / "runner" / "system.py"))
+    found = []
+    for text in "23":
+        (tmp_path / "a").write_text(text)
+        found.append(system._revision())
+    assert found[0]["difference"] != found[1]["difference"]
+    assert "+3" in found[1]["diff"]
+    assert found[1]["revision"]
+    monkeypatch.setenv("PATH", "")
+    assert set(system._revision().values()) == {None}
+
+
+def test_a_place_on_the_bus(monkeypatch):
+    card = SimpleNamespace(pci_domain_id=1, pci_bus_id=0x3B, pci_device_id=0x1F)
+    monkeypatch.setattr(accelerator, "_kind", lambda: "cuda")
+    monkeypatch.setattr(accelerator.torch.cuda, "get_device_properties", lambda index: card)
+    assert accelerator._address(0) == "0001:3b:1f.0"

@@ -128,3 +128,13 @@ def test_a_run_is_sampled_and_one_that_wants_none_is_not(launch):
     assert status["cost"]["dollars"] == pytest.approx(2 * seconds / 3600)
     _, folder = launch("telemetry.every_seconds=0")
     assert not (folder.path / "telemetry.csv").exists()
+
+
+def test_a_cut_row_takes_none_with_it(tmp_path):
+    path = tmp_path / "telemetry.csv"
+    telemetry.Telemetry(path, None, 60.0).close()
+    before = len(consumption.read(tmp_path)["0/host"])
+    with open(path, "a") as file:
+        file.write("17000.0,tra")
+    telemetry.Telemetry(path, None, 60.0).close()
+    assert path.read_text().splitlines()[before + 1] == "17000.0,tra"

@@ -49,7 +49,7 @@ def nvml():
         library.nvmlDeviceGetCount = lambda: 2
         library.nvmlDeviceGetHandleByIndex = lambda index: f"card {index}"
         library.nvmlDeviceGetHandleByPciBusId = lambda address: f"card at {address.decode()}"
-        for name in (*WORKING, "FanSpeed"):
+        for name in (*WORKING, "FanSpeed", "CurrentClocksThrottleReasons"):
             answer = (WORKING | answers).get(name, real.NVMLError(real.NVML_ERROR_NOT_SUPPORTED))
             setattr(library, f"nvmlDeviceGet{name}", _answering(answer))
         return library

@@ -26,3 +26,20 @@ def test_cards_are_found_by_their_place_on_the_bus(smi):
     assert Amd(smi()).links() == {"0-1": "XGMI, 1 hops"}
     with pytest.raises(LookupError):
         Amd(smi(), ["0000:01:00.0"])
+
+
+def test_a_fan_is_a_share_of_255(smi):
+    library = smi()
+    library.amdsmi_get_gpu_fan_speed = lambda card, sensor: 51
+    assert Amd(library).read(0).fan_percent == pytest.approx(20)
+
+
+def test_versions_that_lack_some_questions_answer_the_others(smi):
+    library = smi()
+    del library.amdsmi_get_violation_status, library.AmdSmiLinkType
+    cards = Amd(library)
+    assert cards.read(0).power_watts == 300
+    assert cards.read(0).throttle is None
+    assert cards.links() == {"0-1": "unknown, 1 hops"}
+    library.amdsmi_get_violation_status = lambda card: {"active_ppt_pwr": "N/A", "active_socket_thrm": "N/A"}
+    assert cards.read(0).throttle is None

@@ -87,6 +87,8 @@ def test_the_doctor_says_whether_it_can_be_used(machine, monkeypatch):
     monkeypatch.setattr(accelerator, "wheel", lambda: machine.wheel)
     monkeypatch.setattr(accelerator, "cards", lambda: [machine.card])
     monkeypatch.setattr(accelerator, "detect", lambda: machine.group)
+    monkeypatch.setattr(accelerator, "available", lambda: 1)
+    monkeypatch.setattr(accelerator, "sensors", lambda count: machine.cards)
     monkeypatch.setattr(accelerator, "all_sensors", lambda: [machine.cards] if machine.cards else [])
     checks = list(doctor.of_cards(doctor.look()))
     assert doctor.verdict(checks) == (Exit.DEVICE if machine.bad else 0)
@@ -112,7 +114,8 @@ def test_its_energy_is_sampled_and_estimated(machine, compose, tmp_path):
         assert told["energy_joules"] is None
         return
     assert told["mean_watts"] == pytest.approx(machine.watts, rel=0.1)
-    assert found.joules == pytest.approx(machine.watts * found.seconds, rel=0.1)
+    assert found.joules[1] == pytest.approx(machine.watts * found.seconds[1], rel=0.1)
+    assert found.energy_source == told["energy_source"]
 
 
 def test_its_memory_chooses_the_micro_batch_and_not_the_recipe(machine, compose, monkeypatch):

@@ -70,3 +70,25 @@ def test_what_stays_and_how_cards_are_linked(nvml):
     assert cards.links() == {"0-1": "one host bridge"}
     linked = Nvml(nvml(P2PStatus=pynvml.NVML_P2P_STATUS_OK, NvLinkState=1))
     assert linked.links() == {"0-1": "NVLink, 18 links a card"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "word"),
+    [("SwThermalSlowdown", "thermal"), ("HwThermalSlowdown", "thermal"), ("HwSlowdown", "hardware")],
+)
+def test_every_reason_has_its_word(nvml, reason, word):
+    reasons = getattr(pynvml, f"nvmlClocksEventReason{reason}")
+    assert Nvml(nvml(CurrentClocksEventReasons=reasons)).read(0).throttle == word
+
+
+def test_errors_are_those_since_the_driver_was_loaded(nvml):
+    library = nvml()
+    library.nvmlDeviceGetTotalEccErrors = lambda card, kind, counter: {pynvml.NVML_VOLATILE_ECC: 2}.get(counter, 900)
+    assert Nvml(library).read(0).ecc_uncorrected == 2
+
+
+def test_an_older_driver_has_another_name_for_its_reasons(nvml):
+    unknown = pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    slow = pynvml.nvmlClocksEventReasonHwSlowdown
+    library = nvml(CurrentClocksEventReasons=unknown, CurrentClocksThrottleReasons=slow)
+    assert Nvml(library).read(0).throttle == "hardware"

@@ -46,3 +46,19 @@ def test_a_driver_runs_its_own_major_version_and_older_ones():
 )  # fmt: skip
 def test_the_build_to_install(capability, driver, backend):
     assert f"--torch-backend={backend} torch" in wheels.remedy(capability, driver)
+
+
+def test_an_intermediate_form_runs_on_later_cards_alone():
+    assert not wheels.holds_code(Wheel("", "cuda", "12.8", ("compute_90",)), "8.0")
+    assert not wheels.holds_code(Wheel("", "cuda", "12.8", ("compute_86",)), "8.0")
+
+
+@pytest.mark.parametrize(
+    ("capability", "driver", "words"),
+    [
+        ("7.0", "13.0", "cu126"), ("9.0", "13.0", "cu130"), ("9.0", "12.4", "cu126"), ("12.0", "13.0", "cu130"),
+        ("12.0", "12.8", "cu128"), ("7.0", "11.4", "nvidia-driver"), ("gfx90a", None, "auto"),
+    ],
+)  # fmt: skip
+def test_the_remedy_holds_code_that_the_driver_runs(capability, driver, words):
+    assert words in wheels.remedy(capability, driver)

@@ -1,6 +1,7 @@
 """Intel's cards, from the words of xpu-smi."""
 
 import json
+import threading
 import time
 from types import SimpleNamespace
 
@@ -21,8 +22,13 @@ Degree), GPU Energy Consumed (J), GPU Memory Used (MiB), PCIe Read (kB/s), PCIe 
 
 
 def test_the_last_whole_line_of_each_card_counts():
-    ended = []
-    stream = SimpleNamespace(stdout=DUMP.splitlines(), terminate=lambda: ended.append(1), wait=lambda: None)
+    ended, over = [], threading.Event()
+
+    def lines():
+        yield from DUMP.splitlines()
+        over.wait(10)
+
+    stream = SimpleNamespace(stdout=lines(), terminate=lambda: ended.append(1), wait=lambda: None)
     run = lambda *words: json.dumps(CARD if "-d" in words else FOUND)  # noqa: E731
     cards = Xpu(["0000:3a:00.0", "0000:29:00.0"], run, lambda *words: stream)
     cards.read(0)
@@ -37,3 +43,9 @@ def test_the_last_whole_line_of_each_card_counts():
     assert cards.facts(0)["highest_core_mhz"] == 1600
     cards.close()
     assert ended == [1]
+    over.set()
+    for _ in range(100):
+        if cards.read(0).power_watts is None:
+            break
+        time.sleep(0.01)
+    assert set(vars(cards.read(0)).values()) == {None}  # what a dead command said is no news
