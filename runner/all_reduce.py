@@ -2,11 +2,11 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 
+import psutil
 import torch
 
 from timetrial.runner import accelerator, distributed
@@ -31,15 +31,16 @@ def measure(name: str, ranks: int, *, mib: int = 64, peer_to_peer: bool = True) 
     environment = os.environ | {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
         [*command, "-m", __name__, *words],
-        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as launcher:  # fmt: skip
         try:
             out, errors = launcher.communicate(timeout=_PATIENCE_SECONDS)
         except subprocess.TimeoutExpired as error:
             raise LostRank(f"{ranks} ranks did not add up a tensor within {_PATIENCE_SECONDS:g} s.") from error
         finally:
-            if launcher.poll() is None:  # its ranks with it, which would hold the cards
-                os.killpg(launcher.pid, signal.SIGKILL)
+            if launcher.poll() is None:  # its ranks with it, which have sessions of their own and would hold the cards
+                for process in (*psutil.Process(launcher.pid).children(recursive=True), launcher):
+                    process.kill()
     said = [line.removeprefix(_MARK) for line in out.splitlines() if line.startswith(_MARK)]
     if launcher.returncode or not said:
         last = (errors.strip().splitlines() or ["no word"])[-1]

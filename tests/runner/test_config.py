@@ -88,9 +88,9 @@ def test_direct_links_are_what_the_environment_has_unless_the_run_says_otherwise
         (["recipe=ncf/none"], "^recipe=ncf/none is not known: timetrial list"),
         (["ncf"], "^ncf is no override: write KEY=VALUE"),
         (["throughput.steps=-1"], "throughput.steps must be 0 or more"),
-        (["price=.nan"], "price must be 0 or more"),
-        (["telemetry.every_seconds=.inf"], "must be 0 or more"),
-        (["time_limit_seconds=.nan"], "must be above 0"),
+        (["price=nan"], "price must be 0 or more"),
+        (["telemetry.every_seconds=inf"], "must be 0 or more"),
+        (["time_limit_seconds=nan"], "must be above 0"),
         (["throughput.blocks=0"], "throughput.blocks must be 1 or more"),
     ],
 )
