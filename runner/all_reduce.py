@@ -39,7 +39,8 @@ def measure(name: str, ranks: int, *, mib: int = 64, peer_to_peer: bool = True) 
             raise LostRank(f"{ranks} ranks did not add up a tensor within {_PATIENCE_SECONDS:g} s.") from error
         finally:
             if launcher.poll() is None:  # its ranks with it, which have sessions of their own and would hold the cards
-                for process in (*psutil.Process(launcher.pid).children(recursive=True), launcher):
+                above = psutil.Process(launcher.pid)
+                for process in (*above.children(recursive=True), above):
                     process.kill()
     said = [line.removeprefix(_MARK) for line in out.splitlines() if line.startswith(_MARK)]
     if launcher.returncode or not said:

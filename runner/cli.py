@@ -17,7 +17,7 @@ from rich.markup import escape
 from timetrial.runner import batch_cli
 from timetrial.runner.console import for_tables
 from timetrial.runner.data_cli import DataDir, data
-from timetrial.runner.errors import DataError, Exit, RunError
+from timetrial.runner.errors import ConfigurationError, DataError, Exit, RunError
 from timetrial.runner.stopping import SIGNALS, ignore_from_now_on
 
 app = typer.Typer(
@@ -53,6 +53,8 @@ def throughput(context: typer.Context) -> None:
     words = context.args
     names = {word.split("=")[0].lstrip("+") for word in words}
     usual = {"scale": "reference", "data": "synthetic", "throughput.steps": "20"}
+    if "throughput.steps=0" in words:
+        raise ConfigurationError("throughput.steps must be 1 or more: 0 would train to the target.")
     if not {"--help", "-h"} & set(words):
         words = [*(f"{name}={value}" for name, value in usual.items() if name not in names), *words]
     raise typer.Exit(_hydra(words))

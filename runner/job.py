@@ -3,7 +3,9 @@
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
@@ -57,5 +59,6 @@ def run(node: DictConfig) -> None:
         Console(stderr=True, soft_wrap=True).print(f"timetrial: {words}", markup=False, highlight=False)
     sweep.keep(code, words, result)
     if code == Exit.STOPPED:  # who stops a run of a sweep means the sweep
-        sweep.finished.append(code)
+        sweep.summarise(Path(HydraConfig.get().sweep.dir), node.throughput.steps > 0)
+        sweep.finished.append(code)  # whatever ended before
         sys.exit(code)

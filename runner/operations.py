@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from timetrial.runner.engine import Engine
 from timetrial.runner.torch_engine import TorchEngine
+from timetrial.runner.workload import Batch
 
 _STEPS, _PATIENCE_SECONDS = 4, 10.0  # texts differ from step to step: so many are counted, or for so long
 _aten = torch.ops.aten
@@ -60,11 +61,10 @@ def count(engine: TorchEngine) -> Counted:
     """
     engine.optimizer.zero_grad(set_to_none=True)
     engine.bare.train()
-    operations = unfused = batches = samples = tokens = 0.0
+    operations = unfused = batches = samples = tokens = updates = 0.0
     steps, began = 0, time.monotonic()
     with torch.compiler.set_stance("force_eager"):
-        for micro_batches in itertools.islice(engine.data.train(1), _STEPS):
-            batch = micro_batches[0]
+        for number, batch in _shares(engine):
             operation_counter, byte_counter = counters()
             with operation_counter, byte_counter:
                 with engine.precision.autocast():
@@ -73,9 +73,12 @@ def count(engine: TorchEngine) -> Counted:
             operations += operation_counter.get_total_flops()
             unfused += byte_counter.total
             batches += sum(map(_bytes, _tensors(batch.content)))
-            samples += batch.global_samples / engine.world.size / engine.accumulation
-            tokens += batch.global_tokens / engine.world.size / engine.accumulation
-            steps += 1
+            even = 1 / engine.world.size / engine.accumulation  # ranks and micro-batches can differ by a sample
+            share = batch.weight / batch.global_weight if batch.global_weight else even
+            samples += batch.global_samples * share
+            tokens += batch.global_tokens * share
+            updates += 1 / engine.accumulation
+            steps = number
             if time.monotonic() - began > _PATIENCE_SECONDS:
                 break
         with ByteCounter() as update:
@@ -83,9 +86,15 @@ def count(engine: TorchEngine) -> Counted:
     parameters = list(engine.bare.parameters())
     kept = [*parameters, *(one.grad for one in parameters if one.grad is not None)]
     kept += _tensors(list(engine.optimizer.state.values()))
-    updates = steps / engine.accumulation
     least = batches + updates * 2 * sum(map(_bytes, kept))
     return Counted(steps, samples, tokens, operations, unfused + updates * update.total, least)
+
+
+def _shares(engine: TorchEngine) -> Iterator[tuple[int, Batch]]:
+    """This rank's micro-batches of the first steps, with the number of their step."""
+    for number, micro_batches in enumerate(itertools.islice(engine.data.train(1), _STEPS), start=1):
+        for batch in micro_batches:
+            yield number, batch
 
 
 class ByteCounter(TorchDispatchMode):
@@ -140,8 +149,19 @@ def _named(times: int) -> Any:
     return lambda x, own, past, *_, **__: _recurrent(times, x, [own, past])
 
 
-# What torch's own registry lacks: in place, with vectors, recurrent layers, attention on processors.
+def _convolved_back(
+    given: Sequence[int], x: Sequence[int], w: Sequence[int], _b: Any, _s: Any, _p: Any, _d: Any, transposed: bool,
+    _o: Any, _groups: int, wanted: Sequence[bool], **__: Any,
+) -> int:  # fmt: skip
+    """Gradients of input and weight: as many operations each as the forward pass, whose weight has its groups in it."""
+    places = math.prod((x if transposed else given)[2:])
+    return sum(map(bool, wanted[:2])) * 2 * given[0] * places * math.prod(w)
+
+
+# What torch's own registry lacks, in place, with vectors, recurrent layers, attention on processors; and what it gets
+# wrong: the way back of convolutions in groups.
 _FORMULAS: Mapping[Any, Any] = {
+    _aten.convolution_backward: _convolved_back,
     _aten.addmm_: _added,
     _aten.baddbmm_: _added,
     _aten.mv: lambda matrix, *_, **__: 2 * math.prod(matrix),

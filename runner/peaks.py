@@ -17,7 +17,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from timetrial.runner import accelerator, all_reduce, microbenchmarks, system
-from timetrial.runner.errors import ConfigurationError, DeviceError, OutOfMemory, RunError
+from timetrial.runner.errors import ConfigurationError, DeviceError, HardwareError, OutOfMemory, RunError
 from timetrial.runner.hardware.reading import Cards
 from timetrial.runner.microbenchmarks import Case
 from timetrial.runner.results.cards import card_of, groups
@@ -49,7 +49,8 @@ class Row:
     """One case, measured: seconds of a call as the median over repeats, with the fastest and the slowest.
 
     `tflops` and `gb_s` follow from the median. `host_bound` marks a device that waited for the host's next call: the
-    figure is then that of the host. `outcome` says why there is no figure. Clock and watts were read under this load.
+    figure is then that of the host. `outcome` says why there is no figure. Clock and watts were read under this load,
+    watts only where they are of the moment.
     Where not the `fewest` operations are counted, `tflops` may be more than the device can do.
     """
 
@@ -88,6 +89,8 @@ def chosen(kinds: Sequence[str], name: str) -> tuple[str, ...]:
     for kind in kinds:
         if kind not in KINDS:
             raise ConfigurationError(f"{kind} is nothing that peaks measures: choose of {', '.join(KINDS)}.")
+    if "transfer" in kinds and name == "cpu":
+        raise DeviceError("transfer needs a card, to and from which it copies: leave it out.")
     if ALL_REDUCE in kinds and cards == 1:
         raise DeviceError(f"{ALL_REDUCE} needs two cards and there is one: leave it out.")
     usual = KINDS if cards > 1 else tuple(microbenchmarks.KINDS)
@@ -172,7 +175,10 @@ def _of_series(series: Sequence[Case], device: torch.device, effort: Effort, sen
         except DeviceError:  # the device has no units for it: nothing to say
             return
         except (RuntimeError, MemoryError) as error:
-            outcome = "out of memory" if isinstance(accelerator.explain(error), OutOfMemory) else "not supported"
+            cause = accelerator.explain(error)
+            if isinstance(cause, (DeviceError, HardwareError)):  # which the next case would meet again
+                raise cause from error
+            outcome = "out of memory" if isinstance(cause, OutOfMemory) else "not supported"
             yield Row(case.kind, case.shape, case.storage, case.compute, outcome=outcome)
             return
         yield row
@@ -200,7 +206,7 @@ def measured(case: Case, device: torch.device, effort: Effort, sensors: Cards | 
                 call()
 
     several = int(effort.case_seconds / max(once * rounds, 1e-6))
-    repeats = 1 if once > effort.longest_call else max(_LEAST_REPEATS, min(_MOST_REPEATS, several))
+    repeats = 1 if once / sets > effort.longest_call else max(_LEAST_REPEATS, min(_MOST_REPEATS, several))
     spans = [accelerator.timed(device, burst) for _ in range(repeats)]
     each = rounds * sets
     seconds = sorted(span / each for span, _ in spans)
@@ -209,7 +215,8 @@ def measured(case: Case, device: torch.device, effort: Effort, sensors: Cards | 
     if sensors is not None:
         burst()
         now = sensors.read(0)  # while it runs
-        core_mhz, watts = now.core_mhz, now.power_watts
+        # A mean over a second would be of what ran before.
+        core_mhz, watts = now.core_mhz, None if now.watts_over_seconds else now.power_watts
         accelerator.wait(device)
     handed_over = statistics.median(handing for _, handing in spans) / each
     return Row(
@@ -232,7 +239,7 @@ def _of_ranks(name: str, quick: bool) -> Iterator[Row]:
                 speed = all_reduce.measure(name, ranks, mib=mib, peer_to_peer=direct)
             except RunError as error:
                 yield Row(ALL_REDUCE, shape, "fp32", outcome=str(error))
-                return
+                break
             carried = 2 * (ranks - 1) / ranks * mib * 2**20
             seconds = carried / 1e9 / speed
             yield Row(ALL_REDUCE, shape, "fp32", seconds=seconds, moved_bytes=carried, gb_s=speed)

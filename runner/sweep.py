@@ -50,33 +50,35 @@ class SweepSummary(Callback):
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Prints one line a run and settles the sweep's exit code: that of the first run that missed its target."""
-        entries = [json.loads(file.read_text()) for file in sorted(Path(config.hydra.sweep.dir).glob("job_*.json"))]
-        table = Table(title=f"sweep of {len(entries)} runs", title_justify="left", box=None, padding=(0, 2, 0, 0))
-        speeds = config.throughput.steps > 0
-        columns = _SPEEDS if speeds else _TRAINING
-        for name in ("run", "overrides", "ended", *columns):
-            table.add_column(name, overflow="fold")
-        shared = set.intersection(*(set(entry["overrides"]) for entry in entries)) if len(entries) > 1 else set()
-        for entry in entries:
-            own = " ".join(word for word in entry["overrides"] if word not in shared)
-            done = "measured" if speeds and not entry["exit_code"] else None
-            ended = done or Exit(entry["exit_code"]).name.lower().replace("_", " ")
-            result = entry["result"] or {}
-            numbers = [_written(key, result.get(key)) for key in columns.values()]
-            table.add_row(str(entry["job"]), own, ended, *numbers)
-        wide = for_tables()
-        wide.print(table)
-        if speeds and (fastest := best(entries)):
-            for line in fastest:
-                words = " ".join(word for word in line["overrides"] if word not in shared)
-                wide.print(
-                    f"best: {words}, {figure(line['samples_per_second'])} samples/s", highlight=False, markup=False
-                )
-            write_atomically(Path(config.hydra.sweep.dir) / "best.json", as_json({"best": fastest}))
-        # A batch that does not fit is one of the values that a sweep of speeds is made for.
-        fine = (Exit.TARGET_REACHED, Exit.OUT_OF_MEMORY) if speeds else (Exit.TARGET_REACHED,)
-        codes = [Exit(entry["exit_code"]) for entry in entries]
-        finished.append(next((code for code in codes if code not in fine), Exit.TARGET_REACHED))
+        summarise(Path(config.hydra.sweep.dir), config.throughput.steps > 0)
+
+
+def summarise(folder: Path, speeds: bool) -> None:
+    """Prints what became of a sweep's runs so far, and keeps the fastest of a sweep of `speeds`."""
+    entries = [json.loads(file.read_text()) for file in sorted(folder.glob("job_*.json"))]
+    table = Table(title=f"sweep of {len(entries)} runs", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    columns = _SPEEDS if speeds else _TRAINING
+    for name in ("run", "overrides", "ended", *columns):
+        table.add_column(name, overflow="fold")
+    shared = set.intersection(*(set(entry["overrides"]) for entry in entries)) if len(entries) > 1 else set()
+    for entry in entries:
+        own = " ".join(word for word in entry["overrides"] if word not in shared)
+        done = "measured" if speeds and not entry["exit_code"] else None
+        ended = done or Exit(entry["exit_code"]).name.lower().replace("_", " ")
+        result = entry["result"] or {}
+        numbers = [_written(key, result.get(key)) for key in columns.values()]
+        table.add_row(str(entry["job"]), own, ended, *numbers)
+    wide = for_tables()
+    wide.print(table)
+    if speeds and (fastest := best(entries)):
+        for line in fastest:
+            words = " ".join(word for word in line["overrides"] if word not in shared)
+            wide.print(f"best: {words}, {figure(line['samples_per_second'])} samples/s", highlight=False, markup=False)
+        write_atomically(folder / "best.json", as_json({"best": fastest}))
+    # A batch that does not fit is one of the values that a sweep of speeds is made for.
+    fine = (Exit.TARGET_REACHED, Exit.OUT_OF_MEMORY) if speeds else (Exit.TARGET_REACHED,)
+    codes = [Exit(entry["exit_code"]) for entry in entries]
+    finished.append(next((code for code in codes if code not in fine), Exit.TARGET_REACHED))
 
 
 def best(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -87,7 +89,8 @@ def best(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """
     choices: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for entry in entries:
-        choice = tuple(word for word in entry["overrides"] if "." not in word.split("=")[0])
+        names = ((word, word.split("=")[0].lstrip("+")) for word in entry["overrides"])
+        choice = tuple(word for word, name in names if "." not in name and name != "seed")
         choices.setdefault(choice, []).append(entry)
     found = []
     for same in choices.values():

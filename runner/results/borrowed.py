@@ -15,6 +15,7 @@ from typing import Any
 from timetrial.runner.errors import DataError
 
 SCHEMA = 1
+OWN = "own runs"  # the source of figures that nobody else has measured
 KNOWN = Path(__file__).parent / "known"  # tables that come with the package
 METRICS = {
     "minutes": "time-to-train in minutes",
@@ -104,6 +105,8 @@ def _figure(row: Any, where: str) -> Figure:
     if outcome not in OUTCOMES:
         raise DataError(f"{where}: outcome must be one of {', '.join(OUTCOMES)}, not {outcome}.")
     value = _number(texts["value"], where, "value")
+    if value == 0 and texts["metric"] != "accuracy":
+        raise DataError(f"{where}: 0 is no {texts['metric']}; a run that failed has an outcome and no value.")
     if (value is None) == (outcome == "measured"):
         raise DataError(f"{where}: value must be given exactly where the outcome is measured.")
     count, batch = _number(texts["count"] or "1", where, "count"), _number(texts["batch"], where, "batch")

@@ -1,13 +1,13 @@
 """What a reader should be told: scaling and its super-linear cells, effects of a switch, cards on a line."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from timetrial.runner.results import statistics
-from timetrial.runner.results.borrowed import Figure, measured
+from timetrial.runner.results.borrowed import OWN, Figure, measured
 from timetrial.runner.results.cards import card_of
 from timetrial.runner.results.cells import Cell
 from timetrial.runner.results.statistics import Line
@@ -88,6 +88,8 @@ def _borrowed_scalings(figures: Sequence[Figure]) -> list[Scaling]:
         key = (figure.workload, figure.card, figure.precision, figure.interconnect, figure.study)
         rates.setdefault(key, []).append(figure)
     for key, alike in rates.items():
+        if key[3] and not any(figure.count == 1 for figure in alike):  # one card alone has no links
+            alike += [figure for figure in rates.get((*key[:3], "", key[4]), ()) if figure.count == 1]
         for same in _of_one_batch(alike):
             by_count = {figure.count: figure.value or 0.0 for figure in same}
             if len(by_count) > 1:
@@ -184,7 +186,8 @@ def of_figures(figures: Sequence[Figure], scaled: Sequence[Scaling], lines: Sequ
     return [
         *(found for scaling in scaled for found in _of_scaling(scaling)),
         *_of_epochs(figures),
-        *_of_interconnect(figures),
+        # Own runs with and without links are paired by their whole configuration, in `speeds`.
+        *_of_interconnect([figure for figure in figures if figure.source != OWN]),
         *_of_precision(figures),
         *_of_outcomes(figures),
         *(_of_line(line) for line in lines),
@@ -231,31 +234,33 @@ def _of_interconnect(figures: Sequence[Figure]) -> Iterable[Finding]:
         for figure in measured([figure for figure in figures if figure.study == study], "samples_per_second"):
             key = (figure.workload, figure.card, figure.precision, figure.batch, figure.count)
             cells.setdefault(key, {})[figure.interconnect] = figure.value or 0.0
-        pairs = {key: values for key, values in cells.items() if len(values) == 2}
-        if not pairs:
-            continue
-        without, link = sorted(next(iter(pairs.values())), key=lambda name: not name.startswith("no "))
-        ratios = {key: values[link] / values[without] for key, values in pairs.items()}
-        several = [math.log(ratio) for key, ratio in ratios.items() if key[4] != 1]
-        if len(several) > 2:
-            effect = statistics.interval(several)
-            low, mid, high = (math.exp(value) for value in (effect.low, effect.estimate, effect.high))
-            verdict = "no effect at 95%" if low <= 1 <= high else f"an effect of {mid - 1:+.1%}"
-            yield Finding(
-                "note",
-                "interconnect",
-                f"{link}: {verdict} on several cards (rate with over without {mid:.3f}, {low:.3f} to {high:.3f} over "
-                f"{len(several)} cells); single cells without repeats carry no interval of their own.",
-            )
-        alone = {key: ratio for key, ratio in ratios.items() if key[4] == 1 and abs(ratio - 1) > _SUSPICIOUS}
-        if alone:
-            listed = ", ".join(f"{key[0]} {key[2]} {ratio - 1:+.0%}" for key, ratio in alone.items())
-            yield Finding(
-                "flag",
-                "interconnect",
-                f"{link} cannot change what one card does alone, yet {listed}: something else differed, and repeats "
-                "would have shown it.",
-            )
+        for link in dict.fromkeys(name for values in cells.values() for name in values):
+            pairs = [(key, values[link], values.get(f"no {link}")) for key, values in cells.items() if link in values]
+            yield from _of_link(link, {key: rate / without for key, rate, without in pairs if without})
+
+
+def _of_link(link: str, ratios: Mapping[tuple[str, str, str, int | None, int], float]) -> Iterable[Finding]:
+    """What a link does, by rates with it over rates without."""
+    several = [ratio for key, ratio in ratios.items() if key[4] != 1]
+    if len(several) > 2:
+        effect = statistics.interval(several)
+        low, mid, high = effect.low, effect.estimate, effect.high
+        verdict = "no effect at 95%" if low <= 1 <= high else f"an effect of {mid - 1:+.1%}"
+        yield Finding(
+            "note",
+            "interconnect",
+            f"{link}: {verdict} on several cards (rate with over without {mid:.3f}, {low:.3f} to {high:.3f} over "
+            f"{len(several)} cells); single cells without repeats carry no interval of their own.",
+        )
+    alone = {key: ratio for key, ratio in ratios.items() if key[4] == 1 and abs(ratio - 1) > _SUSPICIOUS}
+    if alone:
+        listed = ", ".join(f"{key[0]} {key[2]} {ratio - 1:+.0%}" for key, ratio in alone.items())
+        yield Finding(
+            "flag",
+            "interconnect",
+            f"{link} cannot change what one card does alone, yet {listed}: something else differed, and repeats "
+            "would have shown it.",
+        )
 
 
 def _of_precision(figures: Sequence[Figure]) -> Iterable[Finding]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from timetrial.runner.errors import DataError
 from timetrial.runner.results import borrowed, convergence, findings, plausibility, roofline, sources, speeds, validity
-from timetrial.runner.results.borrowed import Figure
+from timetrial.runner.results.borrowed import OWN, Figure
 from timetrial.runner.results.cells import Cell, cells_of
 from timetrial.runner.results.comparison import Comparison, compare
 from timetrial.runner.results.findings import CardLine, Finding, Scaling
@@ -36,7 +36,7 @@ class Report:
     @property
     def borrowed(self) -> list[Figure]:
         """The figures that others have measured."""
-        return [figure for figure in self.figures if figure.source != speeds.OWN]
+        return [figure for figure in self.figures if figure.source != OWN]
 
 
 def build(paths: Sequence[Path]) -> Report:

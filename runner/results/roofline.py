@@ -6,6 +6,7 @@ tells, so that a workload is no point but a span: from the traffic of an executi
 to the least that any execution has.
 """
 
+import itertools
 import os
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from timetrial.runner.results.counted import operations_per_second
 from timetrial.runner.results.findings import Finding
 from timetrial.runner.results.sources import json_object
 from timetrial.runner.results.speeds import NO_PEERS, SpeedCell
+from timetrial.runner.run_folder import slug
 
 FILE, SCHEMA = "peaks.json", 1
 _ABOVE = 1.02  # of a measured peak: more is no matter of noise
@@ -82,18 +84,19 @@ class Roofline:
 
 
 def read_peaks(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
-    """What the peaks.json files at or below `paths` hold, by card.
+    """What the peaks.json files at or below `paths` hold, by card, processors also by their system.
 
-    Of each roof that several of a card have measured the newest counts; one that is whole and thorough before one that
-    was quick or stopped.
+    Of each roof that several of a card have measured the highest counts; those that are whole and thorough before those
+    that were quick or stopped.
     """
     cards: dict[str, list[dict[str, Any]]] = {}
     for path in _files(paths):
         told = json_object(path) | {"path": str(path)}
         try:
             known = told["schema"] == SCHEMA and isinstance(told["peaks"]["tflops"], dict) and "gb_s" in told["peaks"]
-            _ = float(told["measured"]), bool(told["quick"]), bool(told["stopped"])
-            cards.setdefault(str(told["card"]), []).append(told)
+            _ = float(told["measured"]), bool(told["quick"]), bool(told["stopped"]), _fastest(told.get("rows", ()))
+            host = slug(str((told.get("system") or {}).get("hostname", "")))
+            cards.setdefault(_roofed(str(told["card"]), host), []).append(told)
         except (KeyError, TypeError, ValueError):
             known = False
         if not known:
@@ -105,13 +108,29 @@ def _merged(same: Sequence[dict[str, Any]]) -> dict[str, Any]:
     tflops: dict[str, float] = {}
     gb_s, paths = None, []
     timed: dict[tuple[str, ...], dict[str, Any]] = {}
-    for told in sorted(same, key=lambda one: (not (one["quick"] or one["stopped"]), one["measured"])):
-        tflops |= told["peaks"]["tflops"]
-        gb_s = told["peaks"]["gb_s"] or gb_s
-        paths.append(told["path"])
-        timed |= _fastest(told.get("rows", ()))
+    for _, alike in itertools.groupby(sorted(same, key=_standing), key=_is_thorough):
+        found: list[dict[str, Any]] = list(alike)
+        for form in dict.fromkeys(form for told in found for form in told["peaks"]["tflops"]):
+            tflops[form] = max(told["peaks"]["tflops"].get(form, 0.0) for told in found)
+        gb_s = max((told["peaks"]["gb_s"] or 0.0 for told in found), default=0.0) or gb_s
+        for told in found:
+            paths.append(told["path"])
+            timed |= _fastest(told.get("rows", ()))
     peaks = {"tflops": tflops, "gb_s": gb_s}
     return {"peaks": peaks, "path": ", ".join(reversed(paths)), "timed": list(timed.values())}
+
+
+def _is_thorough(told: Mapping[str, Any]) -> bool:
+    return not (told["quick"] or told["stopped"])
+
+
+def _standing(told: Mapping[str, Any]) -> tuple[bool, float]:
+    return _is_thorough(told), told["measured"]
+
+
+def _roofed(card: str, system: str) -> str:
+    """Whose roof it is: a card's of this name, or of one machine's processors, which have but one name."""
+    return f"{card} of {system}" if card == "cpu" and system else card
 
 
 def _fastest(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, ...], dict[str, Any]]:
@@ -141,7 +160,7 @@ def rooflines(cells: Iterable[SpeedCell], peaks: Mapping[str, Mapping[str, Any]]
     cards: dict[str, list[SpeedCell]] = {card: [] for card in peaks}
     for cell in cells:
         if any(operations_per_second(result) for result in cell.results):
-            cards.setdefault(cell.card, []).append(cell)
+            cards.setdefault(_roofed(cell.card, slug(str(cell.setting["system"]))), []).append(cell)
     return [_roofline(card, same, peaks.get(card)) for card, same in sorted(cards.items())]
 
 

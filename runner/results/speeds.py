@@ -14,7 +14,7 @@ import yaml
 
 from timetrial.runner.differences import leaves
 from timetrial.runner.results import statistics
-from timetrial.runner.results.borrowed import Figure
+from timetrial.runner.results.borrowed import OWN, Figure
 from timetrial.runner.results.counted import PURCHASE
 from timetrial.runner.results.findings import Finding
 from timetrial.runner.results.sources import json_object
@@ -23,7 +23,6 @@ from timetrial.runner.results.statistics import Interval
 # Groups of the configuration that make a measurement what it is; `seed` and places do not.
 _GROUPS = ("workload", "recipe", "engine", "precision", "data", "tuning", "system", "gpus", "peer_to_peer")
 NO_PEERS = "no peer-to-peer"  # how cells name links that were not used
-OWN = "own runs"  # the source of figures that nobody else has measured
 _UNIMPORTANT = ("workload.title", "recipe.target", "recipe.data.folder")
 
 
@@ -104,6 +103,8 @@ def _take(folder: Path, cells: dict[str, SpeedCell]) -> None:
             return
         card = config["accelerator"]["name"]
         parts = {key: config.get(key, True) for key in _GROUPS}  # runs older than peer_to_peer had it
+        parts["accelerator"] = {"threads": config["accelerator"].get("threads")}
+        parts["launcher"] = {"nodes": (config.get("launcher") or {}).get("nodes", 1)}
     except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):
         return
     if card == "auto":
@@ -161,7 +162,8 @@ def _pair(one: SpeedCell, other: SpeedCell) -> SpeedPair:
 
 def of_links(cells: Sequence[SpeedCell]) -> list[Finding]:
     """What direct links between cards do, for every two cells that differ in nothing else."""
-    linked, apart = ([cell for cell in cells if cell.setting["peer_to_peer"] is there] for there in (True, False))
+    several = [cell for cell in cells if cell.count > 1]
+    linked, apart = ([cell for cell in several if cell.setting["peer_to_peer"] is there] for there in (True, False))
     alike = (_pair(one, other) for one, other in product(linked, apart) if one.network == other.network)
     return [
         Finding("note", pair.one.title, f"With over without direct links between cards: {pair.verdict}.")
@@ -181,7 +183,7 @@ def _figures(cell: SpeedCell) -> Iterator[Figure]:
     for task, batch, metric, values in (
         ("train", cell.batch, "samples_per_second", cell.values("samples_per_second")),
         ("train", cell.batch, "milliseconds", cell.values("train_ms")),
-        ("eval", evaluated, "milliseconds", cell.values("eval_ms")),
+        *([("eval", evaluated, "milliseconds", cell.values("eval_ms"))] if cell.values("eval_ms") else []),
         *([("train", cell.batch, PURCHASE, paid)] if paid else []),
     ):
         yield Figure(
@@ -199,5 +201,13 @@ def _figures(cell: SpeedCell) -> Iterator[Figure]:
             value=sum(values) / len(values) if values else None,
             outcome="measured" if values else "out of memory",
             against="",
-            note=f"mean of {len(values)} runs" if len(values) > 1 else "",
+            note=", ".join(
+                filter(
+                    None,
+                    (
+                        f"mean of {len(values)} runs" if len(values) > 1 else "",
+                        f"{cell.out_of_memory} more did not fit" if values and cell.out_of_memory else "",
+                    ),
+                )
+            ),
         )

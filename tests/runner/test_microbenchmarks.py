@@ -41,3 +41,32 @@ def test_the_switch_of_matrix_units_is_apart_from_storage():
     formats = {(case.storage, case.compute) for series in microbenchmarks.gemm(False) for case in series}
     assert formats == {("fp32", "fp32"), ("fp32", "tf32"), ("bf16", "bf16"), ("fp16", "fp16"),
                        ("bf16", "fp32"), ("fp16", "fp32")}  # fmt: skip
+
+
+def test_bytes_that_are_moved_at_least():
+    assert microbenchmarks._gemm("bf16", "bf16", 2, 3, 5).moved_bytes == 2 * (10 + 15 + 6)
+    one, trained = (microbenchmarks._convolution("fp32", "fp32", 2, 4, 8, 6, 3, 1, trains=on) for on in (False, True))
+    x, w, y = 2 * 4 * 36, 8 * 4 * 9, 2 * 8 * 36
+    assert (one.moved_bytes, trained.moved_bytes) == (4 * (x + w + y), 4 * (3 * x + 3 * w + 2 * y))
+    assert microbenchmarks._attention("fp32", "fp32", 2, 128).moved_bytes == 12 * 4 * 2 * 16 * 128 * 64
+    assert microbenchmarks._transfer(16, True, True).moved_bytes == 16 * 2**20
+    assert microbenchmarks._copy(64).moved_bytes == 2 * 64 * 2**20
+
+
+def test_what_can_be_had_with_fewer_operations_says_so():
+    def of(edge):
+        return microbenchmarks._convolution("fp32", "fp32", 2, 4, 8, 6, edge, 1, trains=False)
+
+    assert (of(3).fewest, of(1).fewest) == (False, True)
+    assert not microbenchmarks._attention("fp32", "fp32", 2, 128).fewest
+
+
+def test_widened_numbers_are_multiplied_in_fp32(monkeypatch):
+    seen, plain = [], microbenchmarks.F.conv2d
+    watched = lambda x, w, **how: (seen.append((x.dtype, w.dtype)), plain(x, w, **how))[1]  # noqa: E731
+    monkeypatch.setattr(microbenchmarks.F, "conv2d", watched)
+    case = microbenchmarks._convolution("bf16", "fp32", 1, 4, 4, 6, 3, 1, trains=False)
+    assert case.make(CPU)().dtype == torch.bfloat16
+    assert seen == [(torch.float32, torch.float32)]
+    monkeypatch.setattr(torch, "mm", None)
+    assert microbenchmarks._gemm("bf16", "fp32", 4, 4, 4).make(CPU)().dtype == torch.bfloat16

@@ -114,3 +114,24 @@ def test_kernels_that_no_counter_sees_count_as_the_plain_code_does(tmp_path):
         counted = json.loads((tmp_path / place / "status.json").read_text())["result"]["counted"]
         found.append(counted["operations"] / counted["samples"])
     assert found[0] == pytest.approx(found[1], rel=0.01)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 8])
+def test_convolutions_in_groups_take_two_more_passes_on_their_way_back(groups):
+    x, w = torch.randn(2, 8, 6, 6, requires_grad=True), torch.randn(8, 8 // groups, 3, 3, requires_grad=True)
+    found, _ = counted(lambda: F.conv2d(x, w, padding=1, groups=groups).sum().backward())
+    assert found == 3 * 2 * 2 * 8 * 36 * (8 // groups) * 9
+    w = torch.randn(8, 8 // groups, 3, 3, requires_grad=True)
+    found, _ = counted(lambda: F.conv_transpose2d(x, w, padding=1, groups=groups).sum().backward())
+    assert found == 3 * 2 * 2 * 8 * 36 * (8 // groups) * 9
+
+
+def test_parts_that_are_unequal_count_as_what_they_are(toy_engine, toy_data, toy_workload):
+    """A rank of three has 2 or 3 of 8 samples, in micro-batches of 1 or 2."""
+    from timetrial.runner.workload import Share
+
+    whole = operations.count(toy_engine(toy_workload(), toy_data()))
+    for rank in range(3):
+        data = toy_data(Share(rank=rank, ranks=3, accumulation=2))
+        parts = operations.count(toy_engine(toy_workload(), data))
+        assert parts.operations / parts.samples == pytest.approx(whole.operations / whole.samples)

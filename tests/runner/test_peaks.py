@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ import torch
 from rich.console import Console
 
 from timetrial.runner import accelerator, microbenchmarks, peaks
-from timetrial.runner.errors import ConfigurationError, DeviceError, Exit, RunError
+from timetrial.runner.errors import ConfigurationError, DeviceError, Exit, HardwareError, LostRank, RunError
+from timetrial.runner.hardware.reading import CardReading
 from timetrial.runner.microbenchmarks import Case
 from timetrial.runner.peaks import QUICK, Row
 
@@ -160,3 +162,72 @@ def test_from_measurement_to_the_roofline_of_a_report(tmp_path):
     assert 0.005 < float(place["of_measured_peak"]) < 2  # a busy machine, quick peaks
     assert 1 < float(place["operations_per_byte_unfused"]) < float(place["operations_per_byte_at_most"])
     assert "Roofline of cpu" in (tmp_path / "page" / "report.html").read_text()
+
+
+def test_tensor_cores_are_for_tf32_alone(monkeypatch):
+    said = []
+    monkeypatch.setattr(accelerator, "allow_tf32", said.append)
+    for compute in ("fp32", "tf32", "bf16"):
+        peaks.measured(Case("copy", "", "fp32", compute, 0.0, 8, 2**30, lambda _: lambda: None), CPU, QUICK)
+    assert said == [False, True, False]
+
+
+def test_sums_are_asked_for_both_ways_and_the_second_though_the_first_fails(monkeypatch):
+    asked = []
+
+    def measure(name, ranks, mib, peer_to_peer):
+        asked.append((ranks, mib, peer_to_peer))
+        if peer_to_peer:
+            raise LostRank("no")
+        return 300.0
+
+    monkeypatch.setattr(accelerator, "available", lambda: 4)
+    monkeypatch.setattr(peaks.all_reduce, "measure", measure)
+    failed, through_the_host = peaks._of_ranks("h200", True)
+    assert asked == [(4, 256, True), (4, 256, False)]
+    assert failed.outcome == "no"
+    assert through_the_host.moved_bytes == 1.5 * 256 * 2**20
+    assert through_the_host.seconds == pytest.approx(through_the_host.moved_bytes / 300e9)
+
+
+def timed(monkeypatch, seconds, handed):
+    spans = iter(seconds)
+    monkeypatch.setattr(accelerator, "timed", lambda device, work: (next(spans), handed))
+    monkeypatch.setattr(accelerator, "cache_bytes", lambda device: 1)
+    case = Case("gemm", "", "fp32", "fp32", 6.0, 12.0, 2.0**40, lambda _: lambda: None)
+    return peaks.measured(case, torch.device("meta"), peaks.FULL)
+
+
+@pytest.mark.parametrize(("handed", "host_bound"), [(0.035, False), (0.039, True)])
+def test_rates_are_of_the_median_and_the_host_is_told(monkeypatch, handed, host_bound):
+    row = timed(monkeypatch, [0.04, 0.04, 0.04, 0.02, 0.08], handed)
+    assert (row.repeats, row.seconds, row.fastest, row.slowest) == (3, 0.04, 0.02, 0.08)
+    assert (row.tflops, row.gb_s) == (pytest.approx(150e-12), pytest.approx(300e-9))
+    assert row.host_bound is host_bound
+
+
+def test_a_long_call_is_timed_once(monkeypatch):
+    assert timed(monkeypatch, [0.6] * 3, 0.0).repeats == 1
+
+
+def test_a_mean_over_a_second_is_not_the_watts_of_a_burst():
+    for over, told in ((1.0, None), (None, 300.0)):
+        reading = CardReading(core_mhz=1500.0, power_watts=300.0, watts_over_seconds=over)
+        case = Case("copy", "", "fp32", "", 0.0, 8, 2**30, lambda _: lambda: None)
+        row = peaks.measured(case, CPU, QUICK, SimpleNamespace(read=lambda index, now=reading: now))
+        assert (row.core_mhz, row.watts) == (1500.0, told)
+
+
+@pytest.mark.parametrize("words", ["no kernel image is available", "CUDA error: unspecified launch failure"])
+def test_a_fault_of_the_card_is_not_taken_for_a_case_that_it_lacks(words):
+    def fail(device):
+        raise RuntimeError(words)
+
+    case = Case("copy", "", "fp32", "", 0.0, 8, 8, fail)
+    with pytest.raises((DeviceError, HardwareError)):
+        list(peaks._of_series([case], CPU, QUICK, None))
+
+
+def test_a_processor_has_no_transfers():
+    with pytest.raises(DeviceError, match="transfer needs a card"):
+        peaks.chosen(["transfer"], "cpu")

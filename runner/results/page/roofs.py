@@ -59,10 +59,14 @@ def roofline(name: str, line: Roofline) -> Picture:
         for axis, ends in ((axes.xaxis, (low, high)), (axes.yaxis, (floor, top))):
             _decades(axis, *ends)
         legend(canvas, [*_legend_of_roofs(line), *(_entry(number, place) for number, place in enumerate(shown, 1))])
-    thin = " Thin: data sheet." if line.sheet else ""
-    caption = f"Thick: measured by timetrial peaks; shares are of these.{thin} Numbers: workloads."
-    if not line.measured:
-        caption = "The roofs are the data sheet's: timetrial peaks measures this card's own. Numbers: workloads."
+    measured, sheet = (bool(roofs and roofs.gb_s) for roofs in (line.measured, line.sheet))
+    thick = "Thick: measured by timetrial peaks; shares are of these." if measured else ""
+    thin = "Thin: data sheet." if sheet else ""
+    if not measured:
+        thick = "The roofs are the data sheet's" if sheet else "There are no roofs"
+        thick += ": timetrial peaks measures this card's own, gemm and copy at least."
+        thin = ""
+    caption = " ".join(filter(None, (thick, thin, "Numbers: workloads.")))
     if len(shown) < len(line.places):
         caption += f" Drawn are {len(shown)} of {len(line.places)}: on the fewest cards, the most operations a second."
     data = [_place_row(place) for place in line.places]

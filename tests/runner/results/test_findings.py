@@ -72,6 +72,7 @@ HEAD = "schema," + ",".join(entry.name for entry in dataclasses.fields(borrowed.
     [
         ("2,s,o,,w,,c,1,,,,minutes,3,,,", "row 1: schema 2 is not known"),
         ("1,s,,,w,,c,1,,,,minutes,3,,,", "row 1: source must be given"),
+        ("1,s,o,,w,,c,1,,,,minutes,0,,,", "0 is no minutes; a run that failed has an outcome"),
         ("1,s,o,,w,,c,1,,,,parsecs,3,,,", "metric must be one of"),
         ("1,s,o,,w,,c,1,,,,minutes,fast,,,", "value must be a number"),
         ("1,s,o,,w,,c,1,,,,minutes,,,,", "value must be given exactly where"),
@@ -136,3 +137,74 @@ def test_scaling_of_runs_is_flagged_where_epochs_fall(published):
     assert scaling.counts == [1, 4]
     assert scaling.speedup[1] == pytest.approx(12.0, rel=0.01)
     assert scaling.super_linear == [False, True]
+
+
+def figures_of(rows):
+    some = borrowed.read_figures(STUDIES / "rtx8000_nvlink_2020.csv")[0]
+    return [dataclasses.replace(some, **row) for row in rows]
+
+
+def linked(*ratios, name="NVLink", **more):
+    rows = []
+    for number, ratio in enumerate(ratios):
+        cell = {"workload": f"net{number}", "count": 4, **more}
+        rows += [cell | {"interconnect": f"no {name}", "value": 100.0}]
+        rows += [cell | {"interconnect": name, "value": 100.0 * ratio}]
+    return figures_of(rows)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "words"),
+    [((1.001, 1.01, 1.3), "no effect"), ((1 / 1.001, 1 / 1.01, 1 / 1.3), "no effect"), ((1.1, 1.11, 1.12), "+11.0%")],
+)
+def test_an_effect_of_links_is_symmetric_and_wants_an_interval_without_1(ratios, words):
+    (found,) = findings._of_interconnect(linked(*ratios))
+    assert words in found.sentence
+
+
+def test_two_cells_tell_no_effect_and_links_of_other_names_are_others():
+    assert not list(findings._of_interconnect(linked(1.1, 1.2)))
+    both = linked(1.1, 1.11, 1.12) + linked(1.0, 1.0, 1.0, name="PCIe", precision="fp32")
+    assert [found.sentence.split(":")[0] for found in findings._of_interconnect(both)] == ["NVLink", "PCIe"]
+
+
+def test_own_runs_are_not_paired_by_what_figures_tell():
+    own = [dataclasses.replace(figure, source=borrowed.OWN) for figure in linked(1.5, 1.5, 1.5)]
+    assert not [found for found in findings.of_figures(own, [], []) if found.about == "interconnect"]
+
+
+def test_scaling_over_links_begins_at_one_card():
+    rows = [{"count": 1, "interconnect": "", "value": 90.0}]
+    rows += [{"count": count, "interconnect": "NVLink", "value": rate} for count, rate in ((2, 180.0), (4, 396.0))]
+    (found,) = findings._borrowed_scalings(figures_of(rows))
+    assert (found.counts, found.super_linear) == ([1, 2, 4], [False, False, True])
+
+
+def test_epochs_that_differ_raise_the_banner_and_those_that_hardly_do_do_not():
+    def banners(*epochs):
+        rows = [{"metric": "epochs", "count": count, "value": value} for count, value in enumerate(epochs, start=1)]
+        return [found.kind for found in findings._of_epochs(figures_of(rows))]
+
+    assert banners(10.0, 12.0) == ["banner"]
+    assert banners(100.0, 104.0) == []
+
+
+def test_a_switch_that_gives_a_twentieth_was_in_effect():
+    def doubtful(gain):
+        rows = [{"precision": "fp32", "value": 100.0}, {"precision": "fp16", "value": 100.0 * gain}]
+        return list(findings._of_precision(figures_of(rows)))
+
+    assert doubtful(1.01)
+    assert not doubtful(1.05)
+
+
+def test_a_fp16_peak_is_no_peak_of_fp32():
+    rows = [{"metric": "peak_tflops", "precision": "fp16", "card": card, "value": 9.0} for card in "abc"]
+    rows += [{"metric": "milliseconds", "precision": "fp32", "card": card, "value": 5.0} for card in "abc"]
+    assert not findings.card_lines(figures_of(rows), [])
+
+
+@pytest.mark.parametrize("rates", [(1.0, 6.0), (10.0, 1.0)])
+def test_an_outlier_is_one_by_the_others_alone(rates):
+    rows = [{"count": count, "value": rate * count} for count, rate in enumerate(rates, start=1)]
+    assert len(plausibility._outliers_of_figures(figures_of(rows))) == 2

@@ -15,10 +15,11 @@ from timetrial.runner.results.page import page
 COUNTED = {"steps": 2, "samples": 4, "tokens": 0, "operations": 8e12, "unfused_bytes": 8e10, "least_bytes": 8e9}
 
 
-def write_peaks(folder, measured=1.0, quick=False, stopped=False, gb_s=4000.0, card="h200", **tflops):
+def write_peaks(folder, measured=1.0, quick=False, stopped=False, gb_s=4000.0, card="h200", host=None, **tflops):
     folder.mkdir(parents=True)
     peaks = {"tflops": tflops, "gb_s": gb_s}
     told = {"schema": 1, "card": card, "measured": measured, "quick": quick, "stopped": stopped, "peaks": peaks}
+    told |= {"system": {"hostname": host}} if host else {}
     (folder / "peaks.json").write_text(json.dumps(told))
 
 
@@ -34,6 +35,8 @@ def write_run(
     loader="synthetic",
     links=True,
     flags=(),
+    card="h200",
+    system="here",
 ):
     folder.mkdir(parents=True)
     result = {"samples_per_second": rate, "tokens_per_second": tokens, "train_ms": 1.0, "eval_ms": 1.0}
@@ -41,7 +44,7 @@ def write_run(
         json.dumps({"state": "measured", "flags": dict.fromkeys(flags, ""), "result": result | {"counted": counted}})
     )
     config = {
-        "throughput": {"steps": 2}, "accelerator": {"name": "h200"}, "system": "here", "gpus": gpus,
+        "throughput": {"steps": 2}, "accelerator": {"name": card}, "system": system, "gpus": gpus,
         "workload": {"name": network}, "precision": {"name": precision}, "engine": {}, "data": {"loader": loader},
         "tuning": {}, "peer_to_peer": links,
         "recipe": {"global_batch_size": 64 * gpus, "training": {}, "data": {}},
@@ -114,7 +117,17 @@ def test_of_several_files_the_newest_and_the_thorough_count(tmp_path):
     assert found["peaks"] == {"tflops": {"bf16": 790.0, "fp32": 50.0, "tf32": 200.0}, "gb_s": 4000.0}
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": 2, "card": "a", "measured": 1, "peaks": {}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"schema": 2, "card": "a", "measured": 1, "peaks": {}}',
+        '{"schema": 1, "card": "a", "measured": 1, "quick": 0, "stopped": 0, "peaks": {"tflops": {}, "gb_s": 1}, '
+        '"rows": [{}]}',
+    ],
+)
 def test_a_damaged_file_is_named(tmp_path, text):
     (tmp_path / "peaks.json").write_text(text)
     with pytest.raises(DataError, match=r"peaks\.json is damaged, or of another version: measure again"):
@@ -162,3 +175,40 @@ def test_the_fastest_of_each_kind_and_way_is_shown(tmp_path):
     rows = list(csv.DictReader((tmp_path / "page" / "csv" / "roofline-1-timed.csv").read_text().splitlines()))
     assert [row["shape"] for row in rows] == ["b", "c", "256 MiB, 2 devices", "256 MiB, 2 devices, through the host"]
     assert "20.0%" in (tmp_path / "page" / "report.md").read_text()
+
+
+def test_between_the_roofs_both_count():
+    roofs = roofline.Roofs({"bf16": 800.0}, 4000.0)  # the ridge is at 200
+    assert roofline._bound(195.0, 205.0, roofs, "bf16") == "memory unless fused"
+    assert roofline._bound(203.0, 300.0, roofs, "bf16") == "arithmetic"
+    assert roofline._bound(100.0, 199.0, roofs, "bf16") == "memory"
+
+
+def test_measured_roofs_bound_before_the_sheets(tmp_path):
+    write_peaks(tmp_path / "peaks", bf16=400.0)  # the ridge is at 100, by the data sheet at 206
+    write_run(tmp_path / "run", counted=COUNTED | {"unfused_bytes": 8e12 / 150, "least_bytes": 8e12 / 150})
+    assert report.build([tmp_path]).rooflines[0].places[0].bound == "arithmetic"
+
+
+def test_a_roof_is_the_highest_that_was_measured(tmp_path):
+    write_peaks(tmp_path / "gemm", measured=1.0, bf16=700.0)
+    write_peaks(tmp_path / "lstm", measured=2.0, bf16=400.0, gb_s=None)
+    assert roofline.read_peaks([tmp_path])["h200"]["peaks"] == {"tflops": {"bf16": 700.0}, "gb_s": 4000.0}
+
+
+def test_each_machines_processors_have_roofs_of_their_own(tmp_path):
+    for host in ("laptop", "server"):
+        write_peaks(tmp_path / host, card="cpu", fp32=1.0, host=host)
+    assert set(roofline.read_peaks([tmp_path])) == {"cpu of laptop", "cpu of server"}
+    write_run(tmp_path / "run", card="cpu", system="server", precision="fp32")
+    found = {line.card: len(line.places) for line in report.build([tmp_path]).rooflines}
+    assert found == {"cpu of laptop": 0, "cpu of server": 1}
+
+
+@pytest.mark.parametrize(("peaks", "words"), [({}, "There are no roofs"), ({"fp32": 1.0}, "There are no roofs")])
+def test_a_picture_says_which_roofs_it_has(tmp_path, peaks, words):
+    if peaks:
+        write_peaks(tmp_path / "peaks", card="cpu", gb_s=None, host="here", **peaks)
+    write_run(tmp_path / "run", card="cpu", precision="fp32")
+    page.write(report.build([tmp_path]), tmp_path / "page")
+    assert words in (tmp_path / "page" / "report.html").read_text()

@@ -1,6 +1,7 @@
 """Throughput runs as cells, pairs and figures: real run folders, whose speeds are then set."""
 
 import json
+import math
 import shutil
 
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 from timetrial.runner import cli
 from timetrial.runner.launch import launch
 from timetrial.runner.results import report, speeds
+from timetrial.runner.results.statistics import Interval
 
 TINY = ["workload=cifar10", "model=cnn10", "scale=reference", "+recipe.training.width=2", "data=synthetic"]
 TINY += ["recipe.global_batch_size=8", "+recipe.data.eval_batch_size=4", "throughput.steps=1", "throughput.blocks=2"]
@@ -89,3 +91,36 @@ def test_commands_read_folders_without_any_log(measured, tmp_path, monkeypatch):
 def test_a_run_that_trained_is_no_measurement(launch, tmp_path):
     launch()
     assert speeds.gather([tmp_path]) == []
+
+
+def test_other_threads_or_nodes_are_no_repeats(measured):
+    measured("one", [100.0], "accelerator.threads=1")
+    tree = measured("two", [50.0], "accelerator.threads=2")
+    assert len(speeds.gather([tree])) == 2
+
+
+def test_a_cell_says_how_many_did_not_fit(measured):
+    tree = measured("part", [100.0, None])
+    notes = {figure.note for figure in speeds.figures(speeds.gather([tree]))}
+    assert notes == {"1 more did not fit"}
+
+
+def test_an_evaluation_that_was_not_reached_is_no_figure(measured):
+    tree = measured("big", [None])
+    assert {figure.task for figure in speeds.figures(speeds.gather([tree]))} == {"train"}
+
+
+def test_links_of_one_card_are_none():
+    def cell(peers):
+        return speeds.SpeedCell("c", {"gpus": 1, "peer_to_peer": peers, "workload.name": "net"})
+
+    assert not speeds.of_links([cell(True), cell(False)])
+
+
+def test_verdicts_and_batches_of_a_card():
+    cell = speeds.SpeedCell("c", {"recipe.global_batch_size": 256, "gpus": 3})
+    assert cell.batch == 86
+    for low, mid, high, start in ((0.8, 0.9, 0.95, "0.900 times"), (0.9, 1.0, 1.1, "no difference")):
+        assert speeds.SpeedPair(cell, cell, [], Interval(mid, low, high, 3)).verdict.startswith(start)
+    alone = Interval(1.3, math.nan, math.nan, 1)
+    assert "without an interval" in speeds.SpeedPair(cell, cell, [], alone).verdict

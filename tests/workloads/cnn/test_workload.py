@@ -103,3 +103,8 @@ def test_pixels_that_are_too_few_are_refused_and_the_trial_leaves_no_trace():
     timm = pytest.importorskip("timm").create_model("test_resnet", num_classes=10)
     assert torch.equal(drawn, torch.rand(1))
     assert all(map(torch.equal, body.body.state_dict().values(), timm.state_dict().values()))
+
+
+def test_a_skipped_cell_hands_on_the_cell_before_and_networks_begin_in_training():
+    assert networks._Skipped()(1, 2) == 2
+    assert networks.build("test_resnet", 10, 32).training
