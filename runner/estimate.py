@@ -1,11 +1,13 @@
 """`timetrial estimate`: what a run would take, from a short measurement and the epochs that others needed."""
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import hydra
+import scipy  # `scipy.stats` loads when it is first used
 from omegaconf import DictConfig, open_dict
 from rich.console import Console
 
@@ -20,7 +22,7 @@ from timetrial.runner.train import Plan
 from timetrial.runner.worker import plan_of
 
 USUAL_STEPS = 50
-_SPAN = 0.95  # of the reference runs that the interval holds
+_SPAN = 0.95  # of further runs that the interval holds
 # On epochs; another folder may hold the same data.
 _OF_NO_EFFECT = {f"recipe.data.{name}" for name in ("folder", "workers", "eval_batch_size", "decoder")}
 
@@ -100,15 +102,31 @@ def measure(node: DictConfig, console: Console) -> tuple[Config, RunFolder]:
 
 
 def _epochs(plan: Plan, known: Expectation | None) -> tuple[float, float, float]:
-    """Low, middle and high: the middle 95% of the reference runs, moved up to when this plan evaluates."""
+    """Low, middle and high: where the next run is to be expected in 95 of 100 cases, moved up to when it evaluates."""
     if known is None or not known.epochs:
         ends = (plan.first_eval, (plan.first_eval + plan.max_epochs) / 2, plan.max_epochs)
         return ends[0], _evaluated(plan, ends[1]), ends[2]
     ordered = sorted(known.epochs)
-    out = int((1 - _SPAN) / 2 * len(ordered))
-    low, high = ordered[out], ordered[-1 - out]
+    low, high = _next(ordered, known.runs if known.span else len(ordered), known.span)
     # The mean, for it is what many runs take on average; without it, the middle of the span.
     return _evaluated(plan, low), statistics.mean(_evaluated(plan, one) for one in ordered), _evaluated(plan, high)
+
+
+def _next(epochs: Sequence[int], runs: int | None, span: bool) -> tuple[float, float]:
+    """Between which epochs 95 of 100 further runs end, by those of `runs` in order, or by their `span` alone.
+
+    Of forty runs and more the middle 95%. Fewer would leave out too much: of them Student's prediction interval on the
+    log scale, m +- t s sqrt(1 + 1/n); s of a span is its width over that expected of n normal values (Blom 1958). The
+    ends of one run, or of nobody knows how many, are what they are.
+    """
+    out = int((1 - _SPAN) / 2 * len(epochs))
+    if out or runs is None or runs < 2:
+        return epochs[out], epochs[-1 - out]
+    logs = [math.log(value) for value in epochs]
+    usual = 2 * statistics.NormalDist().inv_cdf((runs - 0.375) / (runs + 0.25))
+    deviation = (logs[-1] - logs[0]) / usual if span else statistics.stdev(logs)
+    reach = float(scipy.stats.t.ppf((1 + _SPAN) / 2, runs - 1)) * deviation * math.sqrt(1 + 1 / runs)
+    return math.exp(statistics.mean(logs) - reach), math.exp(statistics.mean(logs) + reach)
 
 
 def _evaluated(plan: Plan, epochs: float) -> float:
