@@ -201,13 +201,11 @@ def _figures(cell: SpeedCell) -> Iterator[Figure]:
             value=sum(values) / len(values) if values else None,
             outcome="measured" if values else "out of memory",
             against="",
-            note=", ".join(
-                filter(
-                    None,
-                    (
-                        f"mean of {len(values)} runs" if len(values) > 1 else "",
-                        f"{cell.out_of_memory} more did not fit" if values and cell.out_of_memory else "",
-                    ),
-                )
-            ),
+            note=_note(len(values), cell.out_of_memory),
         )
+
+
+def _note(runs: int, out_of_memory: int) -> str:
+    mean = f"mean of {runs} runs" if runs > 1 else ""
+    beside = f"{out_of_memory} more did not fit" if runs and out_of_memory else ""
+    return ", ".join(filter(None, (mean, beside)))
