@@ -106,9 +106,10 @@ def of_cards(machine: Machine) -> Iterator[Check]:
         yield _unusable(machine, there)
     elif not machine.usable and vendor in machine.vendors:
         words = (
-            f"a card of {vendor} is on the bus, PyTorch sees none: its driver is missing, or older than this PyTorch"
+            f"a card of {vendor} is on the bus and PyTorch sees none: this job or container was not given it, or its "
         )
-        yield Check("cards", "bad", words, wheels.DRIVERS[vendor])
+        words += f"driver is missing, or older than this PyTorch ({wheels.DRIVERS[vendor]})"
+        yield Check("cards", "note", words)
     elif not machine.usable:
         others = f" (on the bus: {', '.join(sorted(machine.vendors))})" if machine.vendors else ""
         yield Check("cards", "ok", f"none: runs are on the CPU, with accelerator=cpu{others}")

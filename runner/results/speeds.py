@@ -56,6 +56,11 @@ class SpeedCell:
         return str(self.setting["precision.name"])
 
     @property
+    def code(self) -> str:
+        """The number format, and whether the model was compiled."""
+        return f"{self.precision} compiled" if self.setting.get("engine.compile") else self.precision
+
+    @property
     def batch(self) -> int:
         """Samples of a training step on one card."""
         return math.ceil(self.setting["recipe.global_batch_size"] / self.count)
@@ -71,7 +76,7 @@ class SpeedCell:
     def title(self) -> str:
         """The cell in words."""
         links = f", {self.links}" if self.links else ""
-        return f"{self.network}, {self.count} x {self.card}, {self.precision}, batch {self.batch} a card{links}"
+        return f"{self.network}, {self.count} x {self.card}, {self.code}, batch {self.batch} a card{links}"
 
     @cached_property
     def rate(self) -> Interval:

@@ -81,7 +81,7 @@ def show_speeds(console: Console, cells: Sequence[SpeedCell]) -> None:
         spans = [statistics.interval(cell.values(key)) for key in keys]
         said = ", ".join([*(["out of memory"] if cell.out_of_memory else []), *sorted(cell.flags)])
         numbers = [interval(span) if span.n else "-" for span in spans]
-        place = (cell.network, f"{cell.count} x {cell.card}", cell.precision, cell.links, str(cell.batch))
+        place = (cell.network, f"{cell.count} x {cell.card}", cell.code, cell.links, str(cell.batch))
         table.add_row(*place, str(len(cell.results) + cell.out_of_memory), *numbers, said)
     for_tables(console).print(table)
 

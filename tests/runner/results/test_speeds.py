@@ -118,7 +118,9 @@ def test_links_of_one_card_are_none():
 
 
 def test_verdicts_and_batches_of_a_card():
-    cell = speeds.SpeedCell("c", {"recipe.global_batch_size": 256, "gpus": 3})
+    cell = speeds.SpeedCell("c", {"recipe.global_batch_size": 256, "gpus": 3, "precision.name": "bf16"})
+    assert cell.code == "bf16"
+    assert speeds.SpeedCell("c", cell.setting | {"engine.compile": "default"}).code == "bf16 compiled"
     assert cell.batch == 86
     for low, mid, high, start in ((0.8, 0.9, 0.95, "0.900 times"), (0.9, 1.0, 1.1, "no difference")):
         assert speeds.SpeedPair(cell, cell, [], Interval(mid, low, high, 3)).verdict.startswith(start)
