@@ -99,7 +99,7 @@ def of_cards(machine: Machine) -> Iterator[Check]:
     wheel = machine.wheel
     built = f"{wheel.version}, built for {', '.join(wheel.architectures)}" if wheel.architectures else wheel.version
     yield Check("PyTorch", "ok", built)
-    tool, vendor = wheel.sensors or ("", "")
+    tool, vendor = wheel.sensors
     # Of another vendor are, for one, graphics that a processor brings along: no matter where there are cards.
     there = [seen for seen in machine.there if seen.source == tool or not machine.usable]
     if len(there) > len(machine.usable):
@@ -130,7 +130,7 @@ def _unusable(machine: Machine, there: Sequence[Seen]) -> Check:
     count = f"{len(there)} cards are there, PyTorch sees {len(machine.usable)}"
     if hidden and machine.usable:
         return Check("cards", "note", f"{count}: {hidden}={os.environ[hidden]} hides the others")
-    facts, (tool, vendor) = there[0].facts, machine.wheel.sensors or ("", "")
+    facts, (tool, vendor) = there[0].facts, machine.wheel.sensors
     runtime = facts.get("driver_runtime")
     why = ""
     if not wheels.driver_runs(machine.wheel, runtime):
@@ -181,7 +181,10 @@ def _state(index: int, seen: Seen) -> Iterator[Check]:
 
 def _of_host() -> Iterator[Check]:
     """Memory, processors, limits and neighbours of the host."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    facts = host.facts()
+    each = psutil.cpu_percent(_LOOK_SECONDS, percpu=True)
+    mine = [each[one] for one in facts["affinity"] if one < len(each)] if facts["affinity"] else each
+    usable = len(facts["affinity"] or each)
     memory = psutil.virtual_memory()
     yield Check(
         "host", "ok", f"{usable} processors, {memory.available / _GIB:.0f} of {memory.total / _GIB:.0f} GiB free"
@@ -193,14 +196,10 @@ def _of_host() -> Iterator[Check]:
         )
     if limit is not None and limit < memory.total:
         yield Check("cgroup", "note", f"{limit / _GIB:.1f} GiB of {memory.total / _GIB:.0f} GiB may be used")
-    each = psutil.cpu_percent(_LOOK_SECONDS, percpu=True)
-    mine = (
-        [each[one] for one in os.sched_getaffinity(0) if one < len(each)] if hasattr(os, "sched_getaffinity") else each
-    )
     busy = sum(mine) / 100 / max(len(mine), 1)
     if busy > _BUSY:
         yield Check("neighbours", "note", f"{busy:.0%} of these processors are busy: others slow what is measured")
-    governor = host.facts()["governor"]
+    governor = facts["governor"]
     if governor not in (None, "performance"):
         yield Check(
             "governor", "note", f"{governor}: processors start slow (sudo cpupower frequency-set -g performance)"
@@ -223,7 +222,7 @@ def _of_host() -> Iterator[Check]:
 
 def _of_disks(**places: Path) -> Iterator[Check]:
     for name, place in places.items():
-        nearest = next(one for one in (place.resolve(), *place.resolve().parents) if one.exists())
+        nearest = host.nearest(place)
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
             words, state = f"{nearest} is no folder that may be written to", "bad" if name == "runs" else "note"
             yield Check(f"disk for {name}", state, words, "mkdir -p ~/timetrial && cd ~/timetrial")

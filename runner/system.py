@@ -104,7 +104,8 @@ def _revision() -> dict[str, Any]:
         return done.stdout.strip()
 
     try:
-        revision, changes, diff = git("rev-parse", "HEAD"), git("status", "--porcelain"), git("diff", "HEAD")
+        revision, changes = git("rev-parse", "HEAD"), git("status", "--porcelain")
+        diff = git("diff", "HEAD") if changes else ""
     except (OSError, subprocess.CalledProcessError):  # no git here, or none that reads what another user checked out
         return {"revision": None, "changed": None, "difference": None, "diff": None}
     # New files count by their names, what git follows by its text.

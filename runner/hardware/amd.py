@@ -75,13 +75,12 @@ class Amd:
 
     def links(self) -> dict[str, str]:
         """XGMI where two cards have it, else PCIe, and the hops between them."""
-        found = {}
+        found, kinds = {}, self._link_kinds()
         for one in range(len(self)):
             for other in range(one + 1, len(self)):
                 pair = self._handles[one], self._handles[other]
                 link = self._ask("link_type", *pair, prefix="amdsmi_topo_get_") or {}
-                kind = self._link_kinds().get(link.get("type", -1), "unknown")
-                found[f"{one}-{other}"] = f"{kind}, {link.get('hops', '?')} hops"
+                found[f"{one}-{other}"] = f"{kinds.get(link.get('type', -1), 'unknown')}, {link.get('hops', '?')} hops"
         return found
 
     def _link_kinds(self) -> dict[int, str]:

@@ -96,11 +96,17 @@ def limits(
     return min(map(int, filter(str.isdigit, memory)), default=None), min(cores, default=None)
 
 
-def storage(path: Path) -> dict[str, Any]:
-    """The kind of file system that holds `path`, or that of its nearest folder that is there, and of its disk."""
+def nearest(path: Path) -> Path:
+    """The place itself, or where it is not there the nearest above it that is."""
     place = path.resolve()
     while not place.exists():
         place = place.parent
+    return place
+
+
+def storage(path: Path) -> dict[str, Any]:
+    """The kind of file system that holds `path`, or that of its nearest folder that is there, and of its disk."""
+    place = nearest(path)
     mounts = [mount for mount in psutil.disk_partitions(all=True) if place.is_relative_to(mount.mountpoint)]
     if not mounts:
         return {"file_system": None, "rotational": None, "free_bytes": psutil.disk_usage(str(place)).free}

@@ -35,9 +35,9 @@ class Wheel:
     architectures: tuple[str, ...] = ()
 
     @property
-    def sensors(self) -> tuple[str, str] | None:
-        """The tool that sees the cards that this was built for, and their vendor."""
-        return _SENSORS.get(self.kind)
+    def sensors(self) -> tuple[str, str]:
+        """The tool that sees the cards that this was built for, and their vendor; empty where it is for none."""
+        return _SENSORS.get(self.kind, ("", ""))
 
 
 def holds_code(wheel: Wheel, capability: str | None) -> bool:

@@ -94,7 +94,8 @@ def read_peaks(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
         told = json_object(path) | {"path": str(path)}
         try:
             known = told["schema"] == SCHEMA and isinstance(told["peaks"]["tflops"], dict) and "gb_s" in told["peaks"]
-            _ = float(told["measured"]), bool(told["quick"]), bool(told["stopped"]), _fastest(told.get("rows", ()))
+            _ = float(told["measured"]), bool(told["quick"]), bool(told["stopped"])
+            told["timed"] = _fastest(told.get("rows", ()))
             host = slug(str((told.get("system") or {}).get("hostname", "")))
             cards.setdefault(_roofed(str(told["card"]), host), []).append(told)
         except (KeyError, TypeError, ValueError):
@@ -115,7 +116,7 @@ def _merged(same: Sequence[dict[str, Any]]) -> dict[str, Any]:
         gb_s = max((told["peaks"]["gb_s"] or 0.0 for told in found), default=0.0) or gb_s
         for told in found:
             paths.append(told["path"])
-            timed |= _fastest(told.get("rows", ()))
+            timed |= told["timed"]
     peaks = {"tflops": tflops, "gb_s": gb_s}
     return {"peaks": peaks, "path": ", ".join(reversed(paths)), "timed": list(timed.values())}
 
