@@ -1,6 +1,6 @@
 """`python -m timetrial`."""
 
-from timetrial.runner.cli import main
+from .runner.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -22,9 +22,9 @@ def compose():
     """Composes a configuration as `timetrial run` does: compose("workload=ncf", ...) -> DictConfig."""
     from hydra import compose, initialize_config_module
 
-    from timetrial.runner import config
+    from timetrial.runner.config import schema
 
-    config.register()
+    schema.register()
 
     def composed(*overrides):
         with initialize_config_module("timetrial.conf", version_base="1.3"):
@@ -39,7 +39,7 @@ def launch(compose, tmp_path):
     """Runs a composed configuration in this process on tiny data: launch(*overrides) -> (exit code, run folder)."""
     from rich.console import Console
 
-    from timetrial.runner.launch import launch
+    from timetrial.runner.launch.launcher import launch
 
     places = [f"runs={tmp_path}/runs", f"data_dir={tmp_path}/data", "launcher=inline"]
     tiny = ["recipe.data.generate={users: 200, items: 300, ratings: 6000, tastes: 4}", "recipe.data.eval_negatives=99"]

@@ -40,9 +40,9 @@ def test_the_datasets_trap_is_closed_in_the_checkout(root):
     look = "import importlib.util as u; s = u.find_spec('datasets'); print(s.origin if s else None)"
     found = subprocess.run([sys.executable, "-P", "-c", look], cwd=root, capture_output=True, text=True, check=True)
     assert str(root) not in found.stdout
-    from timetrial.datasets import movielens
+    from timetrial.datasets.formats import movielens
 
-    assert Path(movielens.__file__).parent == root / "datasets"
+    assert Path(movielens.__file__).parent == root / "datasets" / "formats"
 
 
 def test_the_installed_wheel_keeps_out_of_the_way(root, tmp_path):
@@ -66,12 +66,12 @@ def test_the_installed_wheel_keeps_out_of_the_way(root, tmp_path):
     (site / "datasets" / "__init__.py").write_text("face = 'hugging'\n")
     here = [path for path in sys.path if path.endswith("site-packages")]
     (site / "others.pth").write_text("\n".join(here) + "\n")
-    look = "import datasets, timetrial.datasets.movielens as m; print(datasets.face, m.__file__)"
+    look = "import datasets, timetrial.datasets.formats.movielens as m; print(datasets.face, m.__file__)"
     for folder in (root, tmp_path):
         found = subprocess.run(
             [tmp_path / "venv/bin/python", "-P", "-c", look], cwd=folder, capture_output=True, text=True, check=True
         )
-        assert found.stdout.split() == ["hugging", str(site / "timetrial/datasets/movielens.py")]
+        assert found.stdout.split() == ["hugging", str(site / "timetrial/datasets/formats/movielens.py")]
 
 
 def test_datasets_know_only_errors_of_the_runner(root):
@@ -117,7 +117,7 @@ def test_files_and_functions_stay_small(sources):
 
 
 def test_documentation_names_every_exit_code(root):
-    from timetrial.runner.errors import Exit
+    from timetrial.runner.core.errors import Exit
 
     text = (root / "README.md").read_text()
     for code in Exit:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from timetrial.runner.hardware import host
-from timetrial.runner.hardware.reading import CardReading
+from . import host
+from .readings import CardReading
 
 _FAN_FULL = 255
 _THERMAL = ("active_socket_thrm", "active_vr_thrm", "active_hbm_thrm", "active_prochot_thrm")

@@ -9,8 +9,8 @@ from typing import Any
 
 import psutil
 
-from timetrial.runner.hardware.rapl import Rapl
-from timetrial.runner.hardware.reading import HostReading
+from .rapl import Rapl
+from .readings import HostReading
 
 _MIB, _MB = 2**20, 1e6
 _ACCELERATORS = ("0x0300", "0x0302", "0x0380", "0x1200")  # PCI classes: graphics, 3D, other displays, processing

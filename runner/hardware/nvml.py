@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from timetrial.runner.hardware import host
-from timetrial.runner.hardware.reading import CardReading
+from . import host
+from .readings import CardReading
 
 _MOST_LINKS = 18
 # From this compute capability on NVML's watts are a mean over the last second (its documentation of PowerUsage).

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from timetrial.runner.hardware import host
-from timetrial.runner.hardware.reading import CardReading
+from . import host
+from .readings import CardReading
 
 COMMAND = "xpu-smi"
 _PATIENCE_SECONDS = 20.0

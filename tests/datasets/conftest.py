@@ -13,9 +13,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import yaml
 
-from timetrial.datasets import catalogue
-from timetrial.datasets.acquire import Store
-from timetrial.datasets.transport import Patience
+from timetrial.datasets.build.store import Store
+from timetrial.datasets.download.transport import Patience
+from timetrial.datasets.registry import catalog
 
 
 class Server:
@@ -188,7 +188,7 @@ class Place:
         facts = {"title": name, "serves": "a test", "page": "https://there/", "licence": "CC0", "licence_url": "x"}
         text = yaml.safe_dump(facts | {"files": files, "makes": makes})
         (self.root / "sources" / f"{name}.yaml").write_text(text)
-        return catalogue.read(self.root / "sources")[name]
+        return catalog.read(self.root / "sources")[name]
 
     def store(self):
         return Store(self.data, 2, lambda *words: self.told.append(words), HASTY)

@@ -11,16 +11,16 @@ from functools import partial
 
 import pytest
 
-from timetrial.runner.errors import Exit
+from timetrial.runner.core.errors import Exit
 
 # Fetches or prepares the set in children that are killed at their first step, their second, and so on.
 PROGRAM = """
 import hashlib, os, shutil, signal, sys
 from pathlib import Path
-from timetrial.datasets import catalogue
-from timetrial.datasets.acquire import Store
+from timetrial.datasets.registry import catalog
+from timetrial.datasets.build.store import Store
 
-source = catalogue.read(Path("sources"))["toy"]
+source = catalog.read(Path("sources"))["toy"]
 data = Path("data")
 steps = 0
 
@@ -94,9 +94,9 @@ def test_a_kill_at_any_step_leaves_nothing_half_and_loses_nothing(place, fetched
 def test_kills_at_random_moments_change_nothing(place, fetched, until):
     source, expected = fetched
     program = (
-        "from pathlib import Path\nfrom timetrial.datasets import catalogue\n"
-        "from timetrial.datasets.acquire import Store\nstore = Store(Path('data'), 2)\n"
-        "source = catalogue.read(Path('sources'))['toy']\nprint('ready', flush=True)\nstore.prepare(source)\n"
+        "from pathlib import Path\nfrom timetrial.datasets.registry import catalog\n"
+        "from timetrial.datasets.build.store import Store\nstore = Store(Path('data'), 2)\n"
+        "source = catalog.read(Path('sources'))['toy']\nprint('ready', flush=True)\nstore.prepare(source)\n"
     )
     generator = random.Random(3)
     for _ in range(6):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from timetrial.runner.workload import Batch, Share
+from timetrial.runner.training.workload import Batch, Share
 
 
 @dataclass
@@ -97,10 +97,10 @@ def toy_workload():
 @pytest.fixture
 def toy_engine():
     """engine(workload, data, **options) on the CPU, seed 1."""
-    from timetrial.runner import seeds
-    from timetrial.runner.distributed import World
-    from timetrial.runner.precision import Precision
-    from timetrial.runner.torch_engine import TorchEngine
+    from timetrial.runner.hardware.precision import Precision
+    from timetrial.runner.training import seeds
+    from timetrial.runner.training.distributed import World
+    from timetrial.runner.training.torch_engine import TorchEngine
 
     def build(workload, data, *, precision="fp32", world=None, seed=1, **options):
         return TorchEngine(

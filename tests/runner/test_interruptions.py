@@ -17,9 +17,9 @@ import psutil
 import pytest
 from omegaconf import OmegaConf
 
-from timetrial.runner import checkpoint
-from timetrial.runner.errors import ConfigurationError, Exit, Held
-from timetrial.runner.run_folder import RunFolder
+from timetrial.runner.core.errors import ConfigurationError, Exit, Held
+from timetrial.runner.record.run_dir import RunFolder
+from timetrial.runner.training import checkpoint
 
 KILLS = int(os.environ.get("TIMETRIAL_KILLS", "5"))
 TINY = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from timetrial.runner.results import sources
+from timetrial.runner.results.parse import sources
 
 # One process imports everything and forks: two hundred interpreters would want more memory than a laptop has.
 PROGRAM = """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from timetrial.runner.errors import Exit
+from timetrial.runner.core.errors import Exit
 
 TINY = [
     "accelerator=cpu",

@@ -9,10 +9,11 @@ import yaml
 from mlperf_logging.compliance_checker import mlp_compliance
 from rich.console import Console
 
-from timetrial.runner import config, worker
-from timetrial.runner.distributed import World
-from timetrial.runner.errors import Exit
-from timetrial.runner.launch import launch
+from timetrial.runner.config import schema
+from timetrial.runner.core.errors import Exit
+from timetrial.runner.launch import worker
+from timetrial.runner.launch.launcher import launch
+from timetrial.runner.training.distributed import World
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = sorted(path.stem for path in (ROOT / "conf" / "workload").glob("*.yaml"))
@@ -21,7 +22,7 @@ RULES = Path(mlp_compliance.__file__).parent / "training_0.7.0"
 
 @pytest.fixture
 def engine(request, compose, tmp_path):
-    settings = config.check(compose(f"workload={request.param}", "scale=embedded", f"data_dir={tmp_path}"))
+    settings = schema.check(compose(f"workload={request.param}", "scale=embedded", f"data_dir={tmp_path}"))
     return worker.build_engine(settings, World(), torch.device("cpu"))
 
 
@@ -57,7 +58,7 @@ def test_state_goes_round(engine):
 
 @every_workload
 def test_facts_cover_the_closed_rules(engine, compose, request):
-    benchmark = config.check(compose(f"workload={request.node.callspec.params['engine']}")).workload.benchmark
+    benchmark = schema.check(compose(f"workload={request.node.callspec.params['engine']}")).workload.benchmark
     facts = engine.facts()
     rules = [*RULES.glob(f"closed_{benchmark}.yaml"), *RULES.glob(f"closed_{benchmark}_{facts.get('opt_name')}.yaml")]
     if not rules:

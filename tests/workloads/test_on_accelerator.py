@@ -11,16 +11,19 @@ from PIL import Image
 from rich.console import Console
 from torchvision.ops import roi_align
 
-from timetrial.datasets.generate.scenes import Scenes
-from timetrial.runner import accelerator, config, seeds, worker
-from timetrial.runner.distributed import World
-from timetrial.runner.errors import Exit
-from timetrial.runner.launch import launch
-from timetrial.runner.workload import Share
-from timetrial.workloads.common.suppression import suppress
+from timetrial.datasets.synthetic.detection import Scenes
+from timetrial.runner.config import schema
+from timetrial.runner.core.errors import Exit
+from timetrial.runner.hardware import devices
+from timetrial.runner.launch import worker
+from timetrial.runner.launch.launcher import launch
+from timetrial.runner.training import seeds
+from timetrial.runner.training.distributed import World
+from timetrial.runner.training.workload import Share
+from timetrial.workloads.common.detection.nms import suppress
+from timetrial.workloads.common.imagenet.torch_loader import TorchImages
 from timetrial.workloads.maskrcnn import kernels as maskrcnn_kernels
 from timetrial.workloads.maskrcnn import masks
-from timetrial.workloads.resnet50.torch_loader import TorchImages
 from timetrial.workloads.ssd.data import Photographs
 
 pytestmark = [
@@ -64,7 +67,7 @@ def test_translators_gradients_are_those_of_the_processor(words, precision, boun
     device, grown = torch.accelerator.current_accelerator(), []
     for place, kind in ((torch.device("cpu"), "fp32"), (torch.device(device.type, 0), precision)):
         chosen = [*words, "recipe.training.dropout=0", f"precision={kind}", f"data_dir={tmp_path}"]
-        engine = worker.build_engine(config.check(compose(*chosen)), World(), place)
+        engine = worker.build_engine(schema.check(compose(*chosen)), World(), place)
         wide = engine.bare.double() if place.type == "cpu" else engine.bare
         (batch,) = next(iter(engine.data.train(1)))
         with engine.precision.autocast():
@@ -182,12 +185,12 @@ def test_mask_rcnn_draws_masks_as_the_processor_does():
 @pytest.mark.parametrize("workload", ["ncf", "gnmt", "transformer", "ssd", "maskrcnn"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_no_step_waits_for_the_device(compose, tmp_path, precision, workload):
-    name = accelerator.detect()
+    name = devices.detect()
     chosen = [f"workload={workload}", f"accelerator={name}", f"precision={precision}", f"data_dir={tmp_path}"]
     if workload in ("ssd", "maskrcnn"):  # their loader's thread may wait, and the check is for all threads
         chosen += ["data=synthetic", "recipe.data.generate=null"]
-    settings = config.check(compose(*chosen))
-    engine = worker.build_engine(settings, World(), accelerator.device(name, 0))
+    settings = schema.check(compose(*chosen))
+    engine = worker.build_engine(settings, World(), devices.device(name, 0))
     engine.warm_up()
     steps = iter(engine.data.train(1))
     engine._step(next(steps))
@@ -203,7 +206,7 @@ def test_no_step_waits_for_the_device(compose, tmp_path, precision, workload):
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
 def test_every_precision_reaches_the_embedded_target(compose, tmp_path, precision):
     places = [f"data_dir={tmp_path}", f"runs={tmp_path}/runs", "launcher=inline"]
-    overrides = [f"accelerator={accelerator.detect()}", f"precision={precision}", *places]
+    overrides = [f"accelerator={devices.detect()}", f"precision={precision}", *places]
     code, folder = launch(compose(*overrides), Console(quiet=True))
     assert code == Exit.TARGET_REACHED, folder.status()["error"]
     assert folder.status()["peak_memory_bytes"] > 0

@@ -11,11 +11,11 @@ from omegaconf import MISSING
 from torch import Tensor
 from torch.nn import functional as F
 
-from timetrial.datasets import cifar
-from timetrial.datasets.generate import images
-from timetrial.runner.workload import Batch
-from timetrial.workloads.cifar10.networks import MEANS
-from timetrial.workloads.common.image_data import ImageData, SameBatch
+from ...datasets.formats import cifar
+from ...datasets.synthetic import images
+from ...runner.training.workload import Batch
+from ..common.vision.image_data import ImageData, SameBatch
+from .networks import MEANS
 
 
 class ResidentImages(ImageData):

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from timetrial.workloads.common.normalised import Normalised
+from ..common.nn.normalized import Normalised
 
 MEANS, _DEVIATIONS = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)  # of CIFAR-10's pixels, from 0 to 255
 

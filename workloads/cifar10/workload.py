@@ -8,10 +8,10 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from timetrial.workloads.cifar10.data import ResidentImages
-from timetrial.workloads.cifar10.networks import NETWORKS
-from timetrial.workloads.common.classification import Classification
-from timetrial.workloads.common.sgd import rise_and_fall, sgd
+from ..common.nn.sgd import rise_and_fall, sgd
+from ..common.vision.classification import Classification
+from .data import ResidentImages
+from .networks import NETWORKS
 
 
 class Cifar10(Classification):

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from timetrial.runner.errors import ConfigurationError
-from timetrial.workloads.common.normalised import Normalised
+from ...runner.core.errors import ConfigurationError
+from ..common.nn.normalized import Normalised
 
 MEANS = (123.675, 116.28, 103.53)  # RGB, of pixels from 0 to 255, over ImageNet
 DEVIATIONS = (58.395, 57.12, 57.375)

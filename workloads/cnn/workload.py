@@ -8,10 +8,10 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from timetrial.workloads.cnn import networks
-from timetrial.workloads.common.classification import Classification
-from timetrial.workloads.common.sgd import rise_and_fall, sgd
-from timetrial.workloads.resnet50.data import Images
+from ..common.imagenet.data import Images
+from ..common.nn.sgd import rise_and_fall, sgd
+from ..common.vision.classification import Classification
+from . import networks
 
 
 class Cnn(Classification):

@@ -7,11 +7,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from timetrial.datasets.moses_bpe import BEGIN, END, MosesBPE
-from timetrial.runner.errors import ConfigurationError
-from timetrial.workloads.common.packing import time_major, uploaded
-from timetrial.workloads.common.parallel_data import ParallelText, Side
-from timetrial.workloads.common.synthetic_text import SyntheticText
+from ...datasets.text.moses_bpe import BEGIN, END, MosesBPE
+from ...runner.core.errors import ConfigurationError
+from ..common.nn.packing import time_major, uploaded
+from ..common.translation.parallel_data import ParallelText, Side
+from ..common.translation.synthetic import SyntheticText
 
 _BUCKETS = 5  # of lengths, equally wide (mlperf.md 12.4: of 10 where a side has at most 50 pieces)
 

@@ -8,7 +8,7 @@ U units.
 import torch
 from torch import Tensor
 
-from timetrial.workloads.common.kernels import available
+from ..common.nn.triton_support import available
 
 try:
     import triton

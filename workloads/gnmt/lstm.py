@@ -10,8 +10,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from timetrial.workloads.common.kernels import available
-from timetrial.workloads.common.vocabulary_loss import product_dtype
+from ..common.nn.triton_support import available
+from ..common.translation.fused_linear_cross_entropy import product_dtype
 
 try:
     import triton

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from timetrial.workloads.common.vocabulary_loss import product_dtype, vocabulary_loss
-from timetrial.workloads.gnmt import kernels
-from timetrial.workloads.gnmt.data import Packed, Pairs
-from timetrial.workloads.gnmt.lstm import packed_lstm
+from ..common.translation.fused_linear_cross_entropy import product_dtype, vocabulary_loss
+from . import kernels
+from .data import Packed, Pairs
+from .lstm import packed_lstm
 
 _REACH = 0.1  # of the uniform distribution that weights start from
 _AT_ONCE = 1 << 24  # values that attention keeps apart by unit where no kernel sums them

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from timetrial.datasets.moses_bpe import BEGIN, END
-from timetrial.workloads.common.beam_search import EndedStay, Rank, length_penalty, search
-from timetrial.workloads.common.translation import Translation
-from timetrial.workloads.gnmt.data import Packed, Sentences
-from timetrial.workloads.gnmt.model import GNMT, Memory, State
+from ...datasets.text.moses_bpe import BEGIN, END
+from ..common.translation.beam_search import EndedStay, Rank, length_penalty, search
+from ..common.translation.translation import Translation
+from .data import Packed, Sentences
+from .model import GNMT, Memory, State
 
 _START = 0.01  # of the rate, at the first update
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from timetrial.workloads.common import weights
-from timetrial.workloads.maskrcnn.blocks import FrozenNorm
+from ..common.detection import pretrained_weights
+from .blocks import FrozenNorm
 
 R50 = "https://dl.fbaipublicfiles.com/detectron/ImageNetPretrained/MSRA/R-50.pkl"
 RANDOM = "random"  # in place of a file: to measure how fast the network is that the file would make
@@ -41,10 +41,10 @@ def load_trunk(trunk: nn.Module, name: str) -> None:
         return _fill_randomly(trunk)
     path = Path(name)
     own = {name: value.shape for name, value in trunk.state_dict().items() if _OF_TRUNK.fullmatch(name)}
-    with weights.opened(path, R50) as file:
+    with pretrained_weights.opened(path, R50) as file:
         archive = file.read(len(_ARCHIVE)) == _ARCHIVE
     mean = trunk.get_buffer("mean").flatten().cpu()
-    weights.assign(trunk, _of_run(own, mean, path) if archive else _of_r50(own, path))
+    pretrained_weights.assign(trunk, _of_run(own, mean, path) if archive else _of_r50(own, path))
 
 
 def _fill_randomly(trunk: nn.Module) -> None:
@@ -67,7 +67,7 @@ def _of_r50(own: Mapping[str, torch.Size], path: Path) -> dict[str, Tensor]:
     """
     found = _pickled(path)
     names = {name: _r50_name(name) for name in own}
-    weights.check(found, {names[name]: shape for name, shape in own.items()}, _OF_R50, path, R50)
+    pretrained_weights.check(found, {names[name]: shape for name, shape in own.items()}, _OF_R50, path, R50)
     taken = {name: found[theirs] for name, theirs in names.items()}
     return taken | {"conv1.weight": taken["conv1.weight"].flip(1)}
 
@@ -93,22 +93,22 @@ def _of_run(own: Mapping[str, torch.Size], mean: Tensor, path: Path) -> dict[str
     the border: the stem pads with its mean's colour, and the two are less than 1 of 255 apart. The stages after the
     first were trained with strides in the 3x3 and have them in the 1x1 here: the weights are a start, not the same net.
     """
-    found = weights.of_run(weights.saved(path, R50))
+    found = pretrained_weights.of_run(pretrained_weights.saved(path, R50))
     if found is None:  # torchvision's file has equal names but another input
-        raise weights.fault_of(path, "is no checkpoint of ResNet-50 trained with PyTorch", R50)
+        raise pretrained_weights.fault_of(path, "is no checkpoint of ResNet-50 trained with PyTorch", R50)
     names = {name: re.sub(r"stages\.(\d+)", lambda match: f"layer{int(match[1]) + 1}", name) for name in own}
     norms = [name for name in own if name.endswith(".bias")]
     wanted = {names[name]: shape for name, shape in own.items()}
     for name in norms:
         for kind in ("running_mean", "running_var"):
             wanted[names[name].removesuffix("bias") + kind] = own[name]
-    weights.check(found, wanted, _OF_RUN, path, R50)
+    pretrained_weights.check(found, wanted, _OF_RUN, path, R50)
     taken = {name: found[theirs].double() for name, theirs in names.items()}
     for bias in norms:
         weight, theirs = bias.removesuffix("bias") + "weight", names[bias].removesuffix("bias")
         taken[weight] = taken[weight] / (found[theirs + "running_var"].double() + _EPSILON).sqrt()
         taken[bias] = taken[bias] - found[theirs + "running_mean"].double() * taken[weight]
-    apart = mean.double() - torch.tensor(weights.RUN_MEANS).double()
+    apart = mean.double() - torch.tensor(pretrained_weights.RUN_MEANS).double()
     taken["bn1.bias"] = taken["bn1.bias"] + taken["bn1.weight"] * (taken["conv1.weight"].sum((2, 3)) @ apart)
     return taken
 
@@ -153,15 +153,17 @@ class _Unpickler(pickle.Unpickler):
 
 def _pickled(path: Path) -> dict[str, Any]:
     """The trunk's arrays in a pickle of Python 2: of its blobs where they lie in a dictionary of their own."""
-    with weights.opened(path, R50) as file:
+    with pretrained_weights.opened(path, R50) as file:
         try:
             found = _Unpickler(file, encoding="latin1").load()
             found = found.get("blobs", found)
             return {str(name): _tensor(value) for name, value in found.items() if _OF_R50.fullmatch(str(name))}
         except _Refused as error:
-            raise weights.fault_of(path, str(error), R50) from error
+            raise pretrained_weights.fault_of(path, str(error), R50) from error
         except Exception as error:  # what is cut short fails in many ways
-            raise weights.fault_of(path, "is cut short or neither Detectron's pickle nor a checkpoint", R50) from error
+            raise pretrained_weights.fault_of(
+                path, "is cut short or neither Detectron's pickle nor a checkpoint", R50
+            ) from error
 
 
 def _tensor(value: object) -> Tensor | None:

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from timetrial.datasets.coco import CocoSet
-from timetrial.runner.errors import DataError
-from timetrial.runner.seeds import Seeds
-from timetrial.runner.workload import Batch, Share
-from timetrial.workloads.common import image_kernels
-from timetrial.workloads.common.detection_data import CocoImages, Files
-from timetrial.workloads.common.reading import Encoded, View, stacked
-from timetrial.workloads.maskrcnn.masks import Outlines
-from timetrial.workloads.maskrcnn.model import MEANS
+from ...datasets.formats.coco import CocoSet
+from ...runner.core.errors import DataError
+from ...runner.training.seeds import Seeds
+from ...runner.training.workload import Batch, Share
+from ..common.detection import image_kernels
+from ..common.detection.data import CocoImages, Files
+from ..common.vision.decode_workers import Encoded, View, stacked
+from .masks import Outlines
+from .model import MEANS
 
 COLOUR = tuple(round(mean) for mean in MEANS)  # beside an image: about 0 after the mean is taken off
 _STRIDE = 32  # of the pyramid's coarsest map: a canvas must be so many pixels, times a whole number

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from timetrial.workloads.common.suppression import suppress
-from timetrial.workloads.maskrcnn import boxes as geometry
-from timetrial.workloads.maskrcnn import regions
-from timetrial.workloads.maskrcnn.model import BOX_WEIGHTS, MaskRCNN
+from ..common.detection.nms import suppress
+from . import boxes as geometry
+from . import regions
+from .model import BOX_WEIGHTS, MaskRCNN
 
 _LEAST, _OVERLAP = 0.05, 0.5  # score, and of boxes of one class
 _MOST = 100  # detections of an image, over all classes

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from timetrial.workloads.common.kernels import available
-from timetrial.workloads.common.packing import uploaded
+from ..common.nn.packing import uploaded
+from ..common.nn.triton_support import available
 
 try:
     import triton

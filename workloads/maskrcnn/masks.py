@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from timetrial.workloads.maskrcnn import kernels
+from . import kernels
 
 SIDE = 28  # pixels of a target
 

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.ops import roi_align
 
-from timetrial.workloads.common.packing import uploaded
-from timetrial.workloads.maskrcnn import boxes as geometry
-from timetrial.workloads.maskrcnn import kernels, masks, regions
-from timetrial.workloads.maskrcnn.blocks import Bottleneck, norm
-from timetrial.workloads.maskrcnn.masks import Outlines
+from ..common.nn.packing import uploaded
+from . import boxes as geometry
+from . import kernels, masks, regions
+from .blocks import Bottleneck, norm
+from .masks import Outlines
 
 MEANS = (122.7717, 115.9465, 102.9801)  # RGB, of pixels from 0 to 255; the reference's backbone knows no deviation
 _STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # channels between, blocks; for a trunk of 64

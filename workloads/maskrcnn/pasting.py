@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from timetrial.workloads.common.coco_score import PackedMask, each, pycocotools_loaded
+from ..common.detection.coco_evaluation import PackedMask, each, pycocotools_loaded
 
 _PASTED_AT_ONCE = 512
 _HALF = np.float32(0.5)

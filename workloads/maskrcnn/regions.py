@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from timetrial.workloads.common.suppression import suppress
-from timetrial.workloads.maskrcnn import boxes as geometry
+from ..common.detection.nms import suppress
+from . import boxes as geometry
 
 NEGATIVE, IGNORED = -1, -2
 _NOWHERE = -1e6

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from timetrial.workloads.common.synthetic_detection import SyntheticCoco
-from timetrial.workloads.maskrcnn.data import Photographs
+from ..common.detection.synthetic import SyntheticCoco
+from .data import Photographs
 
 
 class SyntheticPhotographs(SyntheticCoco, Photographs):

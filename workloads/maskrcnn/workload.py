@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from timetrial.runner.workload import Batch
-from timetrial.workloads.common import coco_score
-from timetrial.workloads.common.coco_score import Detections
-from timetrial.workloads.common.sgd import sgd
-from timetrial.workloads.maskrcnn import backbone
-from timetrial.workloads.maskrcnn.data import Photographs
-from timetrial.workloads.maskrcnn.detection import Chosen, detect
-from timetrial.workloads.maskrcnn.model import Draws, MaskRCNN
-from timetrial.workloads.maskrcnn.pasting import paste_masks
+from ...runner.training.workload import Batch
+from ..common.detection import coco_evaluation
+from ..common.detection.coco_evaluation import Detections
+from ..common.nn.sgd import sgd
+from . import backbone
+from .data import Photographs
+from .detection import Chosen, detect
+from .model import Draws, MaskRCNN
+from .pasting import paste_masks
 
 _WORTH_PROCESSES = 1000  # images: to score fewer takes less time than to start processes
 _PASTING = 2  # processes of a rank: each pastes some 10,000 masks a second, as many as 100 images can have
@@ -109,7 +109,7 @@ class InstanceSegmentation:
         """What this rank finds on its images, in pixels of the originals."""
         assert isinstance(model, MaskRCNN)
         if self._pasters is None and len(self._data.truth) >= _WORTH_PROCESSES:
-            self._pasters = coco_score.processes(_PASTING)
+            self._pasters = coco_evaluation.processes(_PASTING)
         parts = []
         with ThreadPoolExecutor(1) as behind:  # masks are pasted while the device finds the next ones
             for batch in batches:
@@ -119,16 +119,16 @@ class InstanceSegmentation:
                 parts.append(behind.submit(self._detections, found, masks.cpu(), sizes.cpu(), numbers.cpu()))
         nothing = np.zeros(0, np.int64)
         none = Detections(nothing, nothing, np.zeros((0, 4), np.float32), np.zeros(0, np.float32), [])
-        return coco_score.join([none, *(part.result() for part in parts)])
+        return coco_evaluation.join([none, *(part.result() for part in parts)])
 
     def score(self, parts: Sequence[Detections]) -> dict[str, float]:
         """The average precision of all ranks' boxes and masks."""
-        truth, found = self._data.truth, coco_score.join(parts)
+        truth, found = self._data.truth, coco_evaluation.join(parts)
         if self._scorers is None and len(truth) >= _WORTH_PROCESSES:
-            self._scorers = coco_score.processes()
+            self._scorers = coco_evaluation.processes()
         return {
-            "BBOX": coco_score.average_precision(truth, found, "bbox", pool=self._scorers)["AP"],
-            "SEGM": coco_score.average_precision(truth, found, "segm", pool=self._scorers)["AP"],
+            "BBOX": coco_evaluation.average_precision(truth, found, "bbox", pool=self._scorers)["AP"],
+            "SEGM": coco_evaluation.average_precision(truth, found, "segm", pool=self._scorers)["AP"],
         }
 
     def facts(self) -> dict[str, Any]:

@@ -10,11 +10,11 @@ import torch
 from omegaconf import MISSING
 from torch import Generator, Tensor
 
-from timetrial.datasets import movielens
-from timetrial.datasets.generate import ratings
-from timetrial.runner.seeds import Seeds
-from timetrial.runner.workload import Batch, Share
-from timetrial.workloads.ncf import sampling
+from ...datasets.formats import movielens
+from ...datasets.synthetic import ratings
+from ...runner.training.seeds import Seeds
+from ...runner.training.workload import Batch, Share
+from . import sampling
 
 
 @dataclass

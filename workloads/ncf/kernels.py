@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from timetrial.workloads.common.kernels import available as available
+from ..common.nn.triton_support import available as available
 
 try:
     import triton

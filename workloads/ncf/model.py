@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from timetrial.workloads.ncf import kernels
+from . import kernels
 
 _SCORED = 1 << 20  # samples scored in one go without the kernels
 

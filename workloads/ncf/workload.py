@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from timetrial.runner.workload import Batch
-from timetrial.workloads.ncf import sampling
-from timetrial.workloads.ncf.data import Interactions
-from timetrial.workloads.ncf.model import NeuMF
+from ...runner.training.workload import Batch
+from . import sampling
+from .data import Interactions
+from .model import NeuMF
 
 
 class NCF:

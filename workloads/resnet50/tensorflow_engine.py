@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from timetrial.runner import seeds
-from timetrial.runner.engine import Step, Trained
-from timetrial.runner.errors import ConfigurationError, DeviceError, Diverged, OutOfMemory
-from timetrial.workloads.resnet50 import tensorflow_model
-from timetrial.workloads.resnet50.quiet_tensorflow import tensorflow
-from timetrial.workloads.resnet50.tensorflow_model import copies, move_by_lars, move_by_sgd, replica, undecayed
-from timetrial.workloads.resnet50.tfdata_loader import TfDataImages
-from timetrial.workloads.resnet50.workload import ResNet50
+from ...runner.core.errors import ConfigurationError, DeviceError, Diverged, OutOfMemory
+from ...runner.training import seeds
+from ...runner.training.engine import Step, Trained
+from ..common.imagenet.tensorflow_import import tensorflow
+from ..common.imagenet.tfdata_loader import TfDataImages
+from . import tensorflow_model
+from .tensorflow_model import copies, move_by_lars, move_by_sgd, replica, undecayed
+from .workload import ResNet50
 
 tf: Any = tensorflow
 _compile = functools.partial(tf.function, jit_compile=True, autograph=False)

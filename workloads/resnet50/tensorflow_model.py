@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
-from timetrial.workloads.resnet50 import lars
-from timetrial.workloads.resnet50.model import MEANS
-from timetrial.workloads.resnet50.quiet_tensorflow import tensorflow
+from ..common.imagenet.tensorflow_import import tensorflow
+from . import lars
+from .model import MEANS
 
 tf: Any = tensorflow
 layers: Any = tf.keras.layers

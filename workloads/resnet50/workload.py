@@ -8,11 +8,11 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from timetrial.workloads.common.classification import Classification
-from timetrial.workloads.common.sgd import sgd
-from timetrial.workloads.resnet50 import model
-from timetrial.workloads.resnet50.data import Images
-from timetrial.workloads.resnet50.lars import LARS
+from ..common.imagenet.data import Images
+from ..common.nn.sgd import sgd
+from ..common.vision.classification import Classification
+from . import model
+from .lars import LARS
 
 
 class ResNet50(Classification):

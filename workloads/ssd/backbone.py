@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from timetrial.workloads.common import weights
-from timetrial.workloads.ssd.model import DEVIATIONS, MEANS
+from ..common.detection import pretrained_weights
+from .model import DEVIATIONS, MEANS
 
 RESNET34 = "https://download.pytorch.org/models/resnet34-333f7ec4.pth"
 # Names that must all be wanted: more of them are a deeper network's, whose first blocks would fit.
@@ -22,13 +22,13 @@ def load_trunk(trunk: nn.Module, path: Path) -> None:
     layer4 and fc are passed over. Where the name carries a SHA-256, as torchvision's do, the file must have it. Raises
     `DataError` and leaves the trunk as it was where the file is absent, damaged or another network's.
     """
-    found = weights.saved(path, RESNET34)
-    run = weights.of_run(found)
+    found = pretrained_weights.saved(path, RESNET34)
+    run = pretrained_weights.of_run(found)
     found = found if run is None else run
     wanted = {name: value.shape for name, value in trunk.state_dict().items() if _NAMES.fullmatch(name)}
-    weights.check(found, wanted, _NAMES, path, RESNET34)
+    pretrained_weights.check(found, wanted, _NAMES, path, RESNET34)
     taken = {name: found[name] for name in wanted}
-    weights.assign(trunk, taken if run is None else _for_own_input(taken))
+    pretrained_weights.assign(trunk, taken if run is None else _for_own_input(taken))
 
 
 def _for_own_input(taken: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -39,7 +39,7 @@ def _for_own_input(taken: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     kernel = taken["conv1.weight"].double()
     mean, deviation = (255 * torch.tensor(values, dtype=torch.float64) for values in (MEANS, DEVIATIONS))
-    shift = kernel.sum((2, 3)) @ (mean - torch.tensor(weights.RUN_MEANS, dtype=torch.float64))
+    shift = kernel.sum((2, 3)) @ (mean - torch.tensor(pretrained_weights.RUN_MEANS, dtype=torch.float64))
     return {
         **taken,
         "conv1.weight": kernel * deviation[:, None, None],

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from timetrial.workloads.common import dali
-from timetrial.workloads.common.reading import Decoded, Plan, workers_of
-from timetrial.workloads.ssd.data import Photographs
+from ..common.vision import dali
+from ..common.vision.decode_workers import Decoded, Plan, workers_of
+from .data import Photographs
 
 
 class DaliPhotographs(Photographs):
@@ -16,7 +16,7 @@ class DaliPhotographs(Photographs):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         dali.require()
         super().__init__(*arguments, **named)
-        from timetrial.workloads.ssd import dali_colours
+        from . import dali_color_jitter
 
         self._made = {
             train: dali.Views(
@@ -25,7 +25,7 @@ class DaliPhotographs(Photographs):
                 antialias=True,
                 threads=workers_of(self._settings.workers, self._share.ranks),
                 device=self._device,
-                finish=dali_colours.jitter if train else None,
+                finish=dali_color_jitter.jitter if train else None,
                 uses=(2, 3) if train else (),  # the factors and the order of the colours
             )
             for train in (True, False)

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from timetrial.datasets.coco import CocoSet
-from timetrial.runner.seeds import Seeds
-from timetrial.runner.workload import Batch, Share
-from timetrial.workloads.common import image_kernels
-from timetrial.workloads.common.detection_data import CocoImages, Files
-from timetrial.workloads.common.reading import Encoded, View, stacked
-from timetrial.workloads.ssd import colours, crops, kernels
+from ...datasets.formats.coco import CocoSet
+from ...runner.training.seeds import Seeds
+from ...runner.training.workload import Batch, Share
+from ..common.detection import image_kernels
+from ..common.detection.data import CocoImages, Files
+from ..common.vision.decode_workers import Encoded, View, stacked
+from . import color_jitter, crops, kernels
 
 
 class Photographs(CocoImages):
@@ -112,7 +112,7 @@ class TrainingViews(WholeViews):
     """Random crops, mirrored or not, in other colours.
 
     The targets: boxes as fractions of the crop float32 [most, 4] (left, top, right, bottom) and labels int64 [most]
-    from 1, 0 where there are fewer; factors float32 [4] and order int64 [4] of the colours (`colours.py`).
+    from 1, 0 where there are fewer; factors float32 [4] and order int64 [4] of the colours (`color_jitter.py`).
     """
 
     most: int
@@ -128,7 +128,7 @@ class TrainingViews(WholeViews):
         mirrored = bool(generator.random() < 0.5)
         if mirrored:
             boxes = np.stack([1 - boxes[:, 2], boxes[:, 1], 1 - boxes[:, 0], boxes[:, 3]], 1)
-        factors, order = colours.jitter_factors(generator)
+        factors, order = color_jitter.jitter_factors(generator)
         low, high = (int(top * height), int(left * width)), (int(bottom * height), int(right * width))
         box = (*low, max(1, high[0] - low[0]), max(1, high[1] - low[1]))
         targets = (
@@ -142,7 +142,7 @@ class TrainingViews(WholeViews):
     def look(self, pixels: Tensor, view: View) -> Tensor:
         """Cut out, shrunk, mirrored, and in other colours."""
         factors, order = view.targets[2:]
-        return colours.jitter_one(super().look(pixels, view).contiguous(), factors.tolist(), order.tolist())
+        return color_jitter.jitter_one(super().look(pixels, view).contiguous(), factors.tolist(), order.tolist())
 
 
 def _filled(rows: NDArray[Any], most: int) -> NDArray[Any]:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from timetrial.workloads.common.suppression import suppress
-from timetrial.workloads.ssd import priors
+from ..common.detection.nms import suppress
+from . import priors
 
 _LEAST = 0.05  # score
 _CANDIDATES, _MOST = 200, 200  # of a class, of an image

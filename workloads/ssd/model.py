@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from timetrial.workloads.ssd import priors
+from . import priors
 
 MEANS, DEVIATIONS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # Of each further map: channels between and out (for a trunk of 64), stride and padding of the 3x3 convolution.

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from timetrial.workloads.common.synthetic_detection import SyntheticCoco
-from timetrial.workloads.ssd.data import Photographs
+from ..common.detection.synthetic import SyntheticCoco
+from .data import Photographs
 
 
 class SyntheticPhotographs(SyntheticCoco, Photographs):

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from timetrial.runner.workload import Batch
-from timetrial.workloads.common import coco_score
-from timetrial.workloads.common.coco_score import Detections
-from timetrial.workloads.common.sgd import sgd
-from timetrial.workloads.ssd import backbone
-from timetrial.workloads.ssd.data import Photographs
-from timetrial.workloads.ssd.detection import Chosen, detect
-from timetrial.workloads.ssd.model import SSD
+from ...runner.training.workload import Batch
+from ..common.detection import coco_evaluation
+from ..common.detection.coco_evaluation import Detections
+from ..common.nn.sgd import sgd
+from . import backbone
+from .data import Photographs
+from .detection import Chosen, detect
+from .model import SSD
 
 _WORTH_PROCESSES = 1000  # images: to score fewer takes less time than to start processes
 
@@ -90,14 +90,16 @@ class SingleShotDetection:
             pixels, numbers = batch.content
             chosen = Chosen(*(part.cpu() for part in detect(*model.predict(pixels), model.priors)))
             parts.append(self._detections(chosen, numbers.cpu().numpy()))
-        return coco_score.join(parts)
+        return coco_evaluation.join(parts)
 
     def score(self, parts: Sequence[Detections]) -> dict[str, float]:
         """The average precision of all ranks' detections."""
         truth = self._data.truth
         if self._pool is None and len(truth) >= _WORTH_PROCESSES:
-            self._pool = coco_score.processes()
-        return {"map": coco_score.average_precision(truth, coco_score.join(parts), "bbox", pool=self._pool)["AP"]}
+            self._pool = coco_evaluation.processes()
+        return {
+            "map": coco_evaluation.average_precision(truth, coco_evaluation.join(parts), "bbox", pool=self._pool)["AP"]
+        }
 
     def facts(self) -> dict[str, Any]:
         """Hyperparameters under the names that ruleset 0.7.0 has."""

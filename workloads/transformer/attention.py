@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from timetrial.workloads.transformer import kernels
-from timetrial.workloads.transformer.data import Packed
+from . import kernels
+from .data import Packed
 
 
 def attend(own: Tensor, seen: Tensor | None, asking: Packed, source: Packed, *, causal: bool, dropout: float) -> Tensor:

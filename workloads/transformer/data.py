@@ -7,12 +7,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from timetrial.datasets.subwords import EOS, PAD
-from timetrial.runner.errors import ConfigurationError
-from timetrial.workloads.common.packing import sentence_major, uploaded
-from timetrial.workloads.common.parallel_data import ParallelText, Side
-from timetrial.workloads.common.synthetic_text import SyntheticText
-from timetrial.workloads.transformer.vocabulary import SharedVocabulary
+from ...datasets.text.subwords import EOS, PAD
+from ...runner.core.errors import ConfigurationError
+from ..common.nn.packing import sentence_major, uploaded
+from ..common.translation.parallel_data import ParallelText, Side
+from ..common.translation.synthetic import SyntheticText
+from .vocabulary import SharedVocabulary
 
 _STEP = 128  # pieces: the sizes of packed batches are multiples of it
 _SLACK = 1.02  # parts of a batch do not come out equal

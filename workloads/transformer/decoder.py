@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from timetrial.workloads.transformer.attention import padded
-from timetrial.workloads.transformer.data import Packed
-from timetrial.workloads.transformer.model import Layer, Transformer
+from .attention import padded
+from .data import Packed
+from .model import Layer, Transformer
 
 _ROOM = 32  # pieces: memory is asked for so many at a time, in few sizes, since asking takes longer than a step
 # What is said grows by a piece a step: the backend left out here plans anew for each length, which takes longer still.

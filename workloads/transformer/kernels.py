@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from timetrial.workloads.common.kernels import available
+from ..common.nn.triton_support import available
 
 try:
     import triton

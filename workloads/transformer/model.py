@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from timetrial.datasets.subwords import PAD
-from timetrial.workloads.common.dropout import dropout
-from timetrial.workloads.common.vocabulary_loss import product_dtype, vocabulary_loss
-from timetrial.workloads.transformer.attention import attend
-from timetrial.workloads.transformer.data import Packed, Pairs
+from ...datasets.text.subwords import PAD
+from ..common.nn.dropout import dropout
+from ..common.translation.fused_linear_cross_entropy import product_dtype, vocabulary_loss
+from .attention import attend
+from .data import Packed, Pairs
 
 _EPSILON = 1e-6
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Self
 
-from timetrial.datasets.subwords import Subwords, split
+from ...datasets.text.subwords import Subwords, split
 
 _FILE = "vocabulary.subwords"
 

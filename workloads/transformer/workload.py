@@ -10,13 +10,13 @@ from torch import nn
 from torch.optim import Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from timetrial.datasets.subwords import EOS, PAD
-from timetrial.workloads.common.beam_search import EndedGoApart, search
-from timetrial.workloads.common.translation import Translation
-from timetrial.workloads.transformer.bleu import uncased_bleu
-from timetrial.workloads.transformer.data import Packed, TokenBatches
-from timetrial.workloads.transformer.decoder import Decoder
-from timetrial.workloads.transformer.model import Transformer
+from ...datasets.text.subwords import EOS, PAD
+from ..common.translation.beam_search import EndedGoApart, search
+from ..common.translation.translation import Translation
+from .bleu import uncased_bleu
+from .data import Packed, TokenBatches
+from .decoder import Decoder
+from .model import Transformer
 
 
 class AttentionTranslation(Translation):

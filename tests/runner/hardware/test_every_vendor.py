@@ -9,15 +9,18 @@ import pynvml
 import pytest
 from rich.console import Console
 
-from timetrial.runner import accelerator, config, consumption, doctor, estimate
-from timetrial.runner.errors import Exit, OutOfMemory
-from timetrial.runner.events import RunStarted, RunStopped
+from timetrial.runner.benchmarks import doctor, estimate
+from timetrial.runner.callbacks.telemetry import Telemetry
+from timetrial.runner.config import schema
+from timetrial.runner.core.errors import Exit, OutOfMemory
+from timetrial.runner.hardware import devices
 from timetrial.runner.hardware.amd import Amd
 from timetrial.runner.hardware.nvml import Nvml
-from timetrial.runner.hardware.reading import Cards
+from timetrial.runner.hardware.readings import Cards
 from timetrial.runner.hardware.wheels import Wheel
 from timetrial.runner.hardware.xpu import Xpu
-from timetrial.runner.telemetry import Telemetry
+from timetrial.runner.record import energy
+from timetrial.runner.training.events import RunStarted, RunStopped
 
 CUDA = Wheel("2.14.1+cu130", "cuda", "13.0", ("sm_75", "sm_80", "sm_90", "sm_120"))
 UNSUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -84,12 +87,12 @@ def machine(request, nvml, smi):
 
 
 def test_the_doctor_says_whether_it_can_be_used(machine, monkeypatch):
-    monkeypatch.setattr(accelerator, "wheel", lambda: machine.wheel)
-    monkeypatch.setattr(accelerator, "cards", lambda: [machine.card])
-    monkeypatch.setattr(accelerator, "detect", lambda: machine.group)
-    monkeypatch.setattr(accelerator, "available", lambda: 1)
-    monkeypatch.setattr(accelerator, "sensors", lambda count: machine.cards)
-    monkeypatch.setattr(accelerator, "all_sensors", lambda: [machine.cards] if machine.cards else [])
+    monkeypatch.setattr(devices, "wheel", lambda: machine.wheel)
+    monkeypatch.setattr(devices, "cards", lambda: [machine.card])
+    monkeypatch.setattr(devices, "detect", lambda: machine.group)
+    monkeypatch.setattr(devices, "available", lambda: 1)
+    monkeypatch.setattr(devices, "sensors", lambda count: machine.cards)
+    monkeypatch.setattr(devices, "all_sensors", lambda: [machine.cards] if machine.cards else [])
     checks = list(doctor.of_cards(doctor.look()))
     assert doctor.verdict(checks) == (Exit.DEVICE if machine.bad else 0)
     (card,) = (check for check in checks if check.name == "card 0" and machine.card["name"] in check.found)
@@ -104,10 +107,10 @@ def test_its_energy_is_sampled_and_estimated(machine, compose, tmp_path):
     time.sleep(0.4)
     sampler(RunStopped(status="success"))
     sampler.close()
-    told = consumption.judge(tmp_path, {"active_seconds": 0.4}, 100, None)["telemetry"]
+    told = energy.judge(tmp_path, {"active_seconds": 0.4}, 100, None)["telemetry"]
     assert told["cards"] == (1 if machine.cards else 0)
     assert (told["energy_source"] or "").startswith(machine.energy_source or "")
-    settings = config.check(compose(f"accelerator={machine.group}"))
+    settings = schema.check(compose(f"accelerator={machine.group}"))
     status = {"result": MEASURED, "telemetry": told, "peak_memory_bytes": None}
     found = estimate.from_measurement(settings, "ncf/embedded", (), status)
     if machine.cards is None:
@@ -122,15 +125,15 @@ def test_its_memory_chooses_the_micro_batch_and_not_the_recipe(machine, compose,
     node = compose(f"accelerator={machine.group}")
 
     def launch(node, console):
-        held = config.micro_batch(config.check(node)) * 2**25
+        held = schema.micro_batch(schema.check(node)) * 2**25
         return (Exit.TARGET_REACHED if held <= machine.memory_gib * 2**30 else Exit.OUT_OF_MEMORY), folder
 
     folder = SimpleNamespace(config=None, status=dict)
     monkeypatch.setattr(estimate, "launch", launch)
-    monkeypatch.setattr(config, "load", lambda path: config.check(node))
+    monkeypatch.setattr(schema, "load", lambda path: schema.check(node))
     settings, _ = estimate.measure(node, Console(quiet=True))
     assert settings.tuning.batch_size == machine.fits
-    assert config.accumulation(settings) * machine.fits == settings.recipe.global_batch_size == 8192
+    assert schema.accumulation(settings) * machine.fits == settings.recipe.global_batch_size == 8192
     machine.memory_gib = 0
     with pytest.raises(OutOfMemory):
         estimate.measure(node, Console(quiet=True))

@@ -57,8 +57,8 @@ def log(tmp_path):
 @pytest.fixture
 def read():
     """Reads one file as a run: read(path, round_=..., benchmark=...)."""
-    from timetrial.runner.results.lines import read_log
-    from timetrial.runner.results.run import read_run
+    from timetrial.runner.results.parse.mllog import read_log
+    from timetrial.runner.results.parse.runs import read_run
 
     def run_of(path, **place):
         return read_run(read_log(path), **place)

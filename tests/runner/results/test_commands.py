@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from timetrial.runner.errors import Exit
-from timetrial.runner.results import borrowed
+from timetrial.runner.core.errors import Exit
+from timetrial.runner.results.parse import external
 
 
 def timetrial(folder, *words):
@@ -42,7 +42,7 @@ def test_report_writes_a_page_and_tables(tree, tmp_path):
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "report").exists()
     assert len(list(csv.DictReader((tmp_path / "out/runs.csv").read_text().splitlines()))) == 11
-    study = next(iter(sorted((borrowed.KNOWN / "studies").glob("*.csv"))))
+    study = next(iter(sorted((external.KNOWN / "studies").glob("*.csv"))))
     done = timetrial(tmp_path, "report", "tree", study, "--out", "page")
     assert done.returncode == 0, done.stderr
     assert "wrote page/report.html" in done.stdout

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from timetrial.datasets import cifar
-from timetrial.datasets.generate.images import Shapes
-from timetrial.runner import config, seeds
-from timetrial.runner.workload import Share
+from timetrial.datasets.formats import cifar
+from timetrial.datasets.synthetic.images import Shapes
+from timetrial.runner.config import schema
+from timetrial.runner.training import seeds
+from timetrial.runner.training.workload import Share
 from timetrial.workloads.cifar10.data import ResidentImages
 from timetrial.workloads.cifar10.networks import MEANS, NETWORKS
 from timetrial.workloads.cifar10.workload import Cifar10
@@ -134,5 +135,5 @@ def test_evaluation_counts_every_image_once(tmp_path):
 def test_the_study_composes_with_its_batch_sweep(compose):
     for batch in (128, 2048):
         node = compose("workload=cifar10", "scale=reference", "model=wrn28_10", f"recipe.global_batch_size={batch}")
-        chosen = config.check(node)
+        chosen = schema.check(node)
         assert (chosen.recipe.max_epochs, chosen.recipe.training["drops"]) == (100, [50, 80])

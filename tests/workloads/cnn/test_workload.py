@@ -5,13 +5,13 @@ import sys
 import pytest
 import torch
 
-from timetrial.runner import config
-from timetrial.runner.errors import ConfigurationError
+from timetrial.runner.config import schema
+from timetrial.runner.core.errors import ConfigurationError
 
 pytest.importorskip("timm")
 
 from timetrial.workloads.cnn import networks
-from timetrial.workloads.common.normalised import Normalised
+from timetrial.workloads.common.nn.normalized import Normalised
 
 # Parameters with 1000 classes as published with the weights (Keras' trainable ones for NASNet Mobile), and pixels.
 SIZES = {
@@ -28,7 +28,7 @@ SIZES = {
 
 @pytest.mark.parametrize("model", SIZES)
 def test_networks_have_their_published_size(model, compose):
-    chosen = config.check(compose(f"model={model}", "scale=reference", "data=synthetic"))
+    chosen = schema.check(compose(f"model={model}", "scale=reference", "data=synthetic"))
     assert chosen.workload.name == "cnn"
     with torch.device("meta"):
         body = networks.build(chosen.recipe.training["network"], 1000, 331)
@@ -82,7 +82,7 @@ def test_small_cifar_networks_keep_their_workload(compose):
     node = compose("workload=cifar10", "model=cnn10", "scale=reference")
     assert (node.workload.name, node.recipe.training.network) == ("cifar10", "cnn10")
     with pytest.raises(ConfigurationError, match="network must be one of cnn10"):
-        config.check(compose("workload=cifar10", "model=vgg16", "scale=reference"))
+        schema.check(compose("workload=cifar10", "model=vgg16", "scale=reference"))
 
 
 def test_what_cannot_be_built_is_said_in_a_sentence(monkeypatch):

@@ -4,10 +4,10 @@ import pytest
 from mlperf_logging.compliance_checker import mlp_compliance
 from rich.console import Console
 
-from timetrial.runner import compliance
-from timetrial.runner.errors import Exit
-from timetrial.runner.launch import launch
-from timetrial.workloads.common.translation import Translation
+from timetrial.runner.core.errors import Exit
+from timetrial.runner.launch.launcher import launch
+from timetrial.runner.mlperf import compliance
+from timetrial.workloads.common.translation.translation import Translation
 
 SMALL = [
     "recipe.max_epochs=2",

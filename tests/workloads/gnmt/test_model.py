@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from timetrial.workloads.common.beam_search import EndedStay, search
-from timetrial.workloads.common.parallel_data import Side
+from timetrial.workloads.common.translation.beam_search import EndedStay, search
+from timetrial.workloads.common.translation.parallel_data import Side
 from timetrial.workloads.gnmt.data import Sentences
 from timetrial.workloads.gnmt.model import GNMT
 from timetrial.workloads.gnmt.workload import _Decoder, ranked

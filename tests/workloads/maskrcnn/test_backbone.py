@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from timetrial.runner.checkpoint import Checkpointer, StopSignal
-from timetrial.runner.distributed import World
-from timetrial.runner.errors import DataError
-from timetrial.workloads.common import weights
+from timetrial.runner.core.errors import DataError
+from timetrial.runner.training.checkpoint import Checkpointer, StopSignal
+from timetrial.runner.training.distributed import World
+from timetrial.workloads.common.detection import pretrained_weights
 from timetrial.workloads.maskrcnn import backbone
 from timetrial.workloads.maskrcnn.backbone import load_trunk
 from timetrial.workloads.maskrcnn.model import MEANS, Backbone
@@ -215,11 +215,11 @@ def test_it_takes_a_run_of_resnet50(checkpoint, classifier, pixels):
 
 
 def test_the_means_are_those_of_resnet50():
-    assert weights.RUN_MEANS == resnet50.MEANS
+    assert pretrained_weights.RUN_MEANS == resnet50.MEANS
 
 
 def test_with_equal_means_and_strides_a_run_gives_equal_maps(checkpoint, classifier, pixels, monkeypatch):
-    monkeypatch.setattr(weights, "RUN_MEANS", MEANS)
+    monkeypatch.setattr(pretrained_weights, "RUN_MEANS", MEANS)
     trunk, theirs = detector(64).double(), resnet50.build(BLOCKS, 10)
     theirs.load_state_dict(classifier.state_dict())
     theirs.means.copy_(trunk.mean)

@@ -9,13 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
-from timetrial.datasets import coco
-from timetrial.datasets.generate import scenes
-from timetrial.datasets.generate.scenes import Scenes
-from timetrial.runner import seeds
-from timetrial.runner.errors import DataError
-from timetrial.runner.workload import Share
-from timetrial.workloads.common.detection_data import random_set
+from timetrial.datasets.formats import coco
+from timetrial.datasets.synthetic import detection
+from timetrial.datasets.synthetic.detection import Scenes
+from timetrial.runner.core.errors import DataError
+from timetrial.runner.training import seeds
+from timetrial.runner.training.workload import Share
+from timetrial.workloads.common.detection.data import random_set
 from timetrial.workloads.maskrcnn.data import COLOUR, Photographs, TrainingViews, canvas, scaled
 from timetrial.workloads.maskrcnn.masks import SIDE, Outlines, targets
 from timetrial.workloads.maskrcnn.synthetic import SyntheticPhotographs
@@ -233,7 +233,7 @@ def test_runs_are_traced_with_their_holes(tmp_path):
         )
         images.append({"id": number, "file_name": f"{number}.jpg", "height": height, "width": width})
         for mask in masks:
-            made = scenes._annotation(scenes.Thing(0, True, mask), number, len(annotations) + 1)
+            made = detection._annotation(detection.Thing(0, True, mask), number, len(annotations) + 1)
             annotations.append(made | {"iscrowd": 0})
     categories = [{"id": 1, "name": "ring", "supercategory": "shape"}]
     text = json.dumps({"images": images, "annotations": annotations, "categories": categories})

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from timetrial.datasets import coco_masks
-from timetrial.runner.errors import ConfigurationError
-from timetrial.workloads.common.coco_score import processes
+from timetrial.datasets.formats import coco_masks
+from timetrial.runner.core.errors import ConfigurationError
+from timetrial.workloads.common.detection.coco_evaluation import processes
 from timetrial.workloads.maskrcnn.pasting import paste_masks
 
 mask_api = pytest.importorskip("pycocotools.mask")

@@ -11,13 +11,14 @@ import yaml
 from mlperf_logging.compliance_checker import mlp_compliance
 from rich.console import Console
 
-from timetrial.datasets import coco, coco_masks
-from timetrial.datasets.generate.scenes import Scenes, write_scenes
-from timetrial.runner import compliance, config
-from timetrial.runner.errors import ConfigurationError, Exit
-from timetrial.runner.launch import launch
-from timetrial.runner.workload import Batch
-from timetrial.workloads.common.coco_score import Detections
+from timetrial.datasets.formats import coco, coco_masks
+from timetrial.datasets.synthetic.detection import Scenes, write_scenes
+from timetrial.runner.config import schema
+from timetrial.runner.core.errors import ConfigurationError, Exit
+from timetrial.runner.launch.launcher import launch
+from timetrial.runner.mlperf import compliance
+from timetrial.runner.training.workload import Batch
+from timetrial.workloads.common.detection.coco_evaluation import Detections
 from timetrial.workloads.maskrcnn import workload as module
 from timetrial.workloads.maskrcnn.detection import Chosen
 from timetrial.workloads.maskrcnn.model import Draws, MaskRCNN
@@ -125,8 +126,8 @@ def test_facts_are_those_of_the_closed_rules(compose):
     assert facts["opt_name"] == "sgd"
     assert facts["num_image_candidates"] == 4000
     assert (facts["min_image_size"], facts["max_image_size"]) == (800, 1333)
-    settings = config.check(compose("workload=maskrcnn", "scale=reference", "round=v07"))
-    chosen = config.settings_of(InstanceSegmentation, settings.recipe.training, "recipe.training")
+    settings = schema.check(compose("workload=maskrcnn", "scale=reference", "round=v07"))
+    chosen = schema.settings_of(InstanceSegmentation, settings.recipe.training, "recipe.training")
     assert InstanceSegmentation(chosen, task._data).facts() == task.facts()
 
 
@@ -218,7 +219,7 @@ def test_draws_that_cannot_be_are_refused(wrong):
         Draws(**wrong)
     node = {"learning_rate": 1.0, "warmup_samples": 0, "decay_samples": [1, 2], "draws": wrong}
     with pytest.raises(ConfigurationError, match=r"recipe.training: draws must be"):
-        config.settings_of(InstanceSegmentation, node, "recipe.training")
+        schema.settings_of(InstanceSegmentation, node, "recipe.training")
 
 
 @pytest.mark.parametrize("met", [True, False])
@@ -242,5 +243,5 @@ def test_a_log_is_closed_when_both_targets_are_met(compose, tmp_path, monkeypatc
 @pytest.mark.parametrize("recipe", ["embedded", "mini", "mini_nwpu", "reference"])
 def test_recipes_compose(compose, recipe):
     scale = recipe.split("_")[0]
-    settings = config.check(compose("workload=maskrcnn", f"scale={scale}", f"recipe=maskrcnn/{recipe}", "round=v07"))
+    settings = schema.check(compose("workload=maskrcnn", f"scale={scale}", f"recipe=maskrcnn/{recipe}", "round=v07"))
     assert settings.recipe.target["v07"].keys() == {"BBOX", "SEGM"}

@@ -4,10 +4,10 @@ import itertools
 
 import torch
 
-from timetrial.datasets import movielens
-from timetrial.datasets.generate.ratings import Tastes
-from timetrial.runner import seeds
-from timetrial.runner.workload import Share
+from timetrial.datasets.formats import movielens
+from timetrial.datasets.synthetic.ratings import Tastes
+from timetrial.runner.training import seeds
+from timetrial.runner.training.workload import Share
 from timetrial.workloads.ncf.data import Interactions
 
 TASTES = Tastes(users=60, items=200, ratings=1800, tastes=3)

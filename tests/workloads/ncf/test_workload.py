@@ -3,10 +3,11 @@
 import numpy as np
 import torch
 
-from timetrial.datasets import movielens
-from timetrial.runner import config, worker
-from timetrial.runner.distributed import World
-from timetrial.runner.workload import Batch
+from timetrial.datasets.formats import movielens
+from timetrial.runner.config import schema
+from timetrial.runner.launch import worker
+from timetrial.runner.training.distributed import World
+from timetrial.runner.training.workload import Batch
 from timetrial.workloads.ncf import sampling
 from timetrial.workloads.ncf.workload import NCF
 
@@ -16,8 +17,8 @@ class Sizes:
 
 
 def reference(compose):
-    node = config.check(compose("scale=reference"))
-    return NCF(config.settings_of(NCF, node.recipe.training, ""), Sizes())
+    node = schema.check(compose("scale=reference"))
+    return NCF(schema.settings_of(NCF, node.recipe.training, ""), Sizes())
 
 
 def test_parameters_are_as_many_as_the_reference_has(compose):
@@ -60,7 +61,7 @@ def test_perfect_and_worst_answers(compose):
 
 
 def test_the_embedded_target_is_beyond_the_untrained_and_the_popular(compose, tmp_path):
-    settings = config.check(compose(f"data_dir={tmp_path}"))
+    settings = schema.check(compose(f"data_dir={tmp_path}"))
     target = settings.recipe.target["v05"]["hit_rate"]
     engine = worker.build_engine(settings, World(), torch.device("cpu"))
     untrained = engine.evaluate()["hit_rate"]

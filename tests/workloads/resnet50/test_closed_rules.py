@@ -4,9 +4,9 @@ import pytest
 from mlperf_logging.compliance_checker import mlp_compliance
 from rich.console import Console
 
-from timetrial.runner import compliance
-from timetrial.runner.errors import Exit
-from timetrial.runner.launch import launch
+from timetrial.runner.core.errors import Exit
+from timetrial.runner.launch.launcher import launch
+from timetrial.runner.mlperf import compliance
 from timetrial.workloads.resnet50.workload import ResNet50
 
 TINY = [

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torchvision.models import resnet50
 
-from timetrial.runner import config
+from timetrial.runner.config import schema
 from timetrial.workloads.resnet50 import model
 from timetrial.workloads.resnet50.workload import ResNet50
 
@@ -17,8 +17,8 @@ class Sizes:
 
 
 def workload(compose, *overrides):
-    chosen = config.check(compose("workload=resnet50", "scale=reference", *overrides))
-    return ResNet50(config.settings_of(ResNet50, chosen.recipe.training, ""), Sizes())
+    chosen = schema.check(compose("workload=resnet50", "scale=reference", *overrides))
+    return ResNet50(schema.settings_of(ResNet50, chosen.recipe.training, ""), Sizes())
 
 
 def test_parameters_names_and_norms_are_torchvisions():
@@ -95,7 +95,7 @@ def test_the_schedule_is_the_rules_table(compose):
 
 
 def test_smoothed_labels_and_top_1(compose):
-    from timetrial.runner.workload import Batch
+    from timetrial.runner.training.workload import Batch
 
     task = workload(compose)
     logits, labels = torch.randn(4, 10, dtype=torch.float64), torch.tensor([0, 3, 3, 9])

@@ -10,29 +10,29 @@ import numpy as np
 import pytest
 import torch
 
-from timetrial.datasets.generate.images import Shapes
-from timetrial.runner import events, seeds
-from timetrial.runner.errors import ConfigurationError, DataError, DeviceError, Diverged, OutOfMemory
-from timetrial.runner.throughput import FixedSteps
-from timetrial.runner.train import Plan, train_to_target
-from timetrial.runner.workload import Batch, Share
+from timetrial.datasets.synthetic.images import Shapes
+from timetrial.runner.callbacks.throughput import FixedSteps
+from timetrial.runner.core.errors import ConfigurationError, DataError, DeviceError, Diverged, OutOfMemory
+from timetrial.runner.training import events, seeds
+from timetrial.runner.training.loop import Plan, train_to_target
+from timetrial.runner.training.workload import Batch, Share
 
 # Not importorskip: Triton, which torchvision imports, crashes where TensorFlow has been imported before it.
 if find_spec("tensorflow") is None:
     pytest.skip("needs TensorFlow", allow_module_level=True)
 
+from timetrial.workloads.common.imagenet.tfdata_loader import TfDataImages
 from timetrial.workloads.resnet50 import model, tensorflow_engine, tensorflow_model
 from timetrial.workloads.resnet50.tensorflow_engine import TensorFlowEngine
-from timetrial.workloads.resnet50.tfdata_loader import TfDataImages
 from timetrial.workloads.resnet50.workload import ResNet50
 
 tf = tensorflow_model.tf
 READING = """
 import hashlib, sys, torch
-from timetrial.datasets.generate.images import Shapes
-from timetrial.runner import seeds
-from timetrial.runner.workload import Share
-from timetrial.workloads.resnet50.tfdata_loader import TfDataImages
+from timetrial.datasets.synthetic.images import Shapes
+from timetrial.runner.training import seeds
+from timetrial.runner.training.workload import Share
+from timetrial.workloads.common.imagenet.tfdata_loader import TfDataImages
 settings = TfDataImages.Settings(sys.argv[1], Shapes(3, 10, 3, 40), image_size=32, workers=int(sys.argv[2]))
 images = TfDataImages(settings, global_batch_size=7, share=Share(), device=torch.device("cpu"), seeds=seeds.derive(1))
 digest = hashlib.sha256()

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 import torch
 
-from timetrial.runner.errors import DataError
+from timetrial.runner.core.errors import DataError
 from timetrial.workloads.resnet50 import model as classifier
 from timetrial.workloads.ssd.backbone import load_trunk
 from timetrial.workloads.ssd.model import SSD, Trunk

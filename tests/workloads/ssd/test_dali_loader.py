@@ -10,13 +10,15 @@ import pytest
 import torch
 from rich.console import Console
 
-from timetrial.datasets.generate.scenes import Scenes
-from timetrial.runner import config, seeds, worker
-from timetrial.runner.distributed import World
-from timetrial.runner.errors import ConfigurationError, DataError, Exit
-from timetrial.runner.launch import launch
-from timetrial.runner.workload import Share
-from timetrial.workloads.ssd import colours
+from timetrial.datasets.synthetic.detection import Scenes
+from timetrial.runner.config import schema
+from timetrial.runner.core.errors import ConfigurationError, DataError, Exit
+from timetrial.runner.launch import worker
+from timetrial.runner.launch.launcher import launch
+from timetrial.runner.training import seeds
+from timetrial.runner.training.distributed import World
+from timetrial.runner.training.workload import Share
+from timetrial.workloads.ssd import color_jitter
 from timetrial.workloads.ssd.dali_loader import DaliPhotographs
 from timetrial.workloads.ssd.data import Photographs
 
@@ -65,7 +67,7 @@ def test_two_loaders_make_the_same_batches(place):
 def test_colours_are_torchvisions_in_every_order():
     from nvidia.dali import fn, pipeline_def
 
-    from timetrial.workloads.ssd import dali_colours
+    from timetrial.workloads.ssd import dali_color_jitter
 
     order = np.array(list(itertools.permutations(range(4))))
     generator = np.random.default_rng(1)
@@ -73,7 +75,7 @@ def test_colours_are_torchvisions_in_every_order():
     pixels[:, :4] = pixels[:, :4, :, :1]  # greys
     pixels[:, 4:6, :, 1] = pixels[:, 4:6, :, 2]  # two colours equally high or low
     pixels[:, 6] = generator.integers(2, size=(27, 3)) * 255
-    factors = [colours.jitter_factors(generator)[0] for _ in order]
+    factors = [color_jitter.jitter_factors(generator)[0] for _ in order]
     factors[3], factors[7], factors[20] = (1.0, 1.0, 1.0, 0.0), (0.0, 2.0, 2.0, 0.5), (1.0, 1.5, 0.0, -0.5)
 
     @pipeline_def(
@@ -81,7 +83,7 @@ def test_colours_are_torchvisions_in_every_order():
     )
     def jitter():
         names = ("pixels", "factors", "order")
-        return dali_colours.jitter(*(fn.external_source(name=name) for name in names))
+        return dali_color_jitter.jitter(*(fn.external_source(name=name) for name in names))
 
     pipeline = jitter()
     for whole in (True, False):  # then an image alone, for which most branches have none
@@ -91,7 +93,7 @@ def test_colours_are_torchvisions_in_every_order():
         pipeline.feed_input("order", list(order[some]))
         found = np.array(pipeline.run()[0].as_tensor()).astype(int)
         drawn = zip(torch.from_numpy(pixels[some]), factors[some], order[some].tolist(), strict=True)
-        apart = np.abs(found - torch.stack([colours.jitter_one(*each) for each in drawn]).numpy())
+        apart = np.abs(found - torch.stack([color_jitter.jitter_one(*each) for each in drawn]).numpy())
         assert (apart > 0).mean() < 1e-3  # what lies on a whole number is rounded either way
         assert apart.max() <= 3
     assert (found != pixels[some]).mean() > 0.8
@@ -139,7 +141,7 @@ def test_a_bad_image_ends_in_the_sentence_of_the_other_loader(tmp_path, damage, 
 def test_the_embedded_recipe_begins_as_with_the_other_loader(compose, tmp_path):
     losses = []
     for loader in LOADERS:
-        chosen = config.check(compose("workload=ssd", f"data={loader}", f"data_dir={tmp_path}"))
+        chosen = schema.check(compose("workload=ssd", f"data={loader}", f"data_dir={tmp_path}"))
         engine = worker.build_engine(chosen, World(), torch.device("cpu"))
         losses.append([])
         for batches in itertools.islice(engine.data.train(1), 6):

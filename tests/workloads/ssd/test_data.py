@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from timetrial.datasets.generate.scenes import Scenes
-from timetrial.runner import seeds
-from timetrial.runner.errors import DataError
-from timetrial.runner.workload import Share
+from timetrial.datasets.synthetic.detection import Scenes
+from timetrial.runner.core.errors import DataError
+from timetrial.runner.training import seeds
+from timetrial.runner.training.workload import Share
 from timetrial.workloads.ssd.data import Photographs
 
 SIZE = 64
@@ -74,7 +74,7 @@ def test_a_mirrored_view_has_mirrored_boxes(place, monkeypatch):
     data = photographs(place)
     views = data._readers[True]._pictures
     pixels = torch.arange(30 * 40 * 3, dtype=torch.int64).view(30, 40, 3).remainder(256).to(torch.uint8)
-    monkeypatch.setattr("timetrial.workloads.ssd.colours.jitter_one", lambda pixels, factors, order: pixels)
+    monkeypatch.setattr("timetrial.workloads.ssd.color_jitter.jitter_one", lambda pixels, factors, order: pixels)
     found = {}
     height, width = int(data.train_set.height[0]), int(data.train_set.width[0])
     for epoch in range(40):

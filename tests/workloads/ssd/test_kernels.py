@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 from torchvision.transforms import functional
 
-from timetrial.workloads.ssd import colours
+from timetrial.workloads.ssd import color_jitter
 
 COLOURS = """
 import itertools
 import numpy as np, torch
-from timetrial.workloads.ssd.colours import jitter_factors, jitter_one
+from timetrial.workloads.ssd.color_jitter import jitter_factors, jitter_one
 from timetrial.workloads.ssd.kernels import jitter
 
 generator = np.random.default_rng(1)
@@ -48,7 +48,7 @@ def test_the_kernels_import_without_triton(root, monkeypatch):
 
 def test_factors_and_orders_are_drawn_as_colour_jitter_draws_them():
     generator = np.random.default_rng(1)
-    drawn, orders = zip(*(colours.jitter_factors(generator) for _ in range(2000)), strict=True)
+    drawn, orders = zip(*(color_jitter.jitter_factors(generator) for _ in range(2000)), strict=True)
     assert set(orders) == set(itertools.permutations(range(4)))
     values = np.array(drawn)
     assert np.array_equal(values, values.astype(np.float32))
@@ -67,7 +67,7 @@ def test_the_cpus_steps_are_those_of_the_reference_on_pillows_images(step, name,
     pixels = np.random.default_rng(1).integers(256, size=(20, 30, 3), dtype=np.uint8)
     factors = [1.0, 1.0, 1.0, 0.0]
     factors[step] = factor
-    found = colours.jitter_one(torch.from_numpy(pixels), tuple(factors), (step,))
+    found = color_jitter.jitter_one(torch.from_numpy(pixels), tuple(factors), (step,))
     expected = np.array(getattr(functional, f"adjust_{name}")(Image.fromarray(pixels), factor))
     gap = np.abs(found.numpy().astype(int) - expected)
     assert found.is_contiguous()

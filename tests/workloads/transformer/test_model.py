@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from timetrial.workloads.common.beam_search import EndedGoApart, search
-from timetrial.workloads.common.parallel_data import Side
+from timetrial.workloads.common.translation.beam_search import EndedGoApart, search
+from timetrial.workloads.common.translation.parallel_data import Side
 from timetrial.workloads.transformer import decoder
 from timetrial.workloads.transformer.data import Pairs, TokenBatches
 from timetrial.workloads.transformer.decoder import Decoder

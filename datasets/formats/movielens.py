@@ -1,0 +1,148 @@
+"""MovieLens ratings from their real files (`ratings.csv`, `ratings.dat`), split leave-one-out."""
+
+import contextlib
+import hashlib
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ...runner.core.atomic_files import whole_file
+from ...runner.core.errors import DataError
+from .compressed import UNREADABLE, opened
+
+_HEADER = ["userId", "movieId", "rating", "timestamp"]
+
+
+@dataclass
+class Split:
+    """Implicit feedback split leave-one-out; users and items are renumbered from 0 in order of first appearance.
+
+    `users`, `items`: int32 [P], training positives in order of user; `held_out`: int32 [U], each user's latest item.
+    """
+
+    users: NDArray[np.int32]
+    items: NDArray[np.int32]
+    held_out: NDArray[np.int32]
+    num_users: int
+    num_items: int
+
+
+def read_ratings(path: Path) -> pd.DataFrame:
+    """Columns user, item, time (int64) in file order; raises `DataError` naming the first line that is no rating."""
+    if not path.is_file():
+        raise DataError(
+            f"{path} is missing: timetrial data fetch brings MovieLens, or name your file with recipe.data.path=FILE."
+        )
+    separated_by_colons = ".dat" in path.suffixes
+    # "::" would need pandas' slow parser; split at ":" every second field is empty.
+    try:
+        if separated_by_colons:
+            types: dict[Any, Any] = dict.fromkeys((0, 2, 6), np.int64)
+            frame = pd.read_csv(path, sep=":", header=None, index_col=False, dtype=types)
+            if frame.shape[1] != 7 or frame[[1, 3, 5]].notna().any(axis=None):
+                raise ValueError("fields that are not parted by ::")
+            frame = frame[[0, 2, 4, 6]]
+        else:
+            types = dict.fromkeys((*_HEADER[:2], _HEADER[3]), np.int64)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", pd.errors.ParserWarning)  # a fifth field
+                frame = pd.read_csv(path, header=0, index_col=False, dtype=types)
+    except pd.errors.EmptyDataError as error:
+        raise DataError(f"{path} holds no rating.") from error
+    except (ValueError, OverflowError, Warning, *UNREADABLE) as error:
+        raise DataError(
+            _first_bad_line(path, separated_by_colons) or f"{path} cannot be read ({str(error).strip()})."
+        ) from error
+    if not separated_by_colons and list(frame.columns) != _HEADER:
+        raise DataError(f"{path} does not begin with the line {','.join(_HEADER)}: it is no MovieLens ratings.csv.")
+    frame.columns = pd.Index(["user", "item", "rating", "time"])
+    if frame.empty:
+        raise DataError(f"{path} holds no rating.")
+    negative = (frame[["user", "item", "time"]] < 0).any(axis=None)
+    if negative or frame["rating"].isna().any() or not pd.api.types.is_numeric_dtype(frame["rating"]):
+        raise DataError(_first_bad_line(path, separated_by_colons) or f"{path} holds a rating that is no number.")
+    return frame[["user", "item", "time"]]
+
+
+def leave_one_out(ratings: pd.DataFrame, min_ratings: int, name: str) -> Split:
+    """Holds out each user's latest rating (of equal times, the last in the file), as MLPerf v0.5's NCF does.
+
+    Users with fewer than `min_ratings` are dropped first; a user left with one rating has nothing to train on and is
+    a `DataError`, as is a pair that stands twice.
+    """
+    counts = ratings["user"].value_counts()
+    kept = ratings[ratings["user"].map(counts) >= min_ratings]
+    if kept.empty:
+        raise DataError(f"{name} has no user with {min_ratings} ratings or more: lower recipe.data.min_ratings.")
+    lonely = counts[(counts == 1) & (counts >= min_ratings)]
+    if len(lonely):
+        raise DataError(
+            f"{name}: user {lonely.index[0]} has one rating, which leaves none to train on: "
+            "drop such users with recipe.data.min_ratings=2."
+        )
+    twice = kept.duplicated(["user", "item"])
+    if twice.any():
+        row = kept[twice].iloc[0]
+        raise DataError(f"{name}: user {row['user']} rated item {row['item']} twice: keep one of the two lines.")
+    users, _ = pd.factorize(kept["user"])
+    items, unique_items = pd.factorize(kept["item"])
+    order = np.lexsort((np.arange(len(kept)), kept["time"].to_numpy(), users))
+    users, items = users[order].astype(np.int32), items[order].astype(np.int32)
+    last = np.append(users[1:] != users[:-1], True)
+    return Split(users[~last], items[~last], items[last], int(users[-1]) + 1, len(unique_items))
+
+
+def prepare(source: Path, folder: Path, min_ratings: int) -> Path:
+    """The split of `source` as an .npz file in `folder`, made once and read again while the source is unchanged."""
+    if not source.is_file():
+        read_ratings(source)
+    stat = source.stat()
+    key = f"{source.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{min_ratings}|1"
+    prepared = folder / f"{source.parent.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
+    if prepared.exists():
+        return prepared
+    split = leave_one_out(read_ratings(source), min_ratings, str(source))
+    sizes = [split.num_users, split.num_items, split.users.size]
+    with whole_file(prepared) as temporary, open(temporary, "wb") as file:
+        np.savez(file, sizes=sizes, users=split.users, items=split.items, held_out=split.held_out)
+    return prepared
+
+
+def read_sizes(prepared: Path) -> tuple[int, int, int]:
+    """(users, items, training positives) of a prepared split, without reading its samples."""
+    with np.load(prepared) as file:
+        users, items, positives = file["sizes"].tolist()
+    return users, items, positives
+
+
+def read_split(prepared: Path) -> Split:
+    """A prepared split, whole."""
+    with np.load(prepared) as file:
+        users, items, _ = file["sizes"].tolist()
+        return Split(file["users"], file["items"], file["held_out"], users, items)
+
+
+def _first_bad_line(path: Path, separated_by_colons: bool) -> str | None:
+    """A sentence about the first line that is no rating; read slowly, because something is wrong already."""
+    separator = "::" if separated_by_colons else ","
+    rating = re.compile(separator.join((r"\d+", r"\d+", r"-?\d+(\.\d*)?", r"\d+")) + r"\s*")
+    for number, line in _lines(path):
+        if not line.strip() or (number == 1 and not separated_by_colons):
+            continue
+        if not rating.fullmatch(line):
+            shown = line.strip()[:60]
+            form = separator.join(("user", "item", "rating", "time"))
+            return f"{path} line {number} is no rating ({shown!r}): expected {form}."
+    return None
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    with contextlib.suppress(*UNREADABLE), opened(path, "rt", encoding="utf-8", errors="replace") as file:
+        yield from enumerate(file, start=1)

@@ -1,0 +1,38 @@
+"""What Hydra and OmegaConf refuse, in our words."""
+
+import re
+
+from hydra.errors import HydraException
+
+from .errors import RunError
+
+_USUAL = {
+    r"Could not override '(\S+?)'": (
+        "{0} is not set here: check the spelling, or write +{0}=... for one that the recipe leaves out."
+    ),
+    r"Could not find '([^/']+)/([^']+)'\s+Available options in '[^']+':(.*?)(?:Config search path|$)": (
+        "{0}={1} is not known: choose of {2}."
+    ),
+    r"Could not find '([^/']+)/([^']+)'": "{0}={1} is not known: timetrial list shows what is there.",
+    r"override '(\S+)'\s+missing EQUAL": "{0} is no override: write KEY=VALUE or GROUP=NAME, such as scale=mini.",
+}
+
+
+def sentence(error: Exception) -> str:
+    """Any refusal as one sentence; Hydra's and OmegaConf's with the key in front."""
+    if isinstance(error, RunError):
+        return str(error)
+    for pattern, words in _USUAL.items():
+        if found := re.search(pattern, str(error), re.S):
+            return words.format(*map(_listed, found.groups()))
+    text = re.sub(r"\b(object|reference)_type=\S+", "", str(error).split("Config search path")[0])
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("To append")]
+    key = next((line.removeprefix("full_key:").strip() for line in lines if line.startswith("full_key:")), "")
+    text = " ".join(line for line in lines if not line.startswith("full_key:")).rstrip(".:")
+    if isinstance(error, HydraException) and isinstance(error.__cause__, Exception):
+        return f"{text} ({sentence(error.__cause__).rstrip('.')})."
+    return f"{key}: {text}." if key and key not in text else f"{text}."
+
+
+def _listed(text: str) -> str:
+    return ", ".join(text.split())

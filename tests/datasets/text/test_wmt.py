@@ -1,0 +1,148 @@
+"""Preparing text: the same bytes whatever the processes, whole or not at all, and complaints that name the line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from timetrial.datasets.synthetic import language
+from timetrial.datasets.text import wmt
+from timetrial.datasets.text.moses_bpe import MosesBPE
+from timetrial.datasets.text.wmt import Corpus
+from timetrial.runner.core.errors import DataError
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    folder = tmp_path / "text"
+    language.write_pairs(folder, language.Grammar(3000, 50))
+    return Corpus(
+        ((folder / "train.source", folder / "train.target"),),
+        (folder / "test.source", folder / "test.target"),
+        ("en", "de"),
+    )
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_prepared_text_says_what_the_files_say(corpus, tmp_path):
+    prepared = wmt.prepare(corpus, MosesBPE, 300, tmp_path / "prepared")
+    assert (prepared.pairs, prepared.test_pairs, prepared.dropped) == (3000, 50, {})
+    vocabulary = MosesBPE.read(prepared.folder / "vocabulary")
+    for split, count in (("train", 3000), ("test", 50)):
+        for side, path in zip(("source", "target"), corpus.train[0] if split == "train" else corpus.test, strict=True):
+            tokens, lines = prepared.tokens(split, side), path.read_text().splitlines()
+            assert len(tokens) == count == len(lines)
+            for number in (0, 7, count - 1):
+                ids = tokens.ids[tokens.offsets[number] : tokens.offsets[number + 1]]
+                assert vocabulary.decode(ids.tolist(), "de") == lines[number]
+    assert prepared.references() == corpus.test[1].read_text().splitlines()
+
+
+def test_processes_make_the_same_bytes(corpus, tmp_path, monkeypatch):
+    alone = wmt.prepare(corpus, MosesBPE, 100, tmp_path / "alone")
+    monkeypatch.setattr(wmt, "_WORTH_PROCESSES", 0)
+    monkeypatch.setattr(wmt, "_CHUNK", 111)
+    seen = []
+    together = wmt.prepare(
+        corpus, MosesBPE, 100, tmp_path / "together", workers=2, progress=lambda doing, lines: seen.append(lines)
+    )
+    assert contents(alone.folder) == contents(together.folder)
+    assert alone.folder.name == together.folder.name
+    assert max(seen) == 3000
+
+
+def test_it_is_done_once_and_again_when_something_changed(corpus, tmp_path, monkeypatch):
+    first = wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared")
+    with monkeypatch.context() as patch:
+        patch.setattr(MosesBPE, "learn", None)
+        assert wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared").folder == first.folder
+    assert wmt.prepare(corpus, MosesBPE, 101, tmp_path / "prepared").folder != first.folder
+    os.utime(corpus.test[0], ns=(1, 1))
+    assert wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared").folder != first.folder
+
+
+def test_unfit_pairs_are_dropped_and_counted(corpus, tmp_path):
+    (source, target) = corpus.train[0]
+    with open(source, "a") as one, open(target, "a") as other:
+        for line, translation in (("", "x"), ("a\x01b", "x"), ("a\x02b", "x"), ("a " * 90, "x"), ("a", "日本")):
+            one.write(f"{line}\n")
+            other.write(f"{translation}\n")
+    prepared = wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared")
+    assert prepared.pairs == 3000
+    assert prepared.dropped == {
+        "is empty": 1,
+        "holds the control character": 2,
+        "has not 1 to 80 tokens": 1,
+        "holds characters outside Latin-1": 1,
+    }
+
+
+def test_nothing_left_is_an_error_that_says_why(corpus, tmp_path):
+    for path in corpus.train[0]:
+        path.write_text("\n\n")
+    with pytest.raises(DataError, match=r"leave no pair to train on .2 is empty.: take other files"):
+        wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared")
+    assert not any((tmp_path / "prepared").iterdir())
+
+
+def test_a_test_line_of_one_endless_word_is_refused(corpus, tmp_path):
+    lines = corpus.test[0].read_text().splitlines()
+    corpus.test[0].write_text("\n".join([*lines[:6], "xq" * 4000, *lines[7:], ""]))
+    with pytest.raises(
+        DataError, match=r"test.source line 7 has [\d,]+ pieces of words: a test sentence has at most 2,000"
+    ):
+        wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared")
+    assert not list((tmp_path / "prepared").iterdir())
+
+
+def test_a_given_vocabulary_is_used(corpus, tmp_path):
+    first = wmt.prepare(corpus, MosesBPE, 200, tmp_path / "prepared")
+    given = first.folder / "vocabulary"
+    second = wmt.prepare(corpus, MosesBPE, 5, tmp_path / "other", given=given)
+    assert contents(second.folder / "vocabulary") == contents(given)
+    assert np.array_equal(second.tokens("train", "source").ids, first.tokens("train", "source").ids)
+    with pytest.raises(DataError, match="nowhere is missing: name a vocabulary"):
+        wmt.prepare(corpus, MosesBPE, 5, tmp_path / "other", given=tmp_path / "nowhere")
+
+
+def test_what_was_damaged_is_named(corpus, tmp_path):
+    prepared = wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared")
+    (prepared.folder / "train.source.offsets").unlink()
+    with pytest.raises(DataError, match=r"is incomplete .*delete it"):
+        prepared.tokens("train", "source")
+    (prepared.folder / "facts.json").write_text(json.dumps({}))
+    with pytest.raises(DataError, match=r"is incomplete .*delete it"):
+        wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared")
+
+
+def test_a_kill_in_the_middle_leaves_nothing_that_is_taken_for_whole(corpus, tmp_path):
+    program = f"""
+import time
+from pathlib import Path
+from timetrial.datasets.text import wmt
+from timetrial.datasets.text.moses_bpe import MosesBPE
+def slowly(doing, lines):
+    print(doing, flush=True)
+    time.sleep(0.5)
+paths = {[str(path) for path in (*corpus.train[0], *corpus.test)]!r}
+paths = [Path(path) for path in paths]
+corpus = wmt.Corpus(((paths[0], paths[1]),), (paths[2], paths[3]), ("en", "de"))
+wmt.prepare(corpus, MosesBPE, 100, Path({str(tmp_path / "prepared")!r}), progress=slowly)
+"""
+    with subprocess.Popen([sys.executable, "-P", "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if line.startswith("writing ids"):
+                break
+        process.send_signal(signal.SIGKILL)
+    time.sleep(0.1)
+    left = [path.name for path in (tmp_path / "prepared").iterdir()]
+    assert all(name.startswith(".") for name in left)
+    assert wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared").pairs == 3000

@@ -1,0 +1,211 @@
+"""Every dialect, and everything that real files do to it."""
+
+import gzip
+import io
+import json
+import lzma
+import math
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from timetrial.runner.results.parse import mllog
+from timetrial.runner.results.parse.mllog import Log, read_log
+from timetrial.runner.results.parse.runs import read_run
+
+V07 = (
+    ':::MLLOG {"namespace": "", "time_ms": 1593145810967, "event_type": "POINT_IN_TIME", "key": "seed", "value": 5, '
+    '"metadata": {"file": "a.py", "lineno": 76}}'
+)
+V06 = ':::MLL 1558420762.300 global_batch_size: {"value": 4096, "metadata": {"lineno": 608, "file": "b.py"}}'
+V05 = ':::MLPv0.5.0 ncf 1541739264.981296539 (ncf.py:450) eval_accuracy: {"epoch": 0, "value": 0.43}'
+
+
+def events_of(tmp_path, data):
+    (tmp_path / "log").write_bytes(data if isinstance(data, bytes) else data.encode())
+    return read_log(tmp_path / "log").events
+
+
+def test_the_three_dialects(tmp_path):
+    one, two, three = events_of(tmp_path, "\n".join([V07, V06, V05]))
+    assert (one.key, one.value, one.time_ms, one.metadata["lineno"]) == ("seed", 5, 1593145810967, 76)
+    assert (two.key, two.value, two.time_ms) == ("global_batch_size", 4096, pytest.approx(1558420762300))
+    assert (three.key, three.metadata, three.benchmark) == ("eval_accuracy", {"epoch": 0, "value": 0.43}, "ncf")
+    assert three.time_ms == pytest.approx(1541739264981.2965, abs=1e-3)
+    assert [event.dialect for event in (one, two, three)] == ["v0.7", "v0.6", "v0.5"]
+
+
+@pytest.mark.parametrize("line", [V07, V06, V05])
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda line: f"0: {line}",
+        lambda line: f"INFO:mlperf_compliance:{line}",
+        lambda line: f"  5%|#    | 3/60 [00:01<00:20]\r 10%|##   |\r{line}\r\n",
+        lambda line: f"\x1b[32m{line}\x1b[0m",
+        lambda line: f"caf\xe9 {line}".encode("latin-1"),
+        lambda line: b"\xff\xfe\x00" + line.encode() + b"\x00",
+        lambda line: f"{line} and words of another process",
+        lambda line: f'{{"loss": 3{line}',
+        lambda line: f"\ufeff{line}",
+    ],
+)
+def test_a_marker_stands_anywhere(tmp_path, line, around):
+    (found,) = events_of(tmp_path, around(line))
+    (plain,) = events_of(tmp_path, line)
+    assert found == plain
+
+
+def test_two_events_on_a_line_and_one_cut_by_another(tmp_path):
+    assert [event.key for event in events_of(tmp_path, f"{V07}{V06} {V05}")] == [
+        "seed",
+        "global_batch_size",
+        "eval_accuracy",
+    ]
+    cut = V07[:60] + V07
+    assert [event.key for event in events_of(tmp_path, cut)] == ["seed"]
+    assert read_log(tmp_path / "log").unreadable == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "time_ms"),
+    [
+        (V07.replace("1593145810967", "1593145810967.25"), 1593145810967.25),
+        (V07.replace("1593145810967", '"1593145810967"'), 1593145810967),
+        (V07.replace('"time_ms": 1593145810967, ', ""), None),
+        (V07.replace('"time_ms": 1593145810967', '"time_s": 1593145810.5'), 1593145810500),
+        (V07.replace('"namespace": ""', '"namespace": 22'), 1593145810967),
+        (V07.replace('"event_type": "POINT_IN_TIME", ', ""), 1593145810967),
+        (V07.replace('{"file": "a.py", "lineno": 76}', "{'lineno': 76, 'file': '/a.py', 'ok': True}"), 1593145810967),
+        (V07.replace('"metadata": {"file": "a.py", "lineno": 76}', '"metadata": null'), 1593145810967),
+        (V07.replace(', "metadata": {"file": "a.py", "lineno": 76}', ""), 1593145810967),
+    ],
+)
+def test_fields_that_are_odd_or_missing(tmp_path, line, time_ms):
+    (event,) = events_of(tmp_path, line)
+    assert (event.key, event.value) == ("seed", 5)
+    assert math.isnan(event.time_ms) if time_ms is None else event.time_ms == time_ms
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "value"),
+    [
+        (":::MLPv0.5.0 resnet 1541213547 (a/b.prototxt:28) input_batch_size:  32 ", "input_batch_size", 32),
+        (":::MLPv0.5.0 resnet 1541213547 (caffe.cpp:248) run_start", "run_start", None),
+        (":::MLPv0.5.0 resnet 15.5 (a.py:1) train_epoch: 61, but this one is short", "train_epoch", 61),
+        (":::MLPv0.5.0 gnmt 15.5 (a.py:1) opt_name: adam", "opt_name", "adam"),
+    ],
+)
+def test_values_of_v05_are_bare(tmp_path, line, key, value):
+    (event,) = events_of(tmp_path, line)
+    assert (event.key, event.value) == (key, value)
+
+
+def test_the_form_of_one_entry_of_v06(tmp_path):
+    text = (
+        "0: MLPerf: resnet [06/13/19 00:30:56], run_start\n"
+        "MLPerf: resnet [06/13/19 00:30:57], run_set_random_seed:2019\n"
+        'MLPerf: resnet [06/13/19 00:38:23], eval_accuracy: {"value": 38.89200%, "epoch": 23}\n'
+        "MLPerf: resnet [13/45/19 00:38:23], nonsense\n"
+    )
+    start, seed, quality = events_of(tmp_path, text)
+    assert (start.key, start.benchmark, seed.value) == ("run_start", "resnet", 2019)
+    assert quality.value == {"value": 38.892, "epoch": 23}
+    assert quality.time_ms - start.time_ms == 447_000
+    assert read_log(tmp_path / "log").unreadable == 1
+
+
+@pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".xz", lzma.compress)])
+def test_compressed_logs_and_cut_ones(tmp_path, suffix, compress):
+    data = compress((V07 + "\n").encode() * 1000)
+    (tmp_path / f"a{suffix}").write_bytes(data)
+    assert len(read_log(tmp_path / f"a{suffix}").events) == 1000
+    (tmp_path / f"a{suffix}").write_bytes(data[: len(data) - 20])
+    assert read_log(tmp_path / f"a{suffix}").error
+
+
+def test_seeds_in_plain_text(tmp_path):
+    for text in ("+ export SEED=807071", "-e 'SEED=      807071' -e", "0: Using random master seed: 807071"):
+        (tmp_path / "log").write_text(f"{text}\n{V06}\n")
+        assert read_log(tmp_path / "log").printed_seed == 807071
+
+
+def test_a_file_without_line_ends_keeps_memory_small(tmp_path):
+    with open(tmp_path / "log", "wb") as file:
+        for _ in range(64):
+            file.write(b"x" * (1 << 20))
+        file.write(b"\n" + V07.encode())
+    tracemalloc.start()
+    found = read_log(tmp_path / "log")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [event.key for event in found.events] == ["seed"]
+    assert peak < 32 << 20
+
+
+def test_events_at_the_edges_of_blocks_are_whole(tmp_path, monkeypatch):
+    text = "\n".join(f"{'.' * (number % 37)}{V07}" for number in range(200))
+    for size in (1, 7, 64, 200, 1000):
+        monkeypatch.setattr(mllog, "_BLOCK", size)
+        assert len(events_of(tmp_path, text)) == 200
+
+
+def _line(key, value, time, metadata):
+    return f":::MLLOG {json.dumps({'key': key, 'value': value, 'time_ms': time, 'metadata': metadata})}\n"
+
+
+PIECES = st.one_of(
+    st.binary(max_size=60),
+    st.sampled_from([V07, V06, V05, ":::MLLOG ", ":::MLL ", ":::MLPv0.5.0 ", "\r", "\n", "\x1b[1m", "{", "}"]).map(
+        str.encode
+    ),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=6,
+    ).map(lambda value: _line("eval_accuracy", value, 1, value).encode()),
+)
+KEYS = [
+    "run_start",
+    "run_stop",
+    "eval_accuracy",
+    "eval_start",
+    "block_start",
+    "epoch_start",
+    "train_epoch",
+    "quality_target",
+]
+VALUES = (
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=4) | st.lists(st.floats(), max_size=3)
+)
+EVENTS = st.tuples(
+    st.sampled_from([*KEYS, "submission_benchmark", "seed", "global_batch_size", "train_samples"]),
+    VALUES
+    | st.dictionaries(st.sampled_from(["value", "epoch", "BBOX", "SEGM", "status", "success"]), VALUES, max_size=3),
+    st.floats() | st.integers() | st.text(max_size=3) | st.none(),
+    st.dictionaries(st.sampled_from(["epoch_num", "first_epoch_num", "epoch_count", "status"]), VALUES, max_size=3),
+)
+
+
+def run_of(data):
+    log = Log(Path("log"))
+    mllog.parse(io.BytesIO(data), log)
+    return read_run(log, benchmark="maskrcnn")
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.lists(PIECES, max_size=12))
+def test_any_bytes_in_and_no_crash(pieces):
+    run_of(b"".join(pieces))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.lists(EVENTS, max_size=12))
+def test_any_events_in_and_no_crash(events):
+    run = run_of("".join(_line(*event) for event in events).encode())
+    if run is not None:
+        assert run.duration is None or run.duration >= 0
+        assert not (run.success and run.duration is None)

@@ -1,0 +1,58 @@
+"""The export, read by the official tools themselves."""
+
+import contextlib
+import io
+
+import pytest
+from mlperf_logging.rcp_checker.rcp_checker import check_directory
+from mlperf_logging.result_summarizer import result_summarizer
+
+from timetrial.runner.core.errors import ConfigurationError
+from timetrial.runner.results.analysis.groups import cells_of
+from timetrial.runner.results.parse import sources
+from timetrial.runner.results.report import mlperf_export
+
+
+@pytest.fixture
+def exported(published, log, tmp_path):
+    """Five runs of ResNet with all lines that ruleset 0.7.0 asks of the open division."""
+    for number, epochs in enumerate((34, 35, 35, 36, 35)):
+        writer = log(f"tree/v0.7/Maker/box/resnet/result_{number}.txt")
+        for key, value in {
+            "cache_clear": True, "init_start": None, "submission_org": "Maker", "submission_platform": "box",
+            "submission_division": "open", "submission_status": "onprem", "global_batch_size": 1632,
+            "train_samples": 1281167, "eval_samples": 50000, "seed": number, "init_stop": None, "run_start": None,
+        }.items():  # fmt: skip
+            writer(key, value)
+        writer("epoch_start", epoch_num=1).evaluate(epochs, 0.76, after=60.0 * epochs)("epoch_stop", epoch_num=1)
+        writer("eval_start", epoch_num=1)("eval_stop", epoch_num=1)
+        writer("block_start", first_epoch_num=1, epoch_count=1)("block_stop", first_epoch_num=1).stop(after=0.0).write()
+    cells = cells_of(sources.gather([tmp_path / "tree"]))
+    (submitter,) = mlperf_export.export(cells, tmp_path / "out")
+    return cells[0], submitter
+
+
+def test_the_official_summarizer_gives_the_same_score(exported):
+    cell, submitter = exported
+    folder = submitter / "results" / "box" / "resnet"
+    with contextlib.redirect_stdout(io.StringIO()):
+        score = result_summarizer._compute_strong_score_standalone(
+            "resnet", "box", False, str(folder), "training", "0.7.0"
+        )[0]
+        summary = result_summarizer.summarize_results(str(submitter), "training", "0.7.0")
+    assert score == pytest.approx(cell.minutes_olympic, abs=1e-9)
+    assert "resnet" in str(summary[0].to_dict())
+
+
+def test_the_official_rcp_checker_reads_it(exported):
+    _, submitter = exported
+    folder = submitter / "results" / "box" / "resnet"
+    with contextlib.redirect_stdout(io.StringIO()):
+        accepted = check_directory(str(folder), "training", "1.1.0", False, False, rcp_pass="pruned_rcps")[0]
+    assert accepted
+
+
+def test_an_export_never_mixes_with_another(exported, tmp_path):
+    cell, _ = exported
+    with pytest.raises(ConfigurationError, match="is not empty"):
+        mlperf_export.export([cell], tmp_path / "out")

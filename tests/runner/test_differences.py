@@ -1,6 +1,0 @@
-from timetrial.runner.differences import differences
-
-
-def test_differences_name_the_keys(compose):
-    where = ("runs=elsewhere", "telemetry.every_seconds=0", "price=2.5")
-    assert differences(compose(), compose("seed=2", *where)) == ["seed"]

@@ -1,0 +1,91 @@
+"""The loop, with a scripted engine and `list.append` for an observer."""
+
+import pytest
+
+from timetrial.runner.core.errors import Diverged
+from timetrial.runner.training.engine import Step, Trained
+from timetrial.runner.training.loop import Plan, train_to_target
+
+
+class Scripted:
+    """Reaches the qualities that it is told, epoch by epoch."""
+
+    def __init__(self, qualities, diverges_in=None):
+        self.qualities, self.diverges_in, self.epochs = qualities, diverges_in, []
+
+    def facts(self):
+        return {"train_samples": 20}
+
+    def epoch(self, number):
+        self.epochs.append(number)
+        yield from (Step(10), Step(10))
+
+    def finish(self):
+        if self.epochs and self.epochs[-1] == self.diverges_in:
+            raise Diverged("no number")
+        return Trained(0.5, waited_seconds=0.25)
+
+    def evaluate(self):
+        return {"top1": self.qualities[self.epochs[-1] - 1]}
+
+
+def run(qualities, plan, done=0, **options):
+    engine, events = Scripted(qualities, **options), []
+    try:
+        reached = train_to_target(engine, plan, [events.append], done=done)
+    except Diverged:
+        reached = None
+    return reached, engine, events
+
+
+def names(events):
+    return [type(event).__name__ for event in events]
+
+
+def test_stops_at_the_first_evaluation_that_meets_the_target():
+    reached, engine, events = run([0.1, 0.5, 0.9], Plan({"top1": 0.5}, 1, 1, 10))
+    assert reached
+    assert engine.epochs == [1, 2]
+    block = ["BlockStarted", "StepEnded", "StepEnded", "BlockEnded", "EvalStarted", "EvalEnded"]
+    assert names(events) == ["RunStarted", *block, *block, "RunStopped"]
+    assert events[-1].status == "success"
+    assert [event.time for event in events] == sorted(event.time for event in events)
+    blocks = [event for event in events if type(event).__name__ == "BlockEnded"]
+    assert [(block.loss, block.waited_seconds) for block in blocks] == [(0.5, 0.25)] * 2
+
+
+def test_a_missed_target_is_aborted_after_the_last_epoch():
+    reached, engine, events = run([0.1] * 3, Plan({"top1": 0.5}, 1, 1, 3))
+    assert reached is False
+    assert engine.epochs == [1, 2, 3]
+    assert events[-1].status == "aborted"
+
+
+def test_every_metric_must_meet_its_target():
+    plan = Plan({"BBOX": 0.377, "SEGM": 0.339}, 1, 1, 1)
+    assert plan.met({"BBOX": 0.377, "SEGM": 0.339})
+    assert not plan.met({"BBOX": 0.9, "SEGM": 0.338})
+
+
+def test_an_exception_passes_through_the_one_stop():
+    reached, _, events = run([0.1] * 5, Plan({"top1": 0.5}, 1, 1, 5), diverges_in=2)
+    assert reached is None
+    assert names(events)[-1] == "RunStopped"
+    assert events[-1].status == "aborted"
+    assert names(events).count("RunStopped") == 1
+
+
+def test_epochs_past_the_target_come_after_the_stop():
+    reached, engine, events = run([0.6] * 9, Plan({"top1": 0.5}, 1, 1, 5, epochs_past_target=3))
+    assert reached
+    assert engine.epochs == [1, 2, 3, 4]
+    assert names(events).count("RunStopped") == 1
+    assert names(events).index("RunStopped") == 7
+    assert names(events).count("EvalEnded") == 4
+
+
+@pytest.mark.parametrize(("done", "expected"), [(0, [(1, 2), (3, 4), (7, 4), (11, 1)]), (5, [(6, 1), (7, 4), (11, 1)])])
+def test_blocks_follow_the_offset_and_the_cadence(done, expected):
+    _, _, events = run([0.1] * 11, Plan({"top1": 0.5}, 2, 4, 11), done=done)
+    blocks = [(event.first_epoch, event.epochs) for event in events if type(event).__name__ == "BlockStarted"]
+    assert blocks == expected

@@ -1,0 +1,336 @@
+"""What all loaders have in common: crops, the order of an epoch, and who has which part of it."""
+
+import gc
+import itertools
+import math
+import multiprocessing
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from scipy import stats
+
+from timetrial.datasets.formats.imagenet import ImageSet
+from timetrial.datasets.synthetic.images import Shapes
+from timetrial.runner.core.errors import ConfigurationError, DataError
+from timetrial.runner.training import seeds
+from timetrial.runner.training.workload import Share
+from timetrial.workloads.common.imagenet import crops
+from timetrial.workloads.common.imagenet.data import Images
+from timetrial.workloads.common.imagenet.synthetic import SyntheticImages
+from timetrial.workloads.common.imagenet.torch_loader import TorchImages
+
+SIZES = some.integers(1, 700)
+steady = settings(deadline=None, derandomize=True)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def build(tmp_path):
+    def built(*, kind=TorchImages, share=None, batch=12, seed=1, form="folders", **changed):
+        shapes = Shapes(5, 5, 3, 40, form=form)  # 25 and 15 images
+        chosen = {"folder": str(tmp_path / "shapes"), "generate": shapes, "image_size": 32, "eval_batch_size": 4}
+        return kind(
+            kind.Settings(**chosen | {"workers": 0} | changed),
+            global_batch_size=batch,
+            share=share or Share(),
+            device=CPU,
+            seeds=seeds.derive(seed),
+        )
+
+    return built
+
+
+def synthetic(*, batch=12, share=None, **changed):
+    chosen = {"folder": "nowhere", "image_size": 32, "eval_batch_size": 4, "train_images": 25, "val_images": 15}
+    return SyntheticImages(
+        SyntheticImages.Settings(**chosen | {"classes": 7} | changed),
+        global_batch_size=batch,
+        share=share or Share(),
+        device=CPU,
+        seeds=seeds.derive(1),
+    )
+
+
+def pixels(batches):
+    return torch.cat([batch.content[0] for batch in batches])
+
+
+def labels(batches):
+    return torch.cat([batch.content[1] for batch in batches])
+
+
+def steps(data, epoch=1):
+    """Pixels and labels of every step's micro-batches."""
+    return [(pixels(step), labels(step)) for step in data.train(epoch)]
+
+
+def same(one, other):
+    pairs = zip(itertools.chain(*one), itertools.chain(*other), strict=True)
+    return all(torch.equal(left, right) for left, right in pairs)
+
+
+@steady
+@given(SIZES, SIZES, some.floats(0.01, 1), some.integers(0, 2**32))
+def test_a_random_crop_lies_inside_and_keeps_to_area_and_aspect(height, width, least_area, seed):
+    top, left, tall, wide = crops.random_box(height, width, least_area, np.random.default_rng(seed))
+    assert 0 <= top <= top + tall <= height
+    assert 0 <= left <= left + wide <= width
+    if (tall, wide) != (height, width):
+        # Edges are whole pixels: each is up to half a pixel off.
+        assert (tall + 0.5) * (wide + 0.5) >= least_area * height * width
+        assert (wide + 0.5) / max(0.5, tall - 0.5) >= 0.75
+        assert (wide - 0.5) / (tall + 0.5) <= 1.33
+
+
+def test_crops_spread_over_heights_aspects_and_places():
+    generator = np.random.default_rng(1)
+    boxes = np.array([crops.random_box(1000, 1000, 0.1, generator) for _ in range(4000)])
+    top, left, tall, wide = boxes.T
+    area, aspect = tall * wide / 1e6, wide / tall
+    assert area.min() == pytest.approx(0.1, abs=0.01)
+    assert area.max() > 0.95
+    assert aspect.min() == pytest.approx(0.75, abs=0.01)
+    assert aspect.max() == pytest.approx(1.33, abs=0.01)
+    for least, most in ((0.75, 0.85), (0.95, 1.05), (1.2, 1.33)):  # at each aspect heights are uniform over what fits
+        middle = (least + most) / 2
+        ends = math.sqrt(0.1 / middle) * 1000, min(1000, 1000 / middle, math.sqrt(1 / middle) * 1000)
+        assert tall[(aspect > least) & (aspect < most)].mean() == pytest.approx(sum(ends) / 2, rel=0.03)
+    assert (top[area < 0.4] / (1000 - tall[area < 0.4])).mean() == pytest.approx(0.5, abs=0.03)
+    assert (left[area < 0.4] / (1000 - wide[area < 0.4])).mean() == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.skipif(not find_spec("tensorflow"), reason="needs TensorFlow")
+def test_crops_are_distributed_as_the_references(tmp_path):
+    """Against the operation that MLPerf's references call, with their arguments; in a process of its own."""
+    code = """
+import sys, numpy, torchvision
+from timetrial.workloads.common.imagenet.tensorflow_import import tensorflow as tf
+def one(number):
+    arguments = dict(min_object_covered=0.1, aspect_ratio_range=(0.75, 1.33), area_range=(0.05, 1.0), max_attempts=100)
+    begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
+        (375, 500, 3), tf.zeros((1, 0, 4)), tf.stack([number, 1]), use_image_if_no_bounding_boxes=True, **arguments)
+    return tf.concat([begin[:2], size[:2]], 0)
+numpy.save(sys.argv[1], tf.function(lambda: tf.map_fn(one, tf.range(8000), fn_output_signature=tf.int32))().numpy())
+"""
+    subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path / "boxes.npy")], check=True, timeout=200)
+    generator = np.random.default_rng(1)
+    ours = np.array([crops.random_box(375, 500, 0.1, generator) for _ in range(8000)])
+    theirs = np.load(tmp_path / "boxes.npy")
+    for measure in (lambda box: box[:, 2] * box[:, 3], lambda box: box[:, 3] / box[:, 2], lambda box: box[:, 2]):
+        assert stats.ks_2samp(measure(ours), measure(theirs)).statistic < 0.025  # a uniform area's: 0.09 to 0.13
+
+
+@pytest.mark.parametrize(("height", "width"), [(10, 1000), (1000, 10), (1, 2)])
+def test_an_image_that_no_crop_fits_is_seen_whole(height, width):
+    assert crops.random_box(height, width, 1.0, np.random.default_rng(1)) == (0, 0, height, width)
+
+
+@steady
+@given(some.integers(16, 3000), some.integers(16, 3000))
+def test_the_centre_is_what_mlperf_cuts_out_after_its_resize(height, width):
+    scale = 256 / min(height, width)  # the short side becomes 256
+    scaled = round(height * scale), round(width * scale)
+    expected = [(edge - 224) // 2 / scale for edge in scaled]
+    top, left, tall, wide = crops.centre_box(height, width)
+    assert tall == wide
+    assert tall == pytest.approx(224 / scale, abs=0.5)
+    assert (top, left) == pytest.approx(expected, abs=1 + 1 / scale)
+    assert min(top, left) >= 0
+    assert top + tall <= height
+    assert left + wide <= width
+
+
+@steady
+@given(SIZES, SIZES)
+def test_the_centre_of_the_smallest_image_is_a_part_of_it(height, width):
+    top, left, tall, wide = crops.centre_box(height, width)
+    assert 0 <= top < top + tall <= height
+    assert 0 <= left < left + wide <= width
+
+
+def test_an_epoch_is_every_image_once(build):
+    sizes, plan = build().train_plan(1)
+    assert sizes == [12, 12, 1]
+    assert sorted(itertools.chain(*plan)) == list(range(25))
+    assert torch.cat([part for _, part in steps(build())]).bincount().tolist() == [5] * 5
+
+
+def test_seed_and_epoch_alone_decide_order_and_crops(build):
+    one = steps(build())
+    assert same(steps(build()), one)
+    assert not same(steps(build(), 2), one)
+    assert not same(steps(build(seed=2)), one)
+    assert build().train_plan(1) != build().train_plan(2)
+    assert build().train_plan(1) != build(seed=2).train_plan(1)
+
+
+def test_an_image_is_cropped_anew_each_epoch(build):
+    first, second = (next(build(kind=Images).encoded(True, epoch, [range(25)])) for epoch in (1, 2))
+    assert torch.equal(first.data, second.data)
+    assert (first.boxes != second.boxes).any(1).float().mean() > 0.9
+    assert 0.2 < (first.mirrored != second.mirrored).float().mean() < 0.8
+
+
+def test_who_decodes_is_chosen_and_on_record(build):
+    assert build().facts()["timetrial_decoder"] == build(decoder="workers").facts()["timetrial_decoder"] == "workers"
+    with pytest.raises(ConfigurationError, match="decoder=card needs an NVIDIA card: use workers"):
+        build(decoder="card")
+
+
+def test_worker_processes_change_nothing(build):
+    alone, helped = build(), build(workers=2)
+    for epoch in (1, 2):
+        assert same(steps(helped, epoch), steps(alone, epoch))
+    assert torch.equal(pixels(helped.eval()), pixels(alone.eval()))
+
+
+def test_worker_processes_end_with_their_loader_even_in_a_cycle_of_garbage(build):
+    before = set(multiprocessing.active_children())
+    helped = build(workers=2)
+    steps = helped.train(1)
+    next(iter(steps))
+    assert len(set(multiprocessing.active_children()) - before) == 4  # two to train, two to evaluate
+    helped.itself = helped, steps
+    del helped, steps
+    started = time.monotonic()
+    gc.collect()
+    assert time.monotonic() - started < 4  # else they were not told and are waited for
+    assert not set(multiprocessing.active_children()) - before
+
+
+def test_an_epoch_broken_off_leaves_nothing_in_the_next(build):
+    helped = build(workers=2)
+    next(iter(helped.train(1)))
+    assert same(steps(helped, 2), steps(build(), 2))
+
+
+@pytest.mark.parametrize(("ranks", "accumulation"), [(1, 3), (2, 1), (2, 2), (3, 1)])
+def test_ranks_and_micro_batches_share_one_global_batch(build, ranks, accumulation):
+    whole = steps(build(batch=11))  # 11, 11 and 3 images: parts of different sizes
+    shares = [list(build(batch=11, share=Share(rank, ranks, accumulation)).train(1)) for rank in range(ranks)]
+    kept = 3 if ranks * accumulation <= 3 else 2
+    assert all(len(share) == kept for share in shares)
+    for number, (expected, classes) in enumerate(whole[:kept]):
+        together = [batch for share in shares for batch in share[number]]
+        assert len(together) == ranks * accumulation
+        assert torch.equal(pixels(together), expected)
+        assert torch.equal(labels(together), classes)
+        assert {(batch.global_samples, batch.global_weight) for batch in together} == {(len(classes),) * 2}
+        assert [batch.weight for batch in together] == [len(batch.content[1]) for batch in together]
+
+
+def test_a_batch_too_small_for_all_ranks_is_left_out(build):
+    for share in (Share(1, 2), Share(0, 1, 2)):
+        assert build(share=share).train_plan(1)[0] == [12, 12]
+    assert build(batch=23, share=Share(1, 2)).train_plan(1)[0] == [23, 2]
+    assert build(batch=23, share=Share(1, 3)).train_plan(1)[0] == [23]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_evaluation_counts_every_image_once(build, ranks):
+    shares = [build(share=Share(rank, ranks)) for rank in range(ranks)]
+    numbers = itertools.chain(*itertools.chain(*(share.eval_plan() for share in shares)))
+    assert list(numbers) == list(range(15))
+    batches = [batch for share in shares for batch in share.eval()]
+    assert torch.equal(pixels(batches), pixels(build(eval_batch_size=15).eval()))
+    assert labels(batches).bincount().tolist() == [3] * 5
+    assert {batch.global_samples for batch in batches} == {15}
+
+
+@pytest.mark.parametrize(("most", "sizes"), [(4, [4, 4, 4, 3]), (5, [5, 5, 5]), (15, [15]), (99, [15])])
+def test_evaluation_batches_are_as_large_as_asked_and_the_last_one_smaller(build, most, sizes):
+    assert [len(batch.content[1]) for batch in build(eval_batch_size=most).eval()] == sizes
+
+
+def test_more_ranks_than_images_leave_some_without(build):
+    assert [len(build(share=Share(rank, 20)).eval_plan()) for rank in range(20)].count(1) == 15
+
+
+def test_pixels_are_bytes_with_their_colours_innermost(build):
+    for batch in (next(iter(build().train(1)))[0], next(iter(build().eval()))):
+        content, classes = batch.content
+        assert (content.dtype, content.shape[1:], classes.dtype) == (torch.uint8, (3, 32, 32), torch.int64)
+        assert content.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("share", [Share(), Share(1, 2, 2)])
+def test_synthetic_batches_have_the_real_shapes(build, share):
+    for data in (build(share=share), synthetic(share=share)):
+        for real, made in zip(next(iter(build(share=share).train(1))), data.synthetic_train(), strict=True):
+            assert [part.shape for part in made.content] == [part.shape for part in real.content]
+            assert [part.stride() for part in made.content] == [part.stride() for part in real.content]
+            assert [part.dtype for part in made.content] == [part.dtype for part in real.content]
+            assert (made.weight, made.global_samples) == (real.weight, real.global_samples)
+        real, made = next(iter(build(share=share).eval())), data.synthetic_eval()
+        assert [part.shape for part in made.content] == [part.shape for part in real.content]
+
+
+def test_the_synthetic_loader_never_runs_dry():
+    data = synthetic()
+    assert (data.train_size, data.eval_size, data.num_classes, data.image_size) == (25, 15, 7, 32)
+    for epoch in (1, 2, 1000):
+        batches = list(data.train(epoch))
+        assert len(batches) == data.steps_per_epoch == 3
+        assert {batch.content[0].shape for step in batches for batch in step} == {(12, 3, 32, 32)}
+    assert [batch.content[0].shape for batch in data.eval()] == [(4, 3, 32, 32)] * 4
+    classes = synthetic(train_images=4000, batch=2000).synthetic_train()[0].content[1]
+    assert classes.unique().tolist() == list(range(7))
+
+
+def test_the_synthetic_loader_is_imagenet_unless_told_otherwise():
+    settings = SyntheticImages.Settings(folder="nowhere")
+    assert (settings.train_images, settings.val_images, settings.classes) == (1_281_167, 50_000, 1000)
+
+
+@pytest.mark.parametrize("form", ["folders", "tfrecord", "webdataset"])
+def test_building_reads_no_image_and_says_in_which_form_they_are(build, form, monkeypatch):
+    monkeypatch.setattr(ImageSet, "read", None)
+    data = build(form=form)
+    assert (data.train_size, data.eval_size, data.num_classes) == (25, 15, 5)
+    assert data.steps_per_epoch == math.ceil(25 / 12)
+    assert data.facts() == {
+        "timetrial_loader": "torch", "timetrial_data_form": form, "timetrial_image_size": 32,
+        "timetrial_decoder": "workers",
+    }  # fmt: skip
+
+
+def test_every_form_gives_the_same_batches(build):
+    one = build(form="folders")
+    for form in ("tfrecord", "webdataset"):
+        other = build(form=form)
+        assert same(steps(other), steps(one))
+        assert torch.equal(pixels(other.eval()), pixels(one.eval()))
+
+
+def test_a_folder_that_is_missing_is_refused(build, tmp_path):
+    with pytest.raises(DataError, match=r"nowhere/train is missing"):
+        build(folder=str(tmp_path / "nowhere"), generate=None)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"image_size": 31}, "image_size must be 32 or more"),
+        ({"eval_batch_size": 0}, "eval_batch_size 1 or more"),
+        ({"least_area": 0.0}, "least_area must be above 0"),
+        ({"least_area": 1.1}, "least_area must be above 0"),
+        ({"workers": -1}, "workers 0 or more"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changed, words):
+    for kind in (TorchImages, SyntheticImages):
+        with pytest.raises(ValueError, match=words):
+            kind.Settings(folder="nowhere", **changed)
+
+
+@pytest.mark.parametrize("name", ["classes", "train_images", "val_images"])
+def test_a_synthetic_set_holds_something(name):
+    with pytest.raises(ValueError, match="must be 1 or more"):
+        SyntheticImages.Settings(folder="nowhere", **{name: 0})

@@ -1,0 +1,50 @@
+"""data=synthetic for detectors: random pixels and boxes on the device; nothing is read and nothing is learned."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from ....runner.training.workload import Batch
+from ..vision.decode_workers import Reader
+from ..vision.image_data import SameBatch
+from .data import CocoImages, Progress, random_set
+
+
+class SyntheticCoco(SameBatch, CocoImages):
+    """To be named before a task's own images: what a card can do when nothing feeds it."""
+
+    @dataclass
+    class Settings(CocoImages.Settings):
+        """How many images of how many classes there are, with `boxes` on each."""
+
+        classes: int = 80
+        train_count: int = 117_266
+        val_count: int = 5_000
+        boxes: int = 7
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if min(self.classes, self.train_count, self.val_count, self.boxes) < 1:
+                raise ValueError("classes, train_count, val_count and boxes must be 1 or more.")
+
+    @classmethod
+    def make_ready(cls, settings: CocoImages.Settings, progress: Progress) -> None:
+        """There is nothing to prepare."""
+
+    def eval(self) -> Iterable[Batch]:
+        """The same pixels for every image."""
+        *parts, _ = self.batch.content
+        for span in self._eval_spans():
+            numbers = torch.arange(span.start, span.stop, device=self._device)
+            content = (*(part[: len(numbers)] for part in parts), numbers)
+            yield Batch(content, len(numbers), self.eval_size, self.eval_size)
+
+    def _open(self) -> tuple[int, int]:
+        chosen = self._settings
+        self.num_classes, self.most = chosen.classes, chosen.boxes
+        self.truth = self.val_set = random_set(chosen.val_count, chosen.boxes, chosen.classes)
+        return chosen.train_count, chosen.val_count
+
+    def _start_readers(self) -> dict[bool, Reader]:
+        return {}

@@ -1,0 +1,32 @@
+"""data=synthetic: random pixels that lie on the device, in ImageNet's sizes; nothing is read and nothing is learned."""
+
+from dataclasses import dataclass
+
+from ..vision.decode_workers import Reader
+from ..vision.image_data import SameBatch
+from .data import Images
+
+
+class SyntheticImages(SameBatch, Images):
+    """What a card can do when nothing feeds it: the loader of `timetrial throughput`."""
+
+    @dataclass
+    class Settings(Images.Settings):
+        """The sizes of ImageNet, for want of a folder to count."""
+
+        classes: int = 1000
+        train_images: int = 1_281_167
+        val_images: int = 50_000
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if min(self.classes, self.train_images, self.val_images) < 1:
+                raise ValueError("classes, train_images and val_images must be 1 or more.")
+
+    def _open(self) -> tuple[int, int]:
+        chosen = self._settings
+        self.num_classes, self._form = chosen.classes, "none"
+        return chosen.train_images, chosen.val_images
+
+    def _start_readers(self) -> dict[bool, Reader]:
+        return {}
