@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from ...runner.core.atomic_files import whole_file
+from ...runner.core.atomic_files import atomic_write
 from ...runner.core.errors import DataError
 from . import manifest
 from .manifest import Entry, Receipt
@@ -28,7 +28,7 @@ def write(out: Path, about: Mapping[str, Any], files: Sequence[tuple[Entry, Path
     """
     files = sorted(files, key=lambda file: file[0].path)
     listed = Receipt(dict(about), [entry for entry, _ in files]).text().encode()
-    with whole_file(out, alone=True) as temporary, open(temporary, "wb") as bundle:
+    with atomic_write(out, single_writer=True) as temporary, open(temporary, "wb") as bundle:
         bundle.write(_header(_LIST, len(listed)) + listed + _filling(len(listed)))
         for entry, path in files:
             bundle.write(_header(entry.path, entry.bytes))
@@ -71,7 +71,7 @@ def take(bundle: Path, name: str, place: Path, tell: Tell) -> Entry:
             if entry.path != name:
                 file.seek(entry.bytes + len(_filling(entry.bytes)), io.SEEK_CUR)
                 continue
-            with whole_file(place, alone=True) as temporary, open(temporary, "wb") as out:
+            with atomic_write(place, single_writer=True) as temporary, open(temporary, "wb") as out:
                 if _copy(file, entry, out, tell) != entry.sha256:
                     raise DataError(f"{name} in {bundle} has changed: copy the bundle again.")
             return entry

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...runner.core.atomic_files import whole_file
+from ...runner.core.atomic_files import atomic_write
 from ...runner.core.errors import DataError
 from .worker_pool import Crew
 
@@ -109,8 +109,8 @@ def faults(folder: Path, receipt: Receipt, crew: Crew) -> Iterator[str]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a small file that no other process writes, as `whole_file` does."""
-    with whole_file(path, alone=True) as temporary:
+    """Writes a small file that no other process writes, as `atomic_write` does."""
+    with atomic_write(path, single_writer=True) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ...runner.core.atomic_files import whole_file
+from ...runner.core.atomic_files import atomic_write
 from ...runner.core.errors import DataError
 from . import coco_json, coco_masks
 from .coco_masks import Segments
@@ -243,7 +243,7 @@ def prepare(annotations: Path, images: Path, folder: Path, *, masks: bool, drop_
     faults = check_images(coco)
     coco_json.Problems(faults, len(faults)).refuse()
     columns = {field.name: getattr(coco, field.name) for field in dataclasses.fields(CocoSet)}
-    with whole_file(prepared) as temporary, open(temporary, "wb") as file:
+    with atomic_write(prepared) as temporary, open(temporary, "wb") as file:
         np.savez(file, **columns)
     return prepared
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ...runner.core.atomic_files import whole_file
+from ...runner.core.atomic_files import atomic_write
 from ...runner.core.errors import DataError
 from .compressed import UNREADABLE, opened
 
@@ -110,7 +110,7 @@ def prepare(source: Path, folder: Path, min_ratings: int) -> Path:
         return prepared
     split = leave_one_out(read_ratings(source), min_ratings, str(source))
     sizes = [split.num_users, split.num_items, split.users.size]
-    with whole_file(prepared) as temporary, open(temporary, "wb") as file:
+    with atomic_write(prepared) as temporary, open(temporary, "wb") as file:
         np.savez(file, sizes=sizes, users=split.users, items=split.items, held_out=split.held_out)
     return prepared
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ...runner.core.atomic_files import whole_folder
+from ...runner.core.atomic_files import atomic_directory
 from .images import SHAPES, inside
 
 _QUALITY = 90
@@ -63,7 +63,7 @@ def write_scenes(folder: Path, scenes: Scenes) -> None:
 
     Equal settings give equal bytes. As in COCO, ids have gaps, single shapes have polygons and crowds have runs.
     """
-    with whole_folder(folder) as temporary:
+    with atomic_directory(folder) as temporary:
         (temporary / "annotations").mkdir()
         for number, (split, count) in enumerate((("train", scenes.train), ("val", scenes.val))):
             (temporary / split).mkdir()

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ...runner.core.atomic_files import whole_folder
+from ...runner.core.atomic_files import atomic_directory
 from ...runner.core.errors import ConfigurationError
 from ..formats import cifar, shards
 
@@ -53,7 +53,7 @@ def path_of(path: Path, shapes: Shapes) -> Path:
 
 def write_images(folder: Path, shapes: Shapes) -> None:
     """Writes `folder`/{train,val}/<class>/<n>.jpg or shards, whole or not at all; equal settings give equal bytes."""
-    with whole_folder(folder) as temporary:
+    with atomic_directory(folder) as temporary:
         for number, (split, count) in enumerate((("train", shapes.train), ("val", shapes.val))):
             wanted = [(label, index) for label in range(shapes.classes) for index in range(count)]
             encoded = ((_jpeg(shapes, number, label, index), label) for label, index in wanted)
@@ -75,7 +75,7 @@ def write_cifar(folder: Path, shapes: Shapes) -> None:
     """Writes `folder` in CIFAR-10's binary form, 32 pixels wide whatever `shapes` says, whole or not at all."""
     if shapes.classes * shapes.train < len(cifar.TRAIN):
         raise ConfigurationError(f"CIFAR-10 has {len(cifar.TRAIN)} training files: generate an image for each.")
-    with whole_folder(folder) as temporary:
+    with atomic_directory(folder) as temporary:
         for number, (names, count) in enumerate(((cifar.TRAIN, shapes.train), (cifar.VAL, shapes.val))):
             wanted = [(label, index) for label in range(shapes.classes) for index in range(count)]
             generators = [np.random.default_rng((shapes.seed, number, *key)) for key in wanted]

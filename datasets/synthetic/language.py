@@ -23,7 +23,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from ...runner.core.atomic_files import whole_folder
+from ...runner.core.atomic_files import atomic_directory
 
 _LONGEST = 25  # words of a source sentence
 _MOST = 9000  # words of the lexicon: a third has two of the source's 60 syllables
@@ -73,7 +73,7 @@ def path_of(folder: Path, grammar: Grammar) -> Path:
 
 def write_pairs(folder: Path, grammar: Grammar) -> None:
     """Writes `folder`/{train,test}.{source,target}, a sentence a line, whole or not at all; equal settings, bytes."""
-    with whole_folder(folder) as temporary:
+    with atomic_directory(folder) as temporary:
         pairs = draw_pairs(grammar)
         for split, count in (("test", grammar.test), ("train", grammar.sentences)):
             with (

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ...runner.core.atomic_files import whole_file
+from ...runner.core.atomic_files import atomic_write
 
 _ROUNDS = 6  # of drawing for the wanted activity
 
@@ -52,7 +52,7 @@ def write_ratings(path: Path, tastes: Tastes) -> None:
     frame = pd.DataFrame({"userId": users + 1, "movieId": items + 1})
     frame["rating"] = generator.integers(1, 11, len(frame)) / 2
     frame["timestamp"] = generator.permutation(len(frame)) + 1_000_000_000
-    with whole_file(path) as temporary:
+    with atomic_write(path) as temporary:
         frame.to_csv(temporary, index=False)
 
 

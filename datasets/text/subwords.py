@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
-from ...runner.core.atomic_files import whole_file
+from ...runner.core.atomic_files import atomic_write
 from ...runner.core.errors import DataError
 
 PAD, EOS = 0, 1
@@ -101,7 +101,7 @@ class Subwords:
 
     def write(self, path: Path) -> None:
         """Writes the file that `read` reads, whole or not at all; raises `DataError` if it cannot be written."""
-        with whole_file(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_bytes("".join(f"'{token}'\n" for token in self.tokens).encode())
 
     @classmethod

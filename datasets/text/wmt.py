@@ -18,7 +18,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ...runner.core.atomic_files import whole_folder
+from ...runner.core.atomic_files import atomic_directory
 from ...runner.core.errors import DataError
 from ..formats import parallel_text
 from ..formats.parallel_text import Pair
@@ -138,7 +138,7 @@ def prepare(
     """
     place = folder / f"{corpus.train[0][0].stem}-{kind.name}-{_digest(corpus, kind, size, given)}"
     if not place.exists():
-        with whole_folder(place) as temporary, _processes(corpus, workers) as pool:
+        with atomic_directory(place) as temporary, _processes(corpus, workers) as pool:
             _Preparation(corpus, kind, temporary, pool, progress).run(size, given)
     try:
         facts = json.loads((place / "facts.json").read_text())

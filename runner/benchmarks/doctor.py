@@ -78,7 +78,7 @@ def look() -> Machine:
 
 
 def _seen(cards: Cards) -> list[Seen]:
-    found = [Seen(cards.facts(index), cards.read(index), cards.source) for index in range(len(cards))]
+    found = [Seen(cards.describe(index), cards.read(index), cards.source) for index in range(len(cards))]
     cards.close()
     return found
 
@@ -181,7 +181,7 @@ def _state(index: int, seen: Seen) -> Iterator[Check]:
 
 def _of_host() -> Iterator[Check]:
     """Memory, processors, limits and neighbours of the host."""
-    facts = host.facts()
+    facts = host.describe()
     each = psutil.cpu_percent(_LOOK_SECONDS, percpu=True)
     mine = [each[one] for one in facts["affinity"] if one < len(each)] if facts["affinity"] else each
     usable = len(facts["affinity"] or each)

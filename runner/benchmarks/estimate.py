@@ -18,10 +18,10 @@ from ..core.errors import ConfigurationError, Exit, error_of
 from ..launch.launcher import launch
 from ..launch.worker import plan_of
 from ..record import energy
-from ..record.run_dir import RunFolder
+from ..record.run_dir import RunDir
 from ..results.analysis import expectations
 from ..results.analysis.expectations import Expectation
-from ..training.loop import Plan
+from ..training.loop import TrainingPlan
 
 USUAL_STEPS = 50
 _SPAN = 0.95  # of further runs that the interval holds
@@ -71,7 +71,7 @@ def from_measurement(settings: Config, recipe: str, changed: Sequence[str], stat
         evaluation = _evaluations(plan, count) * measured["eval_size"] / pick(measured["eval_rates"])
         seconds.append(training + evaluation)
         joules.append(training * train_watts + evaluation * eval_watts if mean else 0.0)
-    dollars = [(settings.price or 0.0) * settings.gpus * value / 3600 for value in seconds]
+    dollars = [(settings.usd_per_gpu_hour or 0.0) * settings.gpus * value / 3600 for value in seconds]
     every_run = known is not None and known.runs and known.epochs and not known.span
     return Estimate(
         epochs=epochs,
@@ -80,7 +80,7 @@ def from_measurement(settings: Config, recipe: str, changed: Sequence[str], stat
         seconds=_span(seconds),
         joules=_span(joules) if mean else None,
         energy_source=told.get("energy_source") or told.get("host_energy_source"),
-        dollars=_span(dollars) if settings.price else None,
+        dollars=_span(dollars) if settings.usd_per_gpu_hour else None,
         memory_bytes=status.get("peak_memory_bytes"),
         micro_batch=schema.micro_batch(settings),
     )
@@ -91,7 +91,7 @@ def _span(values: Sequence[float]) -> tuple[float, float, float]:
     return low, middle, high
 
 
-def measure(node: DictConfig, console: Console) -> tuple[Config, RunFolder]:
+def measure(node: DictConfig, console: Console) -> tuple[Config, RunDir]:
     """The short run, with the micro-batch halved until it fits; raises what else ended it before it had measured."""
     while True:
         code, folder = launch(node, console)
@@ -100,13 +100,13 @@ def measure(node: DictConfig, console: Console) -> tuple[Config, RunFolder]:
         smaller = schema.micro_batch(schema.check(node), halvings=1)
         if code != Exit.OUT_OF_MEMORY or not smaller:
             raise error_of(code, str(folder.status().get("error") or "The measurement ended early: run it again."))
-        node.tuning.batch_size = smaller
+        node.tuning.micro_batch_size = smaller
 
 
-def _epochs(plan: Plan, known: Expectation | None) -> tuple[float, float, float]:
+def _epochs(plan: TrainingPlan, known: Expectation | None) -> tuple[float, float, float]:
     """Low, middle and high: where the next run is to be expected in 95 of 100 cases, moved up to when it evaluates."""
     if known is None or not known.epochs:
-        ends = (plan.first_eval, (plan.first_eval + plan.max_epochs) / 2, plan.max_epochs)
+        ends = (plan.first_eval_epoch, (plan.first_eval_epoch + plan.max_epochs) / 2, plan.max_epochs)
         return ends[0], _evaluated(plan, ends[1]), ends[2]
     ordered = sorted(known.epochs)
     low, high = _next(ordered, known.runs if known.span else len(ordered), known.span)
@@ -131,17 +131,17 @@ def _next(epochs: Sequence[int], runs: int | None, span: bool) -> tuple[float, f
     return math.exp(statistics.mean(logs) - reach), math.exp(statistics.mean(logs) + reach)
 
 
-def _evaluated(plan: Plan, epochs: float) -> float:
+def _evaluated(plan: TrainingPlan, epochs: float) -> float:
     """The first epoch from `epochs` on after which the plan evaluates."""
     done = 0
     while done < epochs and done < plan.max_epochs:
-        done += plan.block_after(done)
+        done += plan.epochs_until_eval(done)
     return float(min(done, plan.max_epochs))
 
 
-def _evaluations(plan: Plan, epochs: float) -> float:
+def _evaluations(plan: TrainingPlan, epochs: float) -> float:
     """How many evaluations there are until `epochs`."""
-    return 1 + max(epochs - plan.first_eval, 0) / plan.eval_every
+    return 1 + max(epochs - plan.first_eval_epoch, 0) / plan.eval_every_epochs
 
 
 def show(console: Console, title: str, found: Estimate) -> None:
@@ -162,7 +162,7 @@ def show(console: Console, title: str, found: Estimate) -> None:
     if found.dollars:
         rows.append(("cost", told(found.dollars, "${:,.3g}".format)))
     held = f"{found.memory_bytes / 2**30:.1f} GiB on each device" if found.memory_bytes else "fits"
-    rows.append(("memory", f"{held} with tuning.batch_size={found.micro_batch}"))
+    rows.append(("memory", f"{held} with tuning.micro_batch_size={found.micro_batch}"))
     summary.show_rows(console, title, rows, {})
 
 

@@ -22,7 +22,7 @@ from ..hardware import devices
 from ..hardware.datasheets import card_of, groups
 from ..hardware.readings import Cards
 from ..record import environment
-from ..record.run_dir import as_json, cannot_write, new_id, slug, write_atomically
+from ..record.run_dir import new_id, slug, to_json, write_atomically, write_failure
 from ..results.analysis.roofline import FILE, SCHEMA
 from ..training import all_reduce
 from . import microbenchmarks
@@ -294,12 +294,12 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise cannot_write(folder, error) from error
+        raise write_failure(folder, error) from error
 
 
 def write(folder: Path, told: dict[str, Any]) -> Path:
     """Writes peaks.json whole or not at all."""
-    write_atomically(folder / FILE, as_json(told))
+    write_atomically(folder / FILE, to_json(told))
     return folder / FILE
 
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from ..training.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, RunStarted, RunStopped, StepEnded
-from ..training.loop import Plan
+from ..training.loop import TrainingPlan
 
 _SECONDS_BETWEEN_LINES = 60.0
 
@@ -38,7 +38,7 @@ class Lines:
 class ProgressBar:
     """The observer that draws; `console` decides between a bar and lines."""
 
-    def __init__(self, console: Console, plan: Plan, train_size: int) -> None:
+    def __init__(self, console: Console, plan: TrainingPlan, train_size: int) -> None:
         self._console, self._plan, self._train_size = console, plan, train_size
         self._text: dict[str, Any] = {"quality": "no evaluation yet", "rate": "", "phase": ""}
         self._block_started, self._last_line, self._samples = 0.0, 0.0, 0

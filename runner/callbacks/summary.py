@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..record import energy
-from ..record.run_dir import RunFolder, write_atomically
+from ..record.run_dir import RunDir, write_atomically
 from ..training.events import (
     BlockEnded,
     BlockStarted,
@@ -23,7 +23,7 @@ from ..training.events import (
     StepEnded,
     now,
 )
-from ..training.loop import Plan
+from ..training.loop import TrainingPlan
 
 _SHOWN = 3  # problems of a log that the table lists
 
@@ -32,8 +32,8 @@ _SHOWN = 3  # problems of a log that the table lists
 class Summary:
     """The observer of rank 0 that keeps the run's numbers; those before the checkpoint `saved` are taken up again."""
 
-    folder: RunFolder
-    plan: Plan
+    folder: RunDir
+    plan: TrainingPlan
     saved: Mapping[str, Any] | None = None
     blocks: list[dict[str, Any]] = field(default_factory=list)
     run_started: float = 0.0
@@ -58,13 +58,13 @@ class Summary:
             case StepEnded(samples=samples, tokens=tokens):
                 self._samples += samples
                 self._tokens += tokens
-            case BlockEnded(samples=samples, tokens=tokens, loss=loss, waited_seconds=waited):
+            case BlockEnded(samples=samples, tokens=tokens, loss=loss, data_wait_seconds=waited):
                 seconds = event.time - self._block.pop("started") + self._carried.pop("train_seconds", 0.0)
                 counted = {
                     "samples": samples + self._carried.pop("samples", 0),
                     "tokens": tokens + self._carried.pop("tokens", 0),
                 }
-                self._block |= counted | {"train_seconds": seconds, "waited_seconds": waited, "loss": loss}
+                self._block |= counted | {"train_seconds": seconds, "data_wait_seconds": waited, "loss": loss}
             case EvalStarted():
                 self._eval_started = event.time
             case EvalEnded(quality=quality):
@@ -119,7 +119,7 @@ class Summary:
             "lost_seconds": self.lost_seconds,
             "train_seconds": sum(block["train_seconds"] for block in timed),
             "eval_seconds": sum(block["eval_seconds"] for block in timed),
-            "waited_seconds": sum(block["waited_seconds"] for block in timed),
+            "data_wait_seconds": sum(block["data_wait_seconds"] for block in timed),
             "samples_per_second": statistics.median(rates[1:]) if len(rates) > 1 else None,
             "tokens_per_second": (statistics.median(tokens[1:]) or None) if len(tokens) > 1 else None,
             "first_block_samples_per_second": rates[0] if rates else None,
@@ -142,7 +142,7 @@ class Summary:
         write_atomically(self.folder.quality, text.getvalue(), durable=False)
 
 
-def show(console: Console, title: str, status: dict[str, Any], folder: RunFolder) -> None:
+def show(console: Console, title: str, status: dict[str, Any], folder: RunDir) -> None:
     """Prints the table that ends `timetrial run`; long paths stay whole, so that they can be copied."""
     rows = _rows(status["result"]) if status.get("result") else []
     rows += energy.rows(status)

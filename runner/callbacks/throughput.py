@@ -13,13 +13,13 @@ from ..core.errors import Stopped
 from ..core.signals import StopSignal
 from ..record import energy
 from ..record.flops import PURCHASE, operations_per_second
-from ..record.run_dir import RunFolder
+from ..record.run_dir import RunDir
 from ..training.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, Observer, StepEnded
 from ..training.workload import Batch, Data
 from .summary import figure, show_rows, tokens_row
 
 
-class FixedSteps:
+class LimitedBatches:
     """`data` cut to epochs of `steps` global batches, and evaluations of `steps` batches of a rank.
 
     Its sizes stay those of the whole, by which learning rates rise and fall: as slowly as in a real run.
@@ -30,16 +30,20 @@ class FixedSteps:
         self.train_size, self.eval_size = data.train_size, data.eval_size
         self.steps_per_epoch = data.steps_per_epoch
         self.evaluated = self.batches = self.tokens = 0  # of this rank in the last evaluation
-        self.synthetic_train, self.synthetic_eval, self.facts = data.synthetic_train, data.synthetic_eval, data.facts
+        self.synthetic_train_batches, self.synthetic_eval_batch, self.mlperf_params = (
+            data.synthetic_train_batches,
+            data.synthetic_eval_batch,
+            data.mlperf_params,
+        )
 
-    def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
+    def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """The first batches of the epoch."""
-        return itertools.islice(self._data.train(epoch), self._steps)
+        return itertools.islice(self._data.train_batches(epoch), self._steps)
 
-    def eval(self) -> Iterator[Batch]:
+    def eval_batches(self) -> Iterator[Batch]:
         """The first batches of this rank's share."""
         self.evaluated = self.batches = self.tokens = 0
-        for batch in itertools.islice(self._data.eval(), self._steps):
+        for batch in itertools.islice(self._data.eval_batches(), self._steps):
             self.evaluated += int(batch.weight)
             self.batches += 1
             yield batch
@@ -47,11 +51,11 @@ class FixedSteps:
 
 
 @dataclass
-class Measured:
+class ThroughputMeter:
     """The observer that keeps the speeds of each block of training and of the evaluation after it."""
 
     ranks: int
-    data: FixedSteps
+    data: LimitedBatches
     blocks: list[dict[str, float]] = field(default_factory=list)
     _started: float = 0.0
     _steps: int = 0
@@ -63,9 +67,9 @@ class Measured:
                 self._started, self._steps = event.time, 0
             case StepEnded():
                 self._steps += 1
-            case BlockEnded(samples=samples, tokens=tokens, waited_seconds=waited):
+            case BlockEnded(samples=samples, tokens=tokens, data_wait_seconds=waited):
                 counted = {"samples": samples, "tokens": tokens, "steps": self._steps}
-                self.blocks.append(counted | {"train_seconds": event.time - self._started, "waited_seconds": waited})
+                self.blocks.append(counted | {"train_seconds": event.time - self._started, "data_wait_seconds": waited})
             case EvalEnded():
                 self.blocks[-1] |= {
                     "eval_samples": self.data.evaluated * self.ranks,
@@ -94,7 +98,7 @@ class Measured:
             "eval_samples_per_second": median("eval_samples", "eval_seconds"),
             "eval_tokens_per_second": median("eval_tokens", "eval_seconds") or None,
             "eval_ms": median("eval_seconds", "eval_batches") * 1000,
-            "waited": sum(block["waited_seconds"] for block in steady) / sum(training),
+            "waited": sum(block["data_wait_seconds"] for block in steady) / sum(training),
             "spread": (max(training) - min(training)) / statistics.median(training),
             # What an estimate needs: the work of an epoch and an evaluation, and what the first block took more.
             "train_size": self.data.train_size,
@@ -115,7 +119,7 @@ def until_stopped(stop: StopSignal) -> Observer:
     return observe
 
 
-def show(console: Console, title: str, status: dict[str, Any], folder: RunFolder) -> None:
+def show(console: Console, title: str, status: dict[str, Any], folder: RunDir) -> None:
     """Prints the table that ends `timetrial throughput`."""
     rows = []
     if found := status.get("result"):

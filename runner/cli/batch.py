@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..core.console import for_tables
-from ..core.errors import ConfigurationError, Exit, Held
+from ..core.console import table_console
+from ..core.errors import ConfigurationError, Exit, RunDirLocked
 from ..launch.batch import Element, State, Study
 
 app = typer.Typer(no_args_is_help=True, help="Studies of many runs for batch systems: plan, run one, look at all.")
@@ -52,7 +52,7 @@ def run(
     console.print(f"element {index}: {shlex.join(element.overrides)}", soft_wrap=True, markup=False, highlight=False)
     try:
         raise typer.Exit(found.run(element, console))
-    except Held as error:
+    except RunDirLocked as error:
         console.print(str(error), soft_wrap=True, markup=False, highlight=False)
         raise typer.Exit(Exit.STOPPED) from error
 
@@ -74,9 +74,9 @@ def status(
         for cards in sorted({_cards(element) for element in open_}):
             print(cards, _ranges(element.index for element in open_ if _cards(element) == cards))
     else:
-        for_tables().print(_table(states))
+        table_console().print(_table(states))
         if any(state.word != "done" for _, state in states):
-            raise typer.Exit(Exit.OTHER)
+            raise typer.Exit(Exit.FAILURE)
 
 
 def _cards(element: Element) -> int:

@@ -18,7 +18,7 @@ from ...datasets.build.store import Store
 from ...datasets.download import bundles
 from ...datasets.registry import catalog
 from ...datasets.registry.catalog import Source
-from ..core.console import for_tables
+from ..core.console import table_console
 from ..core.errors import ConfigurationError, DataError
 
 data = typer.Typer(no_args_is_help=True, help="What lies on disk for a workload, and how it gets there.")
@@ -55,7 +55,7 @@ def list_sets(data_dir: DataDir = Path("data"), sources: _Sources = None) -> Non
         licence = f"{'to be accepted: ' if source.accept else ''}{source.licence}"
         said = f"[{STATE_COLOURS[state]}]{state}[/]"
         table.add_row(escape(source.name), said, *map(escape, (_size(source), sums, source.serves, licence)))
-    console = for_tables(terminal)
+    console = table_console(terminal)
     console.print(table)
     console.print(
         "Where no checksum is published, that of the first download is recorded, and later ones must have it."
@@ -105,11 +105,11 @@ def prepare(words: _Words, data_dir: DataDir = Path("data"), jobs: _Jobs = 4, so
 
     title, owner, settings = _composed(words or [])
     console = Console(soft_wrap=True, highlight=False)
-    make_ready = getattr(owner, "make_ready", None)
-    if make_ready:
+    prepare_data = getattr(owner, "prepare_data", None)
+    if prepare_data:
         with Lines(console) as lines:
-            make_ready(settings, lines)
-    console.print(f"{title}'s data are {'ready' if make_ready else 'made ready as a run starts'}.", markup=False)
+            prepare_data(settings, lines)
+    console.print(f"{title}'s data are {'ready' if prepare_data else 'made ready as a run starts'}.", markup=False)
 
 
 @data.command()

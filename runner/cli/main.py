@@ -14,9 +14,9 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.markup import escape
 
-from ..core.console import for_tables
+from ..core.console import table_console
 from ..core.errors import ConfigurationError, DataError, Exit, RunError
-from ..core.signals import SIGNALS, ignore_from_now_on
+from ..core.signals import SIGNALS, ignore_stop_signals
 from . import batch
 from .data import DataDir, data
 
@@ -68,7 +68,7 @@ def estimate(context: typer.Context) -> None:
     """How long a run would take, with what energy, cost and memory: a short measurement times known epochs.
 
     Takes the overrides of `run`, and measures on the run's own data unless data=synthetic is given. For instance:
-    timetrial estimate workload=NAME scale=mini precision=bf16 gpus=2 price=2.5
+    timetrial estimate workload=NAME scale=mini precision=bf16 gpus=2 usd_per_gpu_hour=2.5
     """
     from ..benchmarks import estimate as estimates
     from ..launch import job
@@ -83,12 +83,12 @@ _Json = Annotated[bool, typer.Option("--json", help="Print it for a script.")]
 
 
 @app.command("list")
-def list_recipes(data_dir: DataDir = Path("data"), as_json: _Json = False) -> None:
+def list_recipes(data_dir: DataDir = Path("data"), to_json: _Json = False) -> None:
     """Every workload and recipe: data and whether they are there, target, epochs, memory and time where known."""
     from . import list_recipes
 
     found = list_recipes.entries(data_dir)
-    if as_json:
+    if to_json:
         print(json.dumps(list_recipes.as_table(found), indent=2))
     else:
         list_recipes.show(Console(), found)
@@ -99,7 +99,7 @@ def doctor(
     runs: Annotated[Path, typer.Option(help="Folder that runs go to.", metavar="FOLDER")] = Path("runs"),
     data_dir: DataDir = Path("data"),
     quick: Annotated[bool, typer.Option("--quick", help="Leave out what takes seconds: the ranks' sum.")] = False,
-    as_json: _Json = False,
+    to_json: _Json = False,
 ) -> None:
     """Is this machine fit to run? Each line that is BAD ends in the command that mends it.
 
@@ -108,9 +108,9 @@ def doctor(
     from ..benchmarks import doctor as examination
 
     checks = examination.examine(examination.look(), runs, data_dir, sum_up=not quick)
-    made = list(checks) if as_json else examination.show(Console(), checks)
+    made = list(checks) if to_json else examination.show(Console(), checks)
     code = examination.verdict(made)
-    if as_json:
+    if to_json:
         print(json.dumps({"exit_code": int(code), "checks": examination.as_table(made)}, indent=2))
     raise typer.Exit(int(code))
 
@@ -131,7 +131,7 @@ def peaks(
     name: Annotated[
         str | None, typer.Option("--accelerator", help="A group of conf/accelerator.", show_default="this machine's")
     ] = None,
-    as_json: _Json = False,
+    to_json: _Json = False,
 ) -> None:
     """What this machine's card does at best: matrix products, convolutions, copies, sums over all cards.
 
@@ -139,8 +139,8 @@ def peaks(
     """
     from ..benchmarks import peaks as best
 
-    told, path = best.run(kinds or [], name, out, quick=quick, console=None if as_json else for_tables())
-    if as_json:
+    told, path = best.run(kinds or [], name, out, quick=quick, console=None if to_json else table_console())
+    if to_json:
         print(json.dumps(told | {"path": str(path)}, indent=2))
 
 
@@ -304,14 +304,14 @@ class _StoppedEarly(SystemExit):
 
 
 def _stop_early(number: int, frame: FrameType | None) -> None:
-    ignore_from_now_on()
+    ignore_stop_signals()
     print(f"timetrial: Stopped by {signal.Signals(number).name}: run it again.", file=sys.stderr)
     raise _StoppedEarly(int(Exit.STOPPED))
 
 
 def main() -> None:
     """Entry point: every refusal is one sentence on stderr and its documented exit code."""
-    from ..core.error_messages import sentence
+    from ..core.error_messages import format_error
 
     console = Console(stderr=True, soft_wrap=True)
     for number in SIGNALS:
@@ -321,10 +321,10 @@ def main() -> None:
     except SystemExit as end:  # Typer has said what is wrong with an argument, and calls that 2
         sys.exit(int(Exit.CONFIGURATION) if end.code == 2 else end.code)
     except (RunError, HydraException, OmegaConfBaseException) as error:
-        console.print(f"timetrial: {sentence(error)}", markup=False, highlight=False)
+        console.print(f"timetrial: {format_error(error)}", markup=False, highlight=False)
         sys.exit(int(getattr(error, "exit_code", Exit.CONFIGURATION)))
     finally:
-        ignore_from_now_on()
+        ignore_stop_signals()
 
 
 if __name__ == "__main__":

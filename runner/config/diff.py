@@ -6,7 +6,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 
-def differences(begun: Any, asked: Any) -> list[str]:
+def diff_configs(begun: Any, asked: Any) -> list[str]:
     """Keys in which two configurations differ, leaving out those that only say where and how far a run goes."""
     free = {
         "run_dir",
@@ -15,22 +15,22 @@ def differences(begun: Any, asked: Any) -> list[str]:
         "time_limit_seconds",
         "checkpoint.every_seconds",
         "checkpoint.at_end",
-        "stage",
+        "staging_dir",
         "system",
         "submission.platform",
         "telemetry.every_seconds",
-        "price",
-        "accelerator.price",
-        "accelerator.purchase_price",
+        "usd_per_gpu_hour",
+        "accelerator.usd_per_gpu_hour",
+        "accelerator.usd_per_gpu",
     }
-    before, after = (dict(leaves(OmegaConf.to_container(node))) for node in (begun, asked))
+    before, after = (dict(flatten(OmegaConf.to_container(node))) for node in (begun, asked))
     return sorted(key for key in before.keys() | after.keys() if key not in free and before.get(key) != after.get(key))
 
 
-def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted keys and values of nested dictionaries."""
     if not isinstance(node, dict):
         yield prefix, node
         return
     for key, value in node.items():
-        yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
+        yield from flatten(value, f"{prefix}.{key}" if prefix else str(key))

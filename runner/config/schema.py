@@ -13,7 +13,7 @@ from hydra.utils import get_class
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ..core.error_messages import sentence
+from ..core.error_messages import format_error
 from ..core.errors import ConfigurationError
 from ..launch import staging
 
@@ -39,10 +39,10 @@ class Recipe:
     """conf/recipe: how it is trained. `target` is quality per round; `training` and `data` are the workload's own."""
 
     global_batch_size: int = MISSING
-    first_eval: int = 1
-    eval_every: int = 1
+    first_eval_epoch: int = 1
+    eval_every_epochs: int = 1
     max_epochs: int = MISSING
-    clip_norm: float | None = None
+    max_grad_norm: float | None = None
     target: dict[str, dict[str, float]] = MISSING
     training: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class DataChoice:
 class Accelerator:
     """conf/accelerator: published facts of a card, for the report, null where unknown; host `threads` of a rank.
 
-    `price` is dollars an hour for one card, `purchase_price` dollars for buying one, null until you name yours.
+    `usd_per_gpu_hour` is dollars an hour for one card, `usd_per_gpu` dollars for buying one, null until you name yours.
     """
 
     name: str = MISSING
@@ -104,15 +104,15 @@ class Accelerator:
     bandwidth_gb_s: float | None = None
     tflops: dict[str, float | None] = field(default_factory=dict)
     power_watts: float | None = None
-    price: float | None = None
-    purchase_price: float | None = None
+    usd_per_gpu_hour: float | None = None
+    usd_per_gpu: float | None = None
 
 
 @dataclass
 class Tuning:
-    """conf/tuning: what differs on a card. `batch_size` is the micro-batch of one rank; null takes all of its share."""
+    """conf/tuning: what differs on a card. `micro_batch_size` is that of one rank; null takes all of its share."""
 
-    batch_size: int | None = None
+    micro_batch_size: int | None = None
 
 
 @dataclass
@@ -131,8 +131,8 @@ class LauncherChoice:
 class SeedChoices:
     """Seeds set apart from the one that derives them all; null derives."""
 
-    initialisation: int | None = None
-    order: int | None = None
+    initialization: int | None = None
+    data_order: int | None = None
     dropout: int | None = None
     sampling: int | None = None
 
@@ -191,7 +191,7 @@ class Config:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     throughput: Throughput = field(default_factory=Throughput)
     telemetry: TelemetryChoice = field(default_factory=TelemetryChoice)
-    price: float | None = None
+    usd_per_gpu_hour: float | None = None
     gpus: int = 1
     peer_to_peer: bool = True
     seed: int = 1
@@ -199,7 +199,7 @@ class Config:
     epochs_past_target: int = 0
     time_limit_seconds: float | None = None
     data_dir: str = "data"
-    stage: str | None = None
+    staging_dir: str | None = None
     runs: str = "runs"
     run_dir: str | None = None
     resume: bool = False
@@ -219,7 +219,7 @@ def settings_of(owner: type, node: Any, where: str) -> Any:
         schema = OmegaConf.structured(owner.Settings)  # type: ignore[attr-defined]
         return OmegaConf.to_object(OmegaConf.merge(schema, OmegaConf.create(node)))
     except OmegaConfBaseException as error:
-        raise ConfigurationError(f"{where}: {sentence(error)}") from error
+        raise ConfigurationError(f"{where}: {format_error(error)}") from error
     except ValueError as error:  # what the dataclass itself refuses
         raise ConfigurationError(f"{where}: {error}") from error
 
@@ -232,8 +232,8 @@ def ranks(config: Config) -> int:
 def data_settings(config: Config, owner: type) -> Any:
     """The recipe's data as the data class `owner` wants them, read from the staged copies where there are some."""
     data = config.recipe.data
-    if config.stage is not None:
-        data = staging.staged(data, Path(config.data_dir), Path(config.stage))
+    if config.staging_dir is not None:
+        data = staging.staged(data, Path(config.data_dir), Path(config.staging_dir))
     return settings_of(owner, data, "recipe.data")
 
 
@@ -252,7 +252,7 @@ def check(node: DictConfig) -> Config:
     try:
         config = OmegaConf.to_object(node)
     except OmegaConfBaseException as error:
-        raise ConfigurationError(sentence(error)) from error
+        raise ConfigurationError(format_error(error)) from error
     assert isinstance(config, Config)
     recipe, title = config.recipe, config.workload.title
     if config.round.name not in recipe.target:
@@ -273,7 +273,7 @@ def check(node: DictConfig) -> Config:
         if value not in known:
             raise ConfigurationError(f"{key} must be one of {', '.join(map(str, known))}, not {value}.")
     positive = {
-        "recipe.clip_norm": recipe.clip_norm,
+        "recipe.max_grad_norm": recipe.max_grad_norm,
         "time_limit_seconds": config.time_limit_seconds,
         "accelerator.threads": config.accelerator.threads,
         "launcher.hang_timeout_seconds": config.launcher.hang_timeout_seconds,
@@ -284,7 +284,7 @@ def check(node: DictConfig) -> Config:
     for stream, seed in {**vars(config.seeds), "seed": config.seed}.items():
         if seed is not None and not 0 <= seed < 2**63:
             raise ConfigurationError(f"The seed of {stream} must be from 0 to 2**63 - 1, not {seed}.")
-    for name in ("global_batch_size", "first_eval", "eval_every", "max_epochs"):
+    for name in ("global_batch_size", "first_eval_epoch", "eval_every_epochs", "max_epochs"):
         _at_least_one(f"recipe.{name}", getattr(recipe, name))
     _at_least_one("gpus", config.gpus)
     _at_least_one("launcher.nodes", config.launcher.nodes)
@@ -293,8 +293,8 @@ def check(node: DictConfig) -> Config:
         ("throughput.steps", config.throughput.steps),
         ("telemetry.every_seconds", config.telemetry.every_seconds),
         ("epochs_past_target", config.epochs_past_target),
-        ("price", config.price or 0),
-        ("accelerator.purchase_price", config.accelerator.purchase_price or 0),
+        ("usd_per_gpu_hour", config.usd_per_gpu_hour or 0),
+        ("accelerator.usd_per_gpu", config.accelerator.usd_per_gpu or 0),
     ):
         if not 0 <= number < math.inf:
             raise ConfigurationError(f"{key} must be 0 or more, not {number:g}.")
@@ -302,7 +302,7 @@ def check(node: DictConfig) -> Config:
         raise ConfigurationError(f"{title} has no engine={config.engine.name}: use engine=torch.")
     if config.engine.name == "tensorflow" and config.data.loader != "tfdata":
         raise ConfigurationError(f"engine=tensorflow reads with data=tfdata, not data={config.data.loader}.")
-    if config.engine.name != "torch" and recipe.clip_norm is not None:
+    if config.engine.name != "torch" and recipe.max_grad_norm is not None:
         raise ConfigurationError(f"engine={config.engine.name} does not clip gradients: use engine=torch.")
     if config.launcher.name == "inline" and ranks(config) > 1:
         raise ConfigurationError("launcher=inline runs one rank: use launcher=local for gpus above 1.")
@@ -328,13 +328,15 @@ def accumulation(config: Config) -> int:
         raise ConfigurationError(
             f"recipe.global_batch_size={config.recipe.global_batch_size} is less than a sample a rank: use fewer gpus."
         )
-    _at_least_one("tuning.batch_size", 1 if config.tuning.batch_size is None else config.tuning.batch_size)
+    _at_least_one(
+        "tuning.micro_batch_size", 1 if config.tuning.micro_batch_size is None else config.tuning.micro_batch_size
+    )
     return -(-_share(config) // micro_batch(config))
 
 
 def micro_batch(config: Config, halvings: int = 0) -> int:
     """The most samples that a device trains at a time, halved so often; 0 where nothing is left to halve."""
-    return min(_share(config), config.tuning.batch_size or _share(config)) >> halvings
+    return min(_share(config), config.tuning.micro_batch_size or _share(config)) >> halvings
 
 
 def _share(config: Config) -> int:

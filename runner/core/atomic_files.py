@@ -10,7 +10,7 @@ from .errors import DataError
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
+def atomic_directory(folder: Path) -> Iterator[Path]:
     """A new temporary folder that becomes `folder` at the end, or nothing; `DataError` if it cannot be written."""
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -28,13 +28,13 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def whole_file(path: Path, *, alone: bool = False) -> Iterator[Path]:
-    """A new name beside `path` for a file that takes its place at the end, or nothing; errors as `whole_folder`.
+def atomic_write(path: Path, *, single_writer: bool = False) -> Iterator[Path]:
+    """A new name beside `path` for a file that takes its place at the end, or nothing; errors as `atomic_directory`.
 
-    Who is `alone`, so that no other process writes that file, gets the name that it got last time: what a kill has left
+    Who is the `single_writer`, so that no other process writes that file, gets the name that it got last time: what a kill has left
     there is written over.
     """
-    temporary = path.with_name(f"{path.name}.part" if alone else f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f"{path.name}.part" if single_writer else f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary

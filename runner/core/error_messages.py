@@ -18,7 +18,7 @@ _USUAL = {
 }
 
 
-def sentence(error: Exception) -> str:
+def format_error(error: Exception) -> str:
     """Any refusal as one sentence; Hydra's and OmegaConf's with the key in front."""
     if isinstance(error, RunError):
         return str(error)
@@ -30,7 +30,7 @@ def sentence(error: Exception) -> str:
     key = next((line.removeprefix("full_key:").strip() for line in lines if line.startswith("full_key:")), "")
     text = " ".join(line for line in lines if not line.startswith("full_key:")).rstrip(".:")
     if isinstance(error, HydraException) and isinstance(error.__cause__, Exception):
-        return f"{text} ({sentence(error.__cause__).rstrip('.')})."
+        return f"{text} ({format_error(error.__cause__).rstrip('.')})."
     return f"{key}: {text}." if key and key not in text else f"{text}."
 
 

@@ -7,7 +7,7 @@ class Exit(IntEnum):
     """Exit codes of `timetrial`; batch scripts act on them, so a number never changes its meaning."""
 
     TARGET_REACHED = 0
-    OTHER = 1
+    FAILURE = 1
     TARGET_NOT_REACHED = 10
     TIME_LIMIT = 11
     STOPPED = 12
@@ -24,7 +24,7 @@ class Exit(IntEnum):
 class RunError(Exception):
     """Ends a run with `exit_code`; its text is the one sentence a person reads."""
 
-    exit_code = Exit.OTHER
+    exit_code = Exit.FAILURE
 
 
 class ConfigurationError(RunError, ValueError):
@@ -33,7 +33,7 @@ class ConfigurationError(RunError, ValueError):
     exit_code = Exit.CONFIGURATION
 
 
-class Held(ConfigurationError):
+class RunDirLocked(ConfigurationError):
     """Another process is running in the folder."""
 
 

@@ -16,10 +16,10 @@ class StopSignal:
     name: str = ""
 
     @contextmanager
-    def listening(self, *, to_the_end: bool = False) -> Iterator["StopSignal"]:
+    def listen(self, *, ignore_after: bool = False) -> Iterator["StopSignal"]:
         """Takes the signals over within the body, so that the run ends at a step's end and not in its middle.
 
-        `to_the_end` is of a process that ends after the body: signals that come then are ignored.
+        `ignore_after` is of a process that ends after the body: signals that come then are ignored.
         """
 
         def note(number: int, frame: FrameType | None) -> None:
@@ -30,10 +30,10 @@ class StopSignal:
             yield self
         finally:
             for number, handler in before.items():
-                signal.signal(number, signal.SIG_IGN if to_the_end else handler)
+                signal.signal(number, signal.SIG_IGN if ignore_after else handler)
 
 
-def ignore_from_now_on() -> None:
+def ignore_stop_signals() -> None:
     """For a process that is about to end: batch systems send several, and Python would let the last one kill it."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -56,7 +56,7 @@ class Amd:
             energy_joules=None if ticks is None or tick is None else ticks * tick / 1e6,
         )
 
-    def facts(self, index: int) -> dict[str, Any]:
+    def describe(self, index: int) -> dict[str, Any]:
         """What stays of the card of this index."""
         smi, card = self._smi, self._handles[index]
         chip, driver = self._table("gpu_asic_info", card), self._table("gpu_driver_info", card)

@@ -302,7 +302,7 @@ def explain(error: BaseException) -> RunError | None:
         return error
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator" in text:
         return OutOfMemory(
-            "The micro-batch does not fit into memory: halve it with tuning.batch_size, which keeps the global batch."
+            "The micro-batch does not fit into memory: halve it with tuning.micro_batch_size, which keeps the global batch."
         )
     if isinstance(error, torch.distributed.DistError) or re.search(
         r"gloo|nccl|connection (closed|reset)|timed out waiting", text, re.I

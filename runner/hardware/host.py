@@ -60,7 +60,7 @@ def _is_ours(process: int) -> bool:
         return False
 
 
-def facts() -> dict[str, Any]:
+def describe() -> dict[str, Any]:
     """What stays of a host: processors allowed, memory nodes, frequency governor, huge pages, firmware."""
     governors = {_text(path) for path in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")}
     return {

@@ -68,7 +68,7 @@ class Nvml:
             energy_joules=_scaled(energy, 1e-3),
         )
 
-    def facts(self, index: int) -> dict[str, Any]:
+    def describe(self, index: int) -> dict[str, Any]:
         """What stays of the card of this index."""
         nvml, card = self._nvml, self._handles[index]
         ecc, address = self._ask("EccMode", card), self._ask("PciInfo", card)

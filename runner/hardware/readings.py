@@ -53,7 +53,7 @@ class Cards(Protocol):
         """What the card of this index shows now."""
         ...
 
-    def facts(self, index: int) -> dict[str, Any]:
+    def describe(self, index: int) -> dict[str, Any]:
         """What stays: name, driver, power cap and its default, highest clocks, persistence, error correction, bus."""
         ...
 

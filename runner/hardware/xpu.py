@@ -82,7 +82,7 @@ class Xpu:
             threading.Thread(target=self._follow, args=(self._process.stdout,), daemon=True).start()
         return self._latest.get(self._cards[index], CardReading())
 
-    def facts(self, index: int) -> dict[str, Any]:
+    def describe(self, index: int) -> dict[str, Any]:
         """What stays of the card of this index."""
         told = json.loads(self._run("discovery", "-d", str(self._cards[index]), "-j"))
         address = str(told.get("pci_bdf_address", ""))

@@ -19,15 +19,15 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from ..config import schema
-from ..core.error_messages import sentence
-from ..core.errors import ConfigurationError, Exit, Held, OutOfMemory, RunError
-from ..record.run_dir import RunFolder, as_json, slug, write_atomically
+from ..core.error_messages import format_error
+from ..core.errors import ConfigurationError, Exit, OutOfMemory, RunDirLocked, RunError
+from ..record.run_dir import RunDir, slug, to_json, write_atomically
 from . import rendezvous
 
 # Ends that are a result, whether the target was reached or not; a loss that diverged will diverge again.
 _RESULTS = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED, Exit.TIME_LIMIT, Exit.DIVERGED, Exit.NOT_COMPLIANT)
 # Failures that a further attempt on the same node may not meet again.
-_AGAIN_HERE = (Exit.OUT_OF_MEMORY, Exit.LOST_RANK, Exit.OTHER)
+_AGAIN_HERE = (Exit.OUT_OF_MEMORY, Exit.LOST_RANK, Exit.FAILURE)
 _OF_THE_STUDY = {"run_dir", "resume", "runs"}
 _LONGEST_NAME = 100
 
@@ -86,9 +86,9 @@ class Study:
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self._manifest, text)
 
-    def folder(self, element: Element) -> RunFolder:
+    def folder(self, element: Element) -> RunDir:
         """Where the element runs; its log's name, which tells the seed, is of no concern here."""
-        return RunFolder(self.runs / element.name, seed=0)
+        return RunDir(self.runs / element.name, seed=0)
 
     def state(self, element: Element, *, mine: bool = False) -> State:
         """How far an element has come; with `mine`, this process holds its folder."""
@@ -114,13 +114,13 @@ class Study:
 
             try:
                 code, _ = launch(self._composed(element), console)
-            except Held:
+            except RunDirLocked:
                 raise
             except (RunError, HydraException, OmegaConfBaseException) as error:
                 code = getattr(error, "exit_code", Exit.CONFIGURATION)
                 told = self.folder(element).status().get("exit_code") == code
                 if rendezvous.is_first() and not told:
-                    self._keep_failure(element, {"exit_code": int(code), "error": sentence(error)})
+                    self._keep_failure(element, {"exit_code": int(code), "error": format_error(error)})
                 if code not in _AGAIN_HERE:
                     raise
             if code not in _AGAIN_HERE:
@@ -155,15 +155,15 @@ class Study:
         node.run_dir, node.resume = str(self.runs / element.name), True
         halvings = sum(failure["exit_code"] == Exit.OUT_OF_MEMORY for failure in self._set_aside(element))
         if halvings:
-            node.tuning.batch_size = schema.micro_batch(schema.check(node), halvings)
-            if not node.tuning.batch_size:
+            node.tuning.micro_batch_size = schema.micro_batch(schema.check(node), halvings)
+            if not node.tuning.micro_batch_size:
                 raise OutOfMemory(f"{element.name} does not fit into memory sample by sample: use a larger card.")
         return node
 
     def _set_aside(self, element: Element) -> list[dict[str, Any]]:
         """What earlier attempts ended with, in their order."""
         folders = (self.path / "attempts" / element.name).glob("*/status.json")
-        return [RunFolder(file.parent, seed=0).status() for file in sorted(folders, key=lambda f: int(f.parent.name))]
+        return [RunDir(file.parent, seed=0).status() for file in sorted(folders, key=lambda f: int(f.parent.name))]
 
     def _next_attempt(self, element: Element) -> Path:
         return self.path / "attempts" / element.name / str(len(self._set_aside(element)) + 1)
@@ -171,7 +171,7 @@ class Study:
     def _keep_failure(self, element: Element, status: dict[str, Any]) -> None:
         folder = self._next_attempt(element)
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / "status.json", as_json(status))
+        write_atomically(folder / "status.json", to_json(status))
 
 
 def _expanded(overrides: Sequence[str]) -> list[Element]:
@@ -204,4 +204,4 @@ def _checked(element: Element) -> None:
     try:
         schema.check(schema.compose([*card, *element.overrides]))
     except (RunError, HydraException, OmegaConfBaseException) as error:
-        raise ConfigurationError(f"{shlex.join(element.overrides)}: {sentence(error)}") from error
+        raise ConfigurationError(f"{shlex.join(element.overrides)}: {format_error(error)}") from error

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from ..core.error_messages import sentence
+from ..core.error_messages import format_error
 from ..core.errors import ConfigurationError, DeviceError, Exit, RunError
 from ..hardware import devices
 from . import sweep
@@ -55,7 +55,7 @@ def run(node: DictConfig) -> None:
     if not sweep.active():
         ended.append(refusal or code)
         return
-    words = sentence(refusal) if refusal else ""
+    words = format_error(refusal) if refusal else ""
     if words:
         Console(stderr=True, soft_wrap=True).print(f"timetrial: {words}", markup=False, highlight=False)
     sweep.keep(code, words, result)

@@ -20,14 +20,14 @@ from rich.console import Console
 from ..callbacks import summary, throughput
 from ..callbacks.progress import Lines
 from ..config import schema
-from ..config.diff import differences
+from ..config.diff import diff_configs
 from ..config.schema import Config
 from ..core.errors import ConfigurationError, Exit, LostRank, error_of
 from ..core.signals import StopSignal
 from ..hardware import devices
 from ..mlperf import compliance
 from ..record import energy, environment, run_dir
-from ..record.run_dir import RunFolder, as_json, write_atomically
+from ..record.run_dir import RunDir, to_json, write_atomically
 from . import rendezvous, staging
 from .rendezvous import Meeting
 from .worker import work
@@ -52,7 +52,7 @@ _NEVER_BEGAN = (Exit.CONFIGURATION, Exit.DATA, Exit.DEVICE)
 _FINISHED = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED, Exit.NOT_COMPLIANT)
 
 
-def launch(node: DictConfig, console: Console) -> tuple[Exit, RunFolder]:
+def launch(node: DictConfig, console: Console) -> tuple[Exit, RunDir]:
     """Runs the composed configuration once; raises `RunError` for what never began."""
     settings = schema.check(node)
     devices.require(settings.accelerator.name, settings.gpus // settings.launcher.nodes)
@@ -63,25 +63,25 @@ def launch(node: DictConfig, console: Console) -> tuple[Exit, RunFolder]:
         status = folder.status()
         if begun and status.get("exit_code") in _FINISHED:
             if status.get("state") == "running":  # its launcher was killed after training, before it had judged the log
-                return _close(settings, folder, console, Exit.OTHER), folder
+                return _close(settings, folder, console, Exit.FAILURE), folder
             console.print(f"{folder.path} is finished already: nothing to do.", soft_wrap=True, markup=False)
             return Exit(status["exit_code"]), folder
         try:
             _note_the_start(node, folder, begun)
             _make_ready(settings, folder, console)
-            with StopSignal().listening() as stop:  # to the very end: a run that is being closed needs no stop
+            with StopSignal().listen() as stop:  # to the very end: a run that is being closed needs no stop
                 code = _run(settings, folder, console, stop)
                 return _close(settings, folder, console, code), folder
         except BaseException as error:
             if not begun and not folder.log.exists():
                 folder.discard()
             elif folder.path.exists():
-                code = getattr(error, "exit_code", Exit.OTHER)
+                code = getattr(error, "exit_code", Exit.FAILURE)
                 folder.update_status(exit_code=int(code), state=_STATES.get(code, "failed"), error=str(error))
             raise
 
 
-def _note_the_start(node: DictConfig, folder: RunFolder, begun: bool) -> None:
+def _note_the_start(node: DictConfig, folder: RunDir, begun: bool) -> None:
     """What the folder says of an attempt from its first moment on."""
     folder.take_errors()  # of ranks whose launcher was killed before it could read them
     before = folder.status()
@@ -91,14 +91,14 @@ def _note_the_start(node: DictConfig, folder: RunFolder, begun: bool) -> None:
         entries |= {"class": "clean", "lost_seconds": 0.0}
     folder.update_status(**entries)
     described = environment.describe(run_folder=folder.path, data=Path(str(node.data_dir)))
-    write_atomically(folder.system, as_json(described | {"peer_to_peer": bool(node.peer_to_peer)}))
+    write_atomically(folder.system, to_json(described | {"peer_to_peer": bool(node.peer_to_peer)}))
     if begun:  # limits and places may differ from the last time, but not where the run belongs
         first = OmegaConf.load(folder.config)
         belongs = {"system": first.system, "submission": {"platform": first.submission.platform}}
         write_atomically(folder.config, schema.as_yaml(OmegaConf.merge(node, belongs)))  # type: ignore[arg-type]
 
 
-def _run(settings: Config, folder: RunFolder, console: Console, stop: StopSignal) -> Exit:
+def _run(settings: Config, folder: RunDir, console: Console, stop: StopSignal) -> Exit:
     """Trains, in this process or in one a rank."""
     if settings.launcher.name == "inline":
         return work(settings, folder, console, stop)
@@ -106,47 +106,47 @@ def _run(settings: Config, folder: RunFolder, console: Console, stop: StopSignal
         return _start_ranks(settings, folder, meeting, stop)
 
 
-def _join(settings: Config, console: Console) -> tuple[Exit, RunFolder]:
+def _join(settings: Config, console: Console) -> tuple[Exit, RunDir]:
     """This node's ranks of a run that the first node keeps."""
     assert settings.run_dir
-    folder = RunFolder(Path(settings.run_dir).resolve(), settings.seed)
+    folder = RunDir(Path(settings.run_dir).resolve(), settings.seed)
     _stage(settings, console)
     meeting = rendezvous.announced(folder)
-    with StopSignal().listening() as stop:
+    with StopSignal().listen() as stop:
         with suppress(LostRank):  # the first node finds that out as well
             _start_ranks(settings, folder, meeting, stop)
         rendezvous.leave(meeting)
         status = rendezvous.wait_for_the_end(folder, meeting)
-    return Exit(status.get("exit_code", Exit.OTHER)), folder
+    return Exit(status.get("exit_code", Exit.FAILURE)), folder
 
 
 def _stage(settings: Config, console: Console) -> dict[str, float]:
-    if settings.stage is None:
+    if settings.staging_dir is None:
         return {}
-    return staging.stage(settings.recipe.data, Path(settings.data_dir), Path(settings.stage), console)
+    return staging.stage(settings.recipe.data, Path(settings.data_dir), Path(settings.staging_dir), console)
 
 
-def _make_ready(settings: Config, folder: RunFolder, console: Console) -> None:
+def _make_ready(settings: Config, folder: RunDir, console: Console) -> None:
     """What the data want done before a run on them, where a person can watch it and no clock runs."""
-    if settings.stage is not None:
+    if settings.staging_dir is not None:
         folder.update_status(staged=_stage(settings, console))
     _, data = schema.classes(settings)
-    if make_ready := getattr(data, "make_ready", None):
+    if prepare_data := getattr(data, "prepare_data", None):
         with Lines(console) as lines:
-            make_ready(schema.data_settings(settings, data), lines)
+            prepare_data(schema.data_settings(settings, data), lines)
 
 
-def _open_folder(node: DictConfig, settings: Config) -> tuple[RunFolder, bool]:
+def _open_folder(node: DictConfig, settings: Config) -> tuple[RunDir, bool]:
     """The run's folder, and whether it holds a begun run that is to be continued."""
     text = schema.as_yaml(node)
     if settings.resume and settings.run_dir and Path(settings.run_dir, "status.json").exists():
-        folder = RunFolder(Path(settings.run_dir).resolve(), settings.seed)
+        folder = RunDir(Path(settings.run_dir).resolve(), settings.seed)
         if not folder.config.exists():
             if folder.status():
                 raise ConfigurationError(f"{folder.path} has lost its schema.yaml: start over in a new folder.")
             write_atomically(folder.config, text)  # who claimed the folder was killed before it could say what for
             return folder, False
-        differing = differences(OmegaConf.load(folder.config), OmegaConf.create(text))
+        differing = diff_configs(OmegaConf.load(folder.config), OmegaConf.create(text))
         if differing:
             raise ConfigurationError(
                 f"{folder.path} was begun with another configuration ({', '.join(differing)}): resume it unchanged."
@@ -166,7 +166,7 @@ def _open_folder(node: DictConfig, settings: Config) -> tuple[RunFolder, bool]:
     return folder, False
 
 
-def _start_ranks(settings: Config, folder: RunFolder, meeting: Meeting, stop: StopSignal) -> Exit:
+def _start_ranks(settings: Config, folder: RunDir, meeting: Meeting, stop: StopSignal) -> Exit:
     """One process a rank of this node through torch's elastic agent: a rank that dies takes the others with it."""
     from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -187,7 +187,7 @@ def _start_ranks(settings: Config, folder: RunFolder, meeting: Meeting, stop: St
     try:
         with _watched(folder, settings.launcher.hang_timeout_seconds, stop):
             elastic_launch(setup, sys.executable)("-P", "-m", _WORKER, str(folder.path))
-        return Exit.OTHER
+        return Exit.FAILURE
     except ChildFailedError as error:
         if stop.name:  # before the rank could listen
             return Exit.STOPPED
@@ -202,7 +202,7 @@ def _start_ranks(settings: Config, folder: RunFolder, meeting: Meeting, stop: St
 
 
 @contextmanager
-def _watched(folder: RunFolder, patience: float, stop: StopSignal) -> Iterator[None]:
+def _watched(folder: RunDir, patience: float, stop: StopSignal) -> Iterator[None]:
     """Tells the ranks when the run is to stop, and ends them when one has failed or stands still.
 
     A rank that has said why it failed leaves the others waiting for it. One that was stopped (SIGSTOP, a suspended job)
@@ -262,7 +262,7 @@ def _state(settings: Config, code: Exit) -> str:
     return "measured" if settings.throughput.steps and code == Exit.TARGET_REACHED else _STATES.get(code, "failed")
 
 
-def _cause(folder: RunFolder, exit_codes: dict[int, int]) -> Exit:
+def _cause(folder: RunDir, exit_codes: dict[int, int]) -> Exit:
     """Why ranks failed: the earliest words that one left, else what the operating system says of the first."""
     if not folder.has_errors():
         rank, code = next(iter(exit_codes.items()))
@@ -274,10 +274,10 @@ def _cause(folder: RunFolder, exit_codes: dict[int, int]) -> Exit:
         folder.write_error(
             rank, Exit.LOST_RANK, f"Rank {rank} {how}: look into stderr_{rank}.txt in the run folder, then run again."
         )
-    return Exit.OTHER
+    return Exit.FAILURE
 
 
-def _close(settings: Config, folder: RunFolder, console: Console, code: Exit) -> Exit:
+def _close(settings: Config, folder: RunDir, console: Console, code: Exit) -> Exit:
     """Settles exit code, state and verdict in status.json and prints the result."""
     status, words = folder.status(), folder.take_errors()
     if words:
@@ -297,7 +297,7 @@ def _close(settings: Config, folder: RunFolder, console: Console, code: Exit) ->
         if code == Exit.TARGET_REACHED and not verdict.compliant:
             code = Exit.NOT_COMPLIANT
     timed = sum(block["samples"] for block in status.get("blocks", ()) if not block["past_target"])
-    price = settings.gpus * settings.price if settings.price else None
+    price = settings.gpus * settings.usd_per_gpu_hour if settings.usd_per_gpu_hour else None
     cards_expected = 0 if settings.accelerator.name == "cpu" else settings.gpus
     entries |= energy.judge(folder.path, status.get("result") or {}, timed, price, cards_expected)
     status = folder.update_status(**entries, exit_code=int(code), state=_state(settings, code))

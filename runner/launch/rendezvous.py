@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 from ..core.errors import LostRank
-from ..record.run_dir import RunFolder
+from ..record.run_dir import RunDir
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_TO_LEAVE = 30.0
@@ -47,7 +47,7 @@ def is_first() -> bool:
 
 
 @contextmanager
-def opened(nodes: int, folder: RunFolder) -> Iterator[Meeting]:
+def opened(nodes: int, folder: RunDir) -> Iterator[Meeting]:
     """A meeting for the launchers of `nodes` nodes, announced in the folder where there are several."""
     if nodes == 1:
         yield Meeting(uuid.uuid4().hex)
@@ -72,7 +72,7 @@ def leave(meeting: Meeting) -> None:
         _store(host, int(port), is_master=False, timeout=timedelta(seconds=_SECONDS_TO_LEAVE)).add(_LEFT, 1)
 
 
-def announced(folder: RunFolder) -> Meeting:
+def announced(folder: RunDir) -> Meeting:
     """The meeting that the first node of this srun has opened; waits for it."""
     until = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < until:
@@ -83,7 +83,7 @@ def announced(folder: RunFolder) -> Meeting:
     raise LostRank(f"The first node did not begin {folder.path}: see its output, and that all nodes share this folder.")
 
 
-def wait_for_the_end(folder: RunFolder, meeting: Meeting) -> dict[str, Any]:
+def wait_for_the_end(folder: RunDir, meeting: Meeting) -> dict[str, Any]:
     """What status.json says once the first node has left the meeting and closed the run."""
     until = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < until:

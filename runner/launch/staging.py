@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from ..core.errors import HardwareError, RunError
-from ..record.run_dir import cannot_write, write_atomically
+from ..record.run_dir import write_atomically, write_failure
 
 _THREADS = 16  # a shared file system answers many at once
 _CHUNK_BYTES = 1 << 22
@@ -77,7 +77,7 @@ def _copy_folder(source: Path, copy: Path, console: Console) -> int:
             if size > free:
                 raise RunError(
                     f"{source} wants {size / 1e9:.1f} GB and {copy} has {free / 1e9:.1f} GB free: "
-                    "free space there, or leave stage= out."
+                    "free space there, or leave staging_dir= out."
                 )
             console.print(
                 f"copying {len(wanted):,} files, {size / 1e9:.2f} GB, from {source} to {copy}", soft_wrap=True
@@ -89,7 +89,7 @@ def _copy_folder(source: Path, copy: Path, console: Console) -> int:
             write_atomically(record, digest)
             return size
     except OSError as error:
-        raise cannot_write(copy, error) from error
+        raise write_failure(copy, error) from error
 
 
 def _listed(folder: Path) -> _Files:

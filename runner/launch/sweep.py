@@ -12,9 +12,9 @@ from omegaconf import DictConfig
 from rich.table import Table
 
 from ..callbacks.summary import figure
-from ..core.console import for_tables
+from ..core.console import table_console
 from ..core.errors import Exit
-from ..record.run_dir import as_json, write_atomically
+from ..record.run_dir import to_json, write_atomically
 
 # Columns of the table: titles, and keys of a result.
 _TRAINING = {"epochs": "epochs", "seconds": "seconds", "samples/s": "samples_per_second"}
@@ -42,7 +42,7 @@ def keep(code: Exit, sentence: str, result: dict[str, Any] | None) -> None:
         "error": sentence,
         "result": result,
     }
-    write_atomically(folder / f"job_{number:05d}.json", as_json(entry))
+    write_atomically(folder / f"job_{number:05d}.json", to_json(entry))
 
 
 class SweepSummary(Callback):
@@ -68,13 +68,13 @@ def summarise(folder: Path, speeds: bool) -> None:
         result = entry["result"] or {}
         numbers = [_written(key, result.get(key)) for key in columns.values()]
         table.add_row(str(entry["job"]), own, ended, *numbers)
-    wide = for_tables()
+    wide = table_console()
     wide.print(table)
     if speeds and (fastest := best(entries)):
         for line in fastest:
             words = " ".join(word for word in line["overrides"] if word not in shared)
             wide.print(f"best: {words}, {figure(line['samples_per_second'])} samples/s", highlight=False, markup=False)
-        write_atomically(folder / "best.json", as_json({"best": fastest}))
+        write_atomically(folder / "best.json", to_json({"best": fastest}))
     # A batch that does not fit is one of the values that a sweep of speeds is made for.
     fine = (Exit.TARGET_REACHED, Exit.OUT_OF_MEMORY) if speeds else (Exit.TARGET_REACHED,)
     codes = [Exit(entry["exit_code"]) for entry in entries]

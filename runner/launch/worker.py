@@ -18,7 +18,7 @@ from rich.console import Console
 from ..callbacks import telemetry
 from ..callbacks.progress import Lines, ProgressBar
 from ..callbacks.summary import Summary
-from ..callbacks.throughput import FixedSteps, Measured, until_stopped
+from ..callbacks.throughput import LimitedBatches, ThroughputMeter, until_stopped
 from ..config import schema
 from ..config.schema import Config
 from ..core.errors import Exit, RunError, Stopped, TimeLimit
@@ -28,19 +28,19 @@ from ..hardware.precision import Precision
 from ..mlperf import compliance
 from ..mlperf.log_writer import MLPerfLog
 from ..record.flops import PURCHASE
-from ..record.run_dir import RunFolder
+from ..record.run_dir import RunDir
 from ..training import all_reduce, checkpoint, distributed, flops, seeds
 from ..training.checkpoint import Checkpointer
 from ..training.distributed import World
 from ..training.events import InitStarted, Observer
-from ..training.loop import Plan, train_to_target
+from ..training.loop import TrainingPlan, train_to_target
 from ..training.torch_engine import TorchEngine
-from ..training.workload import Share
+from ..training.workload import BatchSharding
 
 _LINKS_MIB = 64  # of a tensor that says how fast the ranks add up: milliseconds
 
 
-def work(settings: Config, folder: RunFolder, console: Console, stop: StopSignal) -> Exit:
+def work(settings: Config, folder: RunDir, console: Console, stop: StopSignal) -> Exit:
     """Runs this rank to its end; disorderly ends leave their sentence in the folder for the launcher."""
     try:
         return _run(settings, folder, console, stop)
@@ -53,7 +53,7 @@ def work(settings: Config, folder: RunFolder, console: Console, stop: StopSignal
         sentence = str(
             known or f"{type(error).__name__} at {where}: {error} (this is a defect of timetrial: please report it)."
         )
-        code = known.exit_code if known else Exit.OTHER
+        code = known.exit_code if known else Exit.FAILURE
         try:
             folder.write_error(int(os.environ.get("RANK", "0")), code, sentence)
         except RunError:
@@ -61,7 +61,7 @@ def work(settings: Config, folder: RunFolder, console: Console, stop: StopSignal
         return code
 
 
-def _run(settings: Config, folder: RunFolder, console: Console, stop: StopSignal) -> Exit:
+def _run(settings: Config, folder: RunDir, console: Console, stop: StopSignal) -> Exit:
     """Initialises off the clock, then trains; the order is that of MLPerf's rules."""
     device = devices.device(settings.accelerator.name, int(os.environ.get("LOCAL_RANK", "0")))
     if settings.accelerator.threads is not None:
@@ -77,7 +77,7 @@ def _run(settings: Config, folder: RunFolder, console: Console, stop: StopSignal
 
 
 @contextmanager
-def _sampling(settings: Config, folder: RunFolder, world: World) -> Iterator[list[Observer]]:
+def _sampling(settings: Config, folder: RunDir, world: World) -> Iterator[list[Observer]]:
     """The observer that samples this node's cards and host, on the first rank of each; none with `every_seconds` 0."""
     every = settings.telemetry.every_seconds
     if not every or world.local_rank:
@@ -95,7 +95,7 @@ def _sampling(settings: Config, folder: RunFolder, world: World) -> Iterator[lis
 
 def _measure(
     settings: Config,
-    folder: RunFolder,
+    folder: RunDir,
     console: Console,
     stop: StopSignal,
     world: World,
@@ -104,16 +104,16 @@ def _measure(
 ) -> Exit:
     """A fixed number of steps, without a log, a target or a checkpoint: nothing is learned that is worth keeping."""
     engine = _ready_engine(settings, folder, world, device, console)
-    assert isinstance(engine.data, FixedSteps)
-    measured = Measured(world.size, engine.data)
-    plan = Plan(target={}, first_eval=1, eval_every=1, max_epochs=settings.throughput.blocks)
+    assert isinstance(engine.data, LimitedBatches)
+    measured = ThroughputMeter(world.size, engine.data)
+    plan = TrainingPlan(target={}, first_eval_epoch=1, eval_every_epochs=1, max_epochs=settings.throughput.blocks)
     train_to_target(engine, plan, [*sampler, measured, until_stopped(stop)])
     if world.rank == 0:
         peak = devices.peak_memory_bytes(device)
         cards = {"cards": settings.gpus, "sheet_tflops": settings.accelerator.tflops.get(settings.precision.name)}
         cards["peer_to_peer"] = settings.peer_to_peer
         result = measured.result() | cards | {"counted": None}
-        bought = settings.accelerator.purchase_price
+        bought = settings.accelerator.usd_per_gpu
         paid = bought * settings.gpus / result["samples_per_second"] if bought else None
         result[PURCHASE] = paid
         folder.update_status(exit_code=int(Exit.TARGET_REACHED), error="", peak_memory_bytes=peak, result=result)
@@ -124,7 +124,7 @@ def _measure(
 
 def _train(
     settings: Config,
-    folder: RunFolder,
+    folder: RunDir,
     console: Console,
     stop: StopSignal,
     world: World,
@@ -144,13 +144,13 @@ def _train(
             observers = [log, summary]
         engine = _ready_engine(settings, folder, world, device, console)
         if saved:
-            engine.restore(saved["engine"])
+            engine.load_state_dict(saved["engine"])
         if world.rank == 0:
             console.print(f"run folder {folder.path}", soft_wrap=True, markup=False)
             bar = ProgressBar(console, plan, engine.data.train_size)
             closing.callback(bar.close)
             observers.append(bar)
-        keeper = Checkpointer(
+        checkpointer = Checkpointer(
             path=folder.checkpoint,
             engine=engine,
             world=world,
@@ -163,13 +163,13 @@ def _train(
         try:
             if world.any(bool(stop.name)):
                 raise Stopped("Stopped before training began: run it again.")
-            reached = train_to_target(engine, plan, [*observers, *sampler, keeper], done=keeper.done)
+            reached = train_to_target(engine, plan, [*observers, *sampler, checkpointer], done=checkpointer.done)
             code, sentence = (Exit.TARGET_REACHED if reached else Exit.TARGET_NOT_REACHED), ""
             if settings.checkpoint.at_end:  # the clock has stopped
-                keeper.save()
+                checkpointer.save()
         except (Stopped, TimeLimit) as end:
             # Past its target, a run that is stopped has its result already.
-            code, sentence = (Exit.TARGET_REACHED, "") if keeper.over else (end.exit_code, str(end))
+            code, sentence = (Exit.TARGET_REACHED, "") if checkpointer.over else (end.exit_code, str(end))
         if world.rank == 0:
             # Another framework keeps its own count.
             peak = devices.peak_memory_bytes(device) if settings.engine.name == "torch" else None
@@ -177,7 +177,7 @@ def _train(
     return code
 
 
-def _ready_engine(settings: Config, folder: RunFolder, world: World, device: torch.device, console: Console) -> Any:
+def _ready_engine(settings: Config, folder: RunDir, world: World, device: torch.device, console: Console) -> Any:
     """The engine of one rank, warmed up; a person is told why nothing moves.
 
     Compiling can take minutes, and so can a card's search for the fastest convolutions of large fp32 batches.
@@ -191,7 +191,7 @@ def _ready_engine(settings: Config, folder: RunFolder, world: World, device: tor
             if world.rank == 0 and (can_take_minutes or console.is_terminal):
                 tell(f"{doing}, which can take minutes" if can_take_minutes else doing, 0)
             engine.warm_up()
-        engine.finish()
+        engine.synchronize()
     if world.size > 1:
         speed = all_reduce.bus_gb_s(world, device, _LINKS_MIB if device.type != "cpu" else 1)
         if world.rank == 0:
@@ -202,13 +202,13 @@ def _ready_engine(settings: Config, folder: RunFolder, world: World, device: tor
 def build_engine(settings: Config, world: World, device: torch.device) -> Any:
     """The engine of one rank, with its workload and data, from the configuration alone."""
     workload_class, data_class = schema.classes(settings)
-    recipe, streams = settings.recipe, seeds.derive(settings.seed, **asdict(settings.seeds))
+    recipe, streams = settings.recipe, seeds.derive_streams(settings.seed, **asdict(settings.seeds))
     accumulation = schema.accumulation(settings)
-    with world.first_alone():
+    with world.main_process_first():
         data = data_class(
             schema.data_settings(settings, data_class),
             global_batch_size=recipe.global_batch_size,
-            share=Share(world.rank, world.size, accumulation),
+            sharding=BatchSharding(world.rank, world.size, accumulation),
             device=device,
             seeds=streams,
         )
@@ -216,7 +216,7 @@ def build_engine(settings: Config, world: World, device: torch.device) -> Any:
     steps = settings.throughput.steps
     common = {
         "workload": workload,
-        "data": FixedSteps(data, steps) if steps else data,
+        "data": LimitedBatches(data, steps) if steps else data,
         "global_batch_size": recipe.global_batch_size,
         "accumulation": accumulation,
         "compile_mode": settings.engine.compile,
@@ -226,17 +226,17 @@ def build_engine(settings: Config, world: World, device: torch.device) -> Any:
         engine_class = get_class(settings.workload.engines[settings.engine.name])
         return engine_class(**common, precision=settings.precision.name, gpus=settings.gpus)
     return TorchEngine(
-        **common, precision=Precision(settings.precision.name, device), clip_norm=recipe.clip_norm, world=world
+        **common, precision=Precision(settings.precision.name, device), max_grad_norm=recipe.max_grad_norm, world=world
     )
 
 
-def plan_of(settings: Config) -> Plan:
+def plan_of(settings: Config) -> TrainingPlan:
     """When to evaluate and stop, from the recipe and the round."""
     recipe = settings.recipe
-    return Plan(
+    return TrainingPlan(
         target=recipe.target[settings.round.name],
-        first_eval=recipe.first_eval,
-        eval_every=recipe.eval_every,
+        first_eval_epoch=recipe.first_eval_epoch,
+        eval_every_epochs=recipe.eval_every_epochs,
         max_epochs=recipe.max_epochs,
         epochs_past_target=settings.epochs_past_target,
     )
@@ -246,7 +246,7 @@ def _header(settings: Config) -> dict[str, Any]:
     """The log's lines before the facts, division first; a benchmark without closed rules is always open."""
     closed = settings.scale.division == "closed" and compliance.has_closed_rules(settings.workload.benchmark)
     submission = settings.submission
-    streams = seeds.derive(settings.seed, **asdict(settings.seeds))
+    streams = seeds.derive_streams(settings.seed, **asdict(settings.seeds))
     return {
         "submission_division": "closed" if closed else "open",
         "submission_benchmark": settings.workload.benchmark,
@@ -255,7 +255,7 @@ def _header(settings: Config) -> dict[str, Any]:
         "submission_status": submission.status,
         "submission_poc_name": submission.poc_name,
         "seed": settings.seed,
-        **seeds.as_facts(streams),
+        **seeds.mlperf_params(streams),
     }
 
 
@@ -275,9 +275,9 @@ def main() -> None:
         with open(path / f"{name}_{rank}.txt", "ab") as file:
             os.dup2(file.fileno(), number)
     settings = schema.load(path / "config.yaml")
-    folder = RunFolder(path, settings.seed)
+    folder = RunDir(path, settings.seed)
     # A rank that has obeyed is told once more by its launcher where the batch system has told all processes.
-    with folder.shared(), StopSignal().listening(to_the_end=True) as stop:
+    with folder.shared(), StopSignal().listen(ignore_after=True) as stop:
         code = work(settings, folder, Console(file=terminal), stop)
     orderly = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED, Exit.STOPPED, Exit.TIME_LIMIT)
     if code in orderly:

@@ -11,7 +11,7 @@ from mlperf_logging.mllog.mllog import MLLogger
 
 from ... import __version__
 from ..core.errors import DataError, RunError
-from ..record.run_dir import cannot_write
+from ..record.run_dir import write_failure
 from ..training.events import (
     BlockEnded,
     BlockStarted,
@@ -28,7 +28,7 @@ VERSION, TARGET, RESUMED = "timetrial_version", "quality_target", "timetrial_res
 
 
 class MLPerfLog:
-    """The observer that writes one run's log; `header` holds submission_* and what else precedes the facts.
+    """The observer that writes one run's log; `header` holds submission_* and what else precedes the parameters.
 
     A resumed run's log is cut back to its checkpoint `saved` and goes on with one `timetrial_resumed` line.
     """
@@ -61,18 +61,18 @@ class MLPerfLog:
             case InitStarted(caches_cleared=cleared) if not self._saved:
                 self._log.event(keys.CACHE_CLEAR, cleared, time_ms=ms)
                 self._log.start(keys.INIT_START, time_ms=ms)
-            case RunStarted(facts=facts):
-                self._run_started(facts, event.time)
+            case RunStarted(params=params):
+                self._run_started(params, event.time)
             case BlockStarted(first_epoch=first, epochs=epochs):
                 self._block_started, self._first_epoch = event.time, first
                 span = {"first_epoch_num": first, "epoch_count": epochs}
                 self._log.start(keys.BLOCK_START, metadata=span, time_ms=ms)
                 if epochs == 1:
                     self._log.start(keys.EPOCH_START, metadata={"epoch_num": first}, time_ms=ms)
-            case BlockEnded(first_epoch=first, epochs=epochs, samples=samples, waited_seconds=waited):
+            case BlockEnded(first_epoch=first, epochs=epochs, samples=samples, data_wait_seconds=waited):
                 if epochs == 1:
                     self._log.end(keys.EPOCH_STOP, metadata={"epoch_num": first}, time_ms=ms)
-                stats = {"throughput": samples / (event.time - self._block_started), "waited_seconds": waited}
+                stats = {"throughput": samples / (event.time - self._block_started), "data_wait_seconds": waited}
                 self._log.event("tracked_stats", stats, {"step": first + epochs - 1}, time_ms=ms)
             case EvalStarted(epoch=epoch):
                 self._log.start(keys.EVAL_START, metadata={"epoch_num": epoch}, time_ms=ms)
@@ -83,14 +83,14 @@ class MLPerfLog:
             case RunStopped(status=status):
                 self._log.end(keys.RUN_STOP, metadata={"status": status}, time_ms=ms)
 
-    def _run_started(self, facts: Mapping[str, Any], time: float) -> None:
+    def _run_started(self, params: Mapping[str, Any], time: float) -> None:
         ms = int(time * 1000)
         if self._saved:
             resumed = {"epochs_done": self._saved["done"], "lost_seconds": time - self._saved["time"]}
             self._log.event(RESUMED, resumed, time_ms=ms)
             return
         self._log.event(VERSION, __version__, time_ms=ms)
-        for key, value in {**self._header, TARGET: _value(self._target), **facts}.items():
+        for key, value in {**self._header, TARGET: _value(self._target), **params}.items():
             described = isinstance(value, dict) and value.keys() == {"value", "metadata"}
             value, metadata = (value["value"], value["metadata"]) if described else (value, None)
             self._log.event(key, value, metadata, time_ms=ms)
@@ -116,7 +116,7 @@ class _LogFile(logging.Handler):
             if path.is_file():
                 self._stream.truncate(cut_to)
         except OSError as error:
-            raise cannot_write(path, error) from error
+            raise write_failure(path, error) from error
         self.size = cut_to
         self._failure: RunError | None = None
 
@@ -133,7 +133,7 @@ class _LogFile(logging.Handler):
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._stream.truncate(self.size)
-            self._failure = cannot_write(self._path, error)
+            self._failure = write_failure(self._path, error)
             raise self._failure from error
         self.size += len(line)
 

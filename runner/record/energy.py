@@ -205,7 +205,7 @@ def _highest(devices: Devices, name: str) -> float | None:
 
 
 def _share(devices: Iterable[Sequence[Sample]], has: Callable[[Sample], bool]) -> float:
-    """Share of the samples on the clock, of the device that has most."""
+    """BatchSharding of the samples on the clock, of the device that has most."""
     shares = []
     for rows in devices:
         on_clock = [sample for sample in rows if sample.phase]
@@ -246,9 +246,9 @@ def _is_lowered(sample: Sample) -> bool:
 
 
 def waiting(result: Mapping[str, Any]) -> float:
-    """Share of the training time that was spent on getting batches; 0 where it is not known."""
+    """BatchSharding of the training time that was spent on getting batches; 0 where it is not known."""
     seconds = result.get("train_seconds")
-    return float(result["waited_seconds"] / seconds) if seconds else 0.0
+    return float(result["data_wait_seconds"] / seconds) if seconds else 0.0
 
 
 def rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:

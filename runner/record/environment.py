@@ -47,7 +47,7 @@ def describe(**places: Path) -> dict[str, Any]:
             "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         },
         "memory_bytes": _memory_bytes(),
-        **host.facts(),
+        **host.describe(),
         "storage": {name: host.storage(place) for name, place in places.items()},
         **_cards(),
         "selection": devices.selection(),
@@ -86,7 +86,7 @@ def _cards() -> dict[str, Any]:
     if sensors is None:
         return {"cards": cards, "links": {}}
     try:
-        told = [sensors.facts(index) for index in range(len(sensors))]
+        told = [sensors.describe(index) for index in range(len(sensors))]
         return {"cards": [card | more for card, more in zip(cards, told, strict=True)], "links": sensors.links()}
     finally:
         sensors.close()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-PURCHASE = "dollars_per_sample_a_second"  # what the cards cost to buy, over training samples a second
+PURCHASE = "usd_per_samples_per_second"  # what the cards cost to buy, over training samples a second
 
 
 def operations_per_second(result: Mapping[str, Any]) -> float | None:

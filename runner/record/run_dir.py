@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from ..core.errors import ConfigurationError, Held, RunError
+from ..core.errors import ConfigurationError, RunDirLocked, RunError
 
 # Who looks whether a folder is in use holds it for a moment: who wants it tries so often, so many seconds apart.
 _TRIES, _SECONDS_BETWEEN_TRIES = 10, 0.1
@@ -35,20 +35,20 @@ def write_atomically(path: Path, text: str | bytes, *, durable: bool = True) -> 
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise cannot_write(path, error) from error
+        raise write_failure(path, error) from error
 
 
-def cannot_write(path: Path, error: OSError) -> RunError:
+def write_failure(path: Path, error: OSError) -> RunError:
     """The one sentence for a full or read-only disk."""
     return RunError(f"Cannot write {path} ({error.strerror or error}): free space there or choose another place.")
 
 
-def as_json(thing: Any) -> str:
+def to_json(thing: Any) -> str:
     """`thing` as JSON text with a final newline."""
     return json.dumps(thing, indent=2) + "\n"
 
 
-class RunFolder:
+class RunDir:
     """Paths of a run folder and its two living files, status.json and the checkpoint."""
 
     def __init__(self, path: Path, seed: int) -> None:
@@ -71,17 +71,17 @@ class RunFolder:
     def update_status(self, **entries: Any) -> dict[str, Any]:
         """Sets `entries` in status.json and returns the whole."""
         status = self.status() | entries
-        write_atomically(self._status, as_json(status), durable=False)
+        write_atomically(self._status, to_json(status), durable=False)
         return status
 
     def add_to_system(self, **facts: Any) -> None:
         """Sets `facts` in system.json, which the launcher has written."""
-        write_atomically(self.system, as_json(json.loads(self.system.read_text()) | facts))
+        write_atomically(self.system, to_json(json.loads(self.system.read_text()) | facts))
 
     def write_error(self, rank: int, exit_code: int, sentence: str) -> None:
         """Leaves a rank's last words for the launcher."""
         words = {"rank": rank, "exit_code": exit_code, "error": sentence, "time": time.time()}
-        write_atomically(self.path / f"error_{rank}.json", as_json(words))
+        write_atomically(self.path / f"error_{rank}.json", to_json(words))
 
     def has_errors(self) -> bool:
         """True once a rank has left its words."""
@@ -97,11 +97,11 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Holds the folder for this process and the ranks that it starts; raises `Held` where another runs in it."""
+        """Holds the folder for this process and the ranks that it starts; raises `RunDirLocked` where another runs in it."""
         with open(self.path / ".lock", "a+") as lock:
             # Alone at first, then with the ranks: those of a launcher that was killed hold it until they have ended.
             if not (_locked(lock, fcntl.LOCK_EX, _TRIES) and _locked(lock, fcntl.LOCK_SH, _TRIES)):
-                raise Held(f"{self.path} is being run by another process: wait for it to end.")
+                raise RunDirLocked(f"{self.path} is being run by another process: wait for it to end.")
             for stale in self.path.glob(".*.tmp"):
                 stale.unlink(missing_ok=True)
             yield
@@ -141,7 +141,7 @@ def _locked(file: IO[str], kind: int, tries: int) -> bool:
     return False
 
 
-def create(runs: Path, parts: list[str], seed: int) -> RunFolder:
+def create(runs: Path, parts: list[str], seed: int) -> RunDir:
     """Makes a new folder `runs/<parts>/seed_<n>/<id>`; ids of runs that start in the same second differ."""
     parent = runs.joinpath(*(slug(part) for part in parts), f"seed_{seed}")
     while True:
@@ -156,7 +156,7 @@ def new_id() -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
 
 
-def claim(path: Path, seed: int) -> RunFolder:
+def claim(path: Path, seed: int) -> RunDir:
     """Makes `path` this run's own; refuses a folder in which something lies already. Of two at once, one gets it."""
     refusal = ConfigurationError(
         f"{path} already holds a run: leave run_dir out for a new folder, or add resume=true to continue that run."
@@ -178,8 +178,8 @@ def claim(path: Path, seed: int) -> RunFolder:
             with contextlib.suppress(OSError):
                 (path / "status.json").unlink(missing_ok=True)
         _remove_empty(made)
-        raise cannot_write(path, error) from error
-    folder = RunFolder(path, seed)
+        raise write_failure(path, error) from error
+    folder = RunDir(path, seed)
     folder._made = made
     return folder
 

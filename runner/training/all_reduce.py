@@ -63,7 +63,7 @@ def main() -> None:
 def bus_gb_s(world: distributed.World, device: torch.device, mib: int) -> float:
     """The same of ranks that are joined already; raises `LostRank` for a wrong sum."""
     tensor = torch.ones(mib * _MIB // 4, device=device)
-    least, most = (float(value) for value in world.add(tensor).aminmax())  # waits for the device
+    least, most = (float(value) for value in world.all_reduce_sum(tensor).aminmax())  # waits for the device
     if least != world.size or most != world.size:
         raise LostRank(f"{world.size} ranks of one each added up to between {least:g} and {most:g}.")
     tensor.zero_()  # sums of sums stay finite
@@ -76,7 +76,7 @@ def _seconds(world: distributed.World, tensor: torch.Tensor) -> float:
     world.barrier()
     started = time.perf_counter()
     for _ in range(_SUMS):
-        world.add(tensor)
+        world.all_reduce_sum(tensor)
     tensor[-1].item()  # waits for the device
     return (time.perf_counter() - started) / _SUMS
 

@@ -49,18 +49,18 @@ class Checkpointer:
             case StepEnded():
                 self._steps += 1
                 if self.world.size == 1 or self._steps % _STEPS_BETWEEN_QUESTIONS == 0:
-                    self._obey()
+                    self._handle_stop_request()
             case BlockStarted(first_epoch=first):
                 self.done = first - 1
                 if self.world.any(not self.over and now() - self._saved >= self.every_seconds):
                     self.save()
-                self._obey()
+                self._handle_stop_request()
             case RunStopped(status=status):
                 self.over = status == "success"
 
     def save(self) -> None:
         """Writes the state of all ranks as of now; called on every rank."""
-        state = {"engine": self.engine.state(), "done": self.done}
+        state = {"engine": self.engine.state_dict(), "done": self.done}
         if self.world.rank == 0:
             memory = io.BytesIO()
             torch.save(state | self.history() | {"time": now()}, memory)
@@ -68,12 +68,12 @@ class Checkpointer:
             write_atomically(self.path, memory.getvalue())
         self._saved = now()
 
-    def _obey(self) -> None:
+    def _handle_stop_request(self) -> None:
         limit = self.time_limit_seconds
         wish = _STOP if self.stop.name else _CONTINUE
         if limit is not None and now() - self._started > limit:
             wish = _OUT_OF_TIME
-        wish = self.world.most(wish)
+        wish = self.world.all_reduce_max(wish)
         if wish == _CONTINUE:
             return
         if not self.over:

@@ -26,7 +26,7 @@ class World:
     gradients: Any = None
     control: Any = None
 
-    def most(self, number: int) -> int:
+    def all_reduce_max(self, number: int) -> int:
         """The greatest `number` of all ranks, on every rank."""
         if self.size == 1:
             return number
@@ -36,7 +36,7 @@ class World:
 
     def any(self, flag: bool) -> bool:
         """True on every rank if `flag` is true on one of them."""
-        return bool(self.most(int(flag)))
+        return bool(self.all_reduce_max(int(flag)))
 
     def gather(self, thing: Any) -> list[Any]:
         """Every rank's `thing` in rank order, on rank 0; an empty list elsewhere."""
@@ -54,7 +54,7 @@ class World:
         dist.broadcast_object_list(box, src=0, group=self.control)
         return box[0]
 
-    def add(self, tensor: torch.Tensor) -> torch.Tensor:
+    def all_reduce_sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Adds a device tensor up over the ranks in place, without waiting for the device where its backend allows."""
         if self.size > 1:
             dist.all_reduce(tensor, group=self.gradients)
@@ -66,7 +66,7 @@ class World:
             dist.barrier(group=self.control)
 
     @contextmanager
-    def first_alone(self) -> Iterator[None]:
+    def main_process_first(self) -> Iterator[None]:
         """Rank 0 runs the body first, the others after it: for work that leaves a file behind."""
         if self.rank != 0:
             self.barrier()

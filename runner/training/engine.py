@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
-class Step:
+class StepResult:
     """One update of the weights, over `samples` samples of all ranks; of text, that many `tokens` without padding."""
 
     samples: int
@@ -14,25 +14,25 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingStats:
     """What training came to since the last `finish`: the mean loss a step, and how long devices waited for batches."""
 
     loss: float
-    waited_seconds: float = 0.0
+    data_wait_seconds: float = 0.0
 
 
 class Engine(Protocol):
     """What the loop drives; every method is called on every rank."""
 
-    def facts(self) -> dict[str, Any]:
+    def mlperf_params(self) -> dict[str, Any]:
         """Sizes and hyperparameters under their MLPerf names."""
         ...
 
-    def epoch(self, number: int) -> Iterator[Step]:
+    def train_epoch(self, number: int) -> Iterator[StepResult]:
         """Trains the 1-based epoch `number`, yielding after each update without waiting for the device."""
         ...
 
-    def finish(self) -> Trained:
+    def synchronize(self) -> TrainingStats:
         """Waits for all devices; sums up since the last call, raises `Diverged` if the loss is not finite."""
         ...
 
@@ -40,10 +40,10 @@ class Engine(Protocol):
         """Quality in fractions, equal on every rank."""
         ...
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """All that a bit-exact continuation needs."""
         ...
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes up a `state()`."""
         ...

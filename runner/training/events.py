@@ -29,9 +29,9 @@ class InitStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunStarted(Event):
-    """The clock starts. `facts` hold sizes and hyperparameters under their MLPerf names."""
+    """The clock starts. `params` hold sizes and hyperparameters under their MLPerf names."""
 
-    facts: Mapping[str, Any]
+    params: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class BlockEnded(Event):
     samples: int
     tokens: int = 0
     loss: float
-    waited_seconds: float = 0.0
+    data_wait_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,7 +60,7 @@ def count(engine: TorchEngine) -> Counted:
     The model runs uncompiled, so that every operation is seen. No other rank is asked for anything.
     """
     engine.optimizer.zero_grad(set_to_none=True)
-    engine.bare.train()
+    engine.unwrapped_model.train()
     operations = unfused = batches = samples = tokens = updates = 0.0
     steps, began = 0, time.monotonic()
     with torch.compiler.set_stance("force_eager"):
@@ -68,11 +68,11 @@ def count(engine: TorchEngine) -> Counted:
             operation_counter, byte_counter = counters()
             with operation_counter, byte_counter:
                 with engine.precision.autocast():
-                    loss = engine.workload.loss(engine.bare, batch) / max(batch.weight, 1.0)
+                    loss = engine.workload.compute_loss(engine.unwrapped_model, batch) / max(batch.weight, 1.0)
                 loss.backward()
             operations += operation_counter.get_total_flops()
             unfused += byte_counter.total
-            batches += sum(map(_bytes, _tensors(batch.content)))
+            batches += sum(map(_bytes, _tensors(batch.inputs)))
             even = 1 / engine.world.size / engine.accumulation  # ranks and micro-batches can differ by a sample
             share = batch.weight / batch.global_weight if batch.global_weight else even
             samples += batch.global_samples * share
@@ -83,7 +83,7 @@ def count(engine: TorchEngine) -> Counted:
                 break
         with ByteCounter() as update:
             engine.optimizer.step()
-    parameters = list(engine.bare.parameters())
+    parameters = list(engine.unwrapped_model.parameters())
     kept = [*parameters, *(one.grad for one in parameters if one.grad is not None)]
     kept += _tensors(list(engine.optimizer.state.values()))
     least = batches + updates * 2 * sum(map(_bytes, kept))
@@ -92,7 +92,7 @@ def count(engine: TorchEngine) -> Counted:
 
 def _shares(engine: TorchEngine) -> Iterator[tuple[int, Batch]]:
     """This rank's micro-batches of the first steps, with the number of their step."""
-    for number, micro_batches in enumerate(itertools.islice(engine.data.train(1), _STEPS), start=1):
+    for number, micro_batches in enumerate(itertools.islice(engine.data.train_batches(1), _STEPS), start=1):
         for batch in micro_batches:
             yield number, batch
 

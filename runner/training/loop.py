@@ -8,27 +8,27 @@ from .events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, Obs
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """When to evaluate and when to stop; epochs are 1-based, quality is in fractions."""
 
     target: Mapping[str, float]
-    first_eval: int
-    eval_every: int
+    first_eval_epoch: int
+    eval_every_epochs: int
     max_epochs: int
     epochs_past_target: int = 0
 
-    def met(self, quality: Mapping[str, float]) -> bool:
+    def target_reached(self, quality: Mapping[str, float]) -> bool:
         """True when every metric has reached its target; never where there is none."""
         return bool(self.target) and all(quality[metric] >= least for metric, least in self.target.items())
 
-    def block_after(self, done: int) -> int:
+    def epochs_until_eval(self, done: int) -> int:
         """Epochs to train after `done` epochs until the next evaluation."""
-        if done < self.first_eval:
-            return self.first_eval - done
-        return self.eval_every - (done - self.first_eval) % self.eval_every
+        if done < self.first_eval_epoch:
+            return self.first_eval_epoch - done
+        return self.eval_every_epochs - (done - self.first_eval_epoch) % self.eval_every_epochs
 
 
-def train_to_target(engine: Engine, plan: Plan, observers: Sequence[Observer], *, done: int = 0) -> bool:
+def train_to_target(engine: Engine, plan: TrainingPlan, observers: Sequence[Observer], *, done: int = 0) -> bool:
     """Trains until `plan` is met or its epochs are used up, `done` epochs being behind us; True if the target was met.
 
     The clock runs from RunStarted to RunStopped and every way out passes through the one `finally`. Epochs past the
@@ -41,18 +41,18 @@ def train_to_target(engine: Engine, plan: Plan, observers: Sequence[Observer], *
 
     reached = False
     last_epoch = plan.max_epochs
-    emit(RunStarted(facts=engine.facts()))
+    emit(RunStarted(params=engine.mlperf_params()))
     try:
         while done < last_epoch:
-            epochs = min(plan.block_after(done), last_epoch - done)
+            epochs = min(plan.epochs_until_eval(done), last_epoch - done)
             samples = tokens = 0
             emit(BlockStarted(first_epoch=done + 1, epochs=epochs))
             for epoch in range(done + 1, done + epochs + 1):
-                for step in engine.epoch(epoch):
+                for step in engine.train_epoch(epoch):
                     samples += step.samples
                     tokens += step.tokens
                     emit(StepEnded(epoch=epoch, samples=step.samples, tokens=step.tokens))
-            trained = engine.finish()
+            trained = engine.synchronize()
             emit(
                 BlockEnded(
                     first_epoch=done + 1,
@@ -60,14 +60,14 @@ def train_to_target(engine: Engine, plan: Plan, observers: Sequence[Observer], *
                     samples=samples,
                     tokens=tokens,
                     loss=trained.loss,
-                    waited_seconds=trained.waited_seconds,
+                    data_wait_seconds=trained.data_wait_seconds,
                 )
             )
             done += epochs
             emit(EvalStarted(epoch=done))
             quality = engine.evaluate()
             emit(EvalEnded(epoch=done, quality=quality))
-            if plan.met(quality) and not reached:
+            if plan.target_reached(quality) and not reached:
                 reached = True
                 emit(RunStopped(status="success"))
                 last_epoch = done + plan.epochs_past_target

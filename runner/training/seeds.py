@@ -1,4 +1,4 @@
-"""One seed, four independent streams, each of which can be set apart."""
+"""Derive the independent random streams of a run from one seed."""
 
 import hashlib
 import random
@@ -7,40 +7,48 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 
+# The text that each stream is derived from. It is part of what a seed means: changing it changes every run.
+_STREAM_KEYS = {
+    "initialization": "initialisation",
+    "data_order": "order",
+    "dropout": "dropout",
+    "sampling": "sampling",
+}
+
 
 @dataclass(frozen=True)
 class Seeds:
     """Seeds of the four random streams of a run, each below 2**63."""
 
-    initialisation: int
-    order: int
+    initialization: int
+    data_order: int
     dropout: int
     sampling: int
 
-    def of(self, stream: str, *parts: int) -> int:
-        """A seed for one use of `stream`, such as one epoch's: `parts` tell the uses apart."""
-        return mix(getattr(self, stream), *parts)
+    def derive(self, stream: str, *parts: int) -> int:
+        """Return a seed for one use of `stream`, such as one epoch; `parts` distinguish the uses."""
+        return derive_seed(getattr(self, stream), *parts)
 
 
-def derive(seed: int, **apart: int | None) -> Seeds:
-    """Derives all four streams from `seed`; a stream named in `apart` with a number takes that number instead."""
-    streams = {name: mix(seed, name) for name in Seeds.__dataclass_fields__}
-    return Seeds(**(streams | {name: value for name, value in apart.items() if value is not None}))
+def derive_streams(seed: int, **overrides: int | None) -> Seeds:
+    """Derive all four streams from `seed`; a stream given a number in `overrides` takes that number instead."""
+    streams = {name: derive_seed(seed, key) for name, key in _STREAM_KEYS.items()}
+    return Seeds(**(streams | {name: value for name, value in overrides.items() if value is not None}))
 
 
-def mix(*parts: int | str) -> int:
-    """A seed below 2**63 that depends on every part: distinct parts give independent streams."""
+def derive_seed(*parts: int | str) -> int:
+    """Return a seed below 2**63 that depends on every part: distinct parts give independent streams."""
     text = "/".join(map(str, parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def start_stream(seed: int) -> None:
-    """Restarts every global generator (Python, NumPy, torch on all devices) from `seed`."""
+def seed_everything(seed: int) -> None:
+    """Seed the global generators of Python, NumPy and torch (on all devices)."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 
-def as_facts(seeds: Seeds) -> dict[str, int]:
-    """The streams' seeds for the log, as `seed_<stream>`."""
+def mlperf_params(seeds: Seeds) -> dict[str, int]:
+    """Return the seed of each stream under the key `seed_<stream>` for the MLPerf log."""
     return {f"seed_{name}": value for name, value in asdict(seeds).items()}

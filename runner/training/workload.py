@@ -18,7 +18,7 @@ class Batch:
     Tokens are those of text, source and target, without padding.
     """
 
-    content: Any
+    inputs: Any
     weight: float
     global_samples: int
     global_weight: float | None = None
@@ -26,7 +26,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Share:
+class BatchSharding:
     """Which part of every global batch a rank trains: rank `rank` of `ranks`, in `accumulation` micro-batches."""
 
     rank: int = 0
@@ -40,7 +40,7 @@ class Share:
         first = self.rank * self.accumulation
         return [slice(edges[part], edges[part + 1]) for part in range(first, first + self.accumulation)]
 
-    def of(self, items: int) -> slice:
+    def shard(self, items: int) -> slice:
         """This rank's slice of `items` things that are shared out once, as in evaluation: no overlap, no padding."""
         return slice(items * self.rank // self.ranks, items * (self.rank + 1) // self.ranks)
 
@@ -48,7 +48,7 @@ class Share:
 class Data(Protocol):
     """The samples of one rank; built per loader. Building may read sizes but no samples: the clock is not running.
 
-    A class that has `make_ready(settings, progress)` has it called once before ranks start, to prepare what lies on
+    A class that has `prepare_data(settings, progress)` has it called once before ranks start, to prepare what lies on
     disk; `progress` takes what is being done and to how many lines so far.
     """
 
@@ -56,23 +56,23 @@ class Data(Protocol):
     eval_size: int
     steps_per_epoch: int
 
-    def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
+    def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """For each global batch of the 1-based `epoch`, this rank's micro-batches; equal for equal seeds."""
         ...
 
-    def eval(self) -> Iterable[Batch]:
+    def eval_batches(self) -> Iterable[Batch]:
         """This rank's share of the evaluation set: shares never overlap and never pad."""
         ...
 
-    def synthetic_train(self) -> Sequence[Batch]:
+    def synthetic_train_batches(self) -> Sequence[Batch]:
         """One step's micro-batches in the shapes of `train`, made without touching the data."""
         ...
 
-    def synthetic_eval(self) -> Batch:
+    def synthetic_eval_batch(self) -> Batch:
         """One batch in the shape of `eval`'s, made without touching the data."""
         ...
 
-    def facts(self) -> dict[str, Any]:
+    def mlperf_params(self) -> dict[str, Any]:
         """What the log should say of the data beyond their sizes, under MLPerf names.
 
         A value with metadata, as some rules want it, is {"value": ..., "metadata": {...}}.
@@ -83,15 +83,15 @@ class Data(Protocol):
 class Workload(Protocol):
     """A task. It never sees rank, device, process group, scaler, clock or log."""
 
-    def model(self) -> nn.Module:
+    def build_model(self) -> nn.Module:
         """A newly initialised model, drawing from torch's default generator."""
         ...
 
-    def optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
+    def build_optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
         """The optimizer of `model` and its schedule, which is stepped after every update."""
         ...
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Loss summed over `batch.weight`: a scalar. `model` may be wrapped, so it is called as a whole."""
         ...
 
@@ -103,6 +103,6 @@ class Workload(Protocol):
         """Quality in fractions from all ranks' parts; runs on rank 0 alone."""
         ...
 
-    def facts(self) -> dict[str, Any]:
+    def mlperf_params(self) -> dict[str, Any]:
         """Hyperparameters under their MLPerf names."""
         ...

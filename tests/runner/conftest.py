@@ -7,12 +7,12 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from timetrial.runner.training.workload import Batch, Share
+from timetrial.runner.training.workload import Batch, BatchSharding
 
 
 @dataclass
 class ToyData:
-    share: Share = field(default_factory=Share)
+    sharding: BatchSharding = field(default_factory=BatchSharding)
     samples: int = 50
     global_batch_size: int = 16
     weighted: bool = False
@@ -28,31 +28,31 @@ class ToyData:
         self.train_size, self.eval_size = self.samples, self.samples
         self.steps_per_epoch = -(-self.samples // self.global_batch_size)
 
-    def train(self, epoch):
+    def train_batches(self, epoch):
         order = torch.randperm(self.samples, generator=torch.Generator().manual_seed(epoch))
         for start in range(0, self.samples, self.global_batch_size):
             chosen = order[start : start + self.global_batch_size]
-            yield [self._batch(chosen[part], len(chosen)) for part in self.share.micro_batches(len(chosen))]
+            yield [self._batch(chosen[part], len(chosen)) for part in self.sharding.micro_batches(len(chosen))]
 
     def _batch(self, chosen, size):
         weight = self.w[chosen]
         content = (self.x[chosen], self.y[chosen], weight)
         return Batch(content, float(weight.sum()), size, None if self.weighted else size)
 
-    def eval(self):
-        mine = self.share.of(self.samples)
+    def eval_batches(self):
+        mine = self.sharding.shard(self.samples)
         yield Batch((self.x[mine], self.y[mine]), mine.stop - mine.start, self.samples, self.samples)
 
-    def synthetic_train(self):
-        parts = self.share.micro_batches(self.global_batch_size)
+    def synthetic_train_batches(self):
+        parts = self.sharding.micro_batches(self.global_batch_size)
         sizes = [part.stop - part.start for part in parts]
         size = self.global_batch_size
         return [Batch((torch.randn(n, 5), torch.randn(n, 1), torch.ones(n)), n, size, size) for n in sizes]
 
-    def synthetic_eval(self):
+    def synthetic_eval_batch(self):
         return Batch((torch.randn(8, 5), torch.randn(8, 1)), 8, 8, 8)
 
-    def facts(self):
+    def mlperf_params(self):
         return {}
 
 
@@ -62,25 +62,25 @@ class ToyWorkload:
     batch_norm: bool = False
     learning_rate: float = 0.05
 
-    def model(self):
+    def build_model(self):
         middle = [nn.BatchNorm1d(8)] if self.batch_norm else []
         return nn.Sequential(nn.Linear(5, 8), *middle, nn.Dropout(self.dropout), nn.ReLU(), nn.Linear(8, 1))
 
-    def optimizer(self, model, steps_per_epoch):
+    def build_optimizer(self, model, steps_per_epoch):
         optimizer = torch.optim.SGD(model.parameters(), self.learning_rate, momentum=0.9)
         return optimizer, LambdaLR(optimizer, lambda step: 1 / (1 + step / steps_per_epoch))
 
-    def loss(self, model, batch):
-        x, y, weight = batch.content
+    def compute_loss(self, model, batch):
+        x, y, weight = batch.inputs
         return ((model(x).float() - y).square().squeeze(1) * weight).sum()
 
     def predict(self, model, batches):
-        return sum(float((model(x).float() - y).square().sum()) for x, y in (batch.content for batch in batches))
+        return sum(float((model(x).float() - y).square().sum()) for x, y in (batch.inputs for batch in batches))
 
     def score(self, parts):
         return {"fit": 1 / (1 + sum(parts))}
 
-    def facts(self):
+    def mlperf_params(self):
         return {"opt_name": "sgd"}
 
 
@@ -107,9 +107,9 @@ def toy_engine():
             workload,
             data,
             global_batch_size=data.global_batch_size,
-            accumulation=data.share.accumulation,
+            accumulation=data.sharding.accumulation,
             precision=Precision(precision, torch.device("cpu")),
-            seeds_of_run=seeds.derive(seed),
+            seeds_of_run=seeds.derive_streams(seed),
             world=world or World(),
             **options,
         )

@@ -17,8 +17,8 @@ import psutil
 import pytest
 from omegaconf import OmegaConf
 
-from timetrial.runner.core.errors import ConfigurationError, Exit, Held
-from timetrial.runner.record.run_dir import RunFolder
+from timetrial.runner.core.errors import ConfigurationError, Exit, RunDirLocked
+from timetrial.runner.record.run_dir import RunDir
 from timetrial.runner.training import checkpoint
 
 KILLS = int(os.environ.get("TIMETRIAL_KILLS", "5"))
@@ -67,7 +67,7 @@ def wait_for(path, process):
 
 
 def has_begun(folder, process):
-    return process.poll() is not None or RunFolder(folder, 1).status().get("pid") == process.pid
+    return process.poll() is not None or RunDir(folder, 1).status().get("pid") == process.pid
 
 
 def qualities(folder):
@@ -87,7 +87,7 @@ def whole_files(folder):
         text = log.read_text()
         assert text == "" or text.endswith("\n")
         assert all(json.loads(line.removeprefix(":::MLLOG "))["key"] for line in text.splitlines())
-    blocks = RunFolder(folder, 1).status().get("blocks", []) if folder.exists() else []
+    blocks = RunDir(folder, 1).status().get("blocks", []) if folder.exists() else []
     if blocks:
         assert len(qualities(folder)) in (len(blocks), len(blocks) + 1)  # which is written first
     saved = folder / "checkpoint" / "checkpoint.pt"
@@ -113,7 +113,7 @@ def test_kill_9_at_random_moments_loses_one_block_at_most(start, tmp_path):
                 kills, killed = kills + 1, True
             evaluated, kept = whole_files(folder)
             assert kept >= evaluated - 1, (folder, kills)
-            attempts.add(RunFolder(folder, 1).status().get("pid"))
+            attempts.add(RunDir(folder, 1).status().get("pid"))
             if not killed:
                 finished(process)
                 break
@@ -161,9 +161,9 @@ def test_ranks_of_a_killed_launcher_hold_the_folder_until_they_have_ended(start,
     for rank in ranks:
         rank.suspend()
     kill(process, ranks=False)
-    folder = RunFolder(tmp_path / "run", 1)
+    folder = RunDir(tmp_path / "run", 1)
     assert folder.in_use()
-    with pytest.raises(Held), folder.held():
+    with pytest.raises(RunDirLocked), folder.held():
         pass
     for rank in ranks:
         rank.resume()

@@ -88,7 +88,7 @@ def test_a_seed_study_ends_with_its_table_and_page(script, tmp_path):
 def test_a_seed_study_that_lacks_a_result_says_so_and_has_its_page(script, tmp_path):
     words = [TINY[0], *TINY[2:], f"{TINY[1].replace('=', '=null,')}", "recipe.data.path=absent.csv"]
     code, printed, said = script("seed_study", "1", "study", *words)
-    assert code == Exit.OTHER, said
+    assert code == Exit.FAILURE, said
     assert "1 done, 1 waiting" in printed
     assert (tmp_path / "study/report/report.html").exists()
 

@@ -32,26 +32,26 @@ def every_workload(function):
 
 @every_workload
 def test_one_batch_can_be_learned_by_heart(engine):
-    batches = next(iter(engine.data.train(1)))
+    batches = next(iter(engine.data.train_batches(1)))
     engine._step(batches)
-    first = engine.finish().loss
+    first = engine.synchronize().loss
     for _ in range(15):
         for _ in range(20):
             engine._step(batches)
-        engine.finish()
+        engine.synchronize()
         engine._step(batches)
-        if (last := engine.finish().loss) < 0.5 * first:
+        if (last := engine.synchronize().loss) < 0.5 * first:
             break
     assert last < 0.5 * first
 
 
 @every_workload
 def test_state_goes_round(engine):
-    engine._step(next(iter(engine.data.train(1))))
-    state = copy.deepcopy(engine.state())
+    engine._step(next(iter(engine.data.train_batches(1))))
+    state = copy.deepcopy(engine.state_dict())
     quality = engine.evaluate()
-    engine._step(next(iter(engine.data.train(2))))
-    engine.restore(state)
+    engine._step(next(iter(engine.data.train_batches(2))))
+    engine.load_state_dict(state)
     assert engine.evaluate() == quality
     assert all(0 <= value <= 1 for value in quality.values())
 
@@ -59,7 +59,7 @@ def test_state_goes_round(engine):
 @every_workload
 def test_facts_cover_the_closed_rules(engine, compose, request):
     benchmark = schema.check(compose(f"workload={request.node.callspec.params['engine']}")).workload.benchmark
-    facts = engine.facts()
+    facts = engine.mlperf_params()
     rules = [*RULES.glob(f"closed_{benchmark}.yaml"), *RULES.glob(f"closed_{benchmark}_{facts.get('opt_name')}.yaml")]
     if not rules:
         assert benchmark in ("ncf", "cifar10", "cnn")  # the ruleset never knew them

@@ -19,7 +19,7 @@ from timetrial.runner.launch import worker
 from timetrial.runner.launch.launcher import launch
 from timetrial.runner.training import seeds
 from timetrial.runner.training.distributed import World
-from timetrial.runner.training.workload import Share
+from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.common.detection.nms import suppress
 from timetrial.workloads.common.imagenet.torch_loader import TorchImages
 from timetrial.workloads.maskrcnn import kernels as maskrcnn_kernels
@@ -68,10 +68,10 @@ def test_translators_gradients_are_those_of_the_processor(words, precision, boun
     for place, kind in ((torch.device("cpu"), "fp32"), (torch.device(device.type, 0), precision)):
         chosen = [*words, "recipe.training.dropout=0", f"precision={kind}", f"data_dir={tmp_path}"]
         engine = worker.build_engine(schema.check(compose(*chosen)), World(), place)
-        wide = engine.bare.double() if place.type == "cpu" else engine.bare
-        (batch,) = next(iter(engine.data.train(1)))
+        wide = engine.unwrapped_model.double() if place.type == "cpu" else engine.unwrapped_model
+        (batch,) = next(iter(engine.data.train_batches(1)))
         with engine.precision.autocast():
-            loss = engine.workload.loss(wide, batch)
+            loss = engine.workload.compute_loss(wide, batch)
         lift = 1024.0 if kind == "fp16" else 1.0  # what loss scaling is for
         (loss * (lift / batch.weight)).backward()
         gradients = {name: weight.grad.double().cpu() / lift for name, weight in wide.named_parameters()}
@@ -98,16 +98,16 @@ def test_images_from_the_card_are_those_of_the_processor(tmp_path, decoder):
         TorchImages(
             TorchImages.Settings(str(tmp_path), image_size=64, eval_batch_size=7, workers=2, decoder=chosen),
             global_batch_size=16,
-            share=Share(),
+            sharding=BatchSharding(),
             device=torch.device(kind),
-            seeds=seeds.derive(1),
+            seeds=seeds.derive_streams(1),
         )
         for kind, chosen in (("cuda:0", decoder), ("cpu", None))
     )
-    batches = [[*itertools.chain(*data.train(1)), *data.eval()] for data in (cards, processors)]
+    batches = [[*itertools.chain(*data.train_batches(1)), *data.eval_batches()] for data in (cards, processors)]
     for mine, theirs in zip(*batches, strict=True):
-        assert torch.equal(mine.content[1].cpu(), theirs.content[1])
-        difference = (mine.content[0].cpu().float() - theirs.content[0].float()).abs()
+        assert torch.equal(mine.inputs[1].cpu(), theirs.inputs[1])
+        difference = (mine.inputs[0].cpu().float() - theirs.inputs[0].float()).abs()
         assert difference.mean() < (1 if decoder == "card" else 1e-9)
         assert difference.amax((1, 2, 3)).max() < 40
 
@@ -120,16 +120,16 @@ def test_photographs_from_the_card_are_those_of_the_processor(tmp_path):
         Photographs(
             Photographs.Settings(**chosen, generate=scenes, eval_batch_size=4, workers=1),
             global_batch_size=8,
-            share=Share(),
+            sharding=BatchSharding(),
             device=torch.device(kind),
-            seeds=seeds.derive(1),
+            seeds=seeds.derive_streams(1),
         )
         for kind in ("cuda:0", "cpu")
     )
-    batches = [[*itertools.chain(*data.train(1)), *data.eval()] for data in (cards, processors)]
+    batches = [[*itertools.chain(*data.train_batches(1)), *data.eval_batches()] for data in (cards, processors)]
     for mine, theirs in zip(*batches, strict=True):
-        assert all(torch.equal(a.cpu(), b) for a, b in zip(mine.content[1:], theirs.content[1:], strict=True))
-        difference = (mine.content[0].cpu().float() - theirs.content[0].float()).abs()
+        assert all(torch.equal(a.cpu(), b) for a, b in zip(mine.inputs[1:], theirs.inputs[1:], strict=True))
+        difference = (mine.inputs[0].cpu().float() - theirs.inputs[0].float()).abs()
         assert difference.mean() < 2
 
 
@@ -192,7 +192,7 @@ def test_no_step_waits_for_the_device(compose, tmp_path, precision, workload):
     settings = schema.check(compose(*chosen))
     engine = worker.build_engine(settings, World(), devices.device(name, 0))
     engine.warm_up()
-    steps = iter(engine.data.train(1))
+    steps = iter(engine.data.train_batches(1))
     engine._step(next(steps))
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -200,7 +200,7 @@ def test_no_step_waits_for_the_device(compose, tmp_path, precision, workload):
             engine._step(next(steps))
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    engine.finish()
+    engine.synchronize()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])

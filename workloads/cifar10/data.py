@@ -55,10 +55,10 @@ class ResidentImages(ImageData):
                 images.write_cifar(self._folder, self._settings.generate)
         return cifar.count(self._folder, cifar.TRAIN), cifar.count(self._folder, cifar.VAL)
 
-    def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
+    def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Every image once, shuffled and cropped anew each epoch; equal for any number of ranks."""
         pixels, labels, _, _ = self._load()
-        generator = np.random.default_rng(self._seeds.of("order", epoch))
+        generator = np.random.default_rng(self._seeds.derive("data_order", epoch))
         order = self._to_device(generator.permutation(self.train_size))
         shifts = self._to_device(generator.integers(0, 2 * self._settings.padding + 1, (self.train_size, 2)))
         mirrored = self._to_device(generator.random(self.train_size) < 0.5)
@@ -73,13 +73,13 @@ class ResidentImages(ImageData):
                 step.append(self._batch(cut, labels[which], size))
             yield step
 
-    def eval(self) -> Iterable[Batch]:
+    def eval_batches(self) -> Iterable[Batch]:
         """This rank's share of the test images, each once."""
         _, _, pixels, labels = self._load()
         for span in self._eval_spans():
             yield self._batch(pixels[span], labels[span], self.eval_size)
 
-    def facts(self) -> dict[str, Any]:
+    def mlperf_params(self) -> dict[str, Any]:
         """The loader is on record."""
         return {"timetrial_loader": self.loader}
 

@@ -52,13 +52,13 @@ class Cifar10(Classification):
         self.settings, self._data = settings, data
         self._peak = settings.learning_rate * data.global_batch_size / 128
 
-    def model(self) -> nn.Module:
+    def build_model(self) -> nn.Module:
         """The network of the settings, at its published width or another."""
         chosen = self.settings
         build = NETWORKS[chosen.network]
         return build(self._data.num_classes) if chosen.width is None else build(self._data.num_classes, chosen.width)
 
-    def optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
+    def build_optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
         """SGD with momentum, all weights decayed."""
         chosen = self.settings
         momentum, decay, nesterov = chosen.momentum, chosen.weight_decay, chosen.nesterov
@@ -74,7 +74,7 @@ class Cifar10(Classification):
             return epochs / chosen.warmup_epochs
         return 0.1 ** sum(epochs >= drop for drop in chosen.drops)
 
-    def facts(self) -> dict[str, Any]:
+    def mlperf_params(self) -> dict[str, Any]:
         """The network and SGD's hyperparameters."""
         chosen = self.settings
         return {

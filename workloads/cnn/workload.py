@@ -41,18 +41,18 @@ class Cnn(Classification):
     def __init__(self, settings: Settings, data: Images) -> None:
         self.settings, self._data = settings, data
 
-    def model(self) -> nn.Module:
+    def build_model(self) -> nn.Module:
         """The network, newly initialised."""
         return networks.build(self.settings.network, self._data.num_classes, self._data.image_size)
 
-    def optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
+    def build_optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
         """SGD with momentum, all weights decayed."""
         chosen = self.settings
         optimizer = sgd(model.parameters(), chosen.learning_rate, chosen.momentum, weight_decay=chosen.weight_decay)
         warmup, end = chosen.warmup_epochs, chosen.end_epoch
         return optimizer, LambdaLR(optimizer, lambda step: rise_and_fall(step / steps_per_epoch, warmup, end))
 
-    def facts(self) -> dict[str, Any]:
+    def mlperf_params(self) -> dict[str, Any]:
         """The network and SGD's hyperparameters."""
         chosen = self.settings
         return {

@@ -53,7 +53,7 @@ class Sentences(ParallelText):
 
     def plan(self, epoch: int) -> list[NDArray[np.int64]]:
         """Each bucket shuffled and cut, then the batches shuffled, as the reference orders them."""
-        random = np.random.default_rng(self._seeds.of("order", epoch))
+        random = np.random.default_rng(self._seeds.derive("data_order", epoch))
         bucket, batches = self._buckets(), []
         for number in np.unique(bucket):
             members = random.permutation(np.flatnonzero(bucket == number))

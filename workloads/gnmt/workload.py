@@ -53,12 +53,12 @@ class RecurrentTranslation(Translation):
     def __init__(self, settings: Settings, data: Sentences) -> None:
         self.settings, self.data = settings, data
 
-    def model(self) -> nn.Module:
+    def build_model(self) -> nn.Module:
         """GNMT at the data's vocabulary."""
         chosen = self.settings
         return GNMT(self.data.rows, chosen.width, chosen.dropout, chosen.label_smoothing)
 
-    def optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
+    def build_optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
         """Adam with torch's usual betas."""
         optimizer = Adam(model.parameters(), self.settings.learning_rate, (0.9, 0.999), 1e-8, fused=True)
         return optimizer, LambdaLR(optimizer, self.factor)
@@ -90,7 +90,7 @@ class RecurrentTranslation(Translation):
         scorer = BLEU(lowercase=True, tokenize="intl", force=True)
         return float(scorer.corpus_score(list(hypotheses), [list(references)]).score) / 100
 
-    def facts(self) -> dict[str, Any]:
+    def mlperf_params(self) -> dict[str, Any]:
         """Hyperparameters under the names that ruleset 0.7.0 has."""
         warmup, remain, interval = self._iterations()
         return {

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from ...datasets.formats.coco import CocoSet
 from ...runner.core.errors import DataError
 from ...runner.training.seeds import Seeds
-from ...runner.training.workload import Batch, Share
+from ...runner.training.workload import Batch, BatchSharding
 from ..common.detection import image_kernels
 from ..common.detection.data import CocoImages, Files
 from ..common.vision.decode_workers import Encoded, View, stacked
@@ -52,15 +52,15 @@ class Photographs(CocoImages):
                 raise ValueError(f"short_edge must be {_STRIDE} or more, long_edge no smaller.")
 
     def __init__(
-        self, settings: Settings, *, global_batch_size: int, share: Share, device: torch.device, seeds: Seeds
+        self, settings: Settings, *, global_batch_size: int, sharding: BatchSharding, device: torch.device, seeds: Seeds
     ) -> None:
         self.short_edge, self.long_edge = settings.short_edge, settings.long_edge
         self.image_size = self.short_edge
-        super().__init__(settings, global_batch_size=global_batch_size, share=share, device=device, seeds=seeds)
+        super().__init__(settings, global_batch_size=global_batch_size, sharding=sharding, device=device, seeds=seeds)
         sizes, _ = self.train_plan(0)
         if not sizes:
             raise DataError(
-                f"{share.ranks * share.accumulation} images of a shape, wide or not, are needed for a step, one for "
+                f"{sharding.ranks * sharding.accumulation} images of a shape, wide or not, are needed for a step, one for "
                 "every micro-batch: train on fewer ranks, or on more images."
             )
         self.train_size, self.steps_per_epoch, self._most_samples = sum(sizes), len(sizes), max(sizes)
@@ -74,7 +74,9 @@ class Photographs(CocoImages):
         """Mirrored or not in training, else as they are."""
         if not train:
             return WholeViews(self.val_set, self.short_edge, self.long_edge)
-        return TrainingViews(self.train_set, self.short_edge, self.long_edge, self.most, self._seeds.of("order", 0))
+        return TrainingViews(
+            self.train_set, self.short_edge, self.long_edge, self.most, self._seeds.derive("data_order", 0)
+        )
 
     def look(self, addresses: Tensor, batch: Encoded) -> Tensor:
         """Scaled onto the canvas of the batch."""
@@ -89,7 +91,7 @@ class Photographs(CocoImages):
         Wide images are batched among themselves, as are the others. The last batch of either is left out where it is
         too small for every rank to have images in each micro-batch; the others are the same for any number of ranks.
         """
-        random = np.random.default_rng(self._seeds.of("order", epoch))
+        random = np.random.default_rng(self._seeds.derive("data_order", epoch))
         batches = []
         for numbers in self._groups():
             order = random.permutation(numbers)
@@ -97,35 +99,35 @@ class Photographs(CocoImages):
         sizes, plan = [], []
         for place in random.permutation(len(batches)).tolist():
             size = len(batches[place])
-            if size >= self._share.ranks * self._share.accumulation:
+            if size >= self._sharding.ranks * self._sharding.accumulation:
                 sizes.append(size)
-                plan += [batches[place][part].tolist() for part in self._share.micro_batches(size)]
+                plan += [batches[place][part].tolist() for part in self._sharding.micro_batches(size)]
         return sizes, plan
 
     def eval_plan(self) -> list[list[int]]:
         """This rank's share of the validation images in batches of wide images or others, each image once."""
-        mine, most = self._share.of(self.eval_size), self._settings.eval_batch_size
+        mine, most = self._sharding.shard(self.eval_size), self._settings.eval_batch_size
         wide, numbers = self.val_set.wide()[mine], np.arange(mine.start, mine.stop)
         groups = (numbers[wide].tolist(), numbers[~wide].tolist())
         return [group[start : start + most] for group in groups for start in range(0, len(group), most)]
 
-    def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
+    def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Every image at most once, shuffled anew each epoch; equal for any number of ranks and workers."""
         sizes, plan = self.train_plan(epoch)
         views = self._views(True, epoch, plan)
         for size in sizes:
-            parts = [next(views) for _ in range(self._share.accumulation)]
+            parts = [next(views) for _ in range(self._sharding.accumulation)]
             yield [self._to_learn(part.pixels, part.targets, size) for part in parts]
 
-    def synthetic_train(self) -> Sequence[Batch]:
+    def synthetic_train_batches(self) -> Sequence[Batch]:
         """Random pixels and rectangles in the shapes of the largest step, of wide images and of others."""
         most = self._most_samples
-        parts, canvases = self._share.micro_batches(most), zip((True, False), self._groups(), strict=False)
+        parts, canvases = self._sharding.micro_batches(most), zip((True, False), self._groups(), strict=False)
         return [
             self._random(part.stop - part.start, most, wide) for wide, some in canvases if len(some) for part in parts
         ]
 
-    def synthetic_eval(self) -> Batch:
+    def synthetic_eval_batch(self) -> Batch:
         """Random pixels in the shape of a whole evaluation batch of wide images, said to be of the first image."""
         size = self._first_eval_size()
         pixels, sizes = self._random_pixels(size, True)
@@ -152,7 +154,7 @@ class Photographs(CocoImages):
     def _to_learn(self, pixels: Tensor, targets: Sequence[Tensor], global_samples: int) -> Batch:
         """Of sizes, boxes, labels and the outlines' three tensors."""
         batch = self._on_device(pixels, targets, global_samples)
-        batch.content = (*batch.content[:4], Outlines(*batch.content[4:]))
+        batch.inputs = (*batch.inputs[:4], Outlines(*batch.inputs[4:]))
         return batch
 
 

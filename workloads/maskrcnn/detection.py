@@ -35,7 +35,7 @@ def detect(model: MaskRCNN, pixels: Tensor, sizes: Tensor) -> tuple[Chosen, Tens
     """
     maps = model.backbone(pixels)
     anchors = geometry.anchors(tuple((x.shape[2], x.shape[3]) for x in maps), pixels.device)
-    of_level, best = model.draws.judged_of_level, model.draws.judged_proposals
+    of_level, best = model.draws.judged_of_level, model.draws.eval_proposals
     proposed, real, _ = regions.propose(
         *model.propose(maps), anchors, sizes, of_level=of_level, best=best, over_batch=False
     )

@@ -36,10 +36,10 @@ class Draws:
     regions: int = 512
     positive: float = 0.25
     judged_of_level: int = 1000
-    judged_proposals: int = 1000
+    eval_proposals: int = 1000
 
     def __post_init__(self) -> None:
-        counts = (self.anchors, self.of_level, self.proposals, self.judged_of_level, self.judged_proposals)
+        counts = (self.anchors, self.of_level, self.proposals, self.judged_of_level, self.eval_proposals)
         if min(counts) < 1 or not 0 < self.positive <= 1 or self.regions * self.positive < 1:
             raise ValueError("draws must be 1 or more each, and positive a share of regions that is 1 or more of them.")
 

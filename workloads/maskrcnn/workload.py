@@ -66,7 +66,7 @@ class InstanceSegmentation:
         self._scorers: Executor | None = None
         self._pasters: Executor | None = None
 
-    def model(self) -> nn.Module:
+    def build_model(self) -> nn.Module:
         """The network, its trunk from the file where one is given."""
         chosen = self.settings
         found = MaskRCNN(
@@ -81,7 +81,7 @@ class InstanceSegmentation:
             backbone.load_trunk(found.backbone, chosen.backbone)
         return found
 
-    def optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
+    def build_optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
         """SGD of what is not frozen; biases have twice the rate and do not decay (mlperf.md 12.3)."""
         chosen = self.settings
         rate, decay = chosen.learning_rate, chosen.weight_decay
@@ -101,9 +101,9 @@ class InstanceSegmentation:
         rate = first + (1 - first) * step / warmup if step < warmup else 1.0
         return float(rate * _DECAY ** sum(step >= fall for fall in self._decay_steps()))
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The model's own, times its images."""
-        return model(*batch.content)
+        return model(*batch.inputs)
 
     def predict(self, model: nn.Module, batches: Iterable[Batch]) -> Detections:
         """What this rank finds on its images, in pixels of the originals."""
@@ -113,7 +113,7 @@ class InstanceSegmentation:
         parts = []
         with ThreadPoolExecutor(1) as behind:  # masks are pasted while the device finds the next ones
             for batch in batches:
-                pixels, sizes, numbers = batch.content
+                pixels, sizes, numbers = batch.inputs
                 chosen, masks = detect(model, pixels, sizes)
                 found = Chosen(*(part.cpu() for part in chosen))
                 parts.append(behind.submit(self._detections, found, masks.cpu(), sizes.cpu(), numbers.cpu()))
@@ -131,7 +131,7 @@ class InstanceSegmentation:
             "SEGM": coco_evaluation.average_precision(truth, found, "segm", pool=self._scorers)["AP"],
         }
 
-    def facts(self) -> dict[str, Any]:
+    def mlperf_params(self) -> dict[str, Any]:
         """Hyperparameters under the names that ruleset 0.7.0 has."""
         chosen = self.settings
         return {

@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from ...datasets.formats import movielens
 from ...datasets.synthetic import ratings
 from ...runner.training.seeds import Seeds
-from ...runner.training.workload import Batch, Share
+from ...runner.training.workload import Batch, BatchSharding
 from . import sampling
 
 
@@ -41,16 +41,16 @@ class Interactions:
         min_ratings: int = 1
         train_negatives: int = 4
         eval_negatives: int = 999
-        eval_users_at_once: int = 4096
+        eval_batch_size: int = 4096
 
         def __post_init__(self) -> None:
-            if min(self.train_negatives, self.eval_users_at_once) < 1 or self.eval_negatives < 10:
-                raise ValueError("train_negatives and eval_users_at_once must be 1 or more, eval_negatives 10 or more.")
+            if min(self.train_negatives, self.eval_batch_size) < 1 or self.eval_negatives < 10:
+                raise ValueError("train_negatives and eval_batch_size must be 1 or more, eval_negatives 10 or more.")
 
     def __init__(
-        self, settings: Settings, *, global_batch_size: int, share: Share, device: torch.device, seeds: Seeds
+        self, settings: Settings, *, global_batch_size: int, sharding: BatchSharding, device: torch.device, seeds: Seeds
     ) -> None:
-        self._settings, self._share, self._device, self._seeds = settings, share, device, seeds
+        self._settings, self._sharding, self._device, self._seeds = settings, sharding, device, seeds
         self._global_batch_size = global_batch_size
         source = Path(settings.path)
         if settings.generate is not None:
@@ -64,42 +64,42 @@ class Interactions:
         self.steps_per_epoch = math.ceil(self.train_size / global_batch_size)
         self._loaded: _OnDevice | None = None
 
-    def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
+    def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Every positive and fresh negatives, shuffled over the whole epoch; equal on every rank but for its share."""
         data = self._load()
         negatives = sampling.draw_negatives(
             data.users, data.bits, self.num_items, self._settings.train_negatives, self._generator("sampling", epoch)
         )
-        order = sampling.shuffle(self.train_size, self._global_batch_size, self._generator("order", epoch))
+        order = sampling.shuffle(self.train_size, self._global_batch_size, self._generator("data_order", epoch))
         for start in range(0, self.train_size, self._global_batch_size):
             samples = order[start : start + self._global_batch_size]
-            parts = (samples[part] for part in self._share.micro_batches(samples.numel()))
+            parts = (samples[part] for part in self._sharding.micro_batches(samples.numel()))
             yield [self._batch(part, samples.numel(), data, negatives) for part in parts]
 
-    def eval(self) -> Iterable[Batch]:
+    def eval_batches(self) -> Iterable[Batch]:
         """This rank's users with their 999 negatives and the held-out positive last."""
-        data, mine = self._load(), self._share.of(self.num_users)
-        size = self._settings.eval_users_at_once
+        data, mine = self._load(), self._sharding.shard(self.num_users)
+        size = self._settings.eval_batch_size
         for start in range(mine.start, mine.stop, size):
             users = torch.arange(start, min(start + size, mine.stop), dtype=torch.int32, device=self._device)
             some = slice(start, start + users.numel())
             content = (users, data.eval_items[some], data.eval_counted[some])
             yield Batch(content, users.numel(), self.num_users, self.num_users)
 
-    def synthetic_train(self) -> Sequence[Batch]:
+    def synthetic_train_batches(self) -> Sequence[Batch]:
         """Random ids in the shapes of the first step."""
         samples = min(self._global_batch_size, self.train_size)
-        return [self._random_batch(part.stop - part.start, samples) for part in self._share.micro_batches(samples)]
+        return [self._random_batch(part.stop - part.start, samples) for part in self._sharding.micro_batches(samples)]
 
-    def synthetic_eval(self) -> Batch:
+    def synthetic_eval_batch(self) -> Batch:
         """Random ids in the shape of the first evaluation batch."""
-        size = min(self._settings.eval_users_at_once, self.num_users)
+        size = min(self._settings.eval_batch_size, self.num_users)
         negatives = self._settings.eval_negatives
         users = torch.arange(size, dtype=torch.int32, device=self._device)
         items = torch.randint(self.num_items, (size, negatives + 1), dtype=torch.int32, device=self._device)
         return Batch((users, items, torch.ones_like(items[:, 1:], dtype=torch.bool)), size, size, size)
 
-    def facts(self) -> dict[str, Any]:
+    def mlperf_params(self) -> dict[str, Any]:
         """What MLPerf v0.5 wanted to be logged of the samples."""
         return {
             "preproc_hp_min_ratings": self._settings.min_ratings,
@@ -134,4 +134,4 @@ class Interactions:
         return Batch(content, size, global_samples, global_samples)
 
     def _generator(self, stream: str, epoch: int) -> Generator:
-        return Generator(self._device).manual_seed(self._seeds.of(stream, epoch))
+        return Generator(self._device).manual_seed(self._seeds.derive(stream, epoch))

@@ -41,27 +41,27 @@ class NCF:
     def __init__(self, settings: Settings, data: Interactions) -> None:
         self._settings, self._users, self._items = settings, data.num_users, data.num_items
 
-    def model(self) -> NeuMF:
+    def build_model(self) -> NeuMF:
         """NeuMF at the data's sizes."""
         return NeuMF(self._users, self._items, self._settings.factors, self._settings.layers)
 
-    def optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
+    def build_optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
         """Adam over all rows of all tables, as the reference has it; the rate is constant."""
         chosen = self._settings
         betas = (chosen.beta_1, chosen.beta_2)
         optimizer = Adam(model.parameters(), chosen.learning_rate, betas, chosen.epsilon, fused=True)
         return optimizer, LambdaLR(optimizer, lambda step: 1.0)
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Binary cross entropy summed over the samples."""
-        return model(*batch.content)
+        return model(*batch.inputs)
 
     def predict(self, model: nn.Module, batches: Iterable[Batch]) -> tuple[int, int]:
         """(hits, users) of this rank."""
         assert isinstance(model, NeuMF)
         found, users = [], 0
         for batch in batches:
-            some, items, counted = batch.content
+            some, items, counted = batch.inputs
             found.append(sampling.hits(model.scores(some, items), counted))
             users += some.numel()
         return int(torch.stack(found).sum()) if found else 0, users
@@ -70,7 +70,7 @@ class NCF:
         """Hit rate at 10 over all users."""
         return {"hit_rate": sum(hits for hits, _ in parts) / sum(users for _, users in parts)}
 
-    def facts(self) -> dict[str, Any]:
+    def mlperf_params(self) -> dict[str, Any]:
         """Adam's hyperparameters and the model's sizes."""
         chosen = self._settings
         return {

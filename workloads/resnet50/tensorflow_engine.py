@@ -12,7 +12,7 @@ import torch
 
 from ...runner.core.errors import ConfigurationError, DeviceError, Diverged, OutOfMemory
 from ...runner.training import seeds
-from ...runner.training.engine import Step, Trained
+from ...runner.training.engine import StepResult, TrainingStats
 from ..common.imagenet.tensorflow_import import tensorflow
 from ..common.imagenet.tfdata_loader import TfDataImages
 from . import tensorflow_model
@@ -61,7 +61,7 @@ class TensorFlowEngine:
         devices = _devices(gpus, precision, on_cpu=data.device.type == "cpu")
         self.replicas, self.compiled = len(devices), compile_mode is not None
         tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
-        tf.keras.utils.set_random_seed(seeds_of_run.initialisation % 2**32)
+        tf.keras.utils.set_random_seed(seeds_of_run.initialization % 2**32)
         self.strategy = tf.distribute.MirroredStrategy(devices)
         with self.strategy.scope():
             chosen = workload.settings
@@ -83,13 +83,13 @@ class TensorFlowEngine:
         self._position = (0, 0)  # the epoch last trained in, and the steps made in it
         self._make_functions(data.image_size)
 
-    def facts(self) -> dict[str, Any]:
+    def mlperf_params(self) -> dict[str, Any]:
         """Sizes and hyperparameters under their MLPerf names."""
         return {
             "global_batch_size": self.global_batch_size,
             "gradient_accumulation_steps": 1,
-            **self.workload.facts(),
-            **self.data.facts(),
+            **self.workload.mlperf_params(),
+            **self.data.mlperf_params(),
             "model_bn_span": math.ceil(self.global_batch_size / self.replicas),  # the data know of one rank
             "train_samples": self.data.train_size,
             "eval_samples": self.data.eval_size,
@@ -98,7 +98,7 @@ class TensorFlowEngine:
 
     def warm_up(self, steps: int = 3) -> None:
         """Traces, compiles and allocates on random pixels, then puts the state back as it was: nothing is learned."""
-        before = self.state()
+        before = self.state_dict()
         generator, edge = np.random.default_rng(0), self.data.image_size
 
         def images(size: int) -> tuple[Any, Any]:
@@ -111,9 +111,9 @@ class TensorFlowEngine:
                 self._train(*batch)
         with _enough_memory():
             self._count_right(*images(self._eval_width()))
-        self.restore(before)
+        self.load_state_dict(before)
 
-    def epoch(self, number: int) -> Iterator[Step]:
+    def train_epoch(self, number: int) -> Iterator[StepResult]:
         """Trains the 1-based epoch `number`; after a resume in its middle, only the steps that are left."""
         epoch, made = self._position
         if number < epoch:  # resumed in a later epoch of this block
@@ -128,9 +128,9 @@ class TensorFlowEngine:
             self._train(pixels, labels)
             made += 1
             self._position = (number, made)
-            yield Step(size)
+            yield StepResult(size)
 
-    def finish(self) -> Trained:
+    def synchronize(self) -> TrainingStats:
         """Waits for all devices; sums up since the last call, or raises `Diverged`."""
         with _enough_memory():
             tf.test.experimental.sync_devices()
@@ -141,7 +141,7 @@ class TensorFlowEngine:
             raise Diverged(
                 "The training loss is no longer a finite number: lower the learning rate, or use precision=fp32."
             )
-        return Trained(loss, waited)
+        return TrainingStats(loss, waited)
 
     def evaluate(self) -> dict[str, float]:
         """Top-1 accuracy, every validation image counted once."""
@@ -158,7 +158,7 @@ class TensorFlowEngine:
                 right += self._count_right(pixels, tf.pad(labels, [(0, missing)], constant_values=-1))
             return self.workload.score([(int(right), self.data.eval_size)])
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Weights, statistics of all replicas, momenta, loss scale, and the position in data and schedule."""
         return {
             "weights": {path: _to_torch(those[0]) for path, those in self._weights.items()},
@@ -172,7 +172,7 @@ class TensorFlowEngine:
             "position": self._position,
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes up a `state()` of the same number of replicas."""
         for name, variables in (("weights", self._weights), ("momenta", self._momenta)):
             for path, those in variables.items():

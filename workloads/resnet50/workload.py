@@ -53,14 +53,14 @@ class ResNet50(Classification):
     def __init__(self, settings: Settings, data: Images) -> None:
         self.settings, self._data = settings, data
 
-    def model(self) -> nn.Module:
+    def build_model(self) -> nn.Module:
         """The network, newly initialised."""
         chosen = self.settings
         return model.build(
             chosen.stages, self._data.num_classes, block=chosen.block, zero_last_gamma=chosen.zero_last_gamma
         )
 
-    def optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
+    def build_optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
         """SGD decays all but batch norms; LARS neither scales nor decays vectors (mlperf.md 12.1)."""
         chosen = self.settings
         apart = {
@@ -89,7 +89,7 @@ class ResNet50(Classification):
         left = 1 - min(1.0, (step - warmup) / self._decay_steps(steps_per_epoch))
         return (chosen.learning_rate - chosen.end_learning_rate) * left**chosen.decay_power + chosen.end_learning_rate
 
-    def facts(self) -> dict[str, Any]:
+    def mlperf_params(self) -> dict[str, Any]:
         """Hyperparameters under the names that ruleset 0.7.0 has for the optimizer."""
         chosen = self.settings
         steps = self._data.steps_per_epoch

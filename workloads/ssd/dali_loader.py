@@ -23,7 +23,7 @@ class DaliPhotographs(Photographs):
                 self._readers[train],
                 self.image_size,
                 antialias=True,
-                threads=workers_of(self._settings.workers, self._share.ranks),
+                threads=workers_of(self._settings.workers, self._sharding.ranks),
                 device=self._device,
                 finish=dali_color_jitter.jitter if train else None,
                 uses=(2, 3) if train else (),  # the factors and the order of the colours

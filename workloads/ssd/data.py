@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ...datasets.formats.coco import CocoSet
 from ...runner.training.seeds import Seeds
-from ...runner.training.workload import Batch, Share
+from ...runner.training.workload import Batch, BatchSharding
 from ..common.detection import image_kernels
 from ..common.detection.data import CocoImages, Files
 from ..common.vision.decode_workers import Encoded, View, stacked
@@ -35,10 +35,10 @@ class Photographs(CocoImages):
                 raise ValueError("image_size must be 32 or more, crop_tries 1 or more.")
 
     def __init__(
-        self, settings: Settings, *, global_batch_size: int, share: Share, device: torch.device, seeds: Seeds
+        self, settings: Settings, *, global_batch_size: int, sharding: BatchSharding, device: torch.device, seeds: Seeds
     ) -> None:
         self.image_size, self.crop_tries = settings.image_size, settings.crop_tries
-        super().__init__(settings, global_batch_size=global_batch_size, share=share, device=device, seeds=seeds)
+        super().__init__(settings, global_batch_size=global_batch_size, sharding=sharding, device=device, seeds=seeds)
 
     @classmethod
     def seen(cls, whole: CocoSet, train: bool) -> CocoSet:
@@ -49,7 +49,9 @@ class Photographs(CocoImages):
         """Crops in training, else whole images."""
         if not train:
             return WholeViews(self.val_set, self.image_size)
-        return TrainingViews(self.train_set, self.image_size, self.most, self.crop_tries, self._seeds.of("order", 0))
+        return TrainingViews(
+            self.train_set, self.image_size, self.most, self.crop_tries, self._seeds.derive("data_order", 0)
+        )
 
     def look(self, addresses: Tensor, batch: Encoded) -> Tensor:
         """Cut out and shrunk; for training, in other colours."""
@@ -63,15 +65,15 @@ class Photographs(CocoImages):
         factors, order = (target.to(self._device) for target in batch.targets[2:])
         return kernels.jitter(pixels, factors, order)
 
-    def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
+    def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Every image once, shuffled and cropped anew each epoch; equal for any number of ranks and workers."""
         sizes, plan = self.train_plan(epoch)
         views = self._views(True, epoch, plan)
         for size in sizes:
-            parts = [next(views) for _ in range(self._share.accumulation)]
+            parts = [next(views) for _ in range(self._sharding.accumulation)]
             yield [self._on_device(part.pixels, part.targets[:2], size) for part in parts]
 
-    def synthetic_eval(self) -> Batch:
+    def synthetic_eval_batch(self) -> Batch:
         """Random pixels in the shape of the first evaluation batch, said to be of the first image."""
         size = self._first_eval_size()
         return self._on_device(self._random_pixels(size), (torch.zeros(size, dtype=torch.int64),), self.eval_size)

@@ -56,14 +56,14 @@ class SingleShotDetection:
         self.settings, self._data = settings, data
         self._pool: Executor | None = None
 
-    def model(self) -> nn.Module:
+    def build_model(self) -> nn.Module:
         """The network, its trunk from the file where one is given."""
         found = SSD(self._data.num_classes + 1, self._data.image_size, self.settings.width)
         if self.settings.backbone is not None:
             backbone.load_trunk(found.trunk, Path(self.settings.backbone))
         return found
 
-    def optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
+    def build_optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
         """SGD that decays everything, biases and batch norms too."""
         chosen = self.settings
         rate, momentum, decay = chosen.learning_rate, chosen.momentum, chosen.weight_decay
@@ -77,9 +77,9 @@ class SingleShotDetection:
             return 1 - (warmup - step) / (warmup * 2**self.settings.warmup_factor)
         return float(0.1 ** sum(step >= epoch * steps_per_epoch for epoch in self.settings.decay_epochs))
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The model's own, summed over images."""
-        return model(*batch.content)
+        return model(*batch.inputs)
 
     def predict(self, model: nn.Module, batches: Iterable[Batch]) -> Detections:
         """What this rank finds on its images."""
@@ -87,7 +87,7 @@ class SingleShotDetection:
         nothing = np.zeros(0, np.int64)
         parts = [Detections(nothing, nothing, np.zeros((0, 4), np.float32), np.zeros(0, np.float32))]
         for batch in batches:
-            pixels, numbers = batch.content
+            pixels, numbers = batch.inputs
             chosen = Chosen(*(part.cpu() for part in detect(*model.predict(pixels), model.priors)))
             parts.append(self._detections(chosen, numbers.cpu().numpy()))
         return coco_evaluation.join(parts)
@@ -101,7 +101,7 @@ class SingleShotDetection:
             "map": coco_evaluation.average_precision(truth, coco_evaluation.join(parts), "bbox", pool=self._pool)["AP"]
         }
 
-    def facts(self) -> dict[str, Any]:
+    def mlperf_params(self) -> dict[str, Any]:
         """Hyperparameters under the names that ruleset 0.7.0 has."""
         chosen = self.settings
         return {

@@ -48,9 +48,9 @@ class TokenBatches(ParallelText):
 
     def plan(self, epoch: int) -> list[NDArray[np.int64]]:
         """All pairs shuffled, then cut wherever the next would be too many tokens of either language."""
-        order = np.random.default_rng(self._seeds.of("order", epoch)).permutation(self.lengths.shape[1])
+        order = np.random.default_rng(self._seeds.derive("data_order", epoch)).permutation(self.lengths.shape[1])
         ends = self.lengths[:, order].cumsum(1)
-        parts = self._share.ranks * self._share.accumulation
+        parts = self._sharding.ranks * self._sharding.accumulation
         batches, start, before = [], 0, np.zeros(2, dtype=np.int64)
         while start < len(order):
             stop = min(
@@ -69,7 +69,7 @@ class TokenBatches(ParallelText):
 
     def pack(self, numbers: NDArray[np.int64], sides: tuple[Side, Side]) -> Pairs:
         """Both sides in the same order, filled up to one size for all batches but an epoch's last."""
-        parts = self._share.ranks * self._share.accumulation
+        parts = self._sharding.ranks * self._sharding.accumulation
         used = self.lengths[:, numbers].sum(1)
         # An epoch's last batch is not worth filling up.
         room = self._room() if used.max() > 0.9 * self.global_batch_size / parts else 0
@@ -89,13 +89,13 @@ class TokenBatches(ParallelText):
         if not (room := self._room()):
             return 0.0
         used = [self.lengths[:, numbers].sum() for numbers in self.plan(1)[:-1]]
-        return 1 - float(np.mean(used or [2 * room])) / (2 * room * self._share.ranks * self._share.accumulation)
+        return 1 - float(np.mean(used or [2 * room])) / (2 * room * self._sharding.ranks * self._sharding.accumulation)
 
     def _room(self) -> int:
         """Pieces of a part of a batch, where kernels are compiled for one size, which is worth padding; 0 elsewhere."""
         if self._device.type == "cpu":
             return 0
-        parts = self._share.ranks * self._share.accumulation
+        parts = self._sharding.ranks * self._sharding.accumulation
         return -(-int(self.global_batch_size / parts * _SLACK) // _STEP) * _STEP
 
     def _packed(

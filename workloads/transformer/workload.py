@@ -55,13 +55,13 @@ class AttentionTranslation(Translation):
     def __init__(self, settings: Settings, data: TokenBatches) -> None:
         self.settings, self.data = settings, data
 
-    def model(self) -> nn.Module:
+    def build_model(self) -> nn.Module:
         """The Transformer at the data's vocabulary."""
         chosen = self.settings
         sizes = (chosen.width, chosen.heads, chosen.filter, chosen.layers)
         return Transformer(self.data.rows, *sizes, dropout=chosen.dropout, smoothing=chosen.label_smoothing)
 
-    def optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
+    def build_optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
         """Adam; every row of the embedding gets a gradient from the softmax, so lazy and usual Adam are the same."""
         chosen = self.settings
         betas = (chosen.beta_1, chosen.beta_2)
@@ -85,7 +85,7 @@ class AttentionTranslation(Translation):
         """The reference's own."""
         return uncased_bleu(references, hypotheses)
 
-    def facts(self) -> dict[str, Any]:
+    def mlperf_params(self) -> dict[str, Any]:
         """Hyperparameters under the names that ruleset 0.7.0 has."""
         chosen = self.settings
         return {

@@ -1,4 +1,4 @@
-"""What recipes need by those who have run them: epochs to the target, seconds, memory. Measured or published alone."""
+"""What recipes need by those who have run them: epochs to the target, seconds, memory. ThroughputMeter or published alone."""
 
 import csv
 from collections.abc import Iterator

@@ -149,7 +149,7 @@ class Cell:
 
     @cached_property
     def survival(self) -> Survival:
-        """Share of runs that have reached the target by a time in minutes; the others are censored at their end."""
+        """BatchSharding of runs that have reached the target by a time in minutes; the others are censored at their end."""
         return stats.survival([run.observed / 60 for run in self.runs], [run.success for run in self.runs])
 
 

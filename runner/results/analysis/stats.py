@@ -27,7 +27,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Survival:
-    """Share `reached` of runs at their target by `times` (each of length distinct times), with its 95% band.
+    """BatchSharding `reached` of runs at their target by `times` (each of length distinct times), with its 95% band.
 
     `low` and `high` are NaN where all or none have arrived: no band exists there. `median` is None below one half.
     """
@@ -159,7 +159,7 @@ def permutation_p(one: Sequence[float], other: Sequence[float], seed: int = 0) -
 
 
 def survival(seconds: Sequence[float], converged: Sequence[bool]) -> Survival:
-    """Share that has reached the target by a time: Kaplan and Meier (1958), others censored at their `seconds`.
+    """BatchSharding that has reached the target by a time: Kaplan and Meier (1958), others censored at their `seconds`.
 
     The 95% band is Greenwood's on the log-log scale. Any unit of time will do.
     """

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from ...config.diff import leaves
+from ...config.diff import flatten
 from ...record.flops import PURCHASE
 from ..parse.external import OWN, Figure
 from ..parse.sources import json_object
@@ -115,7 +115,7 @@ def _take(folder: Path, cells: dict[str, SpeedCell]) -> None:
     if card == "auto":
         cards = json_object(folder / "system.json").get("cards") or [{}]
         card = str(cards[0].get("name", card))
-    setting = {key: value for key, value in leaves(parts) if not key.startswith(_UNIMPORTANT)}
+    setting = {key: value for key, value in flatten(parts) if not key.startswith(_UNIMPORTANT)}
     cell = cells.setdefault(json.dumps([card, setting], sort_keys=True), SpeedCell(card, setting))
     cell.flags |= set(status.get("flags") or ())
     if status["state"] == "measured":

@@ -28,7 +28,7 @@ METRICS = {
     "peak_tflops": "peak of the card at the precision, in TFLOP/s (data sheet)",
     "bandwidth_gb_s": "memory bandwidth of the card, in GB/s (data sheet)",
     "watts": "power in watts",
-    "dollars_per_sample_a_second": "purchase price over training throughput",
+    "usd_per_samples_per_second": "purchase price over training throughput",
 }
 OUTCOMES = ("measured", "out of memory", "not run", "failed")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...record.run_dir import cannot_write, write_atomically
+from ...record.run_dir import write_atomically, write_failure
 from ..analysis.groups import Cell
 from ..parse.runs import Run
 
@@ -31,7 +31,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise cannot_write(path, error) from error
+        raise write_failure(path, error) from error
     write_atomically(path, text.getvalue())
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import ConfigurationError
-from ...record.run_dir import as_json, slug, write_atomically
+from ...record.run_dir import slug, to_json, write_atomically
 from ..analysis.groups import Cell
 from ..parse import sources
 
@@ -27,7 +27,7 @@ def export(cells: Iterable[Cell], folder: Path) -> list[Path]:
         (home / "systems").mkdir(exist_ok=True)
         for number, run in enumerate(cell.runs):
             shutil.copyfile(run.source, logs / f"result_{number}.txt")
-        write_atomically(home / "systems" / f"{system}.json", as_json(_description(cell, system)))
+        write_atomically(home / "systems" / f"{system}.json", to_json(_description(cell, system)))
         submitters[home] = None
     return list(submitters)
 

@@ -289,7 +289,7 @@ def _rooflines(report: Report) -> Section:
 
 
 def _figures(report: Report) -> Section:
-    own = "Measured speeds" if len(report.borrowed) < len(report.figures) else ""
+    own = "ThroughputMeter speeds" if len(report.borrowed) < len(report.figures) else ""
     title = " and ".join(filter(None, (own, "borrowed figures" if report.borrowed else "")))
     section = Section(title[0].upper() + title[1:], "borrowed")
     studies = dict.fromkeys(figure.study for figure in report.figures)

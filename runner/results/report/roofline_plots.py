@@ -163,7 +163,7 @@ def peaks(line: Roofline) -> tuple[str, list[str], list[list[str]], list[dict[st
         told = [plain(row[key], 4) if row[key] else "not known" for key in ("measured", "data_sheet")]
         rows.append([f"{row['roof']}, {row['unit']}", *told, share])
     source = f" (measured: {line.source})" if line.source else ""
-    return f"Peaks of {line.card}{source}", ["Peak", "Measured", "Data sheet", "Share"], rows, data
+    return f"Peaks of {line.card}{source}", ["Peak", "ThroughputMeter", "Data sheet", "BatchSharding"], rows, data
 
 
 def places(line: Roofline) -> tuple[str, list[str], list[list[str]], list[dict[str, Any]]]:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...core.console import for_tables
+from ...core.console import table_console
 from ...record.flops import PURCHASE
 from ..analysis import stats
 from ..analysis.comparison import Comparison
@@ -83,7 +83,7 @@ def show_speeds(console: Console, cells: Sequence[SpeedCell]) -> None:
         numbers = [interval(span) if span.n else "-" for span in spans]
         place = (cell.network, f"{cell.count} x {cell.card}", cell.code, cell.links, str(cell.batch))
         table.add_row(*place, str(len(cell.results) + cell.out_of_memory), *numbers, said)
-    for_tables(console).print(table)
+    table_console(console).print(table)
 
 
 def show_speed_pair(console: Console, found: SpeedPair) -> None:

@@ -24,7 +24,7 @@ def found(compose, *words, recipe="ncf/embedded", changed=(), telemetry=None):
 
 
 def test_epochs_times_an_epoch_and_what_the_first_took_more(compose):
-    made = found(compose, "price=3.6", "gpus=2", telemetry={"mean_watts": 50.0})
+    made = found(compose, "usd_per_gpu_hour=3.6", "gpus=2", telemetry={"mean_watts": 50.0})
     assert made.epochs == (6, 6.6, 9)  # of ten seeds, which took 6 to 8
     assert made.seconds[1] == pytest.approx(6.6 * 10 + 6.6 * 5 + 3)
     assert made.seconds[0] == pytest.approx(6 * 1000 / 110 + 6 * 5 + 3)
@@ -35,7 +35,9 @@ def test_epochs_times_an_epoch_and_what_the_first_took_more(compose):
 
 
 def test_evaluations_are_those_of_the_plan(compose):
-    made = found(compose, "workload=ssd", "recipe.first_eval=10", "recipe.eval_every=2", recipe="ssd/embedded")
+    made = found(
+        compose, "workload=ssd", "recipe.first_eval_epoch=10", "recipe.eval_every_epochs=2", recipe="ssd/embedded"
+    )
     assert made.epochs == (16, 20, 24)
     assert made.seconds[1] == pytest.approx(20 * 10 + 6 * 5 + 3)
     assert made.reached is None  # how many were run is not told
@@ -70,12 +72,14 @@ def test_the_interval_leaves_out_a_fortieth_at_each_end(compose, monkeypatch):
 
 
 def test_epochs_are_those_after_which_is_evaluated(compose):
-    plan = estimate.plan_of(schema.check(compose("recipe.first_eval=4", "recipe.eval_every=4", "recipe.max_epochs=40")))
+    plan = estimate.plan_of(
+        schema.check(compose("recipe.first_eval_epoch=4", "recipe.eval_every_epochs=4", "recipe.max_epochs=40"))
+    )
     known = SimpleNamespace(epochs=(5, 5, 5), runs=3, span=False, source="")
     assert estimate._epochs(plan, known) == (8, 8, 8)
 
 
-@pytest.mark.parametrize("words", [["recipe.max_epochs=3"], ["recipe.eval_every=10"]])
+@pytest.mark.parametrize("words", [["recipe.max_epochs=3"], ["recipe.eval_every_epochs=10"]])
 def test_what_is_expected_lies_within_its_interval(compose, words):
     made = found(compose, *words)
     assert made.epochs[0] <= made.epochs[1] <= made.epochs[2]

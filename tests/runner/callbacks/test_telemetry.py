@@ -38,7 +38,7 @@ def test_rows_have_phase_device_and_wall_time(tmp_path):
     path, card = tmp_path / "telemetry.csv", OneCard()
     sampler, begun = telemetry.Telemetry(path, card, 0.02), time.time()
     time.sleep(0.1)
-    for event in (RunStarted(facts={}), EvalStarted(epoch=1), BlockStarted(first_epoch=2, epochs=1)):
+    for event in (RunStarted(params={}), EvalStarted(epoch=1), BlockStarted(first_epoch=2, epochs=1)):
         sampler(event)
         time.sleep(0.1)
     sampler(RunStopped(status="success"))
@@ -62,7 +62,7 @@ def test_rows_have_phase_device_and_wall_time(tmp_path):
 def test_the_clock_is_sampled_at_both_ends_however_short_it_is(tmp_path):
     sampler = telemetry.Telemetry(tmp_path / "telemetry.csv", OneCard(), 60.0)
     time.sleep(0.1)
-    sampler(RunStarted(facts={}))
+    sampler(RunStarted(params={}))
     time.sleep(0.3)
     sampler(RunStopped(status="success"))
     time.sleep(0.1)
@@ -89,7 +89,7 @@ def test_a_card_that_is_lost_ends_the_sampling_and_nothing_else(tmp_path, capfd)
     card.read = lambda index: 1 / 0
     sampler = telemetry.Telemetry(tmp_path / "telemetry.csv", card, 0.01)
     time.sleep(0.1)
-    sampler(RunStarted(facts={}))
+    sampler(RunStarted(params={}))
     sampler.close()
     assert "telemetry has ended (ZeroDivisionError" in capfd.readouterr().err
 
@@ -100,7 +100,7 @@ from pathlib import Path
 from timetrial.runner.callbacks.telemetry import Telemetry
 from timetrial.runner.training.events import RunStarted
 sampler = Telemetry(Path(sys.argv[1]), None, 0.02)
-sampler(RunStarted(facts={}))
+sampler(RunStarted(params={}))
 time.sleep(60)
 """
 
@@ -120,7 +120,7 @@ def test_a_kill_loses_at_most_the_last_line(tmp_path):
 
 
 def test_a_run_is_sampled_and_one_that_wants_none_is_not(launch):
-    _, folder = launch("telemetry.every_seconds=0.05", "price=2")
+    _, folder = launch("telemetry.every_seconds=0.05", "usd_per_gpu_hour=2")
     found = rows(folder.path / "telemetry.csv")
     assert {"", "train"} <= {row["phase"] for row in found}
     status = json.loads((folder.path / "status.json").read_text())

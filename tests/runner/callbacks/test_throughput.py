@@ -7,12 +7,12 @@ import sys
 import pytest
 
 from timetrial.runner.callbacks.summary import figure
-from timetrial.runner.callbacks.throughput import FixedSteps, Measured
+from timetrial.runner.callbacks.throughput import LimitedBatches, ThroughputMeter
 from timetrial.runner.core.errors import Exit
 from timetrial.runner.training.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, StepEnded
-from timetrial.runner.training.loop import Plan, train_to_target
+from timetrial.runner.training.loop import TrainingPlan, train_to_target
 
-BOUGHT = "accelerator.purchase_price=300"
+BOUGHT = "accelerator.usd_per_gpu=300"
 TINY = ["workload=cifar10", "model=cnn10", "+recipe.training.width=2", "recipe.global_batch_size=8"]
 
 
@@ -24,11 +24,11 @@ def throughput(folder, *words):
 def test_a_fixed_number_of_steps_or_a_whole_epoch(toy_engine, toy_data, toy_workload):
     whole = toy_data()  # 50 samples in batches of 16: four steps, one evaluation batch
     for asked, made, samples in ((2, 2, 32), (9, 4, 50)):
-        fixed = FixedSteps(whole, asked)
+        fixed = LimitedBatches(whole, asked)
         assert (fixed.steps_per_epoch, fixed.train_size) == (4, 50)  # what a schedule goes by
         fixed.global_batch_size, fixed.share = whole.global_batch_size, whole.share
-        measured = Measured(1, fixed)
-        plan = Plan(target={}, first_eval=1, eval_every=1, max_epochs=3)
+        measured = ThroughputMeter(1, fixed)
+        plan = TrainingPlan(target={}, first_eval_epoch=1, eval_every_epochs=1, max_epochs=3)
         assert not train_to_target(toy_engine(toy_workload(), fixed), plan, [measured])
         counted = [
             (block["steps"], block["samples"], block["eval_batches"], block["eval_samples"])
@@ -38,15 +38,15 @@ def test_a_fixed_number_of_steps_or_a_whole_epoch(toy_engine, toy_data, toy_work
 
 
 def test_speeds_are_medians_without_the_first_block(toy_data):
-    data = FixedSteps(toy_data(), 2)
-    list(data.eval())
-    measured, now = Measured(4, data), 0.0
+    data = LimitedBatches(toy_data(), 2)
+    list(data.eval_batches())
+    measured, now = ThroughputMeter(4, data), 0.0
     for seconds in (90.0, 2.0, 4.0, 3.0):
         measured(BlockStarted(time=now, first_epoch=1, epochs=1))
         for _ in range(2):
             measured(StepEnded(time=now, epoch=1, samples=16))
         now += seconds
-        measured(BlockEnded(time=now, first_epoch=1, epochs=1, samples=32, tokens=96, loss=0.0, waited_seconds=0.3))
+        measured(BlockEnded(time=now, first_epoch=1, epochs=1, samples=32, tokens=96, loss=0.0, data_wait_seconds=0.3))
         measured(EvalStarted(time=now, epoch=1))
         now += 0.5
         measured(EvalEnded(time=now, epoch=1, quality={}))
@@ -93,7 +93,7 @@ def test_two_ranks_share_the_batch_and_no_log_is_written(tmp_path):
     assert status["result"]["peer_to_peer"] is json.loads((folder / "system.json").read_text())["peer_to_peer"] is False
     assert "2 x cpu without peer-to-peer" in done.stdout
     each = 2 * 300 / status["result"]["samples_per_second"]
-    assert status["result"]["dollars_per_sample_a_second"] == pytest.approx(each)
+    assert status["result"]["usd_per_samples_per_second"] == pytest.approx(each)
     assert f"${figure(each)} for each training sample a second" in done.stdout
     assert not list(folder.glob("result_*.txt"))
     assert "samples/s" in done.stdout

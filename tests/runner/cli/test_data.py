@@ -145,7 +145,7 @@ def test_overrides_prepare_what_a_run_reads(place):
 
 
 def test_a_person_at_a_terminal_sees_bars(place):
-    keeper, terminal = pty.openpty()
+    checkpointer, terminal = pty.openpty()
     words = ["fetch", "toy", "--from", "given", "--accept-licence"]
     colours = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120"}
     command = [sys.executable, "-P", "-m", "timetrial", "data", *words, "--sources", "sources"]
@@ -154,13 +154,13 @@ def test_a_person_at_a_terminal_sees_bars(place):
     seen = b""
     while True:
         try:
-            piece = os.read(keeper, 65536)
+            piece = os.read(checkpointer, 65536)
         except OSError:
             break
         if not piece:
             break
         seen += piece
-    os.close(keeper)
+    os.close(checkpointer)
     assert process.wait(60) == 0
     assert "checking toy.zip" in seen.decode()
     assert "MB" in seen.decode()

@@ -94,7 +94,7 @@ def test_check_reads_logs_and_folders(tmp_path):
 
 
 def test_a_person_at_a_terminal_sees_a_bar(tmp_path):
-    keeper, terminal = pty.openpty()
+    checkpointer, terminal = pty.openpty()
     words = ["run", "accelerator=cpu", *TINY, "recipe.target.v05.hit_rate=0.99", "recipe.max_epochs=60"]
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "timetrial", *words],
@@ -107,13 +107,13 @@ def test_a_person_at_a_terminal_sees_a_bar(tmp_path):
     seen = b""
     while True:
         try:
-            piece = os.read(keeper, 65536)
+            piece = os.read(checkpointer, 65536)
         except OSError:
             break
         if not piece:
             break
         seen += piece
-    os.close(keeper)
+    os.close(checkpointer)
     assert process.wait(60) == Exit.TARGET_NOT_REACHED
     text = seen.decode()
     assert re.search(r"(epoch|evaluating) \d+/60", text)

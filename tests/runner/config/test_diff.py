@@ -1,6 +1,6 @@
-from timetrial.runner.config.diff import differences
+from timetrial.runner.config.diff import diff_configs
 
 
 def test_differences_name_the_keys(compose):
-    where = ("runs=elsewhere", "telemetry.every_seconds=0", "price=2.5")
-    assert differences(compose(), compose("seed=2", *where)) == ["seed"]
+    where = ("runs=elsewhere", "telemetry.every_seconds=0", "usd_per_gpu_hour=2.5")
+    assert diff_configs(compose(), compose("seed=2", *where)) == ["seed"]

@@ -58,7 +58,7 @@ def test_direct_links_are_what_the_environment_has_unless_the_run_says_otherwise
         (["recipe.training.momentum=0.9"], r"write \+recipe.training.momentum=..."),
         (["workload=resnet"], "resnet"),
         (["recipe.max_epochs=0"], "recipe.max_epochs must be 1 or more, not 0"),
-        (["tuning.batch_size=0"], "tuning.batch_size must be 1 or more"),
+        (["tuning.micro_batch_size=0"], "tuning.micro_batch_size must be 1 or more"),
         (["gpus=0"], "gpus must be 1 or more"),
         (["launcher=inline", "gpus=2"], "use launcher=local"),
         (["resume=true"], "add run_dir=FOLDER"),
@@ -68,10 +68,10 @@ def test_direct_links_are_what_the_environment_has_unless_the_run_says_otherwise
         (["precision.name=int8"], "precision must be one of fp32, tf32, bf16, fp16, not int8"),
         (["launcher.name=ssh"], "launcher must be one of"),
         (["engine.compile=fast"], "engine.compile must be one of"),
-        (["recipe.clip_norm=0"], "recipe.clip_norm must be above 0"),
+        (["recipe.max_grad_norm=0"], "recipe.max_grad_norm must be above 0"),
         (["time_limit_seconds=-1"], "time_limit_seconds must be above 0"),
         (["seed=-1"], "seed must be from 0"),
-        (["seeds.order=-1"], "seed of order must be from 0"),
+        (["seeds.data_order=-1"], "seed of order must be from 0"),
         (["recipe.training.layers=[63,32]"], "recipe.training: .*even"),
         (["recipe.training.learning_rate=0"], "recipe.training: learning_rate"),
         (["recipe.data.train_negatives=0"], "recipe.data: train_negatives"),
@@ -79,7 +79,7 @@ def test_direct_links_are_what_the_environment_has_unless_the_run_says_otherwise
         (["data.loader=dali"], "no loader data=dali: choose data=torch"),
         (["engine=tensorflow"], "NCF has no engine=tensorflow: use engine=torch"),
         (["workload=resnet50", "engine=tensorflow", "data=torch"], "engine=tensorflow reads with data=tfdata"),
-        (["workload=resnet50", "engine=tensorflow", "recipe.clip_norm=1"], "engine=tensorflow does not clip"),
+        (["workload=resnet50", "engine=tensorflow", "recipe.max_grad_norm=1"], "engine=tensorflow does not clip"),
         (["workload=resnet50", "recipe.training.optimizer=adam"], "recipe.training: optimizer must be sgd or lars"),
         (["workload=resnet50", "recipe.data.image_size=31"], "recipe.data: image_size must be 32"),
         (["workload=resnet50", "+recipe.data.decoder=gpu"], "recipe.data: decoder must be card or workers, not gpu"),
@@ -89,7 +89,7 @@ def test_direct_links_are_what_the_environment_has_unless_the_run_says_otherwise
         (["recipe=ncf/none"], "^recipe=ncf/none is not known: timetrial list"),
         (["ncf"], "^ncf is no override: write KEY=VALUE"),
         (["throughput.steps=-1"], "throughput.steps must be 0 or more"),
-        (["price=nan"], "price must be 0 or more"),
+        (["usd_per_gpu_hour=nan"], "usd_per_gpu_hour must be 0 or more"),
         (["telemetry.every_seconds=inf"], "must be 0 or more"),
         (["time_limit_seconds=nan"], "must be above 0"),
         (["throughput.blocks=0"], "throughput.blocks must be 1 or more"),
@@ -109,7 +109,7 @@ def test_what_cannot_be_is_refused_with_one_sentence(compose, overrides, words):
     ("batch", "gpus", "micro", "expected"), [(1024, 1, None, 1), (1024, 4, 64, 4), (1000, 3, 100, 4), (64, 1, 128, 1)]
 )
 def test_accumulation_follows_from_the_global_batch(compose, batch, gpus, micro, expected):
-    node = compose(f"recipe.global_batch_size={batch}", f"gpus={gpus}", f"tuning.batch_size={micro or 'null'}")
+    node = compose(f"recipe.global_batch_size={batch}", f"gpus={gpus}", f"tuning.micro_batch_size={micro or 'null'}")
     assert schema.accumulation(schema.check(node)) == expected
 
 

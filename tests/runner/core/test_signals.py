@@ -9,14 +9,14 @@ import pytest
 TRIED = """
 import os, signal
 from timetrial.runner.core.signals import StopSignal
-with StopSignal().listening({how}) as stop:
+with StopSignal().listen({how}) as stop:
     os.kill(os.getpid(), signal.SIGUSR1)
     assert stop.name == "SIGUSR1"
 os.kill(os.getpid(), signal.SIGUSR1)
 """
 
 
-@pytest.mark.parametrize(("how", "code"), [("", -signal.SIGUSR1), ("to_the_end=True", 0)])
+@pytest.mark.parametrize(("how", "code"), [("", -signal.SIGUSR1), ("ignore_after=True", 0)])
 def test_a_signal_that_comes_after_the_body(how, code):
     done = subprocess.run([sys.executable, "-P", "-c", TRIED.format(how=how)], capture_output=True, timeout=60)
     assert done.returncode == code, done.stderr

@@ -21,8 +21,8 @@ def test_unknown_is_none_and_not_a_great_number(smi):
 def test_cards_are_found_by_their_place_on_the_bus(smi):
     cards = Amd(smi(), ["0000:c6:00.0"])
     assert len(cards) == 1
-    assert cards.facts(0)["capability"] == "gfx90a"
-    assert cards.facts(0)["numa_node"] == 1
+    assert cards.describe(0)["capability"] == "gfx90a"
+    assert cards.describe(0)["numa_node"] == 1
     assert Amd(smi()).links() == {"0-1": "XGMI, 1 hops"}
     with pytest.raises(LookupError):
         Amd(smi(), ["0000:01:00.0"])

@@ -103,7 +103,7 @@ def test_the_doctor_says_whether_it_can_be_used(machine, monkeypatch):
 def test_its_energy_is_sampled_and_estimated(machine, compose, tmp_path):
     sampler = Telemetry(tmp_path / "telemetry.csv", machine.cards, 0.02)
     time.sleep(0.05)
-    sampler(RunStarted(facts={}))
+    sampler(RunStarted(params={}))
     time.sleep(0.4)
     sampler(RunStopped(status="success"))
     sampler.close()
@@ -132,7 +132,7 @@ def test_its_memory_chooses_the_micro_batch_and_not_the_recipe(machine, compose,
     monkeypatch.setattr(estimate, "launch", launch)
     monkeypatch.setattr(schema, "load", lambda path: schema.check(node))
     settings, _ = estimate.measure(node, Console(quiet=True))
-    assert settings.tuning.batch_size == machine.fits
+    assert settings.tuning.micro_batch_size == machine.fits
     assert schema.accumulation(settings) * machine.fits == settings.recipe.global_batch_size == 8192
     machine.memory_gib = 0
     with pytest.raises(OutOfMemory):

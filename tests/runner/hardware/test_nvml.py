@@ -62,7 +62,7 @@ def test_processes_of_this_run_are_no_neighbours(nvml):
 
 def test_what_stays_and_how_cards_are_linked(nvml):
     cards = Nvml(nvml(), ["0000:3b:00.0", "0000:af:00.0"])
-    facts = cards.facts(0)
+    facts = cards.describe(0)
     assert (facts["capability"], facts["driver"], facts["driver_runtime"]) == ("7.0", "535.104", "12.2")
     assert (facts["power_cap_watts"], facts["default_power_cap_watts"]) == (200, 250)
     assert (facts["persistence"], facts["error_correction"]) == (False, True)

@@ -40,7 +40,7 @@ def test_the_last_whole_line_of_each_card_counts():
     assert (now.load_percent, now.power_watts, now.core_mhz, now.energy_joules) == (99, 450.5, 1550, 2000.5)
     assert (now.pcie_received_mb_s, now.pcie_sent_mb_s, now.temperature_c) == (2.0, 1.0, 62.5)
     assert (now.throttle, cards.read(1).throttle, cards.read(1).pcie_sent_mb_s) == ("thermal", "", None)
-    assert cards.facts(0)["highest_core_mhz"] == 1600
+    assert cards.describe(0)["highest_core_mhz"] == 1600
     cards.close()
     assert ended == [1]
     over.set()

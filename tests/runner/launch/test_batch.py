@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from timetrial.runner.cli.batch import _ranges
-from timetrial.runner.core.errors import ConfigurationError, Exit, Held, OutOfMemory, RunError
+from timetrial.runner.core.errors import ConfigurationError, Exit, OutOfMemory, RunDirLocked, RunError
 from timetrial.runner.launch.batch import Study
 
 TINY = [
@@ -132,7 +132,7 @@ def test_an_element_that_fits_nowhere_is_given_up_and_named(planned, monkeypatch
     monkeypatch.setattr(NCF, "loss", lambda *_: torch.empty(2**60))
     study = planned("seed=1")
     (element,) = study.elements()
-    with pytest.raises(RunError, match=r"0 has failed 2 times.*raise --attempts.*tuning.batch_size"):
+    with pytest.raises(RunError, match=r"0 has failed 2 times.*raise --attempts.*tuning.micro_batch_size"):
         study.run(element, QUIET)
     assert words(study) == ["failed"]
     assert len(list(study.runs.rglob("result_*.txt"))) == 1  # the last failure stays, and counts
@@ -144,7 +144,7 @@ def test_a_micro_batch_of_one_cannot_be_halved(planned, monkeypatch):
     from timetrial.workloads.ncf.workload import NCF
 
     monkeypatch.setattr(NCF, "loss", lambda *_: torch.empty(2**60))
-    study = planned("seed=1", "tuning.batch_size=1", "recipe.data.generate.users=20")
+    study = planned("seed=1", "tuning.micro_batch_size=1", "recipe.data.generate.users=20")
     (element,) = study.elements()
     with pytest.raises(RunError, match="failed 2 times") as caught:
         study.run(element, QUIET)
@@ -170,7 +170,7 @@ def test_a_defect_is_tried_again_from_the_checkpoint(planned, tmp_path, monkeypa
     assert (told["class"], told["restarts"]) == ("resumed", 1)
     assert len(calls) == 3
     failed = json.loads((tmp_path / "study/attempts/0/1/status.json").read_text())
-    assert (failed["exit_code"], "file server" in failed["error"]) == (Exit.OTHER, True)
+    assert (failed["exit_code"], "file server" in failed["error"]) == (Exit.FAILURE, True)
 
 
 def test_missing_data_are_named_and_counted(planned, tmp_path):
@@ -186,7 +186,7 @@ def test_missing_data_are_named_and_counted(planned, tmp_path):
         study.run(element, QUIET)
     command = [sys.executable, "-P", "-m", "timetrial", "batch", "status", str(tmp_path / "study"), "--attempts=2"]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (shown.returncode, "1 failed" in shown.stdout) == (Exit.OTHER, True), shown.stderr
+    assert (shown.returncode, "1 failed" in shown.stdout) == (Exit.FAILURE, True), shown.stderr
 
 
 def test_a_diverged_run_is_a_result_that_nobody_tries_again(planned):
@@ -210,7 +210,7 @@ def test_an_element_that_another_process_runs_is_left_alone(planned, tmp_path, r
         assert other.poll() is None
         time.sleep(0.05)
     assert words(study) == ["running"]
-    with pytest.raises(Held):
+    with pytest.raises(RunDirLocked):
         study.run(element, QUIET)
     again = subprocess.run([*command, "run", "study", "0"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert again.returncode == Exit.STOPPED

@@ -136,12 +136,12 @@ def test_same_seed_same_numbers_another_seed_others(launch):
 
 def test_each_seed_can_be_set_apart(launch):
     base = qualities(launch()[1].path)
-    for stream in ("initialisation", "order", "sampling"):
+    for stream in ("initialization", "data_order", "sampling"):
         assert qualities(launch(f"seeds.{stream}=5")[1].path) != base, stream
 
 
 def test_uneven_accumulation_keeps_the_numbers(launch):
-    whole, parts = (qualities(launch(*extra)[1].path) for extra in ((), ("tuning.batch_size=700",)))
+    whole, parts = (qualities(launch(*extra)[1].path) for extra in ((), ("tuning.micro_batch_size=700",)))
     assert [row[2] for row in whole] == [row[2] for row in parts]
     assert [float(row[1]) for row in whole] == pytest.approx([float(row[1]) for row in parts], rel=1e-5)
 
@@ -171,7 +171,7 @@ def test_out_of_memory_has_its_code_and_remedy(launch, monkeypatch):
     monkeypatch.setattr(NCF, "loss", lambda *_: torch.empty(2**60))
     code, folder = launch()
     assert code == Exit.OUT_OF_MEMORY
-    assert "tuning.batch_size" in folder.status()["error"]
+    assert "tuning.micro_batch_size" in folder.status()["error"]
 
 
 def test_a_defect_is_kept_with_its_place(launch, monkeypatch):
@@ -179,7 +179,7 @@ def test_a_defect_is_kept_with_its_place(launch, monkeypatch):
 
     monkeypatch.setattr(NCF, "score", lambda *_: {}["nothing"])
     code, folder = launch("engine.warm_up=false")
-    assert code == Exit.OTHER
+    assert code == Exit.FAILURE
     assert "KeyError at test_launch.py" in folder.status()["error"]
     assert folder.log.exists()
 
@@ -290,7 +290,12 @@ def test_a_stop_signal_saves_and_a_resume_equals_the_uninterrupted_run(tmp_path,
 
 def test_a_resume_in_the_middle_of_a_block_of_several_epochs(launch, tmp_path):
     """A time limit cuts blocks of three epochs wherever it falls, until the run is through."""
-    blocks = ["recipe.eval_every=3", "recipe.first_eval=3", "recipe.max_epochs=9", "recipe.target.v05.hit_rate=0.999"]
+    blocks = [
+        "recipe.eval_every_epochs=3",
+        "recipe.first_eval_epoch=3",
+        "recipe.max_epochs=9",
+        "recipe.target.v05.hit_rate=0.999",
+    ]
     blocks += ["recipe.global_batch_size=512"]
     whole = launch(*blocks)[1]
     limit = whole.status()["result"]["seconds"] / 5
@@ -390,7 +395,7 @@ def test_a_rank_that_fails_takes_along_one_that_waits_for_it(tmp_path, monkeypat
         "from timetrial.runner.core.errors import OutOfMemory\n"
         "from timetrial.workloads.ncf.workload import NCF\n"
         "class Uneven(NCF):\n"
-        "    def loss(self, model, batch):\n"
+        "    def compute_loss(self, model, batch):\n"
         "        if os.environ['RANK'] == '0':\n"
         "            time.sleep(600)\n"  # deaf, as one that waits inside a collective
         "        pathlib.Path(os.environ['MARK']).touch()\n"

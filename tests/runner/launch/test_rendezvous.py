@@ -13,7 +13,7 @@ import pytest
 from timetrial.runner.config import schema
 from timetrial.runner.core.errors import ConfigurationError, Exit
 from timetrial.runner.launch import rendezvous
-from timetrial.runner.record.run_dir import RunFolder
+from timetrial.runner.record.run_dir import RunDir
 
 TINY = [
     "accelerator=cpu",
@@ -86,7 +86,7 @@ def test_a_node_whose_ranks_are_lost_ends_the_run_on_all(start, tmp_path):
 
 
 def test_a_meeting_of_an_earlier_step_is_not_joined(tmp_path, monkeypatch):
-    folder = RunFolder(tmp_path, 1)
+    folder = RunDir(tmp_path, 1)
     monkeypatch.setenv("SLURM_STEP_ID", "1")
     monkeypatch.setattr(rendezvous, "_PATIENCE_SECONDS", 1.0)
     monkeypatch.setattr(rendezvous, "_SECONDS_TO_LEAVE", 1.0)  # nobody has come who would leave

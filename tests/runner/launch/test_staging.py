@@ -113,7 +113,7 @@ def test_a_staged_run_reads_the_copy_and_learns_the_same(compose, tmp_path, monk
     small = ["workload=cifar10", "recipe=cifar10/embedded", f"data_dir={tmp_path}/data", "recipe.data.generate=null"]
     small += [f"recipe.data.folder={tmp_path}/data/shapes", "recipe.global_batch_size=16", "recipe.max_epochs=1"]
     plain = run(compose, *small, f"run_dir={tmp_path}/plain")
-    monkeypatch.setenv("TIMETRIAL_STAGE", str(tmp_path / "disk"))
+    monkeypatch.setenv("TIMETRIAL_STAGING_DIR", str(tmp_path / "disk"))
     staged = run(compose, *small, f"run_dir={tmp_path}/staged")
     assert staged.status()["staged"]["bytes"] > 0
     for blocks in zip(plain.status()["blocks"], staged.status()["blocks"], strict=True):

@@ -24,7 +24,10 @@ def test_each_choice_of_groups_has_a_best_of_its_values():
 
 def test_nothing_is_best_where_nothing_was_to_choose_or_nothing_fits():
     assert best([entry(0, "model=a", rate=1.0), entry(1, "model=b", rate=2.0)]) == []
-    assert best([entry(0, "tuning.batch_size=1", exit_code=30), entry(1, "tuning.batch_size=2", exit_code=30)]) == []
+    assert (
+        best([entry(0, "tuning.micro_batch_size=1", exit_code=30), entry(1, "tuning.micro_batch_size=2", exit_code=30)])
+        == []
+    )
 
 
 def test_seeds_are_no_choice():

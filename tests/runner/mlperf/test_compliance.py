@@ -9,9 +9,9 @@ import pytest
 from timetrial.runner.core.errors import Exit
 from timetrial.runner.mlperf import compliance
 from timetrial.runner.mlperf.log_writer import MLPerfLog
-from timetrial.runner.training.engine import Trained
+from timetrial.runner.training.engine import TrainingStats
 from timetrial.runner.training.events import InitStarted
-from timetrial.runner.training.loop import Plan, train_to_target
+from timetrial.runner.training.loop import TrainingPlan, train_to_target
 
 # What may be absent: hyperparameters that no rule of the open division demands, and our own remarks.
 OPTIONAL = (
@@ -32,16 +32,16 @@ class Scripted:
     def __init__(self, qualities=({"accuracy": 0.4}, {"accuracy": 0.6})):
         self.qualities, self.at = list(qualities), 0
 
-    def facts(self):
+    def mlperf_params(self):
         sizes = {"global_batch_size": 4, "gradient_accumulation_steps": 1, "train_samples": 8, "eval_samples": 4}
         return {**sizes, "opt_base_learning_rate": 0.1}
 
-    def epoch(self, number):
+    def train_epoch(self, number):
         self.at = number
         return iter(())
 
-    def finish(self):
-        return Trained(0.1)
+    def synchronize(self):
+        return TrainingStats(0.1)
 
     def evaluate(self):
         return self.qualities[self.at - 1]
@@ -54,7 +54,7 @@ def write_log(path, *, benchmark="ncf", division="open", target=None, plan=(1, 1
     log = MLPerfLog(path, header, target)
     with contextlib.closing(log):
         log(InitStarted())
-        train_to_target(engine or Scripted(), Plan(target, *plan), [log])
+        train_to_target(engine or Scripted(), TrainingPlan(target, *plan), [log])
     return path
 
 
@@ -201,4 +201,4 @@ def test_a_full_disk_leaves_whole_lines_and_one_sentence(tmp_path):
     (tmp_path / "log.txt").symlink_to("/dev/full")
     with pytest.raises(RunError, match=r"No space left on device.*free space") as caught:
         write_log(tmp_path / "log.txt")
-    assert caught.value.exit_code == Exit.OTHER
+    assert caught.value.exit_code == Exit.FAILURE

@@ -9,7 +9,7 @@ from rich.console import Console
 from timetrial.runner.callbacks import summary
 from timetrial.runner.callbacks.telemetry import COLUMNS
 from timetrial.runner.record import energy
-from timetrial.runner.record.run_dir import RunFolder
+from timetrial.runner.record.run_dir import RunDir
 
 CLEAN = {"core_mhz": 1500, "load_percent": 99, "power_watts": 200, "throttle": "power", "neighbours": 0}
 
@@ -154,7 +154,7 @@ def test_one_idle_card_of_two_is_seen_and_two_looks_tell_no_load(samples):
 
 
 def test_loader_bound_and_half_a_watch_are_said_too(samples):
-    found = judged(samples(51, **CLEAN), train_seconds=80.0, waited_seconds=8.0)
+    found = judged(samples(51, **CLEAN), train_seconds=80.0, data_wait_seconds=8.0)
     assert list(found["flags"]) == ["loader-bound", "telemetry"]
     assert "only 50% of the clock" in found["flags"]["telemetry"]
 
@@ -162,7 +162,7 @@ def test_loader_bound_and_half_a_watch_are_said_too(samples):
 def test_the_table_says_it(samples):
     folder = samples(101, **CLEAN | {"throttle": "thermal"}, energy_joules=lambda place: 210.0 * place)
     out = io.StringIO()
-    summary.show(Console(file=out, width=200), "run", judged(folder), RunFolder(folder, 1))
+    summary.show(Console(file=out, width=200), "run", judged(folder), RunDir(folder, 1))
     for words in (
         "energy        21 kJ, 210 W on average (NVML's counter)",
         "0.2381 samples/J",
@@ -219,8 +219,8 @@ def test_a_short_run_and_a_processor(samples):
 
 def test_loader_bound_begins_at_a_twentieth(samples):
     folder = samples(101, **CLEAN)
-    assert judged(folder, train_seconds=80.0, waited_seconds=3.2)["flags"] == {}
-    assert "6% of training" in judged(folder, train_seconds=80.0, waited_seconds=4.8)["flags"]["loader-bound"]
+    assert judged(folder, train_seconds=80.0, data_wait_seconds=3.2)["flags"] == {}
+    assert "6% of training" in judged(folder, train_seconds=80.0, data_wait_seconds=4.8)["flags"]["loader-bound"]
 
 
 @pytest.mark.parametrize(("joules", "words"), [(999, "999 J"), (2e5, "200 kJ"), (7.2e5, "0.2 kWh"), (3.6e7, "10 kWh")])

@@ -13,7 +13,7 @@ class TwoCards:
     def __len__(self):
         return 2
 
-    def facts(self, index):
+    def describe(self, index):
         return {"driver": "535.104", "power_cap_watts": 60.0, "numa_node": index}
 
     def links(self):

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from timetrial.runner.core.errors import ConfigurationError, Held, RunError
+from timetrial.runner.core.errors import ConfigurationError, RunDirLocked, RunError
 from timetrial.runner.record import run_dir
 
 
@@ -83,7 +83,7 @@ def test_a_folder_is_held_by_one_launcher_and_its_ranks(tmp_path):
     with folder.held():
         rank = folder.shared()
         rank.__enter__()
-        with pytest.raises(Held, match="wait for it to end"), folder.held():
+        with pytest.raises(RunDirLocked, match="wait for it to end"), folder.held():
             pass
     assert folder.in_use()  # by the rank, which has outlived its launcher
     rank.__exit__(None, None, None)

@@ -84,10 +84,10 @@ def test_a_step_of_an_engine(toy_engine, toy_data, toy_workload):
 
 
 def test_accumulated_micro_batches_are_parts_of_a_step(toy_engine, toy_data, toy_workload):
-    from timetrial.runner.training.workload import Share
+    from timetrial.runner.training.workload import BatchSharding
 
     whole = flops.count(toy_engine(toy_workload(), toy_data()))
-    parts = flops.count(toy_engine(toy_workload(), toy_data(Share(accumulation=2))))
+    parts = flops.count(toy_engine(toy_workload(), toy_data(BatchSharding(accumulation=2))))
     assert parts.operations / parts.samples == pytest.approx(whole.operations / whole.samples, rel=0.01)
     assert parts.least_bytes / parts.samples == pytest.approx(whole.least_bytes / whole.samples, rel=0.01)
 
@@ -129,10 +129,10 @@ def test_convolutions_in_groups_take_two_more_passes_on_their_way_back(groups):
 
 def test_parts_that_are_unequal_count_as_what_they_are(toy_engine, toy_data, toy_workload):
     """A rank of three has 2 or 3 of 8 samples, in micro-batches of 1 or 2."""
-    from timetrial.runner.training.workload import Share
+    from timetrial.runner.training.workload import BatchSharding
 
     whole = flops.count(toy_engine(toy_workload(), toy_data()))
     for rank in range(3):
-        data = toy_data(Share(rank=rank, ranks=3, accumulation=2))
+        data = toy_data(BatchSharding(rank=rank, ranks=3, accumulation=2))
         parts = flops.count(toy_engine(toy_workload(), data))
         assert parts.operations / parts.samples == pytest.approx(whole.operations / whole.samples)

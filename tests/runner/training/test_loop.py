@@ -3,8 +3,8 @@
 import pytest
 
 from timetrial.runner.core.errors import Diverged
-from timetrial.runner.training.engine import Step, Trained
-from timetrial.runner.training.loop import Plan, train_to_target
+from timetrial.runner.training.engine import StepResult, TrainingStats
+from timetrial.runner.training.loop import TrainingPlan, train_to_target
 
 
 class Scripted:
@@ -13,17 +13,17 @@ class Scripted:
     def __init__(self, qualities, diverges_in=None):
         self.qualities, self.diverges_in, self.epochs = qualities, diverges_in, []
 
-    def facts(self):
+    def mlperf_params(self):
         return {"train_samples": 20}
 
-    def epoch(self, number):
+    def train_epoch(self, number):
         self.epochs.append(number)
-        yield from (Step(10), Step(10))
+        yield from (StepResult(10), StepResult(10))
 
-    def finish(self):
+    def synchronize(self):
         if self.epochs and self.epochs[-1] == self.diverges_in:
             raise Diverged("no number")
-        return Trained(0.5, waited_seconds=0.25)
+        return TrainingStats(0.5, data_wait_seconds=0.25)
 
     def evaluate(self):
         return {"top1": self.qualities[self.epochs[-1] - 1]}
@@ -43,7 +43,7 @@ def names(events):
 
 
 def test_stops_at_the_first_evaluation_that_meets_the_target():
-    reached, engine, events = run([0.1, 0.5, 0.9], Plan({"top1": 0.5}, 1, 1, 10))
+    reached, engine, events = run([0.1, 0.5, 0.9], TrainingPlan({"top1": 0.5}, 1, 1, 10))
     assert reached
     assert engine.epochs == [1, 2]
     block = ["BlockStarted", "StepEnded", "StepEnded", "BlockEnded", "EvalStarted", "EvalEnded"]
@@ -51,24 +51,24 @@ def test_stops_at_the_first_evaluation_that_meets_the_target():
     assert events[-1].status == "success"
     assert [event.time for event in events] == sorted(event.time for event in events)
     blocks = [event for event in events if type(event).__name__ == "BlockEnded"]
-    assert [(block.loss, block.waited_seconds) for block in blocks] == [(0.5, 0.25)] * 2
+    assert [(block.loss, block.data_wait_seconds) for block in blocks] == [(0.5, 0.25)] * 2
 
 
 def test_a_missed_target_is_aborted_after_the_last_epoch():
-    reached, engine, events = run([0.1] * 3, Plan({"top1": 0.5}, 1, 1, 3))
+    reached, engine, events = run([0.1] * 3, TrainingPlan({"top1": 0.5}, 1, 1, 3))
     assert reached is False
     assert engine.epochs == [1, 2, 3]
     assert events[-1].status == "aborted"
 
 
 def test_every_metric_must_meet_its_target():
-    plan = Plan({"BBOX": 0.377, "SEGM": 0.339}, 1, 1, 1)
-    assert plan.met({"BBOX": 0.377, "SEGM": 0.339})
-    assert not plan.met({"BBOX": 0.9, "SEGM": 0.338})
+    plan = TrainingPlan({"BBOX": 0.377, "SEGM": 0.339}, 1, 1, 1)
+    assert plan.target_reached({"BBOX": 0.377, "SEGM": 0.339})
+    assert not plan.target_reached({"BBOX": 0.9, "SEGM": 0.338})
 
 
 def test_an_exception_passes_through_the_one_stop():
-    reached, _, events = run([0.1] * 5, Plan({"top1": 0.5}, 1, 1, 5), diverges_in=2)
+    reached, _, events = run([0.1] * 5, TrainingPlan({"top1": 0.5}, 1, 1, 5), diverges_in=2)
     assert reached is None
     assert names(events)[-1] == "RunStopped"
     assert events[-1].status == "aborted"
@@ -76,7 +76,7 @@ def test_an_exception_passes_through_the_one_stop():
 
 
 def test_epochs_past_the_target_come_after_the_stop():
-    reached, engine, events = run([0.6] * 9, Plan({"top1": 0.5}, 1, 1, 5, epochs_past_target=3))
+    reached, engine, events = run([0.6] * 9, TrainingPlan({"top1": 0.5}, 1, 1, 5, epochs_past_target=3))
     assert reached
     assert engine.epochs == [1, 2, 3, 4]
     assert names(events).count("RunStopped") == 1
@@ -86,6 +86,6 @@ def test_epochs_past_the_target_come_after_the_stop():
 
 @pytest.mark.parametrize(("done", "expected"), [(0, [(1, 2), (3, 4), (7, 4), (11, 1)]), (5, [(6, 1), (7, 4), (11, 1)])])
 def test_blocks_follow_the_offset_and_the_cadence(done, expected):
-    _, _, events = run([0.1] * 11, Plan({"top1": 0.5}, 2, 4, 11), done=done)
+    _, _, events = run([0.1] * 11, TrainingPlan({"top1": 0.5}, 2, 4, 11), done=done)
     blocks = [(event.first_epoch, event.epochs) for event in events if type(event).__name__ == "BlockStarted"]
     assert blocks == expected

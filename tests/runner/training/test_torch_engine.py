@@ -11,7 +11,7 @@ import torch
 
 from timetrial.runner.core.errors import Diverged
 from timetrial.runner.training import distributed
-from timetrial.runner.training.workload import Share
+from timetrial.runner.training.workload import BatchSharding
 
 
 def forks(test):
@@ -22,10 +22,10 @@ def forks(test):
 
 def train(engine, epochs=2):
     for epoch in range(1, epochs + 1):
-        for _ in engine.epoch(epoch):
+        for _ in engine.train_epoch(epoch):
             pass
-    loss = engine.finish().loss
-    return loss, {name: value.clone() for name, value in engine.bare.state_dict().items()}
+    loss = engine.synchronize().loss
+    return loss, {name: value.clone() for name, value in engine.unwrapped_model.state_dict().items()}
 
 
 def assert_same(one, two, **tolerance):
@@ -37,7 +37,7 @@ def assert_same(one, two, **tolerance):
 @pytest.mark.parametrize("accumulation", [2, 3])
 def test_unequal_micro_batches_equal_the_whole_batch(toy_engine, toy_data, toy_workload, weighted, accumulation):
     whole = train(toy_engine(toy_workload(), toy_data(weighted=weighted)))
-    parts = train(toy_engine(toy_workload(), toy_data(Share(accumulation=accumulation), weighted=weighted)))
+    parts = train(toy_engine(toy_workload(), toy_data(BatchSharding(accumulation=accumulation), weighted=weighted)))
     assert whole[0] == pytest.approx(parts[0], rel=1e-5)
     assert_same(whole[1], parts[1], rtol=1e-5, atol=1e-6)
 
@@ -45,10 +45,10 @@ def test_unequal_micro_batches_equal_the_whole_batch(toy_engine, toy_data, toy_w
 def test_the_update_is_that_of_a_float64_transcription(toy_engine, toy_data, toy_workload):
     data = toy_data(weighted=True)
     engine = toy_engine(toy_workload(), data)
-    w1, b1, w2, b2 = (parameter.detach().double().numpy().copy() for parameter in engine.bare.parameters())
+    w1, b1, w2, b2 = (parameter.detach().double().numpy().copy() for parameter in engine.unwrapped_model.parameters())
     momentum = [np.zeros_like(array) for array in (w1, b1, w2, b2)]
-    for step, (batch,) in enumerate(data.train(1)):
-        x, y, weight = (tensor.double().numpy() for tensor in batch.content)
+    for step, (batch,) in enumerate(data.train_batches(1)):
+        x, y, weight = (tensor.double().numpy() for tensor in batch.inputs)
         hidden = x @ w1.T + b1
         active = np.maximum(hidden, 0)
         error = 2 * (active @ w2.T + b2 - y) * weight[:, None] / weight.sum()
@@ -60,16 +60,16 @@ def test_the_update_is_that_of_a_float64_transcription(toy_engine, toy_data, toy
             buffer *= 0.9
             buffer += gradient
             array -= rate * buffer
-    list(engine.epoch(1))
-    for parameter, array in zip(engine.bare.parameters(), (w1, b1, w2, b2), strict=True):
+    list(engine.train_epoch(1))
+    for parameter, array in zip(engine.unwrapped_model.parameters(), (w1, b1, w2, b2), strict=True):
         np.testing.assert_allclose(parameter.detach().numpy(), array, rtol=2e-5, atol=1e-6)
 
 
 def test_clipping_bounds_the_update(toy_engine, toy_data, toy_workload):
-    engine = toy_engine(toy_workload(learning_rate=1.0), toy_data(), clip_norm=1e-3)
-    before = torch.nn.utils.parameters_to_vector(engine.bare.parameters()).detach().clone()
-    next(iter(engine.epoch(1)))
-    after = torch.nn.utils.parameters_to_vector(engine.bare.parameters()).detach()
+    engine = toy_engine(toy_workload(learning_rate=1.0), toy_data(), max_grad_norm=1e-3)
+    before = torch.nn.utils.parameters_to_vector(engine.unwrapped_model.parameters()).detach().clone()
+    next(iter(engine.train_epoch(1)))
+    after = torch.nn.utils.parameters_to_vector(engine.unwrapped_model.parameters()).detach()
     assert float((after - before).norm()) == pytest.approx(1e-3, rel=1e-3)
 
 
@@ -98,26 +98,28 @@ def test_restored_equals_uninterrupted_even_inside_an_epoch(toy_engine, toy_data
 
     _, expected = train(build())
     stopped = build()
-    list(stopped.epoch(1))
-    steps = stopped.epoch(2)
+    list(stopped.train_epoch(1))
+    steps = stopped.train_epoch(2)
     next(steps), next(steps)
-    torch.save(stopped.state(), memory := io.BytesIO())
+    torch.save(stopped.state_dict(), memory := io.BytesIO())
     memory.seek(0)
     resumed = build(seed=2)
-    resumed.restore(torch.load(memory, weights_only=True))
-    assert sum(1 for _ in resumed.epoch(2)) == 2
-    assert_same(expected, resumed.bare.state_dict())
+    resumed.load_state_dict(torch.load(memory, weights_only=True))
+    assert sum(1 for _ in resumed.train_epoch(2)) == 2
+    assert_same(expected, resumed.unwrapped_model.state_dict())
 
 
 def test_a_loss_that_is_no_number_is_found_at_the_end_of_the_block(toy_engine, toy_data, toy_workload):
     engine = toy_engine(toy_workload(), toy_data(poison=3))
-    list(engine.epoch(1))
+    list(engine.train_epoch(1))
     with pytest.raises(Diverged, match="lower the learning rate"):
-        engine.finish()
+        engine.synchronize()
 
 
 def test_seeds_decide_the_start(toy_engine, toy_data, toy_workload):
-    one, two, other = (toy_engine(toy_workload(), toy_data(), seed=seed).bare.state_dict() for seed in (1, 1, 2))
+    one, two, other = (
+        toy_engine(toy_workload(), toy_data(), seed=seed).unwrapped_model.state_dict() for seed in (1, 1, 2)
+    )
     assert_same(one, two)
     assert not torch.equal(one["0.weight"], other["0.weight"])
 
@@ -161,7 +163,7 @@ def test_two_ranks_equal_one(toy_engine, toy_data, toy_workload, weighted):
     fit = toy_engine(toy_workload(), toy_data()).evaluate()["fit"]
 
     def body(world, rank):
-        engine = toy_engine(toy_workload(), toy_data(Share(rank, 2, 2), weighted=weighted), world=world)
+        engine = toy_engine(toy_workload(), toy_data(BatchSharding(rank, 2, 2), weighted=weighted), world=world)
         before = engine.evaluate()["fit"]
         loss, state = train(engine)
         return before, loss, {name: value.numpy() for name, value in state.items()}
@@ -175,11 +177,11 @@ def test_two_ranks_equal_one(toy_engine, toy_data, toy_workload, weighted):
 @forks
 def test_batch_norm_is_averaged_over_ranks_before_evaluation(toy_engine, toy_data, toy_workload):
     def body(world, rank):
-        engine = toy_engine(toy_workload(batch_norm=True), toy_data(Share(rank, 2), samples=48), world=world)
-        list(engine.epoch(1))
-        own = engine.bare[1].running_mean.clone()
+        engine = toy_engine(toy_workload(batch_norm=True), toy_data(BatchSharding(rank, 2), samples=48), world=world)
+        list(engine.train_epoch(1))
+        own = engine.unwrapped_model[1].running_mean.clone()
         engine.evaluate()
-        return own.numpy(), engine.bare[1].running_mean.numpy()
+        return own.numpy(), engine.unwrapped_model[1].running_mean.numpy()
 
     (own_0, shared_0), (own_1, shared_1) = in_two_ranks(body)
     assert not np.allclose(own_0, own_1)
@@ -190,8 +192,14 @@ def test_batch_norm_is_averaged_over_ranks_before_evaluation(toy_engine, toy_dat
 def test_shares_cover_every_sample_once():
     for samples in (0, 1, 5, 16, 17):
         for ranks, accumulation in ((1, 1), (2, 3), (4, 2)):
-            parts = [part for rank in range(ranks) for part in Share(rank, ranks, accumulation).micro_batches(samples)]
+            parts = [
+                part
+                for rank in range(ranks)
+                for part in BatchSharding(rank, ranks, accumulation).micro_batches(samples)
+            ]
             covered = [index for part in parts for index in range(part.start, part.stop)]
             assert covered == list(range(samples))
-            evaluated = [index for rank in range(ranks) for index in range(samples)[Share(rank, ranks).of(samples)]]
+            evaluated = [
+                index for rank in range(ranks) for index in range(samples)[BatchSharding(rank, ranks).of(samples)]
+            ]
             assert evaluated == list(range(samples))

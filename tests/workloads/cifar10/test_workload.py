@@ -8,7 +8,7 @@ from timetrial.datasets.formats import cifar
 from timetrial.datasets.synthetic.images import Shapes
 from timetrial.runner.config import schema
 from timetrial.runner.training import seeds
-from timetrial.runner.training.workload import Share
+from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.cifar10.data import ResidentImages
 from timetrial.workloads.cifar10.networks import MEANS, NETWORKS
 from timetrial.workloads.cifar10.workload import Cifar10
@@ -21,14 +21,14 @@ class Sizes:
         self.global_batch_size = batch
 
 
-def data(folder, *, share=None, **changed):
+def data(folder, *, sharding=None, **changed):
     settings = ResidentImages.Settings(str(folder), Shapes(3, 20, 5, 32), **changed)
     return ResidentImages(
         settings,
         global_batch_size=16,
-        share=share or Share(),
+        sharding=sharding or BatchSharding(),
         device=torch.device("cpu"),
-        seeds=seeds.derive(1),
+        seeds=seeds.derive_streams(1),
     )
 
 
@@ -57,7 +57,7 @@ def test_networks_take_pixels_and_normalise_them(name):
 def test_the_rate_is_proportional_to_the_batch_and_falls_by_steps():
     for batch in (128, 2048):
         workload = Cifar10(settings(drops=[50, 80]), Sizes(batch))
-        optimizer, schedule = workload.optimizer(torch.nn.Linear(2, 2), 10)
+        optimizer, schedule = workload.build_optimizer(torch.nn.Linear(2, 2), 10)
         rates = []
         for _ in range(1000):
             rates.append(optimizer.param_groups[0]["lr"])
@@ -78,18 +78,18 @@ def test_every_image_once_an_epoch_whatever_the_ranks(tmp_path):
     whole = data(tmp_path, padding=0)
     pixels, labels = cifar.read(whole._folder, cifar.TRAIN)
     known = {image.tobytes() for image in pixels} | {image[:, ::-1].tobytes() for image in pixels}
-    steps = list(whole.train(1))
-    assert [len(step[0].content[1]) for step in steps] == [16, 16, 16, 12]
-    assert sorted(torch.cat([step[0].content[1] for step in steps]).tolist()) == sorted(labels.tolist())
+    steps = list(whole.train_batches(1))
+    assert [len(step[0].inputs[1]) for step in steps] == [16, 16, 16, 12]
+    assert sorted(torch.cat([step[0].inputs[1] for step in steps]).tolist()) == sorted(labels.tolist())
     for step in steps:
-        images = step[0].content[0].permute(0, 2, 3, 1).numpy()
+        images = step[0].inputs[0].permute(0, 2, 3, 1).numpy()
         assert all(np.ascontiguousarray(image).tobytes() in known for image in images)
-    parts = [list(data(tmp_path, padding=0, share=Share(rank, 2, 2)).train(1)) for rank in range(2)]
+    parts = [list(data(tmp_path, padding=0, sharding=BatchSharding(rank, 2, 2)).train_batches(1)) for rank in range(2)]
     for number, step in enumerate(steps):
-        joined = torch.cat([batch.content[0] for part in parts for batch in part[number]])
-        assert torch.equal(joined, step[0].content[0])
-    again = next(iter(whole.train(2)))[0].content[0]
-    assert not torch.equal(again, steps[0][0].content[0])
+        joined = torch.cat([batch.inputs[0] for part in parts for batch in part[number]])
+        assert torch.equal(joined, step[0].inputs[0])
+    again = next(iter(whole.train_batches(2)))[0].inputs[0]
+    assert not torch.equal(again, steps[0][0].inputs[0])
 
 
 def test_crops_are_shifts_of_the_padded_image(tmp_path):
@@ -104,12 +104,12 @@ def test_crops_are_shifts_of_the_padded_image(tmp_path):
         for column in range(5)
         for view in [np.ascontiguousarray(flipped[row : row + 32, column : column + 32])]
     }
-    found = next(iter(shifted.train(1)))[0].content[0].permute(0, 2, 3, 1).numpy()
+    found = next(iter(shifted.train_batches(1)))[0].inputs[0].permute(0, 2, 3, 1).numpy()
     assert all(np.ascontiguousarray(image).tobytes() in windows for image in found)
 
 
 def test_cutout_covers_one_square_with_the_mean(tmp_path):
-    plain, covered = (next(iter(data(tmp_path, cutout=edge).train(1)))[0].content[0] for edge in (0, 6))
+    plain, covered = (next(iter(data(tmp_path, cutout=edge).train_batches(1)))[0].inputs[0] for edge in (0, 6))
     mean = torch.tensor(MEANS).to(torch.uint8).view(3, 1, 1)
     for before, after in zip(plain, covered, strict=True):
         changed = (before != after).any(0).nonzero()
@@ -125,11 +125,13 @@ def test_evaluation_counts_every_image_once(tmp_path):
     images, labels = cifar.read(whole._folder, cifar.VAL)
     for ranks in (1, 2, 3):
         batches = [
-            b for rank in range(ranks) for b in data(tmp_path, share=Share(rank, ranks), eval_batch_size=4).eval()
+            b
+            for rank in range(ranks)
+            for b in data(tmp_path, sharding=BatchSharding(rank, ranks), eval_batch_size=4).eval_batches()
         ]
-        found = torch.cat([batch.content[0] for batch in batches]).permute(0, 2, 3, 1)
+        found = torch.cat([batch.inputs[0] for batch in batches]).permute(0, 2, 3, 1)
         assert np.array_equal(found.numpy(), images)
-        assert torch.cat([batch.content[1] for batch in batches]).tolist() == labels.tolist()
+        assert torch.cat([batch.inputs[1] for batch in batches]).tolist() == labels.tolist()
 
 
 def test_the_study_composes_with_its_batch_sweep(compose):

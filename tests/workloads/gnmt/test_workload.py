@@ -20,7 +20,7 @@ def workload(batch, rate, pairs, epochs):
 
 @pytest.mark.parametrize(("batch", "rate", "pairs", "epochs", "remain", "interval"), PUBLISHED)
 def test_the_schedule_is_the_published_one(batch, rate, pairs, epochs, remain, interval):
-    facts = workload(batch, rate, pairs, epochs).facts()
+    facts = workload(batch, rate, pairs, epochs).mlperf_params()
     assert facts["opt_learning_rate_remain_steps"] == pytest.approx(remain, abs=3)
     assert facts["opt_learning_rate_decay_interval"] == pytest.approx(interval, abs=2)
     assert facts["opt_learning_rate_warmup_steps"] == 200
@@ -29,7 +29,9 @@ def test_the_schedule_is_the_published_one(batch, rate, pairs, epochs, remain, i
 
 def test_the_rate_warms_up_stays_and_is_halved():
     task = workload(2048, 0.002, 3969024, 5)
-    remain, interval = (task.facts()[f"opt_learning_rate_{name}"] for name in ("remain_steps", "decay_interval"))
+    remain, interval = (
+        task.mlperf_params()[f"opt_learning_rate_{name}"] for name in ("remain_steps", "decay_interval")
+    )
     assert task.factor(0) == pytest.approx(0.01)
     assert task.factor(100) == pytest.approx(math.exp(math.log(0.01) / 200) ** 100)
     assert task.factor(200) == task.factor(remain - 1) == 1
@@ -39,7 +41,11 @@ def test_the_rate_warms_up_stays_and_is_halved():
 def test_a_warm_up_ends_where_the_halvings_begin():
     """As in the reference: else the rate would fall by several halvings at once."""
     task = workload(2048, 0.002, 2048 * 100, 1)  # 200 updates of warm-up, 100 in all
-    assert task.facts()["opt_learning_rate_warmup_steps"] == task.facts()["opt_learning_rate_remain_steps"] == 66
+    assert (
+        task.mlperf_params()["opt_learning_rate_warmup_steps"]
+        == task.mlperf_params()["opt_learning_rate_remain_steps"]
+        == 66
+    )
     assert task.factor(33) == pytest.approx(0.1)
     assert task.factor(66) == 0.5
 

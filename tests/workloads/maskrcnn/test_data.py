@@ -14,13 +14,13 @@ from timetrial.datasets.synthetic import detection
 from timetrial.datasets.synthetic.detection import Scenes
 from timetrial.runner.core.errors import DataError
 from timetrial.runner.training import seeds
-from timetrial.runner.training.workload import Share
+from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.common.detection.data import random_set
 from timetrial.workloads.maskrcnn.data import COLOUR, Photographs, TrainingViews, canvas, scaled
 from timetrial.workloads.maskrcnn.masks import SIDE, Outlines, targets
 from timetrial.workloads.maskrcnn.synthetic import SyntheticPhotographs
 
-WHOLE = Share()
+WHOLE = BatchSharding()
 CPU = torch.device("cpu")
 EDGES = {"short_edge": 90, "long_edge": 130}
 
@@ -30,17 +30,17 @@ def place(tmp_path_factory):
     return tmp_path_factory.mktemp("scenes")
 
 
-def photographs(place, share=WHOLE, batch=6, workers=0, **changes):
+def photographs(place, sharding=WHOLE, batch=6, workers=0, **changes):
     settings = Photographs.Settings(
         train_images=f"{place}/scenes/train", prepared=f"{place}/prepared", workers=workers, **EDGES,
         **{"generate": Scenes(train=40, val=11, classes=3, most=3, seed=5), "eval_batch_size": 4} | changes,
     )  # fmt: skip
-    return Photographs(settings, global_batch_size=batch, share=share, device=CPU, seeds=seeds.derive(3))
+    return Photographs(settings, global_batch_size=batch, sharding=sharding, device=CPU, seeds=seeds.derive_streams(3))
 
 
 def joined(batches):
     """The four tensors of micro-batches, and each object's outline: edges and which are last."""
-    *tensors, ragged = zip(*(batch.content for batch in batches), strict=True)
+    *tensors, ragged = zip(*(batch.inputs for batch in batches), strict=True)
     tensors, outlines = [torch.cat(parts) for parts in tensors], []
     for edges, last, begin in ragged:
         assert begin[0] == 0
@@ -51,11 +51,11 @@ def joined(batches):
 
 
 def test_ranks_micro_batches_and_workers_share_the_same_global_batches(place):
-    whole = [joined(step) for step in photographs(place).train(2)]
-    split = [photographs(place, Share(rank, 2, 2), workers=rank) for rank in range(2)]
+    whole = [joined(step) for step in photographs(place).train_batches(2)]
+    split = [photographs(place, BatchSharding(rank, 2, 2), workers=rank) for rank in range(2)]
     large = [step for step in whole if len(step[0][0]) >= 4]
     assert 0 < len(large) == split[0].steps_per_epoch
-    for (tensors, outlines), *parts in zip(large, *(data.train(2) for data in split), strict=True):
+    for (tensors, outlines), *parts in zip(large, *(data.train_batches(2) for data in split), strict=True):
         together, theirs = joined(itertools.chain(*parts))
         assert all(torch.equal(one, other) for one, other in zip(tensors, together, strict=True))
         assert theirs == outlines
@@ -64,30 +64,30 @@ def test_ranks_micro_batches_and_workers_share_the_same_global_batches(place):
     assert first != second
 
 
-@pytest.mark.parametrize("share", [WHOLE, Share(1, 3, 2)], ids=["alone", "many"])
+@pytest.mark.parametrize("sharding", [WHOLE, BatchSharding(1, 3, 2)], ids=["alone", "many"])
 @pytest.mark.parametrize("batch", [6, 7])
-def test_batches_are_wide_or_not_and_have_every_image_at_most_once(place, batch, share):
-    ranks = [photographs(place, dataclasses.replace(share, rank=rank), batch) for rank in range(share.ranks)]
+def test_batches_are_wide_or_not_and_have_every_image_at_most_once(place, batch, sharding):
+    ranks = [photographs(place, dataclasses.replace(sharding, rank=rank), batch) for rank in range(sharding.ranks)]
     for epoch in (1, 2):
         plans = [data.train_plan(epoch) for data in ranks]
         sizes, seen = plans[0][0], []
         for number, size in enumerate(sizes):
-            places = slice(number * share.accumulation, (number + 1) * share.accumulation)
+            places = slice(number * sharding.accumulation, (number + 1) * sharding.accumulation)
             parts = [part for _, plan in plans for part in plan[places]]
             step = list(itertools.chain(*parts))
-            assert share.ranks * share.accumulation <= len(step) == size <= batch
+            assert sharding.ranks * sharding.accumulation <= len(step) == size <= batch
             assert all(parts)
             assert len(set(ranks[0].train_set.wide()[step])) == 1
             seen += step
         assert len(seen) == len(set(seen)) == ranks[0].train_size
         assert len(sizes) == ranks[0].steps_per_epoch
         missing = len(ranks[0].train_set) - len(seen)
-        assert missing == 0 if share is WHOLE else missing < 2 * share.ranks * share.accumulation
+        assert missing == 0 if sharding is WHOLE else missing < 2 * sharding.ranks * sharding.accumulation
 
 
 def test_too_few_images_for_the_ranks_are_refused(place):
     with pytest.raises(DataError, match="train on fewer ranks"):
-        photographs(place, Share(0, 50, 1), 64)
+        photographs(place, BatchSharding(0, 50, 1), 64)
 
 
 def test_wide_and_other_batches_come_in_any_order(place):
@@ -101,8 +101,8 @@ def test_wide_and_other_batches_come_in_any_order(place):
 def test_every_image_is_evaluated_once_on_its_canvas(place):
     seen = []
     for rank in range(2):
-        data = photographs(place, Share(rank, 2, 1))
-        for pixels, sizes, numbers in (batch.content for batch in data.eval()):
+        data = photographs(place, BatchSharding(rank, 2, 1))
+        for pixels, sizes, numbers in (batch.inputs for batch in data.eval_batches()):
             assert len(numbers) <= 4
             assert {pixels.shape[2:]} == {canvas(90, 130, data.val_set.wide()[number]) for number in numbers}
             assert pixels.is_contiguous(memory_format=torch.channels_last)
@@ -118,8 +118,8 @@ def test_every_image_is_evaluated_once_on_its_canvas(place):
 def test_a_batch_is_padded_with_the_mean_colour_and_filled_with_what_exists(place):
     data = photographs(place)
     colour = torch.tensor(COLOUR, dtype=torch.uint8)[:, None]
-    for batch in itertools.chain(*data.train(1)):
-        pixels, sizes, boxes, labels, outlines = batch.content
+    for batch in itertools.chain(*data.train_batches(1)):
+        pixels, sizes, boxes, labels, outlines = batch.inputs
         assert pixels.is_contiguous(memory_format=torch.channels_last)
         assert (labels.shape, boxes.shape) == ((len(pixels), data.most), (len(pixels), data.most, 4))
         exists = labels > 0
@@ -262,29 +262,35 @@ def test_edges_out_of_order_are_refused():
         Photographs.Settings(short_edge=200, long_edge=100)
 
 
-@pytest.mark.parametrize("share", [WHOLE, Share(1, 2, 2)], ids=["alone", "many"])
-def test_random_batches_have_the_shapes_of_real_ones(place, share):
+@pytest.mark.parametrize("sharding", [WHOLE, BatchSharding(1, 2, 2)], ids=["alone", "many"])
+def test_random_batches_have_the_shapes_of_real_ones(place, sharding):
     chosen = SyntheticPhotographs.Settings(**EDGES, train_count=26, val_count=11, boxes=3, classes=5, eval_batch_size=4)
-    made = SyntheticPhotographs(chosen, global_batch_size=8, share=share, device=CPU, seeds=seeds.derive(3))
-    assert (made.train_size, made.steps_per_epoch) == ((26, 4) if share is WHOLE else (24, 3))
-    real = photographs(place, share, batch=8)
+    made = SyntheticPhotographs(
+        chosen, global_batch_size=8, sharding=sharding, device=CPU, seeds=seeds.derive_streams(3)
+    )
+    assert (made.train_size, made.steps_per_epoch) == ((26, 4) if sharding is WHOLE else (24, 3))
+    real = photographs(place, sharding, batch=8)
     for data in (made, real):
-        steps = [[batch.weight for batch in step] for step in made.train(1)]
+        steps = [[batch.weight for batch in step] for step in made.train_batches(1)]
         assert len(steps) == made.steps_per_epoch
-        for batch in data.synthetic_train():
-            pixels, sizes, boxes, labels, outlines = batch.content
+        for batch in data.synthetic_train_batches():
+            pixels, sizes, boxes, labels, outlines = batch.inputs
             wide = pixels.shape[3] > pixels.shape[2]
-            assert pixels.shape == (8 / (share.ranks * share.accumulation), 3, *((96, 160) if wide else (160, 96)))
+            assert pixels.shape == (
+                8 / (sharding.ranks * sharding.accumulation),
+                3,
+                *((96, 160) if wide else (160, 96)),
+            )
             assert labels.min() >= 1
             masks = targets(outlines, torch.arange(labels.numel()), boxes.flatten(0, 1))
             assert masks.mean() > 0.8  # a rectangle fills its box, whose widths are inclusive: 9 of 10 pixels at worst
             assert torch.equal(sizes, torch.tensor([[90, 120] if wide else [120, 90]] * len(pixels)))
         # A set of both kinds is prepared for both.
-        shapes = {batch.content[0].shape[2:] for batch in data.synthetic_train()}
+        shapes = {batch.inputs[0].shape[2:] for batch in data.synthetic_train_batches()}
         assert len(shapes) == (1 if data is made else 2)
-        assert [part.shape[1:] for part in data.synthetic_eval().content] == [(3, 96, 160), (2,), ()]
-    share_of = share.of(11)
-    numbers = torch.cat([batch.content[2] for batch in made.eval()])
+        assert [part.shape[1:] for part in data.synthetic_eval_batch().inputs] == [(3, 96, 160), (2,), ()]
+    share_of = sharding.shard(11)
+    numbers = torch.cat([batch.inputs[2] for batch in made.eval()])
     assert numbers.tolist() == list(range(share_of.start, share_of.stop))
 
 

@@ -24,7 +24,7 @@ TOLERANCES = (1e-3, 0, 0.02, 1e-3)  # of scores, labels, boxes in pixels, and ma
 def small(seed, pretrained=True, classes=4):
     """A net whose scores and boxes are far apart, as those of an untrained one are not."""
     torch.manual_seed(seed)
-    draws = Draws(judged_of_level=OF_LEVEL, judged_proposals=PROPOSALS)
+    draws = Draws(judged_of_level=OF_LEVEL, eval_proposals=PROPOSALS)
     net = MaskRCNN(classes, draws, width=8, pyramid=8, hidden=16, pretrained=pretrained).eval()
     spreads = {net.look: 1, net.objectness: 1, net.moves: 0.3, net.classify: 2, net.place: 1.5, net.mask_convs[0]: 1}
     for layer, spread in spreads.items():

@@ -41,7 +41,7 @@ def workload(batch=16, truth=None, **changes):
 
 
 def tiny(**changes):
-    draws = Draws(judged_of_level=30, judged_proposals=20)
+    draws = Draws(judged_of_level=30, eval_proposals=20)
     return workload(width=8, pyramid=8, hidden=16, draws=draws, **changes)
 
 
@@ -60,7 +60,7 @@ def test_the_reference_recipe_has_mlperfs_numbers(compose):
     assert (batch, training.learning_rate, training.warmup_samples / batch) == (16, 0.02, 500)
     assert [samples / batch for samples in training.decay_samples] == [60_000, 80_000]
     assert (recipe.data.short_edge, recipe.data.long_edge) == (800, 1333)
-    assert (recipe.get("first_eval", 1), recipe.get("eval_every", 1)) == (1, 1)
+    assert (recipe.get("first_eval_epoch", 1), recipe.get("eval_every_epochs", 1)) == (1, 1)
     assert all(recipe.target[edition] == {"BBOX": 0.377, "SEGM": 0.339} for edition in ("v05", "v07"))
     assert Draws() == Draws(256, 2000, 1000, 512, 0.25, 1000, 1000)
 
@@ -73,7 +73,7 @@ def test_the_schedule_is_the_references():
 
 def test_the_schedule_is_as_long_for_every_batch():
     for batch in (8, 16, 128):
-        facts = workload(batch).facts()
+        facts = workload(batch).mlperf_params()
         assert facts["opt_learning_rate_warmup_steps"] == 8000 // batch
         assert facts["opt_learning_rate_decay_steps"] == [960_000 // batch, 1_280_000 // batch]
         assert workload(batch).factor(960_000 // batch) == pytest.approx(0.1)
@@ -84,7 +84,7 @@ def test_the_schedule_is_as_long_for_every_batch():
 def test_biases_have_twice_the_rate_and_do_not_decay(pretrained):
     task = tiny()
     net = MaskRCNN(4, Draws(), width=8, pyramid=8, hidden=16, pretrained=pretrained)
-    optimizer, schedule = task.optimizer(net, 10)
+    optimizer, schedule = task.build_optimizer(net, 10)
     rates = {id(x): (group["lr"], group["weight_decay"]) for group in optimizer.param_groups for x in group["params"]}
     first = 0.02 / 3
     for name, weight in net.named_parameters():
@@ -104,7 +104,7 @@ def test_biases_have_twice_the_rate_and_do_not_decay(pretrained):
 
 def test_from_nothing_everything_is_trained():
     torch.manual_seed(1)
-    net = tiny().model()
+    net = tiny().build_model()
     names = {name for name, x in net.named_parameters() if x.requires_grad}
     assert names == {name for name, _ in net.named_parameters()}
     assert {"backbone.bn1.weight", "backbone.stages.0.0.downsample.1.bias"} <= names
@@ -115,7 +115,7 @@ def test_from_nothing_everything_is_trained():
 
 def test_facts_are_those_of_the_closed_rules(compose):
     task = workload()
-    facts = task.facts() | {"global_batch_size": 16}
+    facts = task.mlperf_params() | {"global_batch_size": 16}
     records = [
         record["KEY"] for record in yaml.safe_load(RULES.read_text()) if record["KEY"]["NAME"] != "eval_accuracy"
     ]
@@ -128,7 +128,7 @@ def test_facts_are_those_of_the_closed_rules(compose):
     assert (facts["min_image_size"], facts["max_image_size"]) == (800, 1333)
     settings = schema.check(compose("workload=maskrcnn", "scale=reference", "round=v07"))
     chosen = schema.settings_of(InstanceSegmentation, settings.recipe.training, "recipe.training")
-    assert InstanceSegmentation(chosen, task._data).facts() == task.facts()
+    assert InstanceSegmentation(chosen, task._data).mlperf_params() == task.mlperf_params()
 
 
 def test_perfect_answers_score_one(truth):
@@ -165,7 +165,7 @@ def test_what_is_found_is_in_pixels_of_the_originals(truth, monkeypatch):
     monkeypatch.setattr(module, "detect", known)
     task = tiny(truth=truth)
     with torch.no_grad():
-        found = task.predict(task.model(), [Batch((torch.zeros(3), sizes, numbers), 3, 3)])
+        found = task.predict(task.build_model(), [Batch((torch.zeros(3), sizes, numbers), 3, 3)])
     a, b, c = numbers.tolist()
     assert found.image.tolist() == truth.image_id[[a, a, b, b, c]].tolist()
     rows = [truth.of(number).start + place for number, place in ((a, 0), (a, 1), (b, 0), (b, 1), (c, 0))]
@@ -180,7 +180,7 @@ def test_what_is_found_is_in_pixels_of_the_originals(truth, monkeypatch):
 def test_a_model_is_judged_from_pixels_to_scores(truth):
     torch.manual_seed(1)
     task = tiny(truth=truth)
-    net = task.model().eval()
+    net = task.build_model().eval()
     batches = []
     for some in torch.arange(len(truth)).split(8):
         pixels = torch.randint(256, (len(some), 3, 64, 96), dtype=torch.uint8)
@@ -213,7 +213,7 @@ def test_what_cannot_be_is_refused(wrong):
         workload(**wrong)
 
 
-@pytest.mark.parametrize("wrong", [{"anchors": 0}, {"regions": 3}, {"positive": 1.5}, {"judged_proposals": 0}])
+@pytest.mark.parametrize("wrong", [{"anchors": 0}, {"regions": 3}, {"positive": 1.5}, {"eval_proposals": 0}])
 def test_draws_that_cannot_be_are_refused(wrong):
     with pytest.raises(ValueError, match="must be"):
         Draws(**wrong)

@@ -7,26 +7,30 @@ import torch
 from timetrial.datasets.formats import movielens
 from timetrial.datasets.synthetic.ratings import Tastes
 from timetrial.runner.training import seeds
-from timetrial.runner.training.workload import Share
+from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.ncf.data import Interactions
 
 TASTES = Tastes(users=60, items=200, ratings=1800, tastes=3)
 
 
-def build(tmp_path, share=None, batch=512, seed=1):
+def build(tmp_path, sharding=None, batch=512, seed=1):
     settings = Interactions.Settings(
         path=str(tmp_path / "ratings.csv"), prepared=str(tmp_path / "prepared"), generate=TASTES, eval_negatives=50,
-        eval_users_at_once=16,
+        eval_batch_size=16,
     )  # fmt: skip
     return Interactions(
-        settings, global_batch_size=batch, share=share or Share(), device=torch.device("cpu"), seeds=seeds.derive(seed)
+        settings,
+        global_batch_size=batch,
+        sharding=sharding or BatchSharding(),
+        device=torch.device("cpu"),
+        seeds=seeds.derive_streams(seed),
     )
 
 
 def samples_of(steps):
     """(user, item, label) of every sample, step by step."""
     return [
-        [triple for batch in step for triple in zip(*(tensor.tolist() for tensor in batch.content[:3]), strict=True)]
+        [triple for batch in step for triple in zip(*(tensor.tolist() for tensor in batch.inputs[:3]), strict=True)]
         for step in steps
     ]
 
@@ -35,7 +39,7 @@ def test_an_epoch_holds_every_positive_once_and_four_true_negatives_each(tmp_pat
     data = build(tmp_path)
     split = movielens.read_split(next((tmp_path / "prepared").iterdir()))
     positives = list(zip(split.users.tolist(), split.items.tolist(), strict=True))
-    samples = [triple for step in samples_of(data.train(1)) for triple in step]
+    samples = [triple for step in samples_of(data.train_batches(1)) for triple in step]
     assert len(samples) == data.train_size == 5 * len(positives)
     assert sorted((user, item) for user, item, label in samples if label) == sorted(positives)
     negatives = [(user, item) for user, item, label in samples if not label]
@@ -47,21 +51,21 @@ def test_an_epoch_holds_every_positive_once_and_four_true_negatives_each(tmp_pat
 
 def test_epochs_differ_and_repeat(tmp_path):
     data = build(tmp_path)
-    first, second = samples_of(data.train(1)), samples_of(data.train(2))
+    first, second = samples_of(data.train_batches(1)), samples_of(data.train_batches(2))
     assert first != second
-    assert samples_of(build(tmp_path).train(2)) == second
-    assert samples_of(build(tmp_path, seed=2).train(1)) != first
+    assert samples_of(build(tmp_path).train_batches(2)) == second
+    assert samples_of(build(tmp_path, seed=2).train_batches(1)) != first
 
 
 def test_ranks_and_micro_batches_share_one_epoch(tmp_path):
-    whole = [sorted(step) for step in samples_of(build(tmp_path).train(3))]
-    shares = [samples_of(build(tmp_path, Share(rank, 3, 2)).train(3)) for rank in range(3)]
+    whole = [sorted(step) for step in samples_of(build(tmp_path).train_batches(3))]
+    shares = [samples_of(build(tmp_path, BatchSharding(rank, 3, 2)).train_batches(3)) for rank in range(3)]
     together = [sorted(itertools.chain(*parts)) for parts in zip(*shares, strict=True)]
     assert together == whole
 
 
 def test_weights_are_those_of_the_global_batch(tmp_path):
-    for step in build(tmp_path, Share(0, 3, 2)).train(1):
+    for step in build(tmp_path, BatchSharding(0, 3, 2)).train_batches(1):
         assert len(step) == 2
         assert len({(batch.global_samples, batch.global_weight) for batch in step}) == 1
     last = step[0]
@@ -71,23 +75,23 @@ def test_weights_are_those_of_the_global_batch(tmp_path):
 def test_evaluation_covers_each_user_once_over_the_ranks(tmp_path):
     users, fixed = [], []
     for rank in range(3):
-        data = build(tmp_path, Share(rank, 3))
-        for batch in data.eval():
-            users += batch.content[0].tolist()
-            assert batch.content[1].shape[1] == 51
-        fixed.append([batch.content[1].clone() for batch in data.eval()])
-        assert all(torch.equal(one, batch.content[1]) for one, batch in zip(fixed[-1], data.eval(), strict=True))
+        data = build(tmp_path, BatchSharding(rank, 3))
+        for batch in data.eval_batches():
+            users += batch.inputs[0].tolist()
+            assert batch.inputs[1].shape[1] == 51
+        fixed.append([batch.inputs[1].clone() for batch in data.eval_batches()])
+        assert all(torch.equal(one, batch.inputs[1]) for one, batch in zip(fixed[-1], data.eval_batches(), strict=True))
     assert users == list(range(60))
 
 
 def test_synthetic_batches_have_the_real_shapes(tmp_path):
-    data = build(tmp_path, Share(1, 2, 2))
-    real, made = next(iter(data.train(1))), data.synthetic_train()
+    data = build(tmp_path, BatchSharding(1, 2, 2))
+    real, made = next(iter(data.train_batches(1))), data.synthetic_train_batches()
     for one, other in zip(real, made, strict=True):
-        assert [tensor.shape for tensor in one.content] == [tensor.shape for tensor in other.content]
-        assert [tensor.dtype for tensor in one.content] == [tensor.dtype for tensor in other.content]
-    one, other = next(iter(data.eval())), data.synthetic_eval()
-    assert [tensor.shape for tensor in one.content] == [tensor.shape for tensor in other.content]
+        assert [tensor.shape for tensor in one.inputs] == [tensor.shape for tensor in other.inputs]
+        assert [tensor.dtype for tensor in one.inputs] == [tensor.dtype for tensor in other.inputs]
+    one, other = next(iter(data.eval_batches())), data.synthetic_eval_batch()
+    assert [tensor.shape for tensor in one.inputs] == [tensor.shape for tensor in other.inputs]
 
 
 def test_building_touches_no_sample(tmp_path, monkeypatch):

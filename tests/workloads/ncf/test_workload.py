@@ -23,12 +23,12 @@ def reference(compose):
 
 def test_parameters_are_as_many_as_the_reference_has(compose):
     with torch.device("meta"):
-        model = reference(compose).model()
+        model = reference(compose).build_model()
     assert sum(parameter.numel() for parameter in model.parameters()) == 31_832_577
 
 
 def test_facts_are_the_published_hyperparameters(compose):
-    facts = reference(compose).facts()
+    facts = reference(compose).mlperf_params()
     assert (facts["opt_name"], facts["opt_base_learning_rate"], facts["opt_adam_epsilon"]) == ("adam", 0.0045, 1e-8)
     assert (facts["opt_adam_beta_1"], facts["opt_adam_beta_2"]) == (0.25, 0.5)
 
@@ -69,7 +69,7 @@ def test_the_embedded_target_is_beyond_the_untrained_and_the_popular(compose, tm
     popularity = torch.from_numpy(np.bincount(split.items, minlength=split.num_items))
     hits = sum(
         int(sampling.hits(popularity[items], counted))
-        for _, items, counted in (batch.content for batch in engine.data.eval())
+        for _, items, counted in (batch.inputs for batch in engine.data.eval_batches())
     )
     popular = hits / split.num_users
     assert untrained < 0.1

@@ -72,8 +72,8 @@ def test_the_start_is_the_references():
 def test_what_is_decayed(compose, recipe, plain, vectors):
     """SGD decays all but batch norms; LARS decays and scales matrices and kernels alone (mlperf.md 12.1)."""
     task = workload(compose, f"recipe=resnet50/{recipe}")
-    network = task.model()
-    optimizer, _ = task.optimizer(network, 10)
+    network = task.build_model()
+    optimizer, _ = task.build_optimizer(network, 10)
     assert type(optimizer).__name__ == plain
     names = {id(weight): name for name, weight in network.named_parameters()}
     decayed = [group for group in optimizer.param_groups if group["weight_decay"] and group.get("adapt", True)]
@@ -84,7 +84,7 @@ def test_what_is_decayed(compose, recipe, plain, vectors):
 def test_the_schedule_is_the_rules_table(compose):
     """Linear warm-up, then (base - end) (1 - step / steps)^2 + end, of a step count that the log carries."""
     task = workload(compose)
-    steps = task.facts()["lars_opt_learning_rate_decay_steps"]
+    steps = task.mlperf_params()["lars_opt_learning_rate_decay_steps"]
     assert steps == 33 * 10 + 1
     for step in (0, 7, 19):
         assert task.rate(step, 10) == pytest.approx(7.4 * step / 20)
@@ -103,7 +103,7 @@ def test_smoothed_labels_and_top_1(compose):
     smooth[torch.arange(4), labels] += 0.9
     expected = -(smooth * logits.log_softmax(1)).sum()
     batch = Batch((torch.zeros(4), labels), 4, 4, 4)
-    assert task.loss(lambda pixels: logits, batch).item() == pytest.approx(expected.item())
+    assert task.compute_loss(lambda pixels: logits, batch).item() == pytest.approx(expected.item())
     right = int((logits.argmax(1) == labels).sum())
     assert task.predict(lambda pixels: logits, [batch, batch]) == (2 * right, 8)
     assert task.score([(3, 8), (1, 2)]) == {"accuracy": 0.4}

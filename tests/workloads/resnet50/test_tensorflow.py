@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from timetrial.datasets.synthetic.images import Shapes
-from timetrial.runner.callbacks.throughput import FixedSteps
+from timetrial.runner.callbacks.throughput import LimitedBatches
 from timetrial.runner.core.errors import ConfigurationError, DataError, DeviceError, Diverged, OutOfMemory
 from timetrial.runner.training import events, seeds
-from timetrial.runner.training.loop import Plan, train_to_target
-from timetrial.runner.training.workload import Batch, Share
+from timetrial.runner.training.loop import TrainingPlan, train_to_target
+from timetrial.runner.training.workload import Batch, BatchSharding
 
 # Not importorskip: Triton, which torchvision imports, crashes where TensorFlow has been imported before it.
 if find_spec("tensorflow") is None:
@@ -31,14 +31,14 @@ READING = """
 import hashlib, sys, torch
 from timetrial.datasets.synthetic.images import Shapes
 from timetrial.runner.training import seeds
-from timetrial.runner.training.workload import Share
+from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.common.imagenet.tfdata_loader import TfDataImages
 settings = TfDataImages.Settings(sys.argv[1], Shapes(3, 10, 3, 40), image_size=32, workers=int(sys.argv[2]))
-images = TfDataImages(settings, global_batch_size=7, share=Share(), device=torch.device("cpu"), seeds=seeds.derive(1))
+images = TfDataImages(settings, global_batch_size=7, sharding=BatchSharding(), device=torch.device("cpu"), seeds=seeds.derive_streams(1))
 digest = hashlib.sha256()
 for epoch in (1, 2):
-    for (batch,) in images.train(epoch):
-        for tensor in batch.content:
+    for (batch,) in images.train_batches(epoch):
+        for tensor in batch.inputs:
             digest.update(tensor.contiguous().numpy().tobytes())
 print(digest.hexdigest())
 """
@@ -57,9 +57,9 @@ def data(tmp_path):
                 str(tmp_path / "shapes"), Shapes(3, 10, 3, 40), image_size=EDGE, eval_batch_size=4, workers=workers
             ),
             global_batch_size=BATCH,
-            share=Share(),
+            sharding=BatchSharding(),
             device=torch.device("cpu"),
-            seeds=seeds.derive(1),
+            seeds=seeds.derive_streams(1),
         )
 
     return built
@@ -73,13 +73,13 @@ def build(data):
         settings = ResNet50.Settings(STAGES, **chosen | {"weight_decay": 1e-2} | changed)
         return TensorFlowEngine(
             ResNet50(settings, images),
-            FixedSteps(images, steps) if steps else images,
+            LimitedBatches(images, steps) if steps else images,
             global_batch_size=BATCH,
             accumulation=accumulation,
             precision=precision,
             gpus=gpus,
             compile_mode=compile_mode,
-            seeds_of_run=seeds.derive(1),
+            seeds_of_run=seeds.derive_streams(1),
         )
 
     return built
@@ -152,7 +152,7 @@ def test_the_reference_network_has_its_parameters_and_initial_values():
 def test_equal_gradients_make_equal_updates(build, optimizer):
     engine, ours = build(optimizer=optimizer, learning_rate=0.5), differing_torch_model()
     tensorflow_model.load_torch(engine.model, ours.state_dict())
-    theirs, schedule = engine.workload.optimizer(ours, 3)
+    theirs, schedule = engine.workload.build_optimizer(ours, 3)
     mine = tf.function(engine._update_of(0), autograph=False)
     for step in range(3):
         for parameter in ours.parameters():
@@ -179,16 +179,16 @@ def step_on_both_sides(engine, replicas):
     ours = differing_torch_model()
     tensorflow_model.load_torch(engine.model, ours.state_dict())
     before = [variable.numpy() for variable in engine.model.trainable_variables]
-    update, _ = engine.workload.optimizer(ours, engine.data.steps_per_epoch)
+    update, _ = engine.workload.build_optimizer(ours, engine.data.steps_per_epoch)
     pixels, labels = torch.randint(256, (BATCH, 3, EDGE, EDGE), dtype=torch.uint8), torch.arange(BATCH) % 3
     loss = 0.0
     for parts in zip(pixels.chunk(replicas), labels.chunk(replicas), strict=True):
-        part = engine.workload.loss(ours.train(), Batch(parts, len(parts[1]), BATCH, BATCH)) / BATCH
+        part = engine.workload.compute_loss(ours.train(), Batch(parts, len(parts[1]), BATCH, BATCH)) / BATCH
         part.backward()
         loss += part.item()
     update.step()
     engine._train(tf.constant(pixels.permute(0, 2, 3, 1).numpy()), tf.constant(labels.numpy()))
-    assert engine.finish().loss == pytest.approx(loss, rel=1e-5)
+    assert engine.synchronize().loss == pytest.approx(loss, rel=1e-5)
     expected = loaded(ours.state_dict()).trainable_variables
     for mine, theirs, start in zip(engine.model.trainable_variables, expected, before, strict=True):
         # Both sides are up to 0.01 from a step in float64: where rounding flips a ReLU, a gradient changes.
@@ -208,60 +208,60 @@ def test_two_replicas_share_a_batch_as_two_ranks_do(build, two_replicas, compile
 
 def test_two_replicas_stay_alike_but_for_what_their_batch_norms_saw(build, two_replicas):
     engine = build()
-    list(engine.epoch(1))
+    list(engine.train_epoch(1))
     for copies in (*engine._weights.values(), *engine._momenta.values()):
         np.testing.assert_array_equal(*(copy.numpy() for copy in copies))
     name = "bn1/moving_mean"
     one, two = (copy.numpy() for copy in engine._moving[name])
     assert not np.array_equal(one, two)  # each has seen its own images
-    saved = copy_of(engine.state())
+    saved = copy_of(engine.state_dict())
     engine.evaluate()
     for copy in engine._moving[name]:
         np.testing.assert_allclose(copy.numpy(), (one + two) / 2, rtol=1e-6)
-    engine.restore(saved)
-    assert equal(engine.state(), saved)
-    assert engine.facts()["model_bn_span"] == BATCH / 2
+    engine.load_state_dict(saved)
+    assert equal(engine.state_dict(), saved)
+    assert engine.mlperf_params()["model_bn_span"] == BATCH / 2
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_the_loop_learns(build, precision):
     engine = build(precision=precision, learning_rate=0.003)
-    before = copy_of(engine.state())
+    before = copy_of(engine.state_dict())
     engine.warm_up(1)
-    assert equal(engine.state(), before)
+    assert equal(engine.state_dict(), before)
     seen = []
-    plan = Plan(target={"accuracy": 1.01}, first_eval=1, eval_every=5, max_epochs=6)
+    plan = TrainingPlan(target={"accuracy": 1.01}, first_eval_epoch=1, eval_every_epochs=5, max_epochs=6)
     assert not train_to_target(engine, plan, [seen.append])
     assert [event.samples for event in seen if isinstance(event, events.StepEnded)] == [12, 12, 6] * 6
     first, last = (event for event in seen if isinstance(event, events.BlockEnded))
     assert last.loss < first.loss
-    assert last.waited_seconds > 0
-    assert engine.facts()["model_bn_span"] == BATCH
+    assert last.data_wait_seconds > 0
+    assert engine.mlperf_params()["model_bn_span"] == BATCH
 
 
 def test_equal_seeds_and_a_resumed_epoch_give_equal_bits(build):
     whole, broken = build(precision="fp16"), build(precision="fp16")
-    assert equal(whole.state(), broken.state())
-    list(whole.epoch(1))
-    steps = broken.epoch(1)
+    assert equal(whole.state_dict(), broken.state_dict())
+    list(whole.train_epoch(1))
+    steps = broken.train_epoch(1)
     next(steps)
-    saved = copy_of(broken.state())
+    saved = copy_of(broken.state_dict())
     list(steps)
     resumed = build(precision="fp16")
-    resumed.restore(saved)
-    assert [step.samples for step in resumed.epoch(1)] == [12, 6]
-    assert equal(resumed.state(), whole.state())
-    assert resumed.finish().loss == whole.finish().loss
+    resumed.load_state_dict(saved)
+    assert [step.samples for step in resumed.train_epoch(1)] == [12, 6]
+    assert equal(resumed.state_dict(), whole.state_dict())
+    assert resumed.synchronize().loss == whole.synchronize().loss
     assert resumed.evaluate() == whole.evaluate()
-    assert list(resumed.epoch(0)) == list(resumed.epoch(1)) == []
+    assert list(resumed.train_epoch(0)) == list(resumed.train_epoch(1)) == []
 
 
 def test_an_overflow_halves_the_scale_and_changes_no_weight(build):
     engine = build(precision="fp16")
     engine._scale.assign(2.0**120)
-    before = engine.state()
-    next(engine.epoch(1))
-    after = engine.state()
+    before = engine.state_dict()
+    next(engine.train_epoch(1))
+    after = engine.state_dict()
     assert equal(after["weights"], before["weights"])
     assert equal(after["momenta"], before["momenta"])
     assert after["scale"] == 2.0**119
@@ -269,9 +269,9 @@ def test_an_overflow_halves_the_scale_and_changes_no_weight(build):
 
 def test_a_loss_that_is_not_finite_ends_the_run(build):
     engine = build(learning_rate=1e30, end_learning_rate=1e30)
-    list(engine.epoch(1))
+    list(engine.train_epoch(1))
     with pytest.raises(Diverged):
-        engine.finish()
+        engine.synchronize()
 
 
 def test_reading_processes_change_no_batch(data, tmp_path):
@@ -308,7 +308,7 @@ def test_running_out_of_memory_has_its_sentence(build):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM")
 
     engine._step = engine._rare_step = engine._count_right = exhausted
-    for spent in (lambda: next(engine.epoch(1)), engine.evaluate):
+    for spent in (lambda: next(engine.train_epoch(1)), engine.evaluate):
         with pytest.raises(OutOfMemory, match="global_batch_size"):
             spent()
 

@@ -17,17 +17,17 @@ from timetrial.runner.launch import worker
 from timetrial.runner.launch.launcher import launch
 from timetrial.runner.training import seeds
 from timetrial.runner.training.distributed import World
-from timetrial.runner.training.workload import Share
+from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.ssd import color_jitter
 from timetrial.workloads.ssd.dali_loader import DaliPhotographs
 from timetrial.workloads.ssd.data import Photographs
 
 LOADERS = {"torch": Photographs, "dali": DaliPhotographs}
-WHOLE = Share()
+WHOLE = BatchSharding()
 dali = pytest.mark.skipif(not find_spec("nvidia") or not find_spec("nvidia.dali"), reason="needs NVIDIA DALI")
 
 
-def build(place, loader, share=WHOLE, workers=0):
+def build(place, loader, sharding=WHOLE, workers=0):
     """32 and 9 photographs, of which some are smaller than the network's square and most are larger."""
     kind = LOADERS[loader]
     settings = kind.Settings(
@@ -36,7 +36,7 @@ def build(place, loader, share=WHOLE, workers=0):
         eval_batch_size=4,
     )  # fmt: skip
     device = torch.device("cpu")
-    return kind(settings, global_batch_size=8, share=share, device=device, seeds=seeds.derive(3))
+    return kind(settings, global_batch_size=8, sharding=sharding, device=device, seeds=seeds.derive_streams(3))
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +45,17 @@ def place(tmp_path_factory):
 
 
 def tensors(batches):
-    return [torch.cat(parts) for parts in zip(*(batch.content for batch in batches), strict=True)]
+    return [torch.cat(parts) for parts in zip(*(batch.inputs for batch in batches), strict=True)]
 
 
 @dali
 def test_two_loaders_make_the_same_batches(place):
     """Pixels differ, as decoders and roundings do: measured 0.18 of 255 on average, 0.31 in an image, 13 in a pixel."""
     torchs, dalis = build(place, "torch"), build(place, "dali", workers=1)
-    for parts in (lambda data: itertools.chain(*data.train(1), *data.train(2)), lambda data: data.eval()):
+    for parts in (
+        lambda data: itertools.chain(*data.train_batches(1), *data.train_batches(2)),
+        lambda data: data.eval_batches(),
+    ):
         mine, theirs = tensors(parts(torchs)), tensors(parts(dalis))
         assert len(mine[0]) > 8
         assert all(torch.equal(one, other) for one, other in zip(mine[1:], theirs[1:], strict=True))
@@ -101,9 +104,9 @@ def test_colours_are_torchvisions_in_every_order():
 
 @dali
 def test_ranks_micro_batches_and_workers_share_the_same_global_batches(place):
-    whole = [tensors(step) for step in build(place, "dali").train(2)]
-    split = [build(place, "dali", Share(rank, 2, 2), workers=rank) for rank in range(2)]
-    for step, *parts in zip(whole, *(data.train(2) for data in split), strict=True):
+    whole = [tensors(step) for step in build(place, "dali").train_batches(2)]
+    split = [build(place, "dali", BatchSharding(rank, 2, 2), workers=rank) for rank in range(2)]
+    for step, *parts in zip(whole, *(data.train_batches(2) for data in split), strict=True):
         together = tensors(itertools.chain(*parts))
         assert all(torch.equal(one, other) for one, other in zip(step, together, strict=True))
 
@@ -112,8 +115,8 @@ def test_ranks_micro_batches_and_workers_share_the_same_global_batches(place):
 def test_every_image_is_evaluated_once(place):
     size = build(place, "dali").eval_size
     for ranks in (1, 2):
-        shares = [build(place, "dali", Share(rank, ranks)).eval() for rank in range(ranks)]
-        assert sorted(torch.cat([b.content[1] for share in shares for b in share]).tolist()) == list(range(size))
+        shares = [build(place, "dali", BatchSharding(rank, ranks)).eval_batches() for rank in range(ranks)]
+        assert sorted(torch.cat([b.inputs[1] for share in shares for b in share]).tolist()) == list(range(size))
 
 
 def without_tables(data):
@@ -132,7 +135,7 @@ def test_a_bad_image_ends_in_the_sentence_of_the_other_loader(tmp_path, damage, 
     said = []
     for data in loaders:
         with pytest.raises(DataError, match=rf"^{victim} cannot be decoded") as caught:
-            list(data.train(1))
+            list(data.train_batches(1))
         said.append(str(caught.value))
     assert said[0] == said[1]
 
@@ -144,9 +147,9 @@ def test_the_embedded_recipe_begins_as_with_the_other_loader(compose, tmp_path):
         chosen = schema.check(compose("workload=ssd", f"data={loader}", f"data_dir={tmp_path}"))
         engine = worker.build_engine(chosen, World(), torch.device("cpu"))
         losses.append([])
-        for batches in itertools.islice(engine.data.train(1), 6):
+        for batches in itertools.islice(engine.data.train_batches(1), 6):
             engine._step(batches)
-            losses[-1].append(engine.finish().loss)
+            losses[-1].append(engine.synchronize().loss)
     # Pixels differ by a fraction of one, and each step carries that on.
     assert losses[1][0] == pytest.approx(losses[0][0], rel=0.01)
     assert losses[1] == pytest.approx(losses[0], rel=0.05)
@@ -156,7 +159,7 @@ def test_the_embedded_recipe_begins_as_with_the_other_loader(compose, tmp_path):
 @dali
 def test_a_run_trains_and_says_by_which_loader(compose, tmp_path):
     words = ["workload=ssd", "data=dali", "recipe.data.generate.train=48", "recipe.data.generate.val=8"]
-    words += ["recipe.max_epochs=1", "recipe.first_eval=1", "launcher=inline"]
+    words += ["recipe.max_epochs=1", "recipe.first_eval_epoch=1", "launcher=inline"]
     words += [f"data_dir={tmp_path}", f"runs={tmp_path}/runs"]
     code, folder = launch(compose(*words), Console(quiet=True))
     assert code == Exit.TARGET_NOT_REACHED

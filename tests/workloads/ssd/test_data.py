@@ -9,11 +9,11 @@ import torch
 from timetrial.datasets.synthetic.detection import Scenes
 from timetrial.runner.core.errors import DataError
 from timetrial.runner.training import seeds
-from timetrial.runner.training.workload import Share
+from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.ssd.data import Photographs
 
 SIZE = 64
-WHOLE = Share()
+WHOLE = BatchSharding()
 
 
 @pytest.fixture(scope="module")
@@ -21,45 +21,49 @@ def place(tmp_path_factory):
     return tmp_path_factory.mktemp("scenes")
 
 
-def photographs(place, share=WHOLE, batch=8, workers=0, **changes):
+def photographs(place, sharding=WHOLE, batch=8, workers=0, **changes):
     settings = Photographs.Settings(
         train_images=f"{place}/scenes/train", prepared=f"{place}/prepared", image_size=SIZE, workers=workers,
         generate=Scenes(train=32, val=9, classes=3, most=3, seed=5), eval_batch_size=4, **changes,
     )  # fmt: skip
     device = torch.device("cpu")
-    return Photographs(settings, global_batch_size=batch, share=share, device=device, seeds=seeds.derive(3))
+    return Photographs(
+        settings, global_batch_size=batch, sharding=sharding, device=device, seeds=seeds.derive_streams(3)
+    )
 
 
 def tensors(batches):
-    return [torch.cat(parts) for parts in zip(*(batch.content for batch in batches), strict=True)]
+    return [torch.cat(parts) for parts in zip(*(batch.inputs for batch in batches), strict=True)]
 
 
 def test_ranks_micro_batches_and_workers_share_the_same_global_batches(place):
-    whole = [tensors(step) for step in photographs(place).train(2)]
-    split = [photographs(place, Share(rank, 2, 2), workers=rank) for rank in range(2)]
-    for step, *parts in zip(whole, *(data.train(2) for data in split), strict=True):
+    whole = [tensors(step) for step in photographs(place).train_batches(2)]
+    split = [photographs(place, BatchSharding(rank, 2, 2), workers=rank) for rank in range(2)]
+    for step, *parts in zip(whole, *(data.train_batches(2) for data in split), strict=True):
         together = tensors(itertools.chain(*parts))
         assert all(torch.equal(one, other) for one, other in zip(step, together, strict=True))
         assert {batch.global_samples for part in parts for batch in part} == {len(step[0])}
-    first, second = (next(iter(photographs(place).train(epoch)))[0].content[0] for epoch in (1, 2))
+    first, second = (next(iter(photographs(place).train_batches(epoch)))[0].inputs[0] for epoch in (1, 2))
     assert not torch.equal(first, second)
 
 
 def test_every_image_with_a_box_is_trained_on_and_evaluated_once(place):
     data = photographs(place)
-    assert sum(batch.weight for step in data.train(1) for batch in step) == data.train_size == len(data.train_set)
+    assert (
+        sum(batch.weight for step in data.train_batches(1) for batch in step) == data.train_size == len(data.train_set)
+    )
     assert 28 <= data.train_size < 32
-    numbers = torch.cat([batch.content[1] for batch in data.eval()])
+    numbers = torch.cat([batch.inputs[1] for batch in data.eval_batches()])
     assert sorted(numbers.tolist()) == list(range(data.eval_size))
-    shares = [photographs(place, Share(rank, 2, 1)).eval() for rank in range(2)]
-    assert sorted(torch.cat([b.content[1] for share in shares for b in share]).tolist()) == list(range(data.eval_size))
+    shares = [photographs(place, BatchSharding(rank, 2, 1)).eval_batches() for rank in range(2)]
+    assert sorted(torch.cat([b.inputs[1] for share in shares for b in share]).tolist()) == list(range(data.eval_size))
 
 
 def test_every_view_has_a_box_inside(place):
     data = photographs(place)
-    for step in data.train(1):
+    for step in data.train_batches(1):
         for batch in step:
-            pixels, boxes, labels = batch.content
+            pixels, boxes, labels = batch.inputs
             assert pixels.shape[1:] == (3, SIZE, SIZE)
             assert ((boxes >= 0) & (boxes <= 1)).all()
             assert (labels <= 3).all()
@@ -95,7 +99,7 @@ def test_an_image_of_another_size_is_named(place):
     try:
         path.write_bytes(data.train_set.path(1).read_bytes())
         with pytest.raises(DataError, match=r"pixels, not .* says of image 1"):
-            list(data.train(1))
+            list(data.train_batches(1))
     finally:
         path.write_bytes(kept)
 

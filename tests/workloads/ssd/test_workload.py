@@ -39,12 +39,12 @@ def test_the_rate_falls_to_a_tenth_at_every_boundary():
 def test_the_warm_up_is_as_long_for_every_batch():
     for batch in (32, 128, 1024):
         task = workload(batch, warmup_samples=307_200)
-        assert task.facts()["opt_learning_rate_warmup_steps"] == 307_200 // batch
+        assert task.mlperf_params()["opt_learning_rate_warmup_steps"] == 307_200 // batch
 
 
 def test_everything_decays_biases_and_norms_too():
     net = SSD(3, 64, 4)
-    optimizer, _ = workload().optimizer(net, 10)
+    optimizer, _ = workload().build_optimizer(net, 10)
     (group,) = optimizer.param_groups
     assert (len(group["params"]), group["weight_decay"], group["momentum"]) == (len(list(net.parameters())), 5e-4, 0.9)
 
@@ -58,7 +58,12 @@ def test_the_reference_recipe_has_mlperfs_numbers(compose):
     batch = recipe.global_batch_size
     assert settings.learning_rate == pytest.approx(2.5e-3 * batch / 32)
     assert (settings.warmup_samples / batch, list(settings.decay_epochs), settings.warmup_factor) == (300, [40, 50], 0)
-    assert (recipe.data.image_size, recipe.data.crop_tries, recipe.max_epochs, recipe.first_eval) == (300, 50, 70, 40)
+    assert (recipe.data.image_size, recipe.data.crop_tries, recipe.max_epochs, recipe.first_eval_epoch) == (
+        300,
+        50,
+        70,
+        40,
+    )
     assert (recipe.target.v05.map, recipe.target.v07.map) == (0.212, 0.230)
 
 
@@ -81,7 +86,12 @@ def test_a_log_is_closed_when_the_target_is_met(compose, tmp_path, monkeypatch, 
         "+recipe.training.width=4",
         "recipe.max_epochs=2",
     ]
-    small += ["recipe.first_eval=1", "recipe.eval_every=1", "recipe.training.backbone=null", "recipe.data.workers=0"]
+    small += [
+        "recipe.first_eval_epoch=1",
+        "recipe.eval_every_epochs=1",
+        "recipe.training.backbone=null",
+        "recipe.data.workers=0",
+    ]
     places = ["launcher=inline", f"data_dir={tmp_path}", f"runs={tmp_path}"]
     scenes = "++recipe.data.generate={train: 20, val: 4, classes: 2, most: 2, bright: true}"
     code, folder = launch(

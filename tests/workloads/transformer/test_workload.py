@@ -13,7 +13,7 @@ SIZES = {"width": 16, "heads": 2, "filter": 32, "layers": 1, "learning_rate": 0.
 def test_the_rate_rises_and_falls_by_the_root():
     """A published v0.7 submission on four V100s: 61,440 tokens, peak 0.001976 after 2,000 updates."""
     task = AttentionTranslation(AttentionTranslation.Settings(**SIZES), SimpleNamespace(global_batch_size=61440))
-    assert task.facts()["opt_learning_rate_warmup_steps"] == 2000
+    assert task.mlperf_params()["opt_learning_rate_warmup_steps"] == 2000
     assert task.factor(0) == pytest.approx(1 / 2000)
     assert task.factor(1999) == 1
     assert task.factor(7999) == pytest.approx(0.5)

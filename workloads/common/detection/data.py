@@ -17,7 +17,7 @@ from ....datasets.formats.coco import CocoSet
 from ....datasets.synthetic import detection
 from ....runner.core.errors import DataError
 from ....runner.training.seeds import Seeds
-from ....runner.training.workload import Batch, Share
+from ....runner.training.workload import Batch, BatchSharding
 from ..vision import gpu_decode
 from ..vision.decode_workers import Decoded, Encoded, Pictures, Plan, Reader, workers_of
 from ..vision.image_data import ImageData
@@ -64,13 +64,13 @@ class CocoImages(ImageData):
                 raise ValueError("eval_batch_size must be 1 or more, workers 0 or more.")
 
     def __init__(
-        self, settings: Settings, *, global_batch_size: int, share: Share, device: torch.device, seeds: Seeds
+        self, settings: Settings, *, global_batch_size: int, sharding: BatchSharding, device: torch.device, seeds: Seeds
     ) -> None:
-        super().__init__(settings, global_batch_size=global_batch_size, share=share, device=device, seeds=seeds)
+        super().__init__(settings, global_batch_size=global_batch_size, sharding=sharding, device=device, seeds=seeds)
         self._readers = self._start_readers()
 
     @classmethod
-    def make_ready(cls, settings: Settings, progress: Progress) -> None:
+    def prepare_data(cls, settings: Settings, progress: Progress) -> None:
         """Draws the set where it is to be generated, reads and checks both sides, and keeps them as arrays."""
         for side in sides(settings):
             annotations, *_ = side
@@ -101,12 +101,12 @@ class CocoImages(ImageData):
         """The views of a batch uint8 [N, H, W, 3], of images whose planes lie at addresses int64 [N] on the card."""
         raise NotImplementedError
 
-    def eval(self) -> Iterable[Batch]:
+    def eval_batches(self) -> Iterable[Batch]:
         """This rank's share of the validation images, each once: pixels, and its views' targets."""
         for found in self._views(False, 0, self.eval_plan()):
             yield self._on_device(found.pixels, found.targets, self.eval_size)
 
-    def facts(self) -> dict[str, Any]:
+    def mlperf_params(self) -> dict[str, Any]:
         """What MLPerf does not ask for: loader and size are on record, and how many boxes training is without."""
         return {
             "timetrial_loader": self.loader,
@@ -145,7 +145,7 @@ class CocoImages(ImageData):
     def _start_readers(self) -> dict[bool, Reader]:
         """For training (True) and evaluation."""
         decode, pin = self._readers_decode(), gpu_decode.works(self._device)
-        workers = workers_of(self._settings.workers, self._share.ranks)
+        workers = workers_of(self._settings.workers, self._sharding.ranks)
         return {side: Reader(self.views(side), workers=workers, decode=decode, pin=pin) for side in (True, False)}
 
     def _readers_decode(self) -> bool:

@@ -29,12 +29,12 @@ class SyntheticCoco(SameBatch, CocoImages):
                 raise ValueError("classes, train_count, val_count and boxes must be 1 or more.")
 
     @classmethod
-    def make_ready(cls, settings: CocoImages.Settings, progress: Progress) -> None:
+    def prepare_data(cls, settings: CocoImages.Settings, progress: Progress) -> None:
         """There is nothing to prepare."""
 
-    def eval(self) -> Iterable[Batch]:
+    def eval_batches(self) -> Iterable[Batch]:
         """The same pixels for every image."""
-        *parts, _ = self.batch.content
+        *parts, _ = self.batch.inputs
         for span in self._eval_spans():
             numbers = torch.arange(span.start, span.stop, device=self._device)
             content = (*(part[: len(numbers)] for part in parts), numbers)

@@ -21,7 +21,7 @@ class DaliImages(Images):
                 self._readers[train],
                 self.image_size,
                 antialias=False,
-                threads=workers_of(self._settings.workers, self._share.ranks),
+                threads=workers_of(self._settings.workers, self._sharding.ranks),
                 device=self._device,
             )
             for train in (True, False)

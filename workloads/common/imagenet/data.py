@@ -15,7 +15,7 @@ from ....datasets.formats import imagenet
 from ....datasets.formats.imagenet import ImageSet
 from ....datasets.synthetic import images
 from ....runner.training.seeds import Seeds
-from ....runner.training.workload import Batch, Share
+from ....runner.training.workload import Batch, BatchSharding
 from ..vision import gpu_decode
 from ..vision.decode_workers import Decoded, Plan, Reader, View, stacked, workers_of
 from ..vision.image_data import ImageData
@@ -47,10 +47,10 @@ class Images(ImageData):
                 raise ValueError("least_area must be above 0 and at most 1, workers 0 or more.")
 
     def __init__(
-        self, settings: Settings, *, global_batch_size: int, share: Share, device: torch.device, seeds: Seeds
+        self, settings: Settings, *, global_batch_size: int, sharding: BatchSharding, device: torch.device, seeds: Seeds
     ) -> None:
         self.image_size = settings.image_size
-        super().__init__(settings, global_batch_size=global_batch_size, share=share, device=device, seeds=seeds)
+        super().__init__(settings, global_batch_size=global_batch_size, sharding=sharding, device=device, seeds=seeds)
         self._readers = self._start_readers()
 
     def _open(self) -> tuple[int, int]:
@@ -62,20 +62,20 @@ class Images(ImageData):
         self._train, self._val, self.num_classes, self._form = imagenet.open_sets(folder)
         return len(self._train), len(self._val)
 
-    def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
+    def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Every image once, shuffled and cropped anew each epoch; equal for any number of ranks and workers."""
         sizes, plan = self.train_plan(epoch)
         pixels = self._pixels(True, epoch, plan)
         for size in sizes:
-            parts = [next(pixels) for _ in range(self._share.accumulation)]
+            parts = [next(pixels) for _ in range(self._sharding.accumulation)]
             yield [self._batch(part.pixels, part.targets[0], size) for part in parts]
 
-    def eval(self) -> Iterable[Batch]:
+    def eval_batches(self) -> Iterable[Batch]:
         """This rank's share of the validation images, each once."""
         for decoded in self._pixels(False, 0, self.eval_plan()):
             yield self._batch(decoded.pixels, decoded.targets[0], self.eval_size)
 
-    def facts(self) -> dict[str, Any]:
+    def mlperf_params(self) -> dict[str, Any]:
         """What MLPerf does not ask for: the loader and the form of the data are on record."""
         return {
             "timetrial_loader": self.loader,
@@ -103,9 +103,9 @@ class Images(ImageData):
                     self._train if train else self._val,
                     self.image_size,
                     self._settings.least_area if train else None,
-                    self._seeds.of("order", 0),
+                    self._seeds.derive("data_order", 0),
                 ),
-                workers=workers_of(self._settings.workers, self._share.ranks),
+                workers=workers_of(self._settings.workers, self._sharding.ranks),
                 decode=self._readers_decode(),
                 pin=gpu_decode.works(self._device),
             )

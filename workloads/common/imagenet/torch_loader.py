@@ -33,7 +33,7 @@ class TorchImages(Images):
             if self.decoder not in (None, "card", "workers"):
                 raise ValueError(f"decoder must be card or workers, not {self.decoder}.")
 
-    def synthetic_train(self) -> Sequence[Batch]:
+    def synthetic_train_batches(self) -> Sequence[Batch]:
         """Random pixels; starts the card's JPEG engines too, on an image of our own."""
         if not self._readers_decode():
             sample = jpeg.encode(np.zeros((64, 64, 3), dtype=np.uint8))
@@ -41,11 +41,11 @@ class TorchImages(Images):
             data, one = torch.frombuffer(bytearray(sample), dtype=torch.uint8), torch.tensor([len(sample)])
             batch = Encoded(data, one, box[:, 2:], box, one > 0, (one,), [0])
             list(gpu_decode.ahead(self._decoded(True, iter([batch])), self._device))
-        return super().synthetic_train()
+        return super().synthetic_train_batches()
 
-    def facts(self) -> dict[str, Any]:
+    def mlperf_params(self) -> dict[str, Any]:
         """Who decodes is on record too."""
-        return super().facts() | {"timetrial_decoder": "workers" if self._readers_decode() else "card"}
+        return super().mlperf_params() | {"timetrial_decoder": "workers" if self._readers_decode() else "card"}
 
     def _pixels(self, train: bool, epoch: int, plan: Plan) -> Iterator[Decoded]:
         batches = self.encoded(train, epoch, plan)

@@ -17,7 +17,7 @@ from ....datasets.text import wmt
 from ....datasets.text.wmt import Corpus, Prepared, Progress, Vocabulary
 from ....runner.core.errors import ConfigurationError
 from ....runner.training.seeds import Seeds
-from ....runner.training.workload import Batch, Share
+from ....runner.training.workload import Batch, BatchSharding
 
 _ROWS = 8  # an embedding has a multiple of so many rows: matrix units are filled, as the published submissions do
 
@@ -69,9 +69,9 @@ class ParallelText:
                 raise ValueError("eval_batch_size and vocabulary_size must be 1 or more, max_length 3 or more.")
 
     def __init__(
-        self, settings: Settings, *, global_batch_size: int, share: Share, device: torch.device, seeds: Seeds
+        self, settings: Settings, *, global_batch_size: int, sharding: BatchSharding, device: torch.device, seeds: Seeds
     ) -> None:
-        self._settings, self._share, self._device, self._seeds = settings, share, device, seeds
+        self._settings, self._sharding, self._device, self._seeds = settings, sharding, device, seeds
         self.global_batch_size = global_batch_size
         self._loaded: tuple[Side, Side] | None = None
         lengths, self.test_lengths = self._open()
@@ -118,7 +118,7 @@ class ParallelText:
         return self._prepared.references()
 
     @classmethod
-    def make_ready(cls, settings: Settings, progress: Progress) -> None:
+    def prepare_data(cls, settings: Settings, progress: Progress) -> None:
         """Prepares the text before the first run on it."""
         cls.prepare(settings, progress)
 
@@ -126,32 +126,32 @@ class ParallelText:
         """A translation's text."""
         return self.vocabulary.decode(ids, self._settings.languages[1])
 
-    def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
+    def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """This rank's micro-batches of every global batch of the epoch's plan."""
         sides = self._load()
         for numbers in self.plan(epoch):
             yield self._micro_batches(numbers, sides)
 
-    def eval(self) -> Iterable[Batch]:
+    def eval_batches(self) -> Iterable[Batch]:
         """This rank's test sentences, each once, the longest first; every rank has some of each length."""
-        order = np.argsort(-self.test_lengths, kind="stable")[self._share.rank :: self._share.ranks]
+        order = np.argsort(-self.test_lengths, kind="stable")[self._sharding.rank :: self._sharding.ranks]
         side, size = self._load_test(), self._settings.eval_batch_size
         for numbers in (order[start : start + size] for start in range(0, len(order), size)):
             content = self.pack_source(numbers, self.test_lengths[numbers], side)
             tokens = int(self.test_lengths[numbers].sum())
             yield Batch((content, numbers), len(numbers), self.eval_size, self.eval_size, tokens)
 
-    def synthetic_train(self) -> Sequence[Batch]:
+    def synthetic_train_batches(self) -> Sequence[Batch]:
         """Random ids in the lengths of the first step."""
         return self._micro_batches(self.plan(1)[0], self._random_sides())
 
-    def synthetic_eval(self) -> Batch:
+    def synthetic_eval_batch(self) -> Batch:
         """Random ids in the lengths of two training sentences: decoding compiles nothing."""
         numbers = np.argsort(-self.lengths[0, :2], kind="stable")
         content = self.pack_source(numbers, self.lengths[0, numbers], self._random_sides()[0])
         return Batch((content, numbers), len(numbers), len(numbers), len(numbers))
 
-    def facts(self) -> dict[str, Any]:
+    def mlperf_params(self) -> dict[str, Any]:
         """Sizes of text and vocabulary; pairs that were dropped are on record."""
         return {
             "max_sequence_length": {"value": self._settings.max_length, "metadata": {"method": "discard"}},
@@ -193,12 +193,12 @@ class ParallelText:
 
     def _deal(self, numbers: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """This rank's parts of a global batch. The longest are dealt first, to and fro, so that parts weigh alike."""
-        parts = self._share.ranks * self._share.accumulation
+        parts = self._sharding.ranks * self._sharding.accumulation
         order = numbers[np.argsort(-self.lengths[:, numbers].sum(0), kind="stable")]
         turn = np.arange(len(order)) % (2 * parts)
         owner = np.minimum(turn, 2 * parts - 1 - turn)
-        first = self._share.rank * self._share.accumulation
-        return [order[owner == part] for part in range(first, first + self._share.accumulation)]
+        first = self._sharding.rank * self._sharding.accumulation
+        return [order[owner == part] for part in range(first, first + self._sharding.accumulation)]
 
     def _load(self) -> tuple[Side, Side]:
         """The training text on the device; the first call reads it, which is on the clock."""

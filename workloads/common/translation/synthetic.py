@@ -18,7 +18,7 @@ class SyntheticText(ParallelText):
     """To be named before a task's own batches; the vocabulary is as large as the recipe wants it to be."""
 
     @classmethod
-    def make_ready(cls, settings: ParallelText.Settings, progress: Progress) -> None:
+    def prepare_data(cls, settings: ParallelText.Settings, progress: Progress) -> None:
         """There is nothing to prepare."""
 
     def references(self) -> list[str]:
@@ -30,7 +30,7 @@ class SyntheticText(ParallelText):
         return " ".join(map(str, ids))
 
     def _open(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        random = np.random.default_rng(self._seeds.order)
+        random = np.random.default_rng(self._seeds.data_order)
         self.words, self._dropped = self._settings.vocabulary_size, 0
         source = random.lognormal(*_SOURCE, _PAIRS + _TESTED)
         pairs = np.stack([source, source * random.lognormal(*_RATIO, len(source))])

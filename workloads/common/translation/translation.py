@@ -17,15 +17,15 @@ class Translation:
 
     data: ParallelText
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The model's own."""
-        return model(batch.content)
+        return model(batch.inputs)
 
     def predict(self, model: nn.Module, batches: Iterable[Batch]) -> Translated:
         """This rank's sentences, translated; a batch's tokens grow by what was said."""
         found: Translated = []
         for batch in batches:
-            source, numbers = batch.content
+            source, numbers = batch.inputs
             said = self.translate(model, source)
             batch.global_tokens += sum(map(len, said))
             found += zip(np.asarray(numbers).tolist(), said, strict=True)

@@ -15,16 +15,16 @@ class Classification:
 
     settings: Any
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+    def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Cross entropy with smoothed labels, summed over the images."""
-        pixels, labels = batch.content
+        pixels, labels = batch.inputs
         return F.cross_entropy(model(pixels), labels, label_smoothing=self.settings.label_smoothing, reduction="sum")
 
     def predict(self, model: nn.Module, batches: Iterable[Batch]) -> tuple[int, int]:
         """(right first guesses, images) of this rank; waits for the device once."""
         right, images = [], 0
         for batch in batches:
-            pixels, labels = batch.content
+            pixels, labels = batch.inputs
             right.append((model(pixels).argmax(1) == labels).sum())
             images += len(labels)
         return int(torch.stack(right).sum()) if right else 0, images

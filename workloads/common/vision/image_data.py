@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ....runner.training.seeds import Seeds
-from ....runner.training.workload import Batch, Share
+from ....runner.training.workload import Batch, BatchSharding
 
 
 class ImageData:
@@ -26,17 +26,17 @@ class ImageData:
     num_classes: int
 
     def __init__(
-        self, settings: Any, *, global_batch_size: int, share: Share, device: torch.device, seeds: Seeds
+        self, settings: Any, *, global_batch_size: int, sharding: BatchSharding, device: torch.device, seeds: Seeds
     ) -> None:
-        self._settings, self._share, self._device, self._seeds = settings, share, device, seeds
+        self._settings, self._sharding, self._device, self._seeds = settings, sharding, device, seeds
         self.global_batch_size = global_batch_size
         self.train_size, self.eval_size = self._open()
         self.steps_per_epoch = math.ceil(self.train_size / global_batch_size)
-        self.images_per_statistic = math.ceil(global_batch_size / (share.ranks * share.accumulation))
+        self.images_per_statistic = math.ceil(global_batch_size / (sharding.ranks * sharding.accumulation))
 
     def train_plan(self, epoch: int) -> tuple[list[int], list[list[int]]]:
         """Samples of each global batch, and the image numbers of each of this rank's micro-batches, shuffled anew."""
-        order = np.random.default_rng(self._seeds.of("order", epoch)).permutation(self.train_size)
+        order = np.random.default_rng(self._seeds.derive("data_order", epoch)).permutation(self.train_size)
         sizes, plan = [], []
         for size, parts in self._steps():
             sizes.append(size)
@@ -47,19 +47,19 @@ class ImageData:
         """This rank's share of the validation images in batches, each image once."""
         return [list(range(span.start, span.stop)) for span in self._eval_spans()]
 
-    def synthetic_train(self) -> Sequence[Batch]:
+    def synthetic_train_batches(self) -> Sequence[Batch]:
         """Random pixels in the shapes of the first step."""
         samples = min(self.global_batch_size, self.train_size)
-        return [self._random(part.stop - part.start, samples) for part in self._share.micro_batches(samples)]
+        return [self._random(part.stop - part.start, samples) for part in self._sharding.micro_batches(samples)]
 
-    def synthetic_eval(self) -> Batch:
+    def synthetic_eval_batch(self) -> Batch:
         """Random pixels in the shape of the first evaluation batch."""
         size = self._first_eval_size()
         return self._random(size, size)
 
     def _first_eval_size(self) -> int:
         """Images of the first evaluation batch."""
-        return min(self._settings.eval_batch_size, max(1, self.eval_size // self._share.ranks))
+        return min(self._settings.eval_batch_size, max(1, self.eval_size // self._sharding.ranks))
 
     def _open(self) -> tuple[int, int]:
         """Finds the images, without reading them; returns how many train and how many validate."""
@@ -69,13 +69,13 @@ class ImageData:
         """Of each global batch its size, and where in the epoch's order this rank's micro-batches lie."""
         for start in range(0, self.train_size, self.global_batch_size):
             size = min(self.global_batch_size, self.train_size - start)
-            if size < self._share.ranks * self._share.accumulation:
+            if size < self._sharding.ranks * self._sharding.accumulation:
                 return  # too few for every rank to have one
-            yield size, [slice(start + part.start, start + part.stop) for part in self._share.micro_batches(size)]
+            yield size, [slice(start + part.start, start + part.stop) for part in self._sharding.micro_batches(size)]
 
     def _eval_spans(self) -> list[slice]:
         """This rank's share of the validation images in batches, each image once."""
-        mine, most = self._share.of(self.eval_size), self._settings.eval_batch_size
+        mine, most = self._sharding.shard(self.eval_size), self._settings.eval_batch_size
         return [slice(start, min(start + most, mine.stop)) for start in range(mine.start, mine.stop, most)]
 
     def _batch(self, pixels: Tensor, labels: Tensor, global_samples: int) -> Batch:
@@ -98,17 +98,17 @@ class SameBatch(ImageData):
     @functools.cached_property
     def step(self) -> Sequence[Batch]:
         """What every step trains on; making it takes longer than a step does."""
-        return self.synthetic_train()
+        return self.synthetic_train_batches()
 
     @functools.cached_property
     def batch(self) -> Batch:
         """What every batch of an evaluation is."""
-        return self.synthetic_eval()
+        return self.synthetic_eval_batch()
 
-    def train(self, epoch: int) -> Iterable[Sequence[Batch]]:
+    def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """As many steps as an epoch has."""
         return (self.step for _ in range(self.steps_per_epoch))
 
-    def eval(self) -> Iterable[Batch]:
+    def eval_batches(self) -> Iterable[Batch]:
         """As many batches as the evaluation has."""
         return (self.batch for _ in self._eval_spans())

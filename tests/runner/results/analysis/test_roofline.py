@@ -74,7 +74,7 @@ def test_a_place_says_who_fed_it_and_the_picture_shows_the_fewest_cards(tmp_path
     text = (tmp_path / "page" / "report.html").read_text()
     assert "Drawn are 2 of 3" in text
     assert "net on 2" not in text
-    assert 'href="#borrowed">Measured speeds</a>' in text
+    assert 'href="#borrowed">ThroughputMeter speeds</a>' in text
 
 
 def test_a_place_says_whose_links_were_not_used(tmp_path):

@@ -76,7 +76,7 @@ def test_a_difference_is_found_and_a_batch_that_does_not_fit_is_a_value(measured
 
 def test_commands_read_folders_without_any_log(measured, tmp_path, monkeypatch):
     measured("linked", [100.0, 102.0])
-    bought = "accelerator.purchase_price=5000"
+    bought = "accelerator.usd_per_gpu=5000"
     tree = measured("apart", [50.0, 51.0], "peer_to_peer=false", bought)
     assert len(build.build([tree]).figures) == 7
     said = CliRunner().invoke(main.app, ["study", str(tree)]).stdout

@@ -4,18 +4,18 @@ import csv
 import json
 from types import SimpleNamespace
 
-from timetrial.runner.record.run_dir import RunFolder
+from timetrial.runner.record.run_dir import RunDir
 from timetrial.runner.results.analysis import validity
 from timetrial.runner.results.report import build, csv_tables
 
 
 def test_energy_cost_and_flags_reach_the_report(launch, tmp_path):
     for seed, joules in ((1, 1000.0), (2, 3000.0)):
-        _, folder = launch(f"seed={seed}", "recipe.target.v05.hit_rate=0.01", "price=3.6")
+        _, folder = launch(f"seed={seed}", "recipe.target.v05.hit_rate=0.01", "usd_per_gpu_hour=3.6")
         drawn = {"cards": 1, "energy_joules": joules, "energy_source": "NVML's counter", "mean_watts": 100.0}
         told = folder.status()["telemetry"] | drawn | {"samples_per_joule": 5.0}
         flags = {"throttled": "clocks were lowered (thermal) in 12% of a card's samples"} if seed == 2 else {}
-        RunFolder(folder.path, seed).update_status(telemetry=told, flags=flags)
+        RunDir(folder.path, seed).update_status(telemetry=told, flags=flags)
     found = build.build([tmp_path / "runs"])
     sentences = {finding.kind: finding.sentence for finding in found.findings if "uns" in finding.sentence}
     assert "energy-to-train 2 kJ (NVML's counter), 100 W, 5 samples/J, cost-to-train $" in sentences["note"]

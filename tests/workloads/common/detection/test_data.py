@@ -151,7 +151,7 @@ def test_sides_that_make_no_data_together_start_no_run(place, words, compose, wo
 
 def test_boxes_without_area_are_left_out_of_training_on_record(place, words, compose):
     change(place, "train", lambda found: found["annotations"][0].update(bbox=[5.0, 5.0, 0.0, 4.0]))
-    small = ["recipe.max_epochs=1", "recipe.first_eval=1", "recipe.global_batch_size=2", "recipe.data.workers=0"]
+    small = ["recipe.max_epochs=1", "recipe.first_eval_epoch=1", "recipe.global_batch_size=2", "recipe.data.workers=0"]
     _, folder = launch(compose(*words, *small, "launcher=inline", f"runs={place}/runs"), Console(quiet=True))
     assert '"key": "timetrial_dropped_boxes", "value": 1,' in folder.log.read_text()
 

@@ -20,7 +20,7 @@ from timetrial.datasets.formats.imagenet import ImageSet
 from timetrial.datasets.synthetic.images import Shapes
 from timetrial.runner.core.errors import ConfigurationError, DataError
 from timetrial.runner.training import seeds
-from timetrial.runner.training.workload import Share
+from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.common.imagenet import crops
 from timetrial.workloads.common.imagenet.data import Images
 from timetrial.workloads.common.imagenet.synthetic import SyntheticImages
@@ -33,42 +33,42 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def build(tmp_path):
-    def built(*, kind=TorchImages, share=None, batch=12, seed=1, form="folders", **changed):
+    def built(*, kind=TorchImages, sharding=None, batch=12, seed=1, form="folders", **changed):
         shapes = Shapes(5, 5, 3, 40, form=form)  # 25 and 15 images
         chosen = {"folder": str(tmp_path / "shapes"), "generate": shapes, "image_size": 32, "eval_batch_size": 4}
         return kind(
             kind.Settings(**chosen | {"workers": 0} | changed),
             global_batch_size=batch,
-            share=share or Share(),
+            sharding=sharding or BatchSharding(),
             device=CPU,
-            seeds=seeds.derive(seed),
+            seeds=seeds.derive_streams(seed),
         )
 
     return built
 
 
-def synthetic(*, batch=12, share=None, **changed):
+def synthetic(*, batch=12, sharding=None, **changed):
     chosen = {"folder": "nowhere", "image_size": 32, "eval_batch_size": 4, "train_images": 25, "val_images": 15}
     return SyntheticImages(
         SyntheticImages.Settings(**chosen | {"classes": 7} | changed),
         global_batch_size=batch,
-        share=share or Share(),
+        sharding=sharding or BatchSharding(),
         device=CPU,
-        seeds=seeds.derive(1),
+        seeds=seeds.derive_streams(1),
     )
 
 
 def pixels(batches):
-    return torch.cat([batch.content[0] for batch in batches])
+    return torch.cat([batch.inputs[0] for batch in batches])
 
 
 def labels(batches):
-    return torch.cat([batch.content[1] for batch in batches])
+    return torch.cat([batch.inputs[1] for batch in batches])
 
 
 def steps(data, epoch=1):
     """Pixels and labels of every step's micro-batches."""
-    return [(pixels(step), labels(step)) for step in data.train(epoch)]
+    return [(pixels(step), labels(step)) for step in data.train_batches(epoch)]
 
 
 def same(one, other):
@@ -179,7 +179,11 @@ def test_an_image_is_cropped_anew_each_epoch(build):
 
 
 def test_who_decodes_is_chosen_and_on_record(build):
-    assert build().facts()["timetrial_decoder"] == build(decoder="workers").facts()["timetrial_decoder"] == "workers"
+    assert (
+        build().mlperf_params()["timetrial_decoder"]
+        == build(decoder="workers").mlperf_params()["timetrial_decoder"]
+        == "workers"
+    )
     with pytest.raises(ConfigurationError, match="decoder=card needs an NVIDIA card: use workers"):
         build(decoder="card")
 
@@ -188,13 +192,13 @@ def test_worker_processes_change_nothing(build):
     alone, helped = build(), build(workers=2)
     for epoch in (1, 2):
         assert same(steps(helped, epoch), steps(alone, epoch))
-    assert torch.equal(pixels(helped.eval()), pixels(alone.eval()))
+    assert torch.equal(pixels(helped.eval_batches()), pixels(alone.eval_batches()))
 
 
 def test_worker_processes_end_with_their_loader_even_in_a_cycle_of_garbage(build):
     before = set(multiprocessing.active_children())
     helped = build(workers=2)
-    steps = helped.train(1)
+    steps = helped.train_batches(1)
     next(iter(steps))
     assert len(set(multiprocessing.active_children()) - before) == 4  # two to train, two to evaluate
     helped.itself = helped, steps
@@ -207,14 +211,17 @@ def test_worker_processes_end_with_their_loader_even_in_a_cycle_of_garbage(build
 
 def test_an_epoch_broken_off_leaves_nothing_in_the_next(build):
     helped = build(workers=2)
-    next(iter(helped.train(1)))
+    next(iter(helped.train_batches(1)))
     assert same(steps(helped, 2), steps(build(), 2))
 
 
 @pytest.mark.parametrize(("ranks", "accumulation"), [(1, 3), (2, 1), (2, 2), (3, 1)])
 def test_ranks_and_micro_batches_share_one_global_batch(build, ranks, accumulation):
     whole = steps(build(batch=11))  # 11, 11 and 3 images: parts of different sizes
-    shares = [list(build(batch=11, share=Share(rank, ranks, accumulation)).train(1)) for rank in range(ranks)]
+    shares = [
+        list(build(batch=11, sharding=BatchSharding(rank, ranks, accumulation)).train_batches(1))
+        for rank in range(ranks)
+    ]
     kept = 3 if ranks * accumulation <= 3 else 2
     assert all(len(share) == kept for share in shares)
     for number, (expected, classes) in enumerate(whole[:kept]):
@@ -223,64 +230,66 @@ def test_ranks_and_micro_batches_share_one_global_batch(build, ranks, accumulati
         assert torch.equal(pixels(together), expected)
         assert torch.equal(labels(together), classes)
         assert {(batch.global_samples, batch.global_weight) for batch in together} == {(len(classes),) * 2}
-        assert [batch.weight for batch in together] == [len(batch.content[1]) for batch in together]
+        assert [batch.weight for batch in together] == [len(batch.inputs[1]) for batch in together]
 
 
 def test_a_batch_too_small_for_all_ranks_is_left_out(build):
-    for share in (Share(1, 2), Share(0, 1, 2)):
-        assert build(share=share).train_plan(1)[0] == [12, 12]
-    assert build(batch=23, share=Share(1, 2)).train_plan(1)[0] == [23, 2]
-    assert build(batch=23, share=Share(1, 3)).train_plan(1)[0] == [23]
+    for sharding in (BatchSharding(1, 2), BatchSharding(0, 1, 2)):
+        assert build(sharding=sharding).train_plan(1)[0] == [12, 12]
+    assert build(batch=23, sharding=BatchSharding(1, 2)).train_plan(1)[0] == [23, 2]
+    assert build(batch=23, sharding=BatchSharding(1, 3)).train_plan(1)[0] == [23]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_evaluation_counts_every_image_once(build, ranks):
-    shares = [build(share=Share(rank, ranks)) for rank in range(ranks)]
+    shares = [build(sharding=BatchSharding(rank, ranks)) for rank in range(ranks)]
     numbers = itertools.chain(*itertools.chain(*(share.eval_plan() for share in shares)))
     assert list(numbers) == list(range(15))
-    batches = [batch for share in shares for batch in share.eval()]
-    assert torch.equal(pixels(batches), pixels(build(eval_batch_size=15).eval()))
+    batches = [batch for share in shares for batch in share.eval_batches()]
+    assert torch.equal(pixels(batches), pixels(build(eval_batch_size=15).eval_batches()))
     assert labels(batches).bincount().tolist() == [3] * 5
     assert {batch.global_samples for batch in batches} == {15}
 
 
 @pytest.mark.parametrize(("most", "sizes"), [(4, [4, 4, 4, 3]), (5, [5, 5, 5]), (15, [15]), (99, [15])])
 def test_evaluation_batches_are_as_large_as_asked_and_the_last_one_smaller(build, most, sizes):
-    assert [len(batch.content[1]) for batch in build(eval_batch_size=most).eval()] == sizes
+    assert [len(batch.inputs[1]) for batch in build(eval_batch_size=most).eval_batches()] == sizes
 
 
 def test_more_ranks_than_images_leave_some_without(build):
-    assert [len(build(share=Share(rank, 20)).eval_plan()) for rank in range(20)].count(1) == 15
+    assert [len(build(sharding=BatchSharding(rank, 20)).eval_plan()) for rank in range(20)].count(1) == 15
 
 
 def test_pixels_are_bytes_with_their_colours_innermost(build):
-    for batch in (next(iter(build().train(1)))[0], next(iter(build().eval()))):
-        content, classes = batch.content
+    for batch in (next(iter(build().train_batches(1)))[0], next(iter(build().eval_batches()))):
+        content, classes = batch.inputs
         assert (content.dtype, content.shape[1:], classes.dtype) == (torch.uint8, (3, 32, 32), torch.int64)
         assert content.is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("share", [Share(), Share(1, 2, 2)])
-def test_synthetic_batches_have_the_real_shapes(build, share):
-    for data in (build(share=share), synthetic(share=share)):
-        for real, made in zip(next(iter(build(share=share).train(1))), data.synthetic_train(), strict=True):
-            assert [part.shape for part in made.content] == [part.shape for part in real.content]
-            assert [part.stride() for part in made.content] == [part.stride() for part in real.content]
-            assert [part.dtype for part in made.content] == [part.dtype for part in real.content]
+@pytest.mark.parametrize("sharding", [BatchSharding(), BatchSharding(1, 2, 2)])
+def test_synthetic_batches_have_the_real_shapes(build, sharding):
+    for data in (build(sharding=sharding), synthetic(sharding=sharding)):
+        for real, made in zip(
+            next(iter(build(sharding=sharding).train_batches(1))), data.synthetic_train_batches(), strict=True
+        ):
+            assert [part.shape for part in made.inputs] == [part.shape for part in real.inputs]
+            assert [part.stride() for part in made.inputs] == [part.stride() for part in real.inputs]
+            assert [part.dtype for part in made.inputs] == [part.dtype for part in real.inputs]
             assert (made.weight, made.global_samples) == (real.weight, real.global_samples)
-        real, made = next(iter(build(share=share).eval())), data.synthetic_eval()
-        assert [part.shape for part in made.content] == [part.shape for part in real.content]
+        real, made = next(iter(build(sharding=sharding).eval_batches())), data.synthetic_eval_batch()
+        assert [part.shape for part in made.inputs] == [part.shape for part in real.inputs]
 
 
 def test_the_synthetic_loader_never_runs_dry():
     data = synthetic()
     assert (data.train_size, data.eval_size, data.num_classes, data.image_size) == (25, 15, 7, 32)
     for epoch in (1, 2, 1000):
-        batches = list(data.train(epoch))
+        batches = list(data.train_batches(epoch))
         assert len(batches) == data.steps_per_epoch == 3
-        assert {batch.content[0].shape for step in batches for batch in step} == {(12, 3, 32, 32)}
-    assert [batch.content[0].shape for batch in data.eval()] == [(4, 3, 32, 32)] * 4
-    classes = synthetic(train_images=4000, batch=2000).synthetic_train()[0].content[1]
+        assert {batch.inputs[0].shape for step in batches for batch in step} == {(12, 3, 32, 32)}
+    assert [batch.inputs[0].shape for batch in data.eval_batches()] == [(4, 3, 32, 32)] * 4
+    classes = synthetic(train_images=4000, batch=2000).synthetic_train_batches()[0].inputs[1]
     assert classes.unique().tolist() == list(range(7))
 
 
@@ -295,7 +304,7 @@ def test_building_reads_no_image_and_says_in_which_form_they_are(build, form, mo
     data = build(form=form)
     assert (data.train_size, data.eval_size, data.num_classes) == (25, 15, 5)
     assert data.steps_per_epoch == math.ceil(25 / 12)
-    assert data.facts() == {
+    assert data.mlperf_params() == {
         "timetrial_loader": "torch", "timetrial_data_form": form, "timetrial_image_size": 32,
         "timetrial_decoder": "workers",
     }  # fmt: skip
@@ -306,7 +315,7 @@ def test_every_form_gives_the_same_batches(build):
     for form in ("tfrecord", "webdataset"):
         other = build(form=form)
         assert same(steps(other), steps(one))
-        assert torch.equal(pixels(other.eval()), pixels(one.eval()))
+        assert torch.equal(pixels(other.eval_batches()), pixels(one.eval_batches()))
 
 
 def test_a_folder_that_is_missing_is_refused(build, tmp_path):

@@ -13,7 +13,7 @@ from PIL import Image
 from timetrial.datasets.synthetic.images import Shapes
 from timetrial.runner.core.errors import ConfigurationError, DataError, Exit
 from timetrial.runner.training import seeds
-from timetrial.runner.training.workload import Share
+from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.common import imagenet
 from timetrial.workloads.common.imagenet.dali_loader import DaliImages
 from timetrial.workloads.common.imagenet.data import Images
@@ -35,21 +35,21 @@ ALL = [
 every_loader = pytest.mark.parametrize(("loader", "workers"), ALL)
 
 
-def build(folder, loader, workers=0, size=SIZE, share=None, **changed):
+def build(folder, loader, workers=0, size=SIZE, sharding=None, **changed):
     kind = LOADERS[loader]
     return kind(
         kind.Settings(str(folder), image_size=size, eval_batch_size=5, workers=workers, **changed),
         global_batch_size=6,
-        share=share or Share(),
+        sharding=sharding or BatchSharding(),
         device=torch.device("cpu"),
-        seeds=seeds.derive(1),
+        seeds=seeds.derive_streams(1),
     )
 
 
 def everything(data):
     """Pixels float64 [N, height, width, 3] and labels of two epochs and the evaluation."""
-    batches = itertools.chain(*data.train(1), *data.train(2), data.eval())
-    pixels, labels = zip(*(batch.content for batch in batches), strict=True)
+    batches = itertools.chain(*data.train_batches(1), *data.train_batches(2), data.eval_batches())
+    pixels, labels = zip(*(batch.inputs for batch in batches), strict=True)
     return torch.cat(pixels).permute(0, 2, 3, 1).double().numpy(), torch.cat(labels).tolist()
 
 
@@ -153,7 +153,9 @@ def test_the_centre_looks_as_after_mlperfs_resize(tmp_path):
     for split, name in itertools.product(("train", "val"), ("ape", "bee")):
         (tmp_path / split / name).mkdir(parents=True)
         photograph(1, 300, 411).save(tmp_path / split / name / "1.jpg", quality=95)
-    pixels = next(iter(build(tmp_path, "torch", size=224).eval())).content[0][0].permute(1, 2, 0).double().numpy()
+    pixels = (
+        next(iter(build(tmp_path, "torch", size=224).eval_batches())).inputs[0][0].permute(1, 2, 0).double().numpy()
+    )
     whole = np.asarray(Image.open(tmp_path / "val/ape/1.jpg"), dtype=float)
     scaled = resized(whole, 256, round(411 * 256 / 300))
     left = (scaled.shape[1] - 224) // 2
@@ -167,9 +169,12 @@ def test_the_centre_looks_as_after_mlperfs_resize(tmp_path):
 def test_every_loader_shares_out_batches_alike(tmp_path, loader, workers):
     shapes = Shapes(2, 8, 4, 40)
     whole, labels = everything(build(tmp_path / "shapes", loader, workers, generate=shapes))
-    shares = [build(tmp_path / "shapes", loader, workers, generate=shapes, share=Share(rank, 2)) for rank in range(2)]
-    steps = zip(*(share.train(1) for share in shares), strict=True)
-    parts = [batch.content for step in steps for batches in step for batch in batches]
+    shares = [
+        build(tmp_path / "shapes", loader, workers, generate=shapes, sharding=BatchSharding(rank, 2))
+        for rank in range(2)
+    ]
+    steps = zip(*(share.train_batches(1) for share in shares), strict=True)
+    parts = [batch.inputs for step in steps for batches in step for batch in batches]
     pixels = torch.cat([part for part, _ in parts]).permute(0, 2, 3, 1).double().numpy()
     assert np.array_equal(pixels, whole[:16])
     assert torch.cat([part for _, part in parts]).tolist() == labels[:16]
@@ -198,7 +203,7 @@ def test_a_broken_image_ends_the_epoch_by_name(tmp_path, loader, workers, damage
     data = build(tmp_path / "shapes", loader, workers, generate=shapes)
     victim = spoiled(tmp_path, damage)
     with pytest.raises(DataError, match=rf"^{victim} cannot be decoded") as caught:
-        list(data.train(1))
+        list(data.train_batches(1))
     assert caught.value.exit_code == Exit.DATA
     assert "\n" not in str(caught.value)
 
@@ -206,11 +211,11 @@ def test_a_broken_image_ends_the_epoch_by_name(tmp_path, loader, workers, damage
 @every_loader
 def test_batches_before_a_broken_image_are_trained_on(tmp_path, loader, workers):
     data = build(tmp_path / "shapes", loader, workers, generate=Shapes(2, 8, 4, 40))
-    whole = [batches[0].content[0] for batches in data.train(1)]
+    whole = [batches[0].inputs[0] for batches in data.train_batches(1)]
     victim = data._train.files[data.train_plan(1)[1][-1][0]]
     victim.write_bytes(b"no image")
-    steps = iter(build(tmp_path / "shapes", loader, workers, generate=Shapes(2, 8, 4, 40)).train(1))
-    assert all(torch.equal(next(steps)[0].content[0], expected) for expected in whole[:-1])
+    steps = iter(build(tmp_path / "shapes", loader, workers, generate=Shapes(2, 8, 4, 40)).train_batches(1))
+    assert all(torch.equal(next(steps)[0].inputs[0], expected) for expected in whole[:-1])
     with pytest.raises(DataError, match=victim.name):
         next(steps)
 
@@ -220,9 +225,9 @@ def test_an_image_that_went_away_is_named(tmp_path, loader, workers):
     data = build(tmp_path / "shapes", loader, workers, generate=Shapes(2, 8, 4, 40))
     victim = sorted(tmp_path.rglob("val/disc/*.jpg"))[1]
     victim.unlink()
-    list(data.train(1))
+    list(data.train_batches(1))
     with pytest.raises(DataError, match=rf"^{victim} cannot be read"):
-        list(data.eval())
+        list(data.eval_batches())
 
 
 @pytest.mark.parametrize("form", ["tfrecord", "webdataset"])
@@ -234,7 +239,7 @@ def test_a_broken_image_in_a_shard_is_named_by_its_place(tmp_path, loader, worke
     content[offset + 300 : offset + length] = bytes(length - 300)
     shard.write_bytes(content)
     with pytest.raises(DataError, match=rf"^the image at byte {offset} of {shard} cannot be decoded"):
-        list(data.train(1))
+        list(data.train_batches(1))
 
 
 @pytest.mark.parametrize(

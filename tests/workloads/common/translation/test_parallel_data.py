@@ -9,7 +9,7 @@ import torch
 from timetrial.datasets.synthetic import language
 from timetrial.runner.core.errors import ConfigurationError
 from timetrial.runner.training.seeds import derive
-from timetrial.runner.training.workload import Share
+from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.gnmt.data import Sentences
 from timetrial.workloads.transformer import data as data_of_tokens
 from timetrial.workloads.transformer.data import TokenBatches
@@ -19,7 +19,7 @@ GRAMMAR = language.Grammar(1500, 40, nouns=40, verbs=20, adjectives=20, adverbs=
 
 @pytest.fixture
 def build(tmp_path):
-    def built(kind, batch, *, share=None, seed=1, device="cpu", **settings):
+    def built(kind, batch, *, sharding=None, seed=1, device="cpu", **settings):
         chosen = {
             "source": [f"{tmp_path}/toy/train.source"],
             "target": [f"{tmp_path}/toy/train.target"],
@@ -35,7 +35,7 @@ def build(tmp_path):
         return kind(
             kind.Settings(**chosen | settings),
             global_batch_size=batch,
-            share=share or Share(),
+            sharding=sharding or BatchSharding(),
             device=torch.device(device),
             seeds=derive(seed),
         )
@@ -45,7 +45,7 @@ def build(tmp_path):
 
 def said(data, batch):
     """(source, target) of a micro-batch as sets of tuples of ids."""
-    content = batch.content
+    content = batch.inputs
     if isinstance(data, TokenBatches):
         sides = []
         for side in content:
@@ -71,10 +71,10 @@ KINDS = [(Sentences, 64), (TokenBatches, 700)]
 @pytest.mark.parametrize(("kind", "batch"), KINDS)
 def test_ranks_and_micro_batches_share_the_same_global_batches(build, kind, batch):
     alone = build(kind, batch)
-    parts = [build(kind, batch, share=Share(rank, 2, 2)) for rank in range(2)]
-    together = zip(*(part.train(3) for part in parts), strict=True)
+    parts = [build(kind, batch, sharding=BatchSharding(rank, 2, 2)) for rank in range(2)]
+    together = zip(*(part.train_batches(3) for part in parts), strict=True)
     steps = 0
-    for (whole,), ranks in zip(alone.train(3), together, strict=True):
+    for (whole,), ranks in zip(alone.train_batches(3), together, strict=True):
         micro = [(part, batch) for part, batches in zip(parts, ranks, strict=True) for batch in batches]
         assert len(micro) == 4
         assert sorted(pair for part, one in micro for pair in said(part, one)) == said(alone, whole)
@@ -123,7 +123,7 @@ def test_tokens_of_a_batch_are_as_many_as_asked_and_no_more(build):
 def test_batches_of_one_size_are_what_a_compiler_gets(build, monkeypatch):
     """A device for which kernels are compiled; meta tensors stand for its memory, for which nothing can be pinned."""
     monkeypatch.setattr(data_of_tokens, "uploaded", lambda array, device: torch.from_numpy(array).to(device))
-    data = build(TokenBatches, 700, share=Share(0, 2, 1))
+    data = build(TokenBatches, 700, sharding=BatchSharding(0, 2, 1))
     data._device = torch.device("meta")  # only sizes are looked at
     fill = []
     for numbers in data.plan(1)[:-1]:
@@ -136,15 +136,15 @@ def test_batches_of_one_size_are_what_a_compiler_gets(build, monkeypatch):
         fill.append((shapes, used))
     assert {shape for shapes, _ in fill for shape in shapes} == {(384,)}
     assert data.padding() == pytest.approx(1 - np.mean([used.sum() for _, used in fill]) / (2 * 384), abs=0.02)
-    assert data.facts()["timetrial_padding"] == pytest.approx(data.padding(), abs=1e-4)
+    assert data.mlperf_params()["timetrial_padding"] == pytest.approx(data.padding(), abs=1e-4)
 
 
 def test_parts_weigh_alike(build):
-    data = build(TokenBatches, 2000, share=Share(0, 4, 1))
+    data = build(TokenBatches, 2000, sharding=BatchSharding(0, 4, 1))
     for numbers in data.plan(1)[:-1]:
         weights = []
         for rank in range(4):
-            data._share = Share(rank, 4, 1)
+            data._share = BatchSharding(rank, 4, 1)
             weights.append(data.lengths[:, data._deal(numbers)[0]].sum())
         assert max(weights) - min(weights) <= 2 * data.lengths.max()
 
@@ -153,8 +153,8 @@ def test_parts_weigh_alike(build):
 def test_the_test_set_is_shared_out_once(build, kind, batch):
     found = []
     for rank in range(3):
-        for part in build(kind, batch, share=Share(rank, 3, 1)).eval():
-            _, numbers = part.content
+        for part in build(kind, batch, sharding=BatchSharding(rank, 3, 1)).eval_batches():
+            _, numbers = part.inputs
             assert len(numbers) <= 16
             found += numbers.tolist()
     assert sorted(found) == list(range(40))
@@ -163,9 +163,9 @@ def test_the_test_set_is_shared_out_once(build, kind, batch):
 @pytest.mark.parametrize(("kind", "batch"), KINDS)
 def test_synthetic_batches_have_the_shapes_of_the_first_step(build, kind, batch):
     data = build(kind, batch)
-    (first,), (synthetic,) = next(iter(data.train(1))), data.synthetic_train()
+    (first,), (synthetic,) = next(iter(data.train_batches(1))), data.synthetic_train_batches()
     shapes = [
-        [tuple(leaf.shape) for leaf in torch.utils._pytree.tree_leaves(tuple(one.content)) if hasattr(leaf, "shape")]
+        [tuple(leaf.shape) for leaf in torch.utils._pytree.tree_leaves(tuple(one.inputs)) if hasattr(leaf, "shape")]
         for one in (first, synthetic)
     ]
     assert shapes[0] == shapes[1]

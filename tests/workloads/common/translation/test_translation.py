@@ -68,7 +68,7 @@ def test_ranks_and_micro_batches_train_alike(text, workload):
     """Two processes, and one that takes its batch in three parts, end with the loss of one whole."""
     losses = []
     still = ["recipe.training.dropout=0", "recipe.max_epochs=1", "recipe.data.max_length=20"]
-    for number, words in enumerate((["gpus=1"], ["gpus=2"], ["tuning.batch_size=14"])):
+    for number, words in enumerate((["gpus=1"], ["gpus=2"], ["tuning.micro_batch_size=14"])):
         done = run(text, workload, *still, *words, f"run_dir={text}/run_{number}")
         assert done.returncode == 10, done.stdout + done.stderr
         row = (text / f"run_{number}" / "quality.csv").read_text().splitlines()[1].split(",")
