@@ -26,7 +26,7 @@ def test_a_fixed_number_of_steps_or_a_whole_epoch(toy_engine, toy_data, toy_work
     for asked, made, samples in ((2, 2, 32), (9, 4, 50)):
         fixed = LimitedBatches(whole, asked)
         assert (fixed.steps_per_epoch, fixed.train_size) == (4, 50)  # what a schedule goes by
-        fixed.global_batch_size, fixed.share = whole.global_batch_size, whole.share
+        fixed.global_batch_size, fixed.sharding = whole.global_batch_size, whole.sharding
         measured = ThroughputMeter(1, fixed)
         plan = TrainingPlan(target={}, first_eval_epoch=1, eval_every_epochs=1, max_epochs=3)
         assert not train_to_target(toy_engine(toy_workload(), fixed), plan, [measured])

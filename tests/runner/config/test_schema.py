@@ -71,7 +71,7 @@ def test_direct_links_are_what_the_environment_has_unless_the_run_says_otherwise
         (["recipe.max_grad_norm=0"], "recipe.max_grad_norm must be above 0"),
         (["time_limit_seconds=-1"], "time_limit_seconds must be above 0"),
         (["seed=-1"], "seed must be from 0"),
-        (["seeds.data_order=-1"], "seed of order must be from 0"),
+        (["seeds.data_order=-1"], "seed of data_order must be from 0"),
         (["recipe.training.layers=[63,32]"], "recipe.training: .*even"),
         (["recipe.training.learning_rate=0"], "recipe.training: learning_rate"),
         (["recipe.data.train_negatives=0"], "recipe.data: train_negatives"),
@@ -98,7 +98,7 @@ def test_direct_links_are_what_the_environment_has_unless_the_run_says_otherwise
 def test_what_cannot_be_is_refused_with_one_sentence(compose, overrides, words):
     with pytest.raises((ConfigurationError, HydraException, OmegaConfBaseException)) as caught:
         schema.check(compose(*overrides))
-    sentence = error_messages.sentence(caught.value)
+    sentence = error_messages.format_error(caught.value)
     assert "\n" not in sentence
     assert sentence.endswith(".")
     assert re.search(words, sentence), sentence

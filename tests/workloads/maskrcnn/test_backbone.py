@@ -140,7 +140,7 @@ def checkpoint(classifier, tmp_path_factory):
     ranks = [(torch.get_rng_state(), None, 0.5)]
 
     class Engine:
-        def state(self):
+        def state_dict(self):
             return {"model": classifier.state_dict(), "position": (3, 1), "steps": 4, "ranks": ranks}
 
     Checkpointer(path, Engine(), World(), StopSignal(), dict, 600.0).save()

@@ -290,7 +290,7 @@ def test_random_batches_have_the_shapes_of_real_ones(place, sharding):
         assert len(shapes) == (1 if data is made else 2)
         assert [part.shape[1:] for part in data.synthetic_eval_batch().inputs] == [(3, 96, 160), (2,), ()]
     share_of = sharding.shard(11)
-    numbers = torch.cat([batch.inputs[2] for batch in made.eval()])
+    numbers = torch.cat([batch.inputs[2] for batch in made.eval_batches()])
     assert numbers.tolist() == list(range(share_of.start, share_of.stop))
 
 

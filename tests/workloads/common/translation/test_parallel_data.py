@@ -8,7 +8,7 @@ import torch
 
 from timetrial.datasets.synthetic import language
 from timetrial.runner.core.errors import ConfigurationError
-from timetrial.runner.training.seeds import derive
+from timetrial.runner.training.seeds import derive_streams
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.gnmt.data import Sentences
 from timetrial.workloads.transformer import data as data_of_tokens
@@ -37,7 +37,7 @@ def build(tmp_path):
             global_batch_size=batch,
             sharding=sharding or BatchSharding(),
             device=torch.device(device),
-            seeds=derive(seed),
+            seeds=derive_streams(seed),
         )
 
     return built

@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 
-KNOWING = ("workloads/common/dali.py", "workloads/ssd/dali_colours.py")
+KNOWING = ("workloads/common/vision/dali.py", "workloads/ssd/dali_color_jitter.py")
 
 
 def test_two_files_know_dali(root):
@@ -16,7 +16,7 @@ def test_two_files_know_dali(root):
 
 
 def test_the_loaders_are_imported_without_it():
-    names = ("common.dali", "resnet50.dali_loader", "ssd.dali_loader")
+    names = ("common.vision.dali", "common.imagenet.dali_loader", "ssd.dali_loader")
     look = f"import sys\nfor name in {names}: __import__(f'timetrial.workloads.{{name}}')\n"
     look += "assert not [name for name in sys.modules if name.startswith('nvidia.dali')]"
     subprocess.run([sys.executable, "-P", "-c", look], check=True)
