@@ -15,9 +15,9 @@ from ..callbacks import summary
 from ..config import schema
 from ..config.schema import Config
 from ..core.errors import ConfigurationError, Exit, error_of
+from ..core.formatting import format_energy
 from ..launch.launcher import launch
 from ..launch.worker import plan_of
-from ..record import energy
 from ..record.run_dir import RunDir
 from ..results.analysis import expectations
 from ..results.analysis.expectations import Expectation
@@ -158,7 +158,7 @@ def show(console: Console, title: str, found: Estimate) -> None:
     if found.reached is not None and found.reached < 1:
         rows.append(("", f"{found.reached:.0%} of those runs reached the target"))
     if found.joules:
-        rows.append(("energy", f"{told(found.joules, energy.energy)}, by {found.energy_source}"))
+        rows.append(("energy", f"{told(found.joules, format_energy)}, by {found.energy_source}"))
     if found.dollars:
         rows.append(("cost", told(found.dollars, "${:,.3g}".format)))
     held = f"{found.memory_bytes / 2**30:.1f} GiB on each device" if found.memory_bytes else "fits"

@@ -16,13 +16,14 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
-from ..callbacks.summary import figure
+from ..core.atomic_files import to_json, write_atomically, write_failure
 from ..core.errors import ConfigurationError, DeviceError, HardwareError, OutOfMemory, RunError
+from ..core.formatting import format_number
 from ..hardware import devices
 from ..hardware.datasheets import card_of, groups
 from ..hardware.readings import Cards
 from ..record import environment
-from ..record.run_dir import new_id, slug, to_json, write_atomically, write_failure
+from ..record.run_dir import new_id, slug
 from ..results.analysis.roofline import FILE, SCHEMA
 from ..training import all_reduce
 from . import microbenchmarks
@@ -317,7 +318,7 @@ def show_best(console: Console, card: str, rows: Sequence[Row]) -> None:
 
 def _against(what: str, most: float, unit: str, sheet: float | None) -> str:
     share = f", {most / sheet:.0%} of the data sheet's {sheet:,g}" if sheet else ""
-    return f"  {what:<14}{figure(most)} {unit}{share}"
+    return f"  {what:<14}{format_number(most)} {unit}{share}"
 
 
 def show_kind(console: Console, kind: str, rows: Sequence[Row]) -> None:
@@ -329,9 +330,9 @@ def show_kind(console: Console, kind: str, rows: Sequence[Row]) -> None:
         **({"computed": lambda row: row.compute} if any(row.compute for row in rows) else {}),
         "time": lambda row: _duration(row.seconds) if row.seconds else escape(row.outcome),
         "within": lambda row: f"{row.spread:.1%}" if row.repeats > 1 else "",
-        ("TFLOP/s" if counts else "GB/s"): lambda row: figure(row.tflops if counts else row.gb_s),
-        **({"MHz": lambda row: figure(row.core_mhz)} if any(row.core_mhz for row in rows) else {}),
-        **({"W": lambda row: figure(row.watts)} if any(row.watts for row in rows) else {}),
+        ("TFLOP/s" if counts else "GB/s"): lambda row: format_number(row.tflops if counts else row.gb_s),
+        **({"MHz": lambda row: format_number(row.core_mhz)} if any(row.core_mhz for row in rows) else {}),
+        **({"W": lambda row: format_number(row.watts)} if any(row.watts for row in rows) else {}),
         **({"": lambda row: "host-bound" if row.host_bound else ""} if any(row.host_bound for row in rows) else {}),
     }
     table = Table(title=kind, title_justify="left", title_style="bold", box=None, pad_edge=False)

@@ -10,8 +10,10 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from ..core.atomic_files import write_atomically
+from ..core.formatting import format_number
 from ..record import energy
-from ..record.run_dir import RunDir, write_atomically
+from ..record.run_dir import RunDir
 from ..training.events import (
     BlockEnded,
     BlockStarted,
@@ -167,13 +169,6 @@ def show_rows(console: Console, title: str, rows: Sequence[tuple[str, str]], sta
         console.print(f"\n[red]{status['state']}[/red]: {escape(status['error'])}", soft_wrap=True, highlight=False)
 
 
-def figure(value: float | None) -> str:
-    """Three digits that count; nothing where there is no value."""
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def tokens_row(speed: float | None) -> list[tuple[str, str]]:
     """The speed in tokens, of a run on text."""
     return [("", f"{speed:,.0f} tokens/s, source and target, without padding")] if speed else []
@@ -194,8 +189,8 @@ def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
         ("time-to-train" if result["reached"] else "time", f"{result['seconds']:.2f} s ({shares})"),
     ]
     if steady:
-        rows.append(("throughput", f"{figure(steady)} samples/s (steady, median of blocks)"))
+        rows.append(("throughput", f"{format_number(steady)} samples/s (steady, median of blocks)"))
     rows += tokens_row(result.get("tokens_per_second"))
     if first:
-        rows.append(("first block", f"{figure(first)} samples/s, {result['first_block_seconds']:.2f} s"))
+        rows.append(("first block", f"{format_number(first)} samples/s, {result['first_block_seconds']:.2f} s"))
     return rows

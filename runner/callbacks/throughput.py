@@ -10,13 +10,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..core.errors import Stopped
+from ..core.formatting import format_number
 from ..core.signals import StopSignal
 from ..record import energy
 from ..record.flops import PURCHASE, operations_per_second
 from ..record.run_dir import RunDir
 from ..training.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, Observer, StepEnded
 from ..training.workload import Batch, Data
-from .summary import figure, show_rows, tokens_row
+from .summary import show_rows, tokens_row
 
 
 class LimitedBatches:
@@ -124,7 +125,7 @@ def show(console: Console, title: str, status: dict[str, Any], folder: RunDir) -
     rows = []
     if found := status.get("result"):
         spread = f" (blocks within {found['spread']:.1%})" if len(found["train_rates"]) > 1 else ""
-        training, evaluation = (figure(found[f"{of}samples_per_second"]) for of in ("", "eval_"))
+        training, evaluation = (format_number(found[f"{of}samples_per_second"]) for of in ("", "eval_"))
         rows += [
             ("training", f"{training} samples/s, {found['train_ms']:.2f} ms a step{spread}"),
             *tokens_row(found["tokens_per_second"]),
@@ -136,7 +137,7 @@ def show(console: Console, title: str, status: dict[str, Any], folder: RunDir) -
         if peak := status.get("peak_memory_bytes"):
             rows.append(("memory", f"{peak / 2**30:.1f} GiB at most, on each device"))
         if paid := found[PURCHASE]:
-            rows.append(("purchase", f"${figure(paid)} for each training sample a second"))
+            rows.append(("purchase", f"${format_number(paid)} for each training sample a second"))
     rows += energy.rows(status)
     show_rows(console, title, [*rows, ("folder", escape(str(folder.path)))], status)
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..core.formatting import format_energy
+
 _GAP_SECONDS = 5.0  # between two samples: with more, or twice the usual, nobody looked, as between two attempts
 _THROTTLED = 0.01  # share of a card's samples with lowered clocks from which it is said
 _CLOCK_SPREAD = 0.10  # of the middle clock, over nine tenths of the samples under load
@@ -257,17 +259,10 @@ def rows(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     for prefix, title in (("", "energy"), ("host_", "host energy")):
         if joules := found.get(f"{prefix}energy_joules"):
             watts = f"{joules / found['seconds']:,.0f} W on average" if found["seconds"] else ""
-            lines.append((title, f"{energy(joules)}, {watts} ({found[f'{prefix}energy_source']})"))
+            lines.append((title, f"{format_energy(joules)}, {watts} ({found[f'{prefix}energy_source']})"))
     if rate := found.get("samples_per_joule"):
         lines.append(("", f"{rate:,.4g} samples/J"))
     if cost := status.get("cost"):
         lines.append(("cost", f"${cost['dollars']:,.3g} at ${cost['dollars_an_hour']:,.3g} an hour"))
     lines += [(name, f"[yellow]{words}[/yellow]") for name, words in (status.get("flags") or {}).items()]
     return lines
-
-
-def energy(joules: float) -> str:
-    """Joules in a unit that reads well."""
-    if joules >= 3.6e5:
-        return f"{joules / 3.6e6:,.3g} kWh"
-    return f"{joules / 1e3:,.3g} kJ" if joules >= 1e3 else f"{joules:,.3g} J"

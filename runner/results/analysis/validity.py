@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterable, Sequence
 
-from ...record import energy
+from ...core.formatting import format_energy
 from .findings import Finding
 from .groups import Cell
 
@@ -21,7 +21,7 @@ def _energy(cell: Cell) -> Iterable[Finding]:
     parts = []
     if known:
         source = " and ".join(dict.fromkeys(entry[kind.replace("joules", "source")] for entry in known))
-        parts.append(f"energy-to-train {energy.energy(_mean(known, kind))} ({source})")
+        parts.append(f"energy-to-train {format_energy(_mean(known, kind))} ({source})")
         parts.append(f"{_mean(known, 'mean_watts'):,.0f} W")
         parts.append(f"{_mean(known, 'samples_per_joule'):,.4g} samples/J")
     if costs:

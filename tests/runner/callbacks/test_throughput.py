@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from timetrial.runner.callbacks.summary import figure
 from timetrial.runner.callbacks.throughput import LimitedBatches, ThroughputMeter
 from timetrial.runner.core.errors import Exit
+from timetrial.runner.core.formatting import format_number
 from timetrial.runner.training.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, StepEnded
 from timetrial.runner.training.loop import TrainingPlan, train_to_target
 
@@ -74,7 +74,7 @@ def test_a_sweep_has_a_line_a_run_and_one_that_does_not_fit(tmp_path):
     assert lines[2] == ["2", "recipe.data.image_size=1000000", "out", "of", "memory"]
     assert fastest.startswith(f"best: recipe.data.image_size={max(lines[:2], key=_rate)[1].split('=')[1]}, ")
     (kept,) = json.loads(next(tmp_path.rglob("best.json")).read_text())["best"]
-    assert f"{figure(kept['samples_per_second'])} samples/s" in fastest
+    assert f"{format_number(kept['samples_per_second'])} samples/s" in fastest
 
 
 def _rate(line):
@@ -94,7 +94,7 @@ def test_two_ranks_share_the_batch_and_no_log_is_written(tmp_path):
     assert "2 x cpu without peer-to-peer" in done.stdout
     each = 2 * 300 / status["result"]["samples_per_second"]
     assert status["result"]["usd_per_samples_per_second"] == pytest.approx(each)
-    assert f"${figure(each)} for each training sample a second" in done.stdout
+    assert f"${format_number(each)} for each training sample a second" in done.stdout
     assert not list(folder.glob("result_*.txt"))
     assert "samples/s" in done.stdout
 

@@ -223,11 +223,6 @@ def test_loader_bound_begins_at_a_twentieth(samples):
     assert "6% of training" in judged(folder, train_seconds=80.0, data_wait_seconds=4.8)["flags"]["loader-bound"]
 
 
-@pytest.mark.parametrize(("joules", "words"), [(999, "999 J"), (2e5, "200 kJ"), (7.2e5, "0.2 kWh"), (3.6e7, "10 kWh")])
-def test_energy_in_words(joules, words):
-    assert energy.energy(joules) == words
-
-
 def test_cards_that_nobody_sampled_are_missed(samples):
     folder = samples(101, **CLEAN)
     told = energy.judge(folder, {"active_seconds": 100.0}, 5000, None, 2)["flags"]
