@@ -1,17 +1,79 @@
-"""Files and folders that are there whole or not at all."""
+"""Files and folders that appear complete or not at all, by temporary name and rename."""
 
+import json
+import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from .errors import DataError
+from .errors import DataError, RunError
+
+
+@contextmanager
+def replace_on_success(path: Path, *, single_writer: bool = False) -> Iterator[Path]:
+    """Yield a temporary path beside `path` that replaces `path` when the body succeeds and is removed when it fails.
+
+    With `single_writer`, the temporary name is fixed, so that the next call overwrites what a killed process left.
+    `OSError` is passed on.
+    """
+    name = f"{path.name}.part" if single_writer else f".{path.name}.{secrets.token_hex(4)}.tmp"
+    temporary = path.with_name(name)
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, text: str | bytes, *, durable: bool = True) -> None:
+    """Write `path` as a whole; a reader never sees half of it. Raises `RunError` if it cannot be written.
+
+    `durable` flushes the file to disk. Turn it off for files that are rewritten often while the clock runs.
+    """
+    try:
+        with replace_on_success(path) as temporary, open(temporary, "wb") as file:
+            file.write(text.encode() if isinstance(text, str) else text)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+    except OSError as error:
+        raise write_failure(path, error) from error
+
+
+def write_failure(path: Path, error: OSError) -> RunError:
+    """Return the error for a full or read-only disk."""
+    return RunError(f"Cannot write {path} ({error.strerror or error}): free space there or choose another place.")
+
+
+def to_json(value: Any) -> str:
+    """Return `value` as indented JSON text with a final newline."""
+    return json.dumps(value, indent=2) + "\n"
+
+
+@contextmanager
+def atomic_write(path: Path, *, single_writer: bool = False) -> Iterator[Path]:
+    """Yield a temporary path for a data file, as `replace_on_success` does, and create the folder of `path`.
+
+    Raises `DataError` if the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replace_on_success(path, single_writer=single_writer) as temporary:
+            yield temporary
+    except OSError as error:
+        raise DataError(f"Cannot write {path} ({error.strerror}): free space there or name another place.") from error
 
 
 @contextmanager
 def atomic_directory(folder: Path) -> Iterator[Path]:
-    """A new temporary folder that becomes `folder` at the end, or nothing; `DataError` if it cannot be written."""
+    """Yield a new temporary folder that becomes `folder` when the body succeeds and is removed when it fails.
+
+    If another process creates `folder` in the meantime, its folder is kept. Raises `DataError` if it cannot be written.
+    """
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
     try:
         temporary.mkdir(parents=True)
@@ -19,28 +81,9 @@ def atomic_directory(folder: Path) -> Iterator[Path]:
         try:
             temporary.rename(folder)
         except OSError:
-            if not folder.exists():  # else another run was faster, with the same bytes
+            if not folder.exists():
                 raise
     except OSError as error:
         raise DataError(f"Cannot write {folder} ({error.strerror}): free space there or set data_dir.") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-@contextmanager
-def atomic_write(path: Path, *, single_writer: bool = False) -> Iterator[Path]:
-    """A new name beside `path` for a file that takes its place at the end, or nothing; errors as `atomic_directory`.
-
-    Who is the `single_writer`, so that no other process writes that file, gets the name that it got last time: what a kill has left
-    there is written over.
-    """
-    temporary = path.with_name(f"{path.name}.part" if single_writer else f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        temporary.replace(path)
-    except OSError as error:
-        raise DataError(f"Cannot write {path} ({error.strerror}): free space there or name another place.") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)

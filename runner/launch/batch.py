@@ -19,9 +19,10 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from ..config import schema
+from ..core.atomic_files import to_json, write_atomically
 from ..core.error_messages import format_error
 from ..core.errors import ConfigurationError, Exit, OutOfMemory, RunDirLocked, RunError
-from ..record.run_dir import RunDir, slug, to_json, write_atomically
+from ..record.run_dir import RunDir, slug
 from . import rendezvous
 
 # Ends that are a result, whether the target was reached or not; a loss that diverged will diverge again.

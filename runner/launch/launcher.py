@@ -22,12 +22,13 @@ from ..callbacks.progress import Lines
 from ..config import schema
 from ..config.diff import diff_configs
 from ..config.schema import Config
+from ..core.atomic_files import to_json, write_atomically
 from ..core.errors import ConfigurationError, Exit, LostRank, error_of
 from ..core.signals import StopSignal
 from ..hardware import devices
 from ..mlperf import compliance
 from ..record import energy, environment, run_dir
-from ..record.run_dir import RunDir, to_json, write_atomically
+from ..record.run_dir import RunDir
 from . import rendezvous, staging
 from .rendezvous import Meeting
 from .worker import work

@@ -7,7 +7,6 @@ therefore about folders alone, and `prepared` stays where all nodes share it.
 import fcntl
 import hashlib
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Iterator
@@ -17,8 +16,8 @@ from typing import Any
 
 from rich.console import Console
 
+from ..core.atomic_files import replace_on_success, write_atomically, write_failure
 from ..core.errors import HardwareError, RunError
-from ..record.run_dir import write_atomically, write_failure
 
 _THREADS = 16  # a shared file system answers many at once
 _CHUNK_BYTES = 1 << 22
@@ -104,8 +103,7 @@ def _listed(folder: Path) -> _Files:
 def _copy_file(source: Path, copy: Path) -> None:
     """Copies one file with its time of change, whole or not at all, and reads it back."""
     copy.parent.mkdir(parents=True, exist_ok=True)
-    temporary = copy.with_name(f".{copy.name}.{secrets.token_hex(4)}.tmp")
-    try:
+    with replace_on_success(copy) as temporary:
         written = hashlib.sha256()
         with open(source, "rb") as reading, open(temporary, "wb") as writing:
             while chunk := reading.read(_CHUNK_BYTES):
@@ -120,6 +118,3 @@ def _copy_file(source: Path, copy: Path) -> None:
                 raise HardwareError(f"{copy} does not hold what was written: exclude this node and run again.")
         stat = source.stat()
         os.utime(temporary, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-        temporary.replace(copy)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -12,9 +12,9 @@ from omegaconf import DictConfig
 from rich.table import Table
 
 from ..callbacks.summary import figure
+from ..core.atomic_files import to_json, write_atomically
 from ..core.console import table_console
 from ..core.errors import Exit
-from ..record.run_dir import to_json, write_atomically
 
 # Columns of the table: titles, and keys of a result.
 _TRAINING = {"epochs": "epochs", "seconds": "seconds", "samples/s": "samples_per_second"}

@@ -10,8 +10,8 @@ from mlperf_logging.mllog import constants as keys
 from mlperf_logging.mllog.mllog import MLLogger
 
 from ... import __version__
+from ..core.atomic_files import write_failure
 from ..core.errors import DataError, RunError
-from ..record.run_dir import write_failure
 from ..training.events import (
     BlockEnded,
     BlockStarted,

@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import json
-import os
 import re
 import secrets
 import shutil
@@ -13,39 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from ..core.errors import ConfigurationError, RunDirLocked, RunError
+from ..core.atomic_files import to_json, write_atomically, write_failure
+from ..core.errors import ConfigurationError, RunDirLocked
 
 # Who looks whether a folder is in use holds it for a moment: who wants it tries so often, so many seconds apart.
 _TRIES, _SECONDS_BETWEEN_TRIES = 10, 0.1
-
-
-def write_atomically(path: Path, text: str | bytes, *, durable: bool = True) -> None:
-    """Writes `path` whole or not at all; a reader never sees half of it.
-
-    What is written on the clock, and again and again, is not made `durable` against a power cut: that can be slow.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    data = text.encode() if isinstance(text, str) else text
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise write_failure(path, error) from error
-
-
-def write_failure(path: Path, error: OSError) -> RunError:
-    """The one sentence for a full or read-only disk."""
-    return RunError(f"Cannot write {path} ({error.strerror or error}): free space there or choose another place.")
-
-
-def to_json(thing: Any) -> str:
-    """`thing` as JSON text with a final newline."""
-    return json.dumps(thing, indent=2) + "\n"
 
 
 class RunDir:

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from ..core.atomic_files import write_atomically
 from ..core.errors import DataError, Stopped, TimeLimit
 from ..core.signals import StopSignal
-from ..record.run_dir import write_atomically
 from .distributed import World
 from .engine import Engine
 from .events import BlockStarted, Event, RunStarted, RunStopped, StepEnded, now

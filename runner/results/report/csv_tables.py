@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...record.run_dir import write_atomically, write_failure
+from ...core.atomic_files import write_atomically, write_failure
 from ..analysis.groups import Cell
 from ..parse.runs import Run
 

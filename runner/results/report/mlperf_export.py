@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ...core.atomic_files import to_json, write_atomically
 from ...core.errors import ConfigurationError
-from ...record.run_dir import slug, to_json, write_atomically
+from ...record.run_dir import slug
 from ..analysis.groups import Cell
 from ..parse import sources
 

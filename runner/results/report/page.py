@@ -11,7 +11,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from ...record.run_dir import slug, write_atomically
+from ...core.atomic_files import write_atomically
+from ...record.run_dir import slug
 from ..analysis.comparison import ALPHA, Comparison
 from ..analysis.findings import Finding
 from ..analysis.groups import Cell

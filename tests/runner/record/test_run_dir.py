@@ -34,19 +34,6 @@ def test_of_two_at_once_one_gets_an_empty_folder(tmp_path):
         assert sum(bool(got) for got in pool.map(claim, range(8))) >= 1
 
 
-def test_writing_is_whole_or_not_at_all(tmp_path, monkeypatch):
-    run_dir.write_atomically(tmp_path / "file", "old")
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(RunError, match="free space"):
-        run_dir.write_atomically(tmp_path / "file", "new")
-    assert (tmp_path / "file").read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
 def test_a_claim_that_finds_no_room_leaves_no_folders(tmp_path, monkeypatch):
     real = open
 

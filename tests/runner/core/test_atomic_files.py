@@ -1,0 +1,96 @@
+"""Files and folders written by temporary name and rename."""
+
+import pytest
+
+from timetrial.runner.core import atomic_files
+from timetrial.runner.core.errors import DataError, RunError
+
+
+def _disk_full(*_):
+    raise OSError(28, "No space left on device")
+
+
+def _names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_failed_write_keeps_old_file_and_leaves_no_temporary_file(tmp_path, monkeypatch):
+    atomic_files.write_atomically(tmp_path / "file", "old")
+    monkeypatch.setattr("os.fsync", _disk_full)
+    with pytest.raises(RunError, match="free space"):
+        atomic_files.write_atomically(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "old"
+    assert _names(tmp_path) == ["file"]
+
+
+def test_only_durable_writes_are_flushed_to_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.fsync", _disk_full)
+    atomic_files.write_atomically(tmp_path / "file", b"bytes", durable=False)
+    assert (tmp_path / "file").read_bytes() == b"bytes"
+
+
+def test_old_file_is_visible_until_new_file_is_complete(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with atomic_files.replace_on_success(path) as temporary:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert _names(tmp_path) == ["file"]
+
+
+def test_exception_in_body_discards_the_temporary_file(tmp_path):
+    with pytest.raises(KeyError), atomic_files.replace_on_success(tmp_path / "file") as temporary:
+        temporary.write_text("half")
+        raise KeyError
+    assert _names(tmp_path) == []
+
+
+def test_single_writer_overwrites_leftovers_of_a_killed_process(tmp_path):
+    (tmp_path / "file.part").write_text("left over")
+    with atomic_files.atomic_write(tmp_path / "file", single_writer=True) as temporary:
+        assert temporary == tmp_path / "file.part"
+        temporary.write_text("new")
+    assert _names(tmp_path) == ["file"]
+
+
+def test_concurrent_writers_use_different_temporary_names(tmp_path):
+    with (
+        atomic_files.atomic_write(tmp_path / "file") as first,
+        atomic_files.atomic_write(tmp_path / "file") as second,
+    ):
+        assert first != second
+        first.write_text("1")
+        second.write_text("2")
+    assert (tmp_path / "file").read_text() == "1"  # the outer body ended last
+
+
+def test_data_file_creates_its_folder_and_reports_data_errors(tmp_path):
+    with atomic_files.atomic_write(tmp_path / "new" / "file") as temporary:
+        temporary.write_text("data")
+    assert (tmp_path / "new" / "file").read_text() == "data"
+    with pytest.raises(DataError, match="Cannot write .*name another place"), atomic_files.atomic_write(tmp_path / "f"):
+        _disk_full()
+
+
+def test_directory_appears_only_when_complete(tmp_path):
+    with atomic_files.atomic_directory(tmp_path / "folder") as temporary:
+        (temporary / "file").write_text("data")
+        assert not (tmp_path / "folder").exists()
+    assert (tmp_path / "folder" / "file").read_text() == "data"
+    with pytest.raises(DataError, match="Cannot write"), atomic_files.atomic_directory(tmp_path / "other"):
+        _disk_full()
+    assert _names(tmp_path) == ["folder"]
+
+
+def test_directory_that_another_process_created_first_is_kept(tmp_path):
+    with atomic_files.atomic_directory(tmp_path / "folder") as temporary:
+        (temporary / "file").write_text("second")
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "folder" / "file").write_text("first")
+    assert (tmp_path / "folder" / "file").read_text() == "first"
+    assert _names(tmp_path) == ["folder"]
+
+
+def test_json_is_indented_and_ends_with_a_newline():
+    assert atomic_files.to_json({"a": 1}) == '{\n  "a": 1\n}\n'
