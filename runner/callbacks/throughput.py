@@ -30,7 +30,7 @@ class LimitedBatches:
         self._data, self._steps = data, steps
         self.train_size, self.eval_size = data.train_size, data.eval_size
         self.steps_per_epoch = data.steps_per_epoch
-        self.evaluated = self.batches = self.tokens = 0  # of this rank in the last evaluation
+        self.evaluated = self.batches = 0  # of this rank in the last evaluation
         self.synthetic_train_batches, self.synthetic_eval_batch, self.mlperf_params = (
             data.synthetic_train_batches,
             data.synthetic_eval_batch,
@@ -43,12 +43,11 @@ class LimitedBatches:
 
     def eval_batches(self) -> Iterator[Batch]:
         """The first batches of this rank's share."""
-        self.evaluated = self.batches = self.tokens = 0
+        self.evaluated = self.batches = 0
         for batch in itertools.islice(self._data.eval_batches(), self._steps):
             self.evaluated += int(batch.weight)
             self.batches += 1
             yield batch
-            self.tokens += batch.global_tokens  # with what was said to it
 
 
 @dataclass
@@ -71,10 +70,10 @@ class ThroughputMeter:
             case BlockEnded(samples=samples, tokens=tokens, data_wait_seconds=waited):
                 counted = {"samples": samples, "tokens": tokens, "steps": self._steps}
                 self.blocks.append(counted | {"train_seconds": event.time - self._started, "data_wait_seconds": waited})
-            case EvalEnded():
+            case EvalEnded(tokens=tokens):
                 self.blocks[-1] |= {
                     "eval_samples": self.data.evaluated * self.ranks,
-                    "eval_tokens": self.data.tokens * self.ranks,
+                    "eval_tokens": tokens * self.ranks,
                     "eval_batches": self.data.batches,
                     "eval_seconds": event.time - self._started,
                 }

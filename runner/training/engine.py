@@ -21,6 +21,17 @@ class TrainingStats:
     data_wait_seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class EvalResult:
+    """Quality in fractions, equal on every rank.
+
+    For text, `tokens` counts the source and output tokens of this rank, without padding.
+    """
+
+    quality: dict[str, float]
+    tokens: int = 0
+
+
 class Engine(Protocol):
     """What the loop drives; every method is called on every rank."""
 
@@ -36,8 +47,8 @@ class Engine(Protocol):
         """Waits for all devices; sums up since the last call, raises `Diverged` if the loss is not finite."""
         ...
 
-    def evaluate(self) -> dict[str, float]:
-        """Quality in fractions, equal on every rank."""
+    def evaluate(self) -> EvalResult:
+        """Evaluate the model on the whole evaluation set."""
         ...
 
     def state_dict(self) -> dict[str, Any]:

@@ -75,10 +75,14 @@ class EvalStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class EvalEnded(Event):
-    """Evaluation ended with `quality`: fractions, higher is better."""
+    """Evaluation ended with `quality`: fractions, higher is better.
+
+    For text, `tokens` counts the source and output tokens of this rank, without padding.
+    """
 
     epoch: int
     quality: Mapping[str, float]
+    tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,9 +65,9 @@ def train_to_target(engine: Engine, plan: TrainingPlan, observers: Sequence[Obse
             )
             done += epochs
             emit(EvalStarted(epoch=done))
-            quality = engine.evaluate()
-            emit(EvalEnded(epoch=done, quality=quality))
-            if plan.target_reached(quality) and not reached:
+            evaluated = engine.evaluate()
+            emit(EvalEnded(epoch=done, quality=evaluated.quality, tokens=evaluated.tokens))
+            if plan.target_reached(evaluated.quality) and not reached:
                 reached = True
                 emit(RunStopped(status="success"))
                 last_epoch = done + plan.epochs_past_target

@@ -18,8 +18,8 @@ from ..hardware import devices
 from ..hardware.precision import Precision
 from . import seeds
 from .distributed import World
-from .engine import StepResult, TrainingStats
-from .workload import Batch, Data, Workload
+from .engine import EvalResult, StepResult, TrainingStats
+from .workload import Batch, Data, TextPredictions, Workload
 
 # What `engine.compile` may say beyond torch.compile's own modes.
 _COMPILERS: dict[str, dict[str, Any]] = {"tuned": {"options": {"coordinate_descent_tuning": True}}}
@@ -118,8 +118,8 @@ class TorchEngine:
             )
         return TrainingStats(loss, self._waiting.seconds())
 
-    def evaluate(self) -> dict[str, float]:
-        """Quality of the bare model, equal on every rank."""
+    def evaluate(self) -> EvalResult:
+        """Evaluate the unwrapped model on the whole evaluation set."""
         self._average_buffers()
         self.unwrapped_model.eval()
         with torch.no_grad(), self.precision.autocast():
@@ -127,7 +127,8 @@ class TorchEngine:
         self.unwrapped_model.train()
         parts = self.world.gather(part)
         quality = self.workload.score(parts) if self.world.rank == 0 else None
-        return dict(self.world.broadcast(quality))
+        tokens = part.tokens if isinstance(part, TextPredictions) else 0
+        return EvalResult(dict(self.world.broadcast(quality)), tokens)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimizer, schedule, loss scale, position in the data, and every rank's own: generators and loss."""

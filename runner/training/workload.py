@@ -26,6 +26,14 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class TextPredictions:
+    """The predictions of one rank for text, and the source and output tokens they took, without padding."""
+
+    predictions: Any
+    tokens: int
+
+
+@dataclass(frozen=True)
 class BatchSharding:
     """Which part of every global batch a rank trains: rank `rank` of `ranks`, in `accumulation` micro-batches."""
 
@@ -96,7 +104,10 @@ class Workload(Protocol):
         ...
 
     def predict(self, model: nn.Module, batches: Iterable[Batch]) -> Any:
-        """This rank's part of the evaluation, as plain Python or CPU values; runs without gradients."""
+        """Return this rank's part of the evaluation, as plain Python or CPU values; runs without gradients.
+
+        A workload that counts tokens returns `TextPredictions`.
+        """
         ...
 
     def score(self, parts: Sequence[Any]) -> dict[str, float]:

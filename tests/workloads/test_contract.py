@@ -49,10 +49,10 @@ def test_one_batch_can_be_learned_by_heart(engine):
 def test_state_goes_round(engine):
     engine._step(next(iter(engine.data.train_batches(1))))
     state = copy.deepcopy(engine.state_dict())
-    quality = engine.evaluate()
+    quality = engine.evaluate().quality
     engine._step(next(iter(engine.data.train_batches(2))))
     engine.load_state_dict(state)
-    assert engine.evaluate() == quality
+    assert engine.evaluate().quality == quality
     assert all(0 <= value <= 1 for value in quality.values())
 
 

@@ -12,7 +12,7 @@ import torch
 
 from ...runner.core.errors import ConfigurationError, DeviceError, Diverged, OutOfMemory
 from ...runner.training import seeds
-from ...runner.training.engine import StepResult, TrainingStats
+from ...runner.training.engine import EvalResult, StepResult, TrainingStats
 from ..common.imagenet.tensorflow_import import tensorflow
 from ..common.imagenet.tfdata_loader import TfDataImages
 from . import tensorflow_model
@@ -143,7 +143,7 @@ class TensorFlowEngine:
             )
         return TrainingStats(loss, waited)
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(self) -> EvalResult:
         """Top-1 accuracy, every validation image counted once."""
         for moving in self._moving.values() if self.replicas > 1 else ():
             mean = sum(copy.numpy() for copy in moving) / self.replicas
@@ -156,7 +156,7 @@ class TensorFlowEngine:
                 missing = width - len(labels)
                 pixels = tf.pad(pixels, [(0, missing), (0, 0), (0, 0), (0, 0)])
                 right += self._count_right(pixels, tf.pad(labels, [(0, missing)], constant_values=-1))
-            return self.workload.score([(int(right), self.data.eval_size)])
+            return EvalResult(self.workload.score([(int(right), self.data.eval_size)]))
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, statistics of all replicas, momenta, loss scale, and the position in data and schedule."""

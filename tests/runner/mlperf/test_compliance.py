@@ -9,7 +9,7 @@ import pytest
 from timetrial.runner.core.errors import Exit
 from timetrial.runner.mlperf import compliance
 from timetrial.runner.mlperf.log_writer import MLPerfLog
-from timetrial.runner.training.engine import TrainingStats
+from timetrial.runner.training.engine import EvalResult, TrainingStats
 from timetrial.runner.training.events import InitStarted
 from timetrial.runner.training.loop import TrainingPlan, train_to_target
 
@@ -44,7 +44,7 @@ class Scripted:
         return TrainingStats(0.1)
 
     def evaluate(self):
-        return self.qualities[self.at - 1]
+        return EvalResult(self.qualities[self.at - 1])
 
 
 def write_log(path, *, benchmark="ncf", division="open", target=None, plan=(1, 1, 2), engine=None):

@@ -3,7 +3,7 @@
 import pytest
 
 from timetrial.runner.core.errors import Diverged
-from timetrial.runner.training.engine import StepResult, TrainingStats
+from timetrial.runner.training.engine import EvalResult, StepResult, TrainingStats
 from timetrial.runner.training.loop import TrainingPlan, train_to_target
 
 
@@ -26,7 +26,7 @@ class Scripted:
         return TrainingStats(0.5, data_wait_seconds=0.25)
 
     def evaluate(self):
-        return {"top1": self.qualities[self.epochs[-1] - 1]}
+        return EvalResult({"top1": self.qualities[self.epochs[-1] - 1]})
 
 
 def run(qualities, plan, done=0, **options):

@@ -76,10 +76,10 @@ def test_clipping_bounds_the_update(toy_engine, toy_data, toy_workload):
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_every_precision_learns(toy_engine, toy_data, toy_workload, precision):
     engine = toy_engine(toy_workload(), toy_data(), precision=precision)
-    before = engine.evaluate()["fit"]
+    before = engine.evaluate().quality["fit"]
     loss, _ = train(engine, 20)
     assert np.isfinite(loss)
-    assert engine.evaluate()["fit"] > 2 * before
+    assert engine.evaluate().quality["fit"] > 2 * before
 
 
 def test_warm_up_leaves_no_trace(toy_engine, toy_data, toy_workload):
@@ -160,11 +160,11 @@ def in_two_ranks(body):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_two_ranks_equal_one(toy_engine, toy_data, toy_workload, weighted):
     expected_loss, expected = train(toy_engine(toy_workload(), toy_data(weighted=weighted)))
-    fit = toy_engine(toy_workload(), toy_data()).evaluate()["fit"]
+    fit = toy_engine(toy_workload(), toy_data()).evaluate().quality["fit"]
 
     def body(world, rank):
         engine = toy_engine(toy_workload(), toy_data(BatchSharding(rank, 2, 2), weighted=weighted), world=world)
-        before = engine.evaluate()["fit"]
+        before = engine.evaluate().quality["fit"]
         loss, state = train(engine)
         return before, loss, {name: value.numpy() for name, value in state.items()}
 
@@ -200,6 +200,6 @@ def test_shares_cover_every_sample_once():
             covered = [index for part in parts for index in range(part.start, part.stop)]
             assert covered == list(range(samples))
             evaluated = [
-                index for rank in range(ranks) for index in range(samples)[BatchSharding(rank, ranks).of(samples)]
+                index for rank in range(ranks) for index in range(samples)[BatchSharding(rank, ranks).shard(samples)]
             ]
             assert evaluated == list(range(samples))

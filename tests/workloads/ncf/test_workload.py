@@ -64,7 +64,7 @@ def test_the_embedded_target_is_beyond_the_untrained_and_the_popular(compose, tm
     settings = schema.check(compose(f"data_dir={tmp_path}"))
     target = settings.recipe.target["v05"]["hit_rate"]
     engine = worker.build_engine(settings, World(), torch.device("cpu"))
-    untrained = engine.evaluate()["hit_rate"]
+    untrained = engine.evaluate().quality["hit_rate"]
     split = movielens.read_split(next((tmp_path / "prepared").iterdir()))
     popularity = torch.from_numpy(np.bincount(split.items, minlength=split.num_items))
     hits = sum(

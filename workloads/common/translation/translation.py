@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from ....runner.training.workload import Batch
+from ....runner.training.workload import Batch, TextPredictions
 from .parallel_data import ParallelText
 
-Translated = list[tuple[int, list[int]]]  # sentences of the test set by number, and the pieces found
+Translations = list[tuple[int, list[int]]]  # (number in the test set, output token ids)
 
 
 class Translation:
@@ -21,22 +21,23 @@ class Translation:
         """The model's own."""
         return model(batch.inputs)
 
-    def predict(self, model: nn.Module, batches: Iterable[Batch]) -> Translated:
-        """This rank's sentences, translated; a batch's tokens grow by what was said."""
-        found: Translated = []
+    def predict(self, model: nn.Module, batches: Iterable[Batch]) -> TextPredictions:
+        """Translate this rank's sentences; returns `Translations` and the tokens of sources and translations."""
+        translations: Translations = []
+        tokens = 0
         for batch in batches:
             source, numbers = batch.inputs
-            said = self.translate(model, source)
-            batch.global_tokens += sum(map(len, said))
-            found += zip(np.asarray(numbers).tolist(), said, strict=True)
-        return found
+            outputs = self.translate(model, source)
+            tokens += batch.global_tokens + sum(map(len, outputs))
+            translations += zip(np.asarray(numbers).tolist(), outputs, strict=True)
+        return TextPredictions(translations, tokens)
 
-    def score(self, parts: Sequence[Translated]) -> dict[str, float]:
-        """BLEU of all sentences that were translated, as a fraction."""
-        found = sorted(pair for part in parts for pair in part)
+    def score(self, parts: Sequence[TextPredictions]) -> dict[str, float]:
+        """Return the corpus BLEU of all translated sentences, as a fraction."""
+        translations = sorted(pair for part in parts for pair in part.predictions)
         references = self.data.references()
-        hypotheses = [self.data.text(ids) for _, ids in found]
-        return {"bleu": self.bleu([references[number] for number, _ in found], hypotheses)}
+        hypotheses = [self.data.text(ids) for _, ids in translations]
+        return {"bleu": self.bleu([references[number] for number, _ in translations], hypotheses)}
 
     def translate(self, model: Any, source: Any) -> list[list[int]]:
         """The best translation of each sentence of a packed source, as pieces."""
