@@ -17,8 +17,9 @@ import re
 import sys
 import textwrap
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -85,17 +86,23 @@ def keys_of(owner: type, prefix: str = "", defaults: Mapping[str, Any] | None = 
     for field in fields(owner):
         nested = nested_dataclass(hints[field.name])
         meaning = docs.get(field.name, "")
-        if nested is not None and not meaning:
-            meaning = " ".join((inspect.getdoc(nested) or "").split("\n\n")[0].split())
+        if nested and not meaning:
+            meaning = " ".join((inspect.getdoc(nested[0]) or "").split("\n\n")[0].split())
+        if isinstance(hints[field.name], type) and issubclass(hints[field.name], StrEnum):
+            meaning += f" One of {', '.join(f'`{value}`' for value in hints[field.name])}."
         default = (defaults or {}).get(field.name, default_of(field))
         yield Key(prefix + field.name, type_name(hints[field.name]), default_text(default), meaning)
-        if nested is not None:
-            yield from keys_of(nested, f"{prefix}{field.name}.")
+        if nested:
+            yield from keys_of(nested[0], f"{prefix}{field.name}{nested[1]}.")
 
 
-def nested_dataclass(hint: Any) -> type | None:
-    """Return the dataclass that `hint` is or may be, else None."""
-    return next((part for part in (hint, *get_args(hint)) if isinstance(part, type) and is_dataclass(part)), None)
+def nested_dataclass(hint: Any) -> tuple[type, str] | None:
+    """Return the dataclass that `hint` is or holds, with the path to it: "", "[]" in a list, ".*" in a mapping."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        return hint, ""
+    step = {tuple: "[]", list: "[]", dict: ".*"}.get(get_origin(hint) or object, "")
+    found = next(filter(None, map(nested_dataclass, get_args(hint))), None)
+    return found and (found[0], step + found[1])
 
 
 def default_of(field: Field[Any]) -> Any:
@@ -117,25 +124,29 @@ def default_text(value: Any) -> str:
 
 
 def type_name(hint: Any) -> str:
-    """Return the name of the type `hint` for a reader of YAML: `float or null`, `list[int]`."""
-    if get_origin(hint) in (Union, types.UnionType):
-        return " or ".join(type_name(part) for part in get_args(hint))
-    if get_origin(hint) is not None:
-        return f"{get_origin(hint).__name__}[{', '.join(map(type_name, get_args(hint)))}]"
+    """Return the name of the type `hint` for a reader of YAML or JSON: `float or null`, `list[int]`."""
+    origin, arguments = get_origin(hint), [part for part in get_args(hint) if part is not Ellipsis]
+    if origin in (Union, types.UnionType):
+        return " or ".join(type_name(part) for part in arguments)
+    if origin is not None:
+        name = "list" if origin is tuple else origin.__name__
+        return f"{name}[{', '.join(map(type_name, arguments))}]"
     if hint is type(None):
         return "null"
     if hint is Any:
         return "any"
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return "str"
     return "mapping" if is_dataclass(hint) else str(hint.__name__)
 
 
-def table(keys: Iterable[Key]) -> str:
+def table(keys: Iterable[Key], columns: Sequence[str] = ("key", "type", "default", "meaning")) -> str:
     """Return a Markdown table of `keys`."""
-    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    rows = [columns, ["---"] * len(columns)]
     for key in keys:
-        cells = (f"`{key.name}`", key.type, key.default, key.meaning)
-        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(rows) + "\n"
+        cells = {"key": f"`{key.name}`", "type": key.type, "default": key.default, "meaning": key.meaning}
+        rows.append([cells[column].replace("|", "\\|") for column in columns])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def configuration_keys() -> dict[str, list[Key]]:
@@ -191,7 +202,7 @@ def configuration_page() -> str:
     """Return the text of docs/configuration.md."""
     titles = {path.stem: yaml.safe_load(path.read_text())["title"] for path in (CONF / "workload").glob("*.yaml")}
     parts = [INTRODUCTION, "## Groups\n\n", groups()]
-    docs = attribute_docs(schema.Config)
+    hints = get_type_hints(schema.Config)
     for section, keys in configuration_keys().items():
         workload, _, part = section.partition(" ")
         if part == "training":
@@ -200,7 +211,7 @@ def configuration_page() -> str:
         elif part:
             parts.append(f"\nData, `{part}`:\n\n")
         elif section:
-            parts.append(f"\n## `{section}`\n\n{docs.get(section, '')}".rstrip() + "\n\n")
+            parts.append(f"\n## `{section}`\n\n{inspect.getdoc(hints[section])}\n\n")
         else:
             parts.append("\n## Top-level keys\n\n")
         parts.append(table(keys))
@@ -209,7 +220,8 @@ def configuration_page() -> str:
 
 def filled(text: str) -> str:
     """Return the page `text` with each generated block replaced by the table of the dataclass that it names."""
-    return MARKER.sub(lambda match: f"{match[1]}{table(keys_of(class_at(match[2])))}{match[3]}", text)
+    columns = ("key", "type", "meaning")
+    return MARKER.sub(lambda match: f"{match[1]}{table(keys_of(class_at(match[2])), columns)}{match[3]}", text)
 
 
 def pages() -> dict[Path, str]:

@@ -1,0 +1,84 @@
+"""Every command line in the documentation parses, and every Hydra override in it composes and is valid."""
+
+import re
+import shlex
+
+import pytest
+
+COMMAND = re.compile(r"(?:^|[\s'\"])(timetrial(?: .*)?)$")
+SHELL_VALUE = re.compile(r"\$\(\(.*?\)\)|\$\w+(?:\[\])?")  # of a batch system: a number
+HYDRA_COMMANDS = ("run", "throughput", "estimate")
+HYDRA_OPTIONS = {"-m", "--multirun", "--cfg", "job", "--help"}
+PLACEHOLDERS = {"workload=NAME": "workload=ncf"}
+THROUGHPUT_DEFAULTS = {"scale": "reference", "data": "synthetic", "throughput.steps": "20"}
+
+
+def commands(pages):
+    """Yield (page, words) of each line that calls timetrial; two spaces begin a remark."""
+    for page in pages:
+        for line in page.code:
+            if line.startswith("timetrial:") or not (match := COMMAND.search(line)):
+                continue
+            text = re.split(r"\s{2,}|\s#|[;|]|&&", SHELL_VALUE.sub("1", match[1]))[0]
+            if text.count("'") % 2 or text.count('"') % 2:  # the end of a quotation around the command
+                text = text[: max(text.rfind("'"), text.rfind('"'))]
+            yield page.name, [PLACEHOLDERS.get(word, word) for word in shlex.split(text)[1:] if word != "..."]
+
+
+def test_finds_commands_of_every_kind(pages):
+    found = {words[0] for _, words in commands(pages) if words}
+    assert {"run", "throughput", "estimate", "data", "batch", "doctor", "check"} <= found
+
+
+def test_commands_parse(pages):
+    import typer
+
+    from timetrial.runner.cli.main import app
+
+    for page, words in commands(pages):
+        command, rest = typer.main.get_command(app), list(words)
+        while rest and hasattr(command, "commands"):
+            assert rest[0] in command.commands, (page, words)
+            command = command.commands[rest.pop(0)]
+        if "--help" in rest:
+            continue
+        try:
+            command.make_context(None, rest)
+        except Exception as error:
+            pytest.fail(f"{page}: timetrial {shlex.join(words)}: {error}")
+
+
+def hydra_overrides(words):
+    """Return the overrides of a command that takes them, else an empty list."""
+    if words[:1] == ["throughput"]:
+        given = {word.split("=")[0].lstrip("+") for word in words}
+        words = words + [f"{key}={value}" for key, value in THROUGHPUT_DEFAULTS.items() if key not in given]
+    if words[:1] and words[0] in HYDRA_COMMANDS:
+        return [word for word in words[1:] if word not in HYDRA_OPTIONS]
+    return [word for word in words if words[0] in ("batch", "data") and "=" in word and not word.startswith("-")]
+
+
+def test_overrides_compose_and_are_valid(pages):
+    import hydra
+
+    from timetrial.runner.config.compose import CONFIG_MODULE, CONFIG_NAME, expand_sweep, register_schema
+    from timetrial.runner.config.validation import validate
+
+    lines = {(page, tuple(hydra_overrides(words))) for page, words in commands(pages) if words}
+    runs = {tuple(run): page for page, line in sorted(lines) for run in expand_sweep(line)}
+    register_schema()
+    with hydra.initialize_config_module(CONFIG_MODULE, version_base="1.3"):
+        for run, page in runs.items():
+            accelerator = [] if any(word.startswith("accelerator=") for word in run) else ["accelerator=cpu"]
+            try:
+                validate(hydra.compose(CONFIG_NAME, overrides=[*accelerator, *run]))
+            except Exception as error:
+                pytest.fail(f"{page}: {shlex.join(run)}: {error}")
+
+
+def test_dataset_names_exist(pages, root):
+    known = {path.stem for path in (root / "datasets" / "registry" / "sources").glob("*.yaml")}
+    for page, words in commands(pages):
+        if words[:2] in (["data", "fetch"], ["data", "bundle"], ["data", "verify"], ["data", "prepare"]):
+            names = [word for word in words[2:] if re.fullmatch(r"[a-z][\w-]*", word)]
+            assert set(names) <= known, (page, words)
