@@ -21,10 +21,10 @@ from timetrial.runner.training import seeds
 from timetrial.runner.training.distributed import World
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.common.detection.nms import suppress
-from timetrial.workloads.common.imagenet.torch_loader import TorchImages
+from timetrial.workloads.common.imagenet.torch_loader import TorchImageNetData
 from timetrial.workloads.maskrcnn import kernels as maskrcnn_kernels
 from timetrial.workloads.maskrcnn import masks
-from timetrial.workloads.ssd.data import Photographs
+from timetrial.workloads.ssd.data import SSDData
 
 pytestmark = [
     pytest.mark.gpu,
@@ -82,7 +82,7 @@ def test_translators_gradients_are_those_of_the_processor(words, precision, boun
         assert (ours[name] - gradient).norm() <= bound * gradient.norm() + 1e-6, name
 
 
-@pytest.mark.parametrize("decoder", ["card", "workers"])
+@pytest.mark.parametrize("decoder", ["gpu", "workers"])
 def test_images_from_the_card_are_those_of_the_processor(tmp_path, decoder):
     """Whole chroma, which decoders spread alike; one image is progressive, which engines refuse."""
     generator = np.random.default_rng(1)
@@ -95,8 +95,8 @@ def test_images_from_the_card_are_those_of_the_processor(tmp_path, decoder):
         )
         whole.save(path, quality=95, subsampling=0, progressive=number == 7)
     cards, processors = (
-        TorchImages(
-            TorchImages.Settings(str(tmp_path), image_size=64, eval_batch_size=7, workers=2, decoder=chosen),
+        TorchImageNetData(
+            TorchImageNetData.Settings(str(tmp_path), image_size=64, eval_batch_size=7, workers=2, decoder=chosen),
             global_batch_size=16,
             sharding=BatchSharding(),
             device=torch.device(kind),
@@ -108,7 +108,7 @@ def test_images_from_the_card_are_those_of_the_processor(tmp_path, decoder):
     for mine, theirs in zip(*batches, strict=True):
         assert torch.equal(mine.inputs[1].cpu(), theirs.inputs[1])
         difference = (mine.inputs[0].cpu().float() - theirs.inputs[0].float()).abs()
-        assert difference.mean() < (1 if decoder == "card" else 1e-9)
+        assert difference.mean() < (1 if decoder == "gpu" else 1e-9)
         assert difference.amax((1, 2, 3)).max() < 40
 
 
@@ -117,8 +117,8 @@ def test_photographs_from_the_card_are_those_of_the_processor(tmp_path):
     chosen = {"train_images": f"{tmp_path}/scenes/train", "prepared": f"{tmp_path}/prepared", "image_size": 96}
     scenes = Scenes(train=40, val=9, classes=3, most=3, width=(200, 400), height=(150, 300), seed=5)
     cards, processors = (
-        Photographs(
-            Photographs.Settings(**chosen, generate=scenes, eval_batch_size=4, workers=1),
+        SSDData(
+            SSDData.Settings(**chosen, generate=scenes, eval_batch_size=4, workers=1),
             global_batch_size=8,
             sharding=BatchSharding(),
             device=torch.device(kind),
@@ -185,12 +185,12 @@ def test_mask_rcnn_draws_masks_as_the_processor_does():
 @pytest.mark.parametrize("workload", ["ncf", "gnmt", "transformer", "ssd", "maskrcnn"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_no_step_waits_for_the_device(compose, tmp_path, precision, workload):
-    name = devices.detect()
+    name = devices.detect_accelerator()
     chosen = [f"workload={workload}", f"accelerator={name}", f"precision={precision}", f"data_dir={tmp_path}"]
     if workload in ("ssd", "maskrcnn"):  # their loader's thread may wait, and the check is for all threads
         chosen += ["data=synthetic", "recipe.data.generate=null"]
     settings = schema.check(compose(*chosen))
-    engine = worker.build_engine(settings, World(), devices.device(name, 0))
+    engine = worker.build_engine(settings, World(), devices.select_device(name, 0))
     engine.warm_up()
     steps = iter(engine.data.train_batches(1))
     engine._step(next(steps))
@@ -206,7 +206,7 @@ def test_no_step_waits_for_the_device(compose, tmp_path, precision, workload):
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
 def test_every_precision_reaches_the_embedded_target(compose, tmp_path, precision):
     places = [f"data_dir={tmp_path}", f"runs={tmp_path}/runs", "launcher=inline"]
-    overrides = [f"accelerator={devices.detect()}", f"precision={precision}", *places]
+    overrides = [f"accelerator={devices.detect_accelerator()}", f"precision={precision}", *places]
     code, folder = launch(compose(*overrides), Console(quiet=True))
     assert code == Exit.TARGET_REACHED, folder.status()["error"]
     assert folder.status()["peak_memory_bytes"] > 0

@@ -14,12 +14,12 @@ from torch.nn import functional as F
 from ...datasets.formats import cifar
 from ...datasets.synthetic import images
 from ...runner.training.workload import Batch
-from ..common.vision.image_data import ImageData, SameBatch
+from ..common.vision.image_data import ImageData, SyntheticData
 from .networks import MEANS
 
 
-class ResidentImages(ImageData):
-    """One rank's images: shifted by up to `padding` pixels, mirrored and partly covered at random, anew each epoch."""
+class CIFAR10Data(ImageData):
+    """One rank's images: shifted by up to `crop_padding` pixels, flipped and partly covered at random, anew each epoch."""
 
     loader = "torch"
     image_size, num_classes = cifar.EDGE, cifar.CLASSES
@@ -28,20 +28,20 @@ class ResidentImages(ImageData):
     class Settings:
         """`folder` holds the binary version's files; `generate` makes it where it is absent.
 
-        `cutout` is the edge in pixels of the square that is covered (DeVries and Taylor 2017), 0 for none.
+        `cutout_size` is the edge in pixels of the square that is covered (DeVries and Taylor 2017), 0 for none.
         """
 
         folder: str = MISSING
         generate: images.Shapes | None = None
-        padding: int = 4
-        cutout: int = 0
+        crop_padding: int = 4
+        cutout_size: int = 0
         eval_batch_size: int = 1000
 
         def __post_init__(self) -> None:
-            if self.padding < 0 or self.eval_batch_size < 1:
-                raise ValueError("padding must be 0 or more, eval_batch_size 1 or more.")
-            if not 0 <= self.cutout <= cifar.EDGE:
-                raise ValueError(f"cutout must be from 0 to {cifar.EDGE} pixels.")
+            if self.crop_padding < 0 or self.eval_batch_size < 1:
+                raise ValueError("crop_padding must be 0 or more, eval_batch_size 1 or more.")
+            if not 0 <= self.cutout_size <= cifar.EDGE:
+                raise ValueError(f"cutout_size must be from 0 to {cifar.EDGE} pixels.")
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -60,16 +60,16 @@ class ResidentImages(ImageData):
         pixels, labels, _, _ = self._load()
         generator = np.random.default_rng(self._seeds.derive("data_order", epoch))
         order = self._to_device(generator.permutation(self.train_size))
-        shifts = self._to_device(generator.integers(0, 2 * self._settings.padding + 1, (self.train_size, 2)))
-        mirrored = self._to_device(generator.random(self.train_size) < 0.5)
-        corners = self._to_device(generator.integers(0, cifar.EDGE - self._settings.cutout + 1, (self.train_size, 2)))
+        shifts = self._to_device(generator.integers(0, 2 * self._settings.crop_padding + 1, (self.train_size, 2)))
+        flipped = self._to_device(generator.random(self.train_size) < 0.5)
+        corners = self._to_device(generator.integers(0, cifar.EDGE - self._settings.cutout_size + 1, (self.train_size, 2)))
         for size, parts in self._steps():
             step = []
             for part in parts:
                 which = order[part]
-                cut = _crop(pixels, which, shifts[which], mirrored[which])
-                if self._settings.cutout:
-                    cut = _cover(cut, corners[which], self._settings.cutout)
+                cut = _crop(pixels, which, shifts[which], flipped[which])
+                if self._settings.cutout_size:
+                    cut = _cover(cut, corners[which], self._settings.cutout_size)
                 step.append(self._batch(cut, labels[which], size))
             yield step
 
@@ -85,7 +85,7 @@ class ResidentImages(ImageData):
 
     def _load(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         if self._loaded is None:
-            around, sets = [0, 0, *[self._settings.padding] * 4], []
+            around, sets = [0, 0, *[self._settings.crop_padding] * 4], []
             for names, pad in ((cifar.TRAIN, True), (cifar.VAL, False)):
                 pixels, labels = (self._to_device(part) for part in cifar.read(self._folder, names))
                 sets += [F.pad(pixels, around) if pad else pixels, labels]
@@ -96,17 +96,17 @@ class ResidentImages(ImageData):
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
 
 
-class SyntheticImages(SameBatch, ResidentImages):
+class SyntheticCIFAR10Data(SyntheticData, CIFAR10Data):
     """As many as CIFAR-10 has."""
 
     def _open(self) -> tuple[int, int]:
         return 50_000, 10_000
 
 
-def _crop(padded: Tensor, which: Tensor, shifts: Tensor, mirrored: Tensor) -> Tensor:
-    """[N, 32, 32, 3] out of the padded images `which` [N], from `shifts` [N, 2] on, mirrored where asked."""
+def _crop(padded: Tensor, which: Tensor, shifts: Tensor, flipped: Tensor) -> Tensor:
+    """[N, 32, 32, 3] out of the padded images `which` [N], from `shifts` [N, 2] on, flipped where asked."""
     along = torch.arange(cifar.EDGE, device=which.device)
-    columns = torch.where(mirrored[:, None], cifar.EDGE - 1 - along, along) + shifts[:, 1:]
+    columns = torch.where(flipped[:, None], cifar.EDGE - 1 - along, along) + shifts[:, 1:]
     rows = along + shifts[:, :1]
     return padded[which[:, None, None], rows[:, :, None], columns[:, None, :]]
 

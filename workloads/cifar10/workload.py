@@ -8,9 +8,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from ..common.nn.sgd import rise_and_fall, sgd
+from ..common.nn.sgd import linear_warmup_decay, sgd
 from ..common.vision.classification import Classification
-from .data import ResidentImages
+from .data import CIFAR10Data
 from .networks import NETWORKS
 
 
@@ -48,7 +48,7 @@ class Cifar10(Classification):
             if self.width is not None and self.width < 1:
                 raise ValueError("width must be 1 or more, or null for the published one.")
 
-    def __init__(self, settings: Settings, data: ResidentImages) -> None:
+    def __init__(self, settings: Settings, data: CIFAR10Data) -> None:
         self.settings, self._data = settings, data
         self._peak = settings.learning_rate * data.global_batch_size / 128
 
@@ -69,7 +69,7 @@ class Cifar10(Classification):
         """The share of the full learning rate after `epochs` epochs."""
         chosen = self.settings
         if chosen.end_epoch is not None:
-            return rise_and_fall(epochs, chosen.warmup_epochs, chosen.end_epoch)
+            return linear_warmup_decay(epochs, chosen.warmup_epochs, chosen.end_epoch)
         if epochs < chosen.warmup_epochs:
             return epochs / chosen.warmup_epochs
         return 0.1 ** sum(epochs >= drop for drop in chosen.drops)

@@ -8,8 +8,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from ..common.imagenet.data import Images
-from ..common.nn.sgd import rise_and_fall, sgd
+from ..common.imagenet.data import ImageNetData
+from ..common.nn.sgd import linear_warmup_decay, sgd
 from ..common.vision.classification import Classification
 from . import networks
 
@@ -38,7 +38,7 @@ class Cnn(Classification):
             if not 0 <= self.warmup_epochs < self.end_epoch:
                 raise ValueError("warmup_epochs must be 0 or more and below end_epoch.")
 
-    def __init__(self, settings: Settings, data: Images) -> None:
+    def __init__(self, settings: Settings, data: ImageNetData) -> None:
         self.settings, self._data = settings, data
 
     def build_model(self) -> nn.Module:
@@ -50,7 +50,7 @@ class Cnn(Classification):
         chosen = self.settings
         optimizer = sgd(model.parameters(), chosen.learning_rate, chosen.momentum, weight_decay=chosen.weight_decay)
         warmup, end = chosen.warmup_epochs, chosen.end_epoch
-        return optimizer, LambdaLR(optimizer, lambda step: rise_and_fall(step / steps_per_epoch, warmup, end))
+        return optimizer, LambdaLR(optimizer, lambda step: linear_warmup_decay(step / steps_per_epoch, warmup, end))
 
     def mlperf_params(self) -> dict[str, Any]:
         """The network and SGD's hyperparameters."""

@@ -1,4 +1,4 @@
-"""Mask R-CNN's images with their boxes and outlines, scaled and mirrored as the reference does (mlperf.md 12.3).
+"""Mask R-CNN's images with their boxes and outlines, scaled and flipped as the reference does (mlperf.md 12.3).
 
 Shapes: N images, M boxes of an image, E edges of all their outlines, H by W pixels of the canvas that an image is on.
 """
@@ -18,18 +18,18 @@ from ...runner.core.errors import DataError
 from ...runner.training.seeds import Seeds
 from ...runner.training.workload import Batch, BatchSharding
 from ..common.detection import image_kernels
-from ..common.detection.data import CocoImages, Files
-from ..common.vision.decode_workers import Encoded, View, stacked
+from ..common.detection.data import CocoData, Files
+from ..common.vision.decode_workers import EncodedBatch, View, stack_targets
 from .masks import Outlines
 from .model import MEANS
 
-COLOUR = tuple(round(mean) for mean in MEANS)  # beside an image: about 0 after the mean is taken off
+PAD_COLOR = tuple(round(mean) for mean in MEANS)  # beside an image: about 0 after the mean is taken off
 _STRIDE = 32  # of the pyramid's coarsest map: a canvas must be so many pixels, times a whole number
 _EDGES = 10  # of a side of a random rectangle: together about as many as COCO's outlines have
 _SMALLEST = 1  # pixels: a box of which a side is no longer is empty to the reference
 
 
-class Photographs(CocoImages):
+class MaskRCNNData(CocoData):
     """Whole images on canvases of two shapes, one for wide ones and one for the others, which no batch mixes.
 
     A training batch is what the model takes: pixels uint8 [N, 3, H, W], sizes int64 [N, 2] before padding, boxes
@@ -40,7 +40,7 @@ class Photographs(CocoImages):
     masks = True
 
     @dataclass
-    class Settings(CocoImages.Settings):
+    class Settings(CocoData.Settings):
         """An image's shorter edge becomes `short_edge`, less where the longer one would be above `long_edge`."""
 
         short_edge: int = 800
@@ -75,15 +75,15 @@ class Photographs(CocoImages):
         if not train:
             return WholeViews(self.val_set, self.short_edge, self.long_edge)
         return TrainingViews(
-            self.train_set, self.short_edge, self.long_edge, self.most, self._seeds.derive("data_order", 0)
+            self.train_set, self.short_edge, self.long_edge, self.max_boxes, self._seeds.derive("data_order", 0)
         )
 
-    def look(self, addresses: Tensor, batch: Encoded) -> Tensor:
+    def render(self, addresses: Tensor, batch: EncodedBatch) -> Tensor:
         """Scaled onto the canvas of the batch."""
         height, width = batch.sizes[0].tolist()
         shape = canvas(self.short_edge, self.long_edge, width > height)
-        frames = (batch.sizes, batch.boxes, batch.mirrored, batch.targets[0])
-        return image_kernels.crop_and_scale(addresses, *frames, shape, COLOUR, self._device)
+        frames = (batch.sizes, batch.boxes, batch.flipped, batch.targets[0])
+        return image_kernels.crop_and_resize(addresses, *frames, shape, PAD_COLOR, self._device)
 
     def train_plan(self, epoch: int) -> tuple[list[int], list[list[int]]]:
         """Samples of each global batch, and the image numbers of each of this rank's micro-batches, shuffled anew.
@@ -141,9 +141,9 @@ class Photographs(CocoImages):
 
     def _random(self, size: int, global_samples: int, wide: bool = True) -> Batch:
         pixels, sizes = self._random_pixels(size, wide)
-        low, extent = torch.rand(size, self.most, 2) * 0.5, torch.rand(size, self.most, 2) * 0.4 + 0.1
+        low, extent = torch.rand(size, self.max_boxes, 2) * 0.5, torch.rand(size, self.max_boxes, 2) * 0.4 + 0.1
         boxes = torch.cat([low, low + extent], 2) * sizes.flip(1).repeat(1, 2)[:, None]
-        labels = torch.randint(1, self.num_classes + 1, (size, self.most))
+        labels = torch.randint(1, self.num_classes + 1, (size, self.max_boxes))
         return self._to_learn(pixels, (sizes, boxes, labels, *_rectangles(boxes.flatten(0, 1))), global_samples)
 
     def _groups(self) -> Sequence[NDArray[np.int64]]:
@@ -196,71 +196,71 @@ class WholeViews(Files):
         size = np.array(scaled(height, width, self.short, self.long))
         return View((0, 0, height, width), False, (size, np.array(number)))
 
-    def look(self, pixels: Tensor, view: View) -> Tensor:
+    def render(self, pixels: Tensor, view: View) -> Tensor:
         """Scaled as Pillow scales, antialiased and bilinear, at the top left of the canvas."""
         height, width = view.targets[0].tolist()
         image = pixels.permute(2, 0, 1)[None]
         small = F.interpolate(image, (height, width), mode="bilinear", antialias=True, align_corners=False)
         small = small[0].permute(1, 2, 0)
         shape = canvas(self.short, self.long, view.box[3] > view.box[2])
-        out = torch.tensor(COLOUR, dtype=torch.uint8).repeat(*shape, 1)
-        out[:height, :width] = small.flip(1) if view.mirrored else small
+        out = torch.tensor(PAD_COLOR, dtype=torch.uint8).repeat(*shape, 1)
+        out[:height, :width] = small.flip(1) if view.flipped else small
         return out
 
-    def gather(self, targets: Sequence[tuple[NDArray[Any], ...]]) -> tuple[Tensor, ...]:
+    def collate(self, targets: Sequence[tuple[NDArray[Any], ...]]) -> tuple[Tensor, ...]:
         """Sizes int64 [N, 2] and numbers int64 [N]."""
-        return stacked(targets)
+        return stack_targets(targets)
 
 
 @dataclass(frozen=True)
 class TrainingViews(WholeViews):
-    """Images mirrored or not, with what is on them.
+    """Images flipped or not, with what is on them.
 
     The targets: size int64 [2]; boxes float32 [most, 4] in the scaled image's pixels, the right and the bottom one
     inclusive, and labels int64 [most] from 1, 0 where there are fewer; the outlines' edges float32 [E, 4], which of
     them end a polygon bool [E], and the edges of each object, int64 [most].
     """
 
-    most: int
+    max_boxes: int
     seed: int
 
     def view(self, number: int, height: int, width: int, epoch: int) -> View:
         """Depends on seed, epoch and image alone."""
         whole = super().view(number, height, width, epoch)
         size = whole.targets[0]
-        mirrored = bool(np.random.default_rng((self.seed, epoch, number)).random() < 0.5)
+        flipped = bool(np.random.default_rng((self.seed, epoch, number)).random() < 0.5)
         ratio = np.tile(size[::-1] / (width, height), 2)
-        boxes, labels = np.zeros((self.most, 4), np.float32), np.zeros(self.most, np.int64)
+        boxes, labels = np.zeros((self.max_boxes, 4), np.float32), np.zeros(self.max_boxes, np.int64)
         categories = self.coco.categories(number)
-        boxes[: len(categories)] = self._corners(number, size, ratio, mirrored)
+        boxes[: len(categories)] = self._corners(number, size, ratio, flipped)
         labels[: len(categories)] = categories + 1
         edges, last, counts = self._outlines(number)
         edges *= ratio.astype(np.float32)
-        if mirrored:
+        if flipped:
             edges[:, ::2] = size[1] - edges[:, ::2]
-        return View(whole.box, mirrored, (size, boxes, labels, edges, last, counts))
+        return View(whole.box, flipped, (size, boxes, labels, edges, last, counts))
 
-    def gather(self, targets: Sequence[tuple[NDArray[Any], ...]]) -> tuple[Tensor, ...]:
+    def collate(self, targets: Sequence[tuple[NDArray[Any], ...]]) -> tuple[Tensor, ...]:
         """Sizes, boxes and labels [N, ...], and the three tensors of `Outlines`."""
-        same = stacked([each[:3] for each in targets])
+        same = stack_targets([each[:3] for each in targets])
         edges, last, counts = (np.concatenate(part) for part in zip(*(each[3:] for each in targets), strict=True))
         begin = np.concatenate([[0], np.cumsum(counts)])
         return *same, torch.from_numpy(edges), torch.from_numpy(last), torch.from_numpy(begin)
 
     def _corners(
-        self, number: int, size: NDArray[np.int64], ratio: NDArray[np.float64], mirrored: bool
+        self, number: int, size: NDArray[np.int64], ratio: NDArray[np.float64], flipped: bool
     ) -> NDArray[np.float64]:
         """Left, top, right and bottom: the reference takes a pixel off the right and the bottom one, then scales."""
         corner, extent = np.split(self.coco.boxes(number).astype(np.float64), 2, axis=1)
         left, top, right, bottom = (np.concatenate([corner, corner + extent - 1], 1) * ratio).T
-        if mirrored:
+        if flipped:
             left, right = size[1] - right - 1, size[1] - left - 1
         boxes = np.stack([left, top, right, bottom], 1)
         return boxes.clip(0, np.tile(size[::-1], 2) - 1)
 
     def _outlines(self, number: int) -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.int64]]:
         """Edges of an image's objects as they are in the set, which end a polygon, and each object's count [most]."""
-        coco, counts = self.coco, np.zeros(self.most, np.int64)
+        coco, counts = self.coco, np.zeros(self.max_boxes, np.int64)
         places = coco.of(number)
         found = [coco.edges(annotation) for annotation in range(places.start, places.stop)]
         counts[: len(found)] = [len(edges) for edges, _ in found]

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.detection.synthetic import SyntheticCoco
-from .data import Photographs
+from ..common.detection.synthetic import SyntheticCocoData
+from .data import MaskRCNNData
 
 
-class SyntheticPhotographs(SyntheticCoco, Photographs):
+class SyntheticMaskRCNNData(SyntheticCocoData, MaskRCNNData):
     """The loader of `timetrial throughput`. All images are wide."""
 
     @dataclass
-    class Settings(SyntheticCoco.Settings, Photographs.Settings):
+    class Settings(SyntheticCocoData.Settings, MaskRCNNData.Settings):
         """Both sizes."""
 
     def _groups(self) -> Sequence[NDArray[np.int64]]:

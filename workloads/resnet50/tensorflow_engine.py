@@ -14,7 +14,7 @@ from ...runner.core.errors import ConfigurationError, DeviceError, Diverged, Out
 from ...runner.training import seeds
 from ...runner.training.engine import EvalResult, StepResult, TrainingStats
 from ..common.imagenet.tensorflow_import import tensorflow
-from ..common.imagenet.tfdata_loader import TfDataImages
+from ..common.imagenet.tfdata_loader import TfDataImageNetData
 from . import tensorflow_model
 from .tensorflow_model import copies, move_by_lars, move_by_sgd, replica, undecayed
 from .workload import ResNet50
@@ -37,16 +37,16 @@ class TensorFlowEngine:
     def __init__(
         self,
         workload: ResNet50,
-        data: TfDataImages,
+        data: TfDataImageNetData,
         *,
         global_batch_size: int,
         accumulation: int,
         precision: str,
         gpus: int,
         compile_mode: str | None,
-        seeds_of_run: seeds.Seeds,
+        run_seeds: seeds.Seeds,
     ) -> None:
-        if not isinstance(data, TfDataImages):  # as the measuring command wraps them
+        if not isinstance(data, TfDataImageNetData):  # as the measuring command wraps them
             raise ConfigurationError(
                 "engine=tensorflow cannot be measured by `timetrial throughput`: "
                 "read the throughput that `timetrial run` prints, or measure engine=torch data=tfdata."
@@ -61,7 +61,7 @@ class TensorFlowEngine:
         devices = _devices(gpus, precision, on_cpu=data.device.type == "cpu")
         self.replicas, self.compiled = len(devices), compile_mode is not None
         tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
-        tf.keras.utils.set_random_seed(seeds_of_run.initialization % 2**32)
+        tf.keras.utils.set_random_seed(run_seeds.initialization % 2**32)
         self.strategy = tf.distribute.MirroredStrategy(devices)
         with self.strategy.scope():
             chosen = workload.settings

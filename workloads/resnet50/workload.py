@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from ..common.imagenet.data import Images
+from ..common.imagenet.data import ImageNetData
 from ..common.nn.sgd import sgd
 from ..common.vision.classification import Classification
 from . import model
@@ -50,7 +50,7 @@ class ResNet50(Classification):
             if self.warmup_epochs < 0 or self.decay_epochs <= self.warmup_epochs:
                 raise ValueError("decay_epochs must be above warmup_epochs, and that 0 or more.")
 
-    def __init__(self, settings: Settings, data: Images) -> None:
+    def __init__(self, settings: Settings, data: ImageNetData) -> None:
         self.settings, self._data = settings, data
 
     def build_model(self) -> nn.Module:

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..common.vision import dali
-from ..common.vision.decode_workers import Decoded, Plan, workers_of
-from .data import Photographs
+from ..common.vision.decode_workers import DecodedBatch, Plan, worker_count
+from .data import SSDData
 
 
-class DaliPhotographs(Photographs):
+class DaliSSDData(SSDData):
     """The same reading processes, crops and colour factors as data=torch; DALI makes the pixels."""
 
     loader = "dali"
@@ -23,7 +23,7 @@ class DaliPhotographs(Photographs):
                 self._readers[train],
                 self.image_size,
                 antialias=True,
-                threads=workers_of(self._settings.workers, self._sharding.ranks),
+                threads=worker_count(self._settings.workers, self._sharding.ranks),
                 device=self._device,
                 finish=dali_color_jitter.jitter if train else None,
                 uses=(2, 3) if train else (),  # the factors and the order of the colours
@@ -34,5 +34,5 @@ class DaliPhotographs(Photographs):
     def _readers_decode(self) -> bool:
         return False
 
-    def _views(self, train: bool, epoch: int, plan: Plan) -> Iterator[Decoded]:
+    def _views(self, train: bool, epoch: int, plan: Plan) -> Iterator[DecodedBatch]:
         return self._made[train].read(epoch, plan)

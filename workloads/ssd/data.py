@@ -1,4 +1,4 @@
-"""SSD's images with their boxes: cropped, mirrored, shrunk and recoloured as the reference does (mlperf.md 12.2)."""
+"""SSD's images with their boxes: cropped, flipped, shrunk and recoloured as the reference does (mlperf.md 12.2)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,30 +14,30 @@ from ...datasets.formats.coco import CocoSet
 from ...runner.training.seeds import Seeds
 from ...runner.training.workload import Batch, BatchSharding
 from ..common.detection import image_kernels
-from ..common.detection.data import CocoImages, Files
-from ..common.vision.decode_workers import Encoded, View, stacked
+from ..common.detection.data import CocoData, Files
+from ..common.vision.decode_workers import EncodedBatch, View, stack_targets
 from . import color_jitter, crops, kernels
 
 
-class Photographs(CocoImages):
+class SSDData(CocoData):
     """Whole images shrunk to a square; those without a box are not trained on and not looked at."""
 
     @dataclass
-    class Settings(CocoImages.Settings):
-        """`crop_tries` is 1 or 50: crops that are tried before another option is drawn."""
+    class Settings(CocoData.Settings):
+        """`crop_attempts` is 1 or 50: crops that are tried before another option is drawn."""
 
         image_size: int = 300
-        crop_tries: int = 1
+        crop_attempts: int = 1
 
         def __post_init__(self) -> None:
             super().__post_init__()
-            if self.image_size < 32 or self.crop_tries < 1:
-                raise ValueError("image_size must be 32 or more, crop_tries 1 or more.")
+            if self.image_size < 32 or self.crop_attempts < 1:
+                raise ValueError("image_size must be 32 or more, crop_attempts 1 or more.")
 
     def __init__(
         self, settings: Settings, *, global_batch_size: int, sharding: BatchSharding, device: torch.device, seeds: Seeds
     ) -> None:
-        self.image_size, self.crop_tries = settings.image_size, settings.crop_tries
+        self.image_size, self.crop_attempts = settings.image_size, settings.crop_attempts
         super().__init__(settings, global_batch_size=global_batch_size, sharding=sharding, device=device, seeds=seeds)
 
     @classmethod
@@ -50,14 +50,14 @@ class Photographs(CocoImages):
         if not train:
             return WholeViews(self.val_set, self.image_size)
         return TrainingViews(
-            self.train_set, self.image_size, self.most, self.crop_tries, self._seeds.derive("data_order", 0)
+            self.train_set, self.image_size, self.max_boxes, self.crop_attempts, self._seeds.derive("data_order", 0)
         )
 
-    def look(self, addresses: Tensor, batch: Encoded) -> Tensor:
+    def render(self, addresses: Tensor, batch: EncodedBatch) -> Tensor:
         """Cut out and shrunk; for training, in other colours."""
         square = (self.image_size, self.image_size)
-        pixels = image_kernels.crop_and_scale(
-            addresses, batch.sizes, batch.boxes, batch.mirrored, torch.tensor([square] * len(addresses)), square,
+        pixels = image_kernels.crop_and_resize(
+            addresses, batch.sizes, batch.boxes, batch.flipped, torch.tensor([square] * len(addresses)), square,
             (0, 0, 0), self._device,
         )  # fmt: skip
         if len(batch.targets) == 1:
@@ -82,8 +82,8 @@ class Photographs(CocoImages):
         return torch.randint(256, (size, self.image_size, self.image_size, 3), dtype=torch.uint8)
 
     def _random(self, size: int, global_samples: int) -> Batch:
-        low, extent = torch.rand(size, self.most, 2) * 0.5, torch.rand(size, self.most, 2) * 0.4 + 0.1
-        labels = torch.randint(1, self.num_classes + 1, (size, self.most))
+        low, extent = torch.rand(size, self.max_boxes, 2) * 0.5, torch.rand(size, self.max_boxes, 2) * 0.4 + 0.1
+        labels = torch.randint(1, self.num_classes + 1, (size, self.max_boxes))
         targets = (torch.cat([low, low + extent], 2), labels)
         return self._on_device(self._random_pixels(size), targets, global_samples)
 
@@ -93,31 +93,31 @@ class WholeViews(Files):
     """Images shrunk whole; the target is the image's number, int64 []."""
 
     size: int
-    gather = staticmethod(stacked)
+    collate = staticmethod(stack_targets)
 
     def view(self, number: int, height: int, width: int, epoch: int) -> View:
         """All of it."""
         self.check_size(number, height, width)
         return View((0, 0, height, width), False, (np.array(number),))
 
-    def look(self, pixels: Tensor, view: View) -> Tensor:
+    def render(self, pixels: Tensor, view: View) -> Tensor:
         """Shrunk as Pillow shrinks: antialiased, bilinear."""
         top, left, tall, wide = view.box
         image = pixels[top : top + tall, left : left + wide].permute(2, 0, 1)[None]
         small = F.interpolate(image, (self.size, self.size), mode="bilinear", antialias=True, align_corners=False)
         small = small[0].permute(1, 2, 0)
-        return small.flip(1) if view.mirrored else small
+        return small.flip(1) if view.flipped else small
 
 
 @dataclass(frozen=True)
 class TrainingViews(WholeViews):
-    """Random crops, mirrored or not, in other colours.
+    """Random crops, flipped or not, in other colours.
 
     The targets: boxes as fractions of the crop float32 [most, 4] (left, top, right, bottom) and labels int64 [most]
     from 1, 0 where there are fewer; factors float32 [4] and order int64 [4] of the colours (`color_jitter.py`).
     """
 
-    most: int
+    max_boxes: int
     tries: int
     seed: int
 
@@ -127,24 +127,24 @@ class TrainingViews(WholeViews):
         generator = np.random.default_rng((self.seed, epoch, number))
         boxes, labels = self.boxes(number)
         (left, top, right, bottom), kept, boxes = crops.crop(boxes, generator, self.tries)
-        mirrored = bool(generator.random() < 0.5)
-        if mirrored:
+        flipped = bool(generator.random() < 0.5)
+        if flipped:
             boxes = np.stack([1 - boxes[:, 2], boxes[:, 1], 1 - boxes[:, 0], boxes[:, 3]], 1)
         factors, order = color_jitter.jitter_factors(generator)
         low, high = (int(top * height), int(left * width)), (int(bottom * height), int(right * width))
         box = (*low, max(1, high[0] - low[0]), max(1, high[1] - low[1]))
         targets = (
-            _filled(boxes.astype(np.float32), self.most),
-            _filled(labels[kept], self.most),
+            _filled(boxes.astype(np.float32), self.max_boxes),
+            _filled(labels[kept], self.max_boxes),
             np.array(factors, dtype=np.float32),
             np.array(order, dtype=np.int64),
         )
-        return View(box, mirrored, targets)
+        return View(box, flipped, targets)
 
-    def look(self, pixels: Tensor, view: View) -> Tensor:
-        """Cut out, shrunk, mirrored, and in other colours."""
+    def render(self, pixels: Tensor, view: View) -> Tensor:
+        """Cut out, shrunk, flipped, and in other colours."""
         factors, order = view.targets[2:]
-        return color_jitter.jitter_one(super().look(pixels, view).contiguous(), factors.tolist(), order.tolist())
+        return color_jitter.jitter_one(super().render(pixels, view).contiguous(), factors.tolist(), order.tolist())
 
 
 def _filled(rows: NDArray[Any], most: int) -> NDArray[Any]:

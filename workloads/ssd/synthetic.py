@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
-from ..common.detection.synthetic import SyntheticCoco
-from .data import Photographs
+from ..common.detection.synthetic import SyntheticCocoData
+from .data import SSDData
 
 
-class SyntheticPhotographs(SyntheticCoco, Photographs):
+class SyntheticSSDData(SyntheticCocoData, SSDData):
     """The loader of `timetrial throughput`."""
 
     @dataclass
-    class Settings(SyntheticCoco.Settings, Photographs.Settings):
+    class Settings(SyntheticCocoData.Settings, SSDData.Settings):
         """COCO's validation images without a box are not looked at."""
 
         val_count: int = 4_952

@@ -9,7 +9,7 @@ from timetrial.datasets.synthetic.images import Shapes
 from timetrial.runner.config import schema
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
-from timetrial.workloads.cifar10.data import ResidentImages
+from timetrial.workloads.cifar10.data import CIFAR10Data
 from timetrial.workloads.cifar10.networks import MEANS, NETWORKS
 from timetrial.workloads.cifar10.workload import Cifar10
 
@@ -22,8 +22,8 @@ class Sizes:
 
 
 def data(folder, *, sharding=None, **changed):
-    settings = ResidentImages.Settings(str(folder), Shapes(3, 20, 5, 32), **changed)
-    return ResidentImages(
+    settings = CIFAR10Data.Settings(str(folder), Shapes(3, 20, 5, 32), **changed)
+    return CIFAR10Data(
         settings,
         global_batch_size=16,
         sharding=sharding or BatchSharding(),
@@ -75,7 +75,7 @@ def test_the_rate_rises_and_falls_to_the_end():
 
 
 def test_every_image_once_an_epoch_whatever_the_ranks(tmp_path):
-    whole = data(tmp_path, padding=0)
+    whole = data(tmp_path, crop_padding=0)
     pixels, labels = cifar.read(whole._folder, cifar.TRAIN)
     known = {image.tobytes() for image in pixels} | {image[:, ::-1].tobytes() for image in pixels}
     steps = list(whole.train_batches(1))
@@ -84,7 +84,7 @@ def test_every_image_once_an_epoch_whatever_the_ranks(tmp_path):
     for step in steps:
         images = step[0].inputs[0].permute(0, 2, 3, 1).numpy()
         assert all(np.ascontiguousarray(image).tobytes() in known for image in images)
-    parts = [list(data(tmp_path, padding=0, sharding=BatchSharding(rank, 2, 2)).train_batches(1)) for rank in range(2)]
+    parts = [list(data(tmp_path, crop_padding=0, sharding=BatchSharding(rank, 2, 2)).train_batches(1)) for rank in range(2)]
     for number, step in enumerate(steps):
         joined = torch.cat([batch.inputs[0] for part in parts for batch in part[number]])
         assert torch.equal(joined, step[0].inputs[0])
@@ -93,7 +93,7 @@ def test_every_image_once_an_epoch_whatever_the_ranks(tmp_path):
 
 
 def test_crops_are_shifts_of_the_padded_image(tmp_path):
-    shifted = data(tmp_path, padding=2)
+    shifted = data(tmp_path, crop_padding=2)
     images, _ = cifar.read(shifted._folder, cifar.TRAIN)
     padded = np.pad(images, ((0, 0), (2, 2), (2, 2), (0, 0)))
     windows = {
@@ -109,7 +109,7 @@ def test_crops_are_shifts_of_the_padded_image(tmp_path):
 
 
 def test_cutout_covers_one_square_with_the_mean(tmp_path):
-    plain, covered = (next(iter(data(tmp_path, cutout=edge).train_batches(1)))[0].inputs[0] for edge in (0, 6))
+    plain, covered = (next(iter(data(tmp_path, cutout_size=edge).train_batches(1)))[0].inputs[0] for edge in (0, 6))
     mean = torch.tensor(MEANS).to(torch.uint8).view(3, 1, 1)
     for before, after in zip(plain, covered, strict=True):
         changed = (before != after).any(0).nonzero()

@@ -15,10 +15,10 @@ from timetrial.datasets.synthetic.detection import Scenes
 from timetrial.runner.core.errors import DataError
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
-from timetrial.workloads.common.detection.data import random_set
-from timetrial.workloads.maskrcnn.data import COLOUR, Photographs, TrainingViews, canvas, scaled
+from timetrial.workloads.common.detection.data import synthetic_coco_set
+from timetrial.workloads.maskrcnn.data import PAD_COLOR, MaskRCNNData, TrainingViews, canvas, scaled
 from timetrial.workloads.maskrcnn.masks import SIDE, Outlines, targets
-from timetrial.workloads.maskrcnn.synthetic import SyntheticPhotographs
+from timetrial.workloads.maskrcnn.synthetic import SyntheticMaskRCNNData
 
 WHOLE = BatchSharding()
 CPU = torch.device("cpu")
@@ -30,12 +30,12 @@ def place(tmp_path_factory):
     return tmp_path_factory.mktemp("scenes")
 
 
-def photographs(place, sharding=WHOLE, batch=6, workers=0, **changes):
-    settings = Photographs.Settings(
+def maskrcnn_data(place, sharding=WHOLE, batch=6, workers=0, **changes):
+    settings = MaskRCNNData.Settings(
         train_images=f"{place}/scenes/train", prepared=f"{place}/prepared", workers=workers, **EDGES,
         **{"generate": Scenes(train=40, val=11, classes=3, most=3, seed=5), "eval_batch_size": 4} | changes,
     )  # fmt: skip
-    return Photographs(settings, global_batch_size=batch, sharding=sharding, device=CPU, seeds=seeds.derive_streams(3))
+    return MaskRCNNData(settings, global_batch_size=batch, sharding=sharding, device=CPU, seeds=seeds.derive_streams(3))
 
 
 def joined(batches):
@@ -51,8 +51,8 @@ def joined(batches):
 
 
 def test_ranks_micro_batches_and_workers_share_the_same_global_batches(place):
-    whole = [joined(step) for step in photographs(place).train_batches(2)]
-    split = [photographs(place, BatchSharding(rank, 2, 2), workers=rank) for rank in range(2)]
+    whole = [joined(step) for step in maskrcnn_data(place).train_batches(2)]
+    split = [maskrcnn_data(place, BatchSharding(rank, 2, 2), workers=rank) for rank in range(2)]
     large = [step for step in whole if len(step[0][0]) >= 4]
     assert 0 < len(large) == split[0].steps_per_epoch
     for (tensors, outlines), *parts in zip(large, *(data.train_batches(2) for data in split), strict=True):
@@ -60,14 +60,14 @@ def test_ranks_micro_batches_and_workers_share_the_same_global_batches(place):
         assert all(torch.equal(one, other) for one, other in zip(tensors, together, strict=True))
         assert theirs == outlines
         assert {batch.global_samples for part in parts for batch in part} == {len(tensors[0])}
-    first, second = (photographs(place).train_plan(epoch)[1] for epoch in (1, 2))
+    first, second = (maskrcnn_data(place).train_plan(epoch)[1] for epoch in (1, 2))
     assert first != second
 
 
 @pytest.mark.parametrize("sharding", [WHOLE, BatchSharding(1, 3, 2)], ids=["alone", "many"])
 @pytest.mark.parametrize("batch", [6, 7])
 def test_batches_are_wide_or_not_and_have_every_image_at_most_once(place, batch, sharding):
-    ranks = [photographs(place, dataclasses.replace(sharding, rank=rank), batch) for rank in range(sharding.ranks)]
+    ranks = [maskrcnn_data(place, dataclasses.replace(sharding, rank=rank), batch) for rank in range(sharding.ranks)]
     for epoch in (1, 2):
         plans = [data.train_plan(epoch) for data in ranks]
         sizes, seen = plans[0][0], []
@@ -87,12 +87,12 @@ def test_batches_are_wide_or_not_and_have_every_image_at_most_once(place, batch,
 
 def test_too_few_images_for_the_ranks_are_refused(place):
     with pytest.raises(DataError, match="train on fewer ranks"):
-        photographs(place, BatchSharding(0, 50, 1), 64)
+        maskrcnn_data(place, BatchSharding(0, 50, 1), 64)
 
 
 def test_wide_and_other_batches_come_in_any_order(place):
     orders = set()
-    data = photographs(place)
+    data = maskrcnn_data(place)
     for epoch in range(1, 9):
         orders.add(tuple(data.train_set.wide()[part[0]] for part in data.train_plan(epoch)[1]))
     assert len(orders) > 1
@@ -101,7 +101,7 @@ def test_wide_and_other_batches_come_in_any_order(place):
 def test_every_image_is_evaluated_once_on_its_canvas(place):
     seen = []
     for rank in range(2):
-        data = photographs(place, BatchSharding(rank, 2, 1))
+        data = maskrcnn_data(place, BatchSharding(rank, 2, 1))
         for pixels, sizes, numbers in (batch.inputs for batch in data.eval_batches()):
             assert len(numbers) <= 4
             assert {pixels.shape[2:]} == {canvas(90, 130, data.val_set.wide()[number]) for number in numbers}
@@ -111,17 +111,17 @@ def test_every_image_is_evaluated_once_on_its_canvas(place):
             seen += numbers.tolist()
     assert sorted(seen) == list(range(data.eval_size)) == list(range(11))
     assert len(data.train_set) < 40  # images without boxes are evaluated, but not trained on
-    assert data.val_set.crowd.sum() + photographs(place).truth.crowd.sum() > 0
+    assert data.val_set.crowd.sum() + maskrcnn_data(place).truth.crowd.sum() > 0
     assert not data.train_set.crowd.any()
 
 
 def test_a_batch_is_padded_with_the_mean_colour_and_filled_with_what_exists(place):
-    data = photographs(place)
-    colour = torch.tensor(COLOUR, dtype=torch.uint8)[:, None]
+    data = maskrcnn_data(place)
+    colour = torch.tensor(PAD_COLOR, dtype=torch.uint8)[:, None]
     for batch in itertools.chain(*data.train_batches(1)):
         pixels, sizes, boxes, labels, outlines = batch.inputs
         assert pixels.is_contiguous(memory_format=torch.channels_last)
-        assert (labels.shape, boxes.shape) == ((len(pixels), data.most), (len(pixels), data.most, 4))
+        assert (labels.shape, boxes.shape) == ((len(pixels), data.max_boxes), (len(pixels), data.max_boxes, 4))
         exists = labels > 0
         assert exists.any(1).all()
         assert (labels <= 3).all()
@@ -142,16 +142,16 @@ def mirror_pair(views, number):
     pixels = torch.from_numpy(np.array(Image.open(images.path(number)).convert("RGB")))
     for epoch in range(40):
         view = views.view(number, height, width, epoch)
-        found[view.mirrored] = view, views.look(pixels, view)
+        found[view.flipped] = view, views.render(pixels, view)
     return found[False], found[True]
 
 
 def test_a_mirrored_view_has_mirrored_boxes_outlines_and_pixels(place):
-    data = photographs(place)
+    data = maskrcnn_data(place)
     for number in range(0, len(data.train_set), 5):
-        (plain, pixels), (turned, mirrored) = mirror_pair(data.views(True), number)
+        (plain, pixels), (turned, flipped) = mirror_pair(data.views(True), number)
         (height, width), boxes, labels, edges, last, counts = plain.targets
-        assert torch.equal(pixels[:height, :width], mirrored[:height, :width].flip(1))
+        assert torch.equal(pixels[:height, :width], flipped[:height, :width].flip(1))
         left, top, right, bottom = boxes[labels > 0].T
         turned_boxes = np.stack([width - right - 1, top, width - left - 1, bottom], 1)
         np.testing.assert_allclose(turned.targets[1][labels > 0], turned_boxes.clip(0), atol=1e-4)
@@ -191,7 +191,7 @@ def compare(views, numbers):
                 range(places.start, places.stop), filled(view, height, width), view.targets[1], strict=False
             ):
                 mask = stretched(images.mask(annotation), height, width)
-                mask = mask[:, ::-1] if view.mirrored else mask
+                mask = mask[:, ::-1] if view.flipped else mask
                 if mask.sum() < 60:
                     continue
                 assert (mask & mine).sum() / (mask | mine).sum() > 0.9
@@ -203,13 +203,13 @@ def compare(views, numbers):
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # pycocotools, under NumPy 2
 def test_outlines_and_boxes_are_where_the_masks_are(place):
-    data = photographs(place)
+    data = maskrcnn_data(place)
     assert compare(data.views(True), range(0, len(data.train_set), 4)) > 15
 
 
 def test_bright_shapes_lie_inside_their_outlines(place):
     """Pixels against outlines, without the set's own masks."""
-    data = photographs(place, generate=Scenes(train=24, val=4, classes=3, most=2, bright=True, seed=6))
+    data = maskrcnn_data(place, generate=Scenes(train=24, val=4, classes=3, most=2, bright=True, seed=6))
     for number in range(0, len(data.train_set), 6):
         for view, pixels in mirror_pair(data.views(True), number):
             height, width = view.targets[0].tolist()
@@ -259,17 +259,17 @@ def test_sizes_are_the_references(size, expected):
 
 def test_edges_out_of_order_are_refused():
     with pytest.raises(ValueError, match="short_edge must be 32 or more"):
-        Photographs.Settings(short_edge=200, long_edge=100)
+        MaskRCNNData.Settings(short_edge=200, long_edge=100)
 
 
 @pytest.mark.parametrize("sharding", [WHOLE, BatchSharding(1, 2, 2)], ids=["alone", "many"])
 def test_random_batches_have_the_shapes_of_real_ones(place, sharding):
-    chosen = SyntheticPhotographs.Settings(**EDGES, train_count=26, val_count=11, boxes=3, classes=5, eval_batch_size=4)
-    made = SyntheticPhotographs(
+    chosen = SyntheticMaskRCNNData.Settings(**EDGES, train_count=26, val_count=11, boxes=3, classes=5, eval_batch_size=4)
+    made = SyntheticMaskRCNNData(
         chosen, global_batch_size=8, sharding=sharding, device=CPU, seeds=seeds.derive_streams(3)
     )
     assert (made.train_size, made.steps_per_epoch) == ((26, 4) if sharding is WHOLE else (24, 3))
-    real = photographs(place, sharding, batch=8)
+    real = maskrcnn_data(place, sharding, batch=8)
     for data in (made, real):
         steps = [[batch.weight for batch in step] for step in made.train_batches(1)]
         assert len(steps) == made.steps_per_epoch
@@ -295,8 +295,8 @@ def test_random_batches_have_the_shapes_of_real_ones(place, sharding):
 
 
 def test_a_box_of_a_pixel_is_empty_to_the_reference_and_not_trained_on():
-    whole = random_set(images=2, boxes=2, classes=1)
+    whole = synthetic_coco_set(images=2, boxes=2, classes=1)
     whole.box[:, 2:] = [[1.0, 9.0], [1.1, 9.0], [9.0, 1.0], [0.5, 0.5]]
-    seen = Photographs.seen(whole, True)
+    seen = MaskRCNNData.seen(whole, True)
     assert (seen.image_id.tolist(), seen.annotation_id.tolist()) == ([0], [2])
-    assert len(Photographs.seen(whole, False).box) == 4
+    assert len(MaskRCNNData.seen(whole, False).box) == 4

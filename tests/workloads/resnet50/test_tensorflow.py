@@ -21,7 +21,7 @@ from timetrial.runner.training.workload import Batch, BatchSharding
 if find_spec("tensorflow") is None:
     pytest.skip("needs TensorFlow", allow_module_level=True)
 
-from timetrial.workloads.common.imagenet.tfdata_loader import TfDataImages
+from timetrial.workloads.common.imagenet.tfdata_loader import TfDataImageNetData
 from timetrial.workloads.resnet50 import model, tensorflow_engine, tensorflow_model
 from timetrial.workloads.resnet50.tensorflow_engine import TensorFlowEngine
 from timetrial.workloads.resnet50.workload import ResNet50
@@ -32,9 +32,9 @@ import hashlib, sys, torch
 from timetrial.datasets.synthetic.images import Shapes
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
-from timetrial.workloads.common.imagenet.tfdata_loader import TfDataImages
-settings = TfDataImages.Settings(sys.argv[1], Shapes(3, 10, 3, 40), image_size=32, workers=int(sys.argv[2]))
-images = TfDataImages(settings, global_batch_size=7, sharding=BatchSharding(), device=torch.device("cpu"), seeds=seeds.derive_streams(1))
+from timetrial.workloads.common.imagenet.tfdata_loader import TfDataImageNetData
+settings = TfDataImageNetData.Settings(sys.argv[1], Shapes(3, 10, 3, 40), image_size=32, workers=int(sys.argv[2]))
+images = TfDataImageNetData(settings, global_batch_size=7, sharding=BatchSharding(), device=torch.device("cpu"), seeds=seeds.derive_streams(1))
 digest = hashlib.sha256()
 for epoch in (1, 2):
     for (batch,) in images.train_batches(epoch):
@@ -52,8 +52,8 @@ tf.config.set_logical_device_configuration(
 @pytest.fixture
 def data(tmp_path):
     def built(workers=0):
-        return TfDataImages(
-            TfDataImages.Settings(
+        return TfDataImageNetData(
+            TfDataImageNetData.Settings(
                 str(tmp_path / "shapes"), Shapes(3, 10, 3, 40), image_size=EDGE, eval_batch_size=4, workers=workers
             ),
             global_batch_size=BATCH,
@@ -79,7 +79,7 @@ def build(data):
             precision=precision,
             gpus=gpus,
             compile_mode=compile_mode,
-            seeds_of_run=seeds.derive_streams(1),
+            run_seeds=seeds.derive_streams(1),
         )
 
     return built

@@ -19,10 +19,10 @@ from timetrial.runner.training import seeds
 from timetrial.runner.training.distributed import World
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.ssd import color_jitter
-from timetrial.workloads.ssd.dali_loader import DaliPhotographs
-from timetrial.workloads.ssd.data import Photographs
+from timetrial.workloads.ssd.dali_loader import DaliSSDData
+from timetrial.workloads.ssd.data import SSDData
 
-LOADERS = {"torch": Photographs, "dali": DaliPhotographs}
+LOADERS = {"torch": SSDData, "dali": DaliSSDData}
 WHOLE = BatchSharding()
 dali = pytest.mark.skipif(not find_spec("nvidia") or not find_spec("nvidia.dali"), reason="needs NVIDIA DALI")
 

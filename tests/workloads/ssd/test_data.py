@@ -10,7 +10,7 @@ from timetrial.datasets.synthetic.detection import Scenes
 from timetrial.runner.core.errors import DataError
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
-from timetrial.workloads.ssd.data import Photographs
+from timetrial.workloads.ssd.data import SSDData
 
 SIZE = 64
 WHOLE = BatchSharding()
@@ -21,13 +21,13 @@ def place(tmp_path_factory):
     return tmp_path_factory.mktemp("scenes")
 
 
-def photographs(place, sharding=WHOLE, batch=8, workers=0, **changes):
-    settings = Photographs.Settings(
+def ssd_data(place, sharding=WHOLE, batch=8, workers=0, **changes):
+    settings = SSDData.Settings(
         train_images=f"{place}/scenes/train", prepared=f"{place}/prepared", image_size=SIZE, workers=workers,
         generate=Scenes(train=32, val=9, classes=3, most=3, seed=5), eval_batch_size=4, **changes,
     )  # fmt: skip
     device = torch.device("cpu")
-    return Photographs(
+    return SSDData(
         settings, global_batch_size=batch, sharding=sharding, device=device, seeds=seeds.derive_streams(3)
     )
 
@@ -37,30 +37,30 @@ def tensors(batches):
 
 
 def test_ranks_micro_batches_and_workers_share_the_same_global_batches(place):
-    whole = [tensors(step) for step in photographs(place).train_batches(2)]
-    split = [photographs(place, BatchSharding(rank, 2, 2), workers=rank) for rank in range(2)]
+    whole = [tensors(step) for step in ssd_data(place).train_batches(2)]
+    split = [ssd_data(place, BatchSharding(rank, 2, 2), workers=rank) for rank in range(2)]
     for step, *parts in zip(whole, *(data.train_batches(2) for data in split), strict=True):
         together = tensors(itertools.chain(*parts))
         assert all(torch.equal(one, other) for one, other in zip(step, together, strict=True))
         assert {batch.global_samples for part in parts for batch in part} == {len(step[0])}
-    first, second = (next(iter(photographs(place).train_batches(epoch)))[0].inputs[0] for epoch in (1, 2))
+    first, second = (next(iter(ssd_data(place).train_batches(epoch)))[0].inputs[0] for epoch in (1, 2))
     assert not torch.equal(first, second)
 
 
 def test_every_image_with_a_box_is_trained_on_and_evaluated_once(place):
-    data = photographs(place)
+    data = ssd_data(place)
     assert (
         sum(batch.weight for step in data.train_batches(1) for batch in step) == data.train_size == len(data.train_set)
     )
     assert 28 <= data.train_size < 32
     numbers = torch.cat([batch.inputs[1] for batch in data.eval_batches()])
     assert sorted(numbers.tolist()) == list(range(data.eval_size))
-    shares = [photographs(place, BatchSharding(rank, 2, 1)).eval_batches() for rank in range(2)]
+    shares = [ssd_data(place, BatchSharding(rank, 2, 1)).eval_batches() for rank in range(2)]
     assert sorted(torch.cat([b.inputs[1] for share in shares for b in share]).tolist()) == list(range(data.eval_size))
 
 
 def test_every_view_has_a_box_inside(place):
-    data = photographs(place)
+    data = ssd_data(place)
     for step in data.train_batches(1):
         for batch in step:
             pixels, boxes, labels = batch.inputs
@@ -75,7 +75,7 @@ def test_every_view_has_a_box_inside(place):
 
 def test_a_mirrored_view_has_mirrored_boxes(place, monkeypatch):
     """The same crop with either flip: pixels and boxes are each other's mirror images."""
-    data = photographs(place)
+    data = ssd_data(place)
     views = data._readers[True]._pictures
     pixels = torch.arange(30 * 40 * 3, dtype=torch.int64).view(30, 40, 3).remainder(256).to(torch.uint8)
     monkeypatch.setattr("timetrial.workloads.ssd.color_jitter.jitter_one", lambda pixels, factors, order: pixels)
@@ -84,16 +84,16 @@ def test_a_mirrored_view_has_mirrored_boxes(place, monkeypatch):
     for epoch in range(40):
         view = views.view(0, height, width, epoch)
         if view.box == (0, 0, height, width):
-            found[view.mirrored] = view._replace(box=(0, 0, 30, 40))
-    one, other = (found[mirrored] for mirrored in (False, True))
-    assert torch.equal(views.look(pixels, one), views.look(pixels, other).flip(1))
+            found[view.flipped] = view._replace(box=(0, 0, 30, 40))
+    one, other = (found[flipped] for flipped in (False, True))
+    assert torch.equal(views.render(pixels, one), views.render(pixels, other).flip(1))
     real = one.targets[1] > 0
-    boxes, mirrored = (view.targets[0][real] for view in (one, other))
-    np.testing.assert_allclose(mirrored, np.stack([1 - boxes[:, 2], boxes[:, 1], 1 - boxes[:, 0], boxes[:, 3]], 1))
+    boxes, flipped = (view.targets[0][real] for view in (one, other))
+    np.testing.assert_allclose(flipped, np.stack([1 - boxes[:, 2], boxes[:, 1], 1 - boxes[:, 0], boxes[:, 3]], 1))
 
 
 def test_an_image_of_another_size_is_named(place):
-    data = photographs(place)
+    data = ssd_data(place)
     path = data.train_set.path(0)
     kept = path.read_bytes()
     try:
@@ -105,10 +105,10 @@ def test_an_image_of_another_size_is_named(place):
 
 
 def test_half_of_the_views_are_mirrored_and_colours_spread_as_far_as_the_references(place):
-    views = photographs(place).views(True)
+    views = ssd_data(place).views(True)
     height, width = int(views.coco.height[0]), int(views.coco.width[0])
     drawn = [views.view(0, height, width, epoch) for epoch in range(2000)]
-    assert np.mean([view.mirrored for view in drawn]) == pytest.approx(0.5, abs=0.04)
+    assert np.mean([view.flipped for view in drawn]) == pytest.approx(0.5, abs=0.04)
     factors = np.array([view.targets[2] for view in drawn])
     np.testing.assert_allclose(factors.min(0), [0.875, 0.5, 0.5, -0.05], atol=2e-3)
     np.testing.assert_allclose(factors.max(0), [1.125, 1.5, 1.5, 0.05], atol=2e-3)

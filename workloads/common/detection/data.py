@@ -19,19 +19,19 @@ from ....runner.core.errors import DataError
 from ....runner.training.seeds import Seeds
 from ....runner.training.workload import Batch, BatchSharding
 from ..vision import gpu_decode
-from ..vision.decode_workers import Decoded, Encoded, Pictures, Plan, Reader, workers_of
+from ..vision.decode_workers import DecodedBatch, EncodedBatch, ImageSource, Plan, WorkerReader, worker_count
 from ..vision.image_data import ImageData
 
 Progress = Callable[[str, int], None]
 Side = tuple[Path, Path, bool]  # annotations, images, and whether they are to be trained on
 
 
-class CocoImages(ImageData):
+class CocoData(ImageData):
     """One rank's share of a detection set; `train_set` and `val_set` hold the images that the task looks at.
 
     `truth` is the whole validation set, by which detections are judged; `most` is the largest number of boxes on an
     image that is trained on; `dropped` boxes to train on had no area. A task says in `seen` which images those are, in
-    `views` how it sees them, and in `look` how an NVIDIA card does; elsewhere the reading processes decode and look.
+    `views` how it sees them, and in `render` how an NVIDIA card does; elsewhere the reading processes decode and render.
     """
 
     loader = "torch"
@@ -39,7 +39,7 @@ class CocoImages(ImageData):
     train_set: CocoSet
     val_set: CocoSet
     truth: CocoSet
-    most: int
+    max_boxes: int
     dropped = 0
 
     @dataclass
@@ -93,11 +93,11 @@ class CocoImages(ImageData):
         """The images that the task looks at, in training or not, with the annotations that it learns from."""
         raise NotImplementedError
 
-    def views(self, train: bool) -> Pictures:
+    def views(self, train: bool) -> ImageSource:
         """How the task sees the images of `train_set` or `val_set`."""
         raise NotImplementedError
 
-    def look(self, addresses: Tensor, batch: Encoded) -> Tensor:
+    def render(self, addresses: Tensor, batch: EncodedBatch) -> Tensor:
         """The views of a batch uint8 [N, H, W, 3], of images whose planes lie at addresses int64 [N] on the card."""
         raise NotImplementedError
 
@@ -139,34 +139,34 @@ class CocoImages(ImageData):
         self.truth, self.dropped = whole[1], whole[0].dropped
         self.train_set, self.val_set = self.seen(whole[0], True), self.seen(whole[1], False)
         self.num_classes = len(self.truth.category_id)
-        self.most = int(np.diff(self.train_set.first).max())
+        self.max_boxes = int(np.diff(self.train_set.first).max())
         return len(self.train_set), len(self.val_set)
 
-    def _start_readers(self) -> dict[bool, Reader]:
+    def _start_readers(self) -> dict[bool, WorkerReader]:
         """For training (True) and evaluation."""
-        decode, pin = self._readers_decode(), gpu_decode.works(self._device)
-        workers = workers_of(self._settings.workers, self._sharding.ranks)
-        return {side: Reader(self.views(side), workers=workers, decode=decode, pin=pin) for side in (True, False)}
+        decode, pin = self._readers_decode(), gpu_decode.is_supported(self._device)
+        workers = worker_count(self._settings.workers, self._sharding.ranks)
+        return {side: WorkerReader(self.views(side), workers=workers, decode=decode, pin=pin) for side in (True, False)}
 
     def _readers_decode(self) -> bool:
         """Whether the reading processes make the pixels."""
-        return not gpu_decode.works(self._device)
+        return not gpu_decode.is_supported(self._device)
 
-    def _views(self, train: bool, epoch: int, plan: Plan) -> Iterator[Decoded]:
+    def _views(self, train: bool, epoch: int, plan: Plan) -> Iterator[DecodedBatch]:
         batches = self._readers[train].read(epoch, plan)
-        if not gpu_decode.works(self._device):
+        if not gpu_decode.is_supported(self._device):
             return batches
-        return gpu_decode.ahead(self._decoded(train, batches), self._device)
+        return gpu_decode.prefetch(self._decoded(train, batches), self._device)
 
-    def _decoded(self, train: bool, batches: Iterator[Encoded]) -> Iterator[Decoded]:
+    def _decoded(self, train: bool, batches: Iterator[EncodedBatch]) -> Iterator[DecodedBatch]:
         for batch in batches:
             try:
-                yield gpu_decode.decode(batch, self.look, self._device)
+                yield gpu_decode.decode(batch, self.render, self._device)
             except RuntimeError as error:
-                raise self._readers[train].blame(batch, error) from error
+                raise self._readers[train].locate_bad_image(batch, error) from error
 
     def _on_device(self, pixels: Tensor, targets: Sequence[Tensor], global_samples: int) -> Batch:
-        """Of pixels uint8 [N, height, width, 3], which lie so in memory and look [N, 3, height, width] to the model."""
+        """Of pixels uint8 [N, height, width, 3], which lie so in memory and render [N, 3, height, width] to the model."""
         pixels = pixels.to(self._device, non_blocking=True).permute(0, 3, 1, 2)
         content = (pixels, *(target.to(self._device, non_blocking=True) for target in targets))
         return Batch(content, len(pixels), global_samples, global_samples)
@@ -206,7 +206,7 @@ class Files:
         return corners.clip(0, 1), self.coco.categories(number).astype(np.int64) + 1
 
 
-def sides(settings: CocoImages.Settings) -> list[Side]:
+def sides(settings: CocoData.Settings) -> list[Side]:
     """The training and the validation side; draws them where they are to be generated."""
     if settings.generate is None:
         return [
@@ -221,7 +221,7 @@ def sides(settings: CocoImages.Settings) -> list[Side]:
     ]
 
 
-def random_set(images: int, boxes: int, classes: int) -> CocoSet:
+def synthetic_coco_set(images: int, boxes: int, classes: int) -> CocoSet:
     """`images` of 640 by 480 pixels without files, with `boxes` each of any of the `classes`; always the same.
 
     What is in a box is all of it.

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import torch
 
 from ....runner.training.workload import Batch
-from ..vision.decode_workers import Reader
-from ..vision.image_data import SameBatch
-from .data import CocoImages, Progress, random_set
+from ..vision.decode_workers import WorkerReader
+from ..vision.image_data import SyntheticData
+from .data import CocoData, Progress, synthetic_coco_set
 
 
-class SyntheticCoco(SameBatch, CocoImages):
+class SyntheticCocoData(SyntheticData, CocoData):
     """To be named before a task's own images: what a card can do when nothing feeds it."""
 
     @dataclass
-    class Settings(CocoImages.Settings):
+    class Settings(CocoData.Settings):
         """How many images of how many classes there are, with `boxes` on each."""
 
         classes: int = 80
@@ -29,7 +29,7 @@ class SyntheticCoco(SameBatch, CocoImages):
                 raise ValueError("classes, train_count, val_count and boxes must be 1 or more.")
 
     @classmethod
-    def prepare_data(cls, settings: CocoImages.Settings, progress: Progress) -> None:
+    def prepare_data(cls, settings: CocoData.Settings, progress: Progress) -> None:
         """There is nothing to prepare."""
 
     def eval_batches(self) -> Iterable[Batch]:
@@ -42,9 +42,9 @@ class SyntheticCoco(SameBatch, CocoImages):
 
     def _open(self) -> tuple[int, int]:
         chosen = self._settings
-        self.num_classes, self.most = chosen.classes, chosen.boxes
-        self.truth = self.val_set = random_set(chosen.val_count, chosen.boxes, chosen.classes)
+        self.num_classes, self.max_boxes = chosen.classes, chosen.boxes
+        self.truth = self.val_set = synthetic_coco_set(chosen.val_count, chosen.boxes, chosen.classes)
         return chosen.train_count, chosen.val_count
 
-    def _start_readers(self) -> dict[bool, Reader]:
+    def _start_readers(self) -> dict[bool, WorkerReader]:
         return {}

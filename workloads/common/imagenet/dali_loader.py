@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..vision import dali
-from ..vision.decode_workers import Decoded, Plan, workers_of
-from .data import Images
+from ..vision.decode_workers import DecodedBatch, Plan, worker_count
+from .data import ImageNetData
 
 
-class DaliImages(Images):
+class DaliImageNetData(ImageNetData):
     """The same reading processes and crops as data=torch; DALI makes the pixels."""
 
     loader = "dali"
@@ -21,11 +21,11 @@ class DaliImages(Images):
                 self._readers[train],
                 self.image_size,
                 antialias=False,
-                threads=workers_of(self._settings.workers, self._sharding.ranks),
+                threads=worker_count(self._settings.workers, self._sharding.ranks),
                 device=self._device,
             )
             for train in (True, False)
         }
 
-    def _pixels(self, train: bool, epoch: int, plan: Plan) -> Iterator[Decoded]:
+    def _pixels(self, train: bool, epoch: int, plan: Plan) -> Iterator[DecodedBatch]:
         return self._views[train].read(epoch, plan)

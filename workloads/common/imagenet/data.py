@@ -17,12 +17,12 @@ from ....datasets.synthetic import images
 from ....runner.training.seeds import Seeds
 from ....runner.training.workload import Batch, BatchSharding
 from ..vision import gpu_decode
-from ..vision.decode_workers import Decoded, Plan, Reader, View, stacked, workers_of
+from ..vision.decode_workers import DecodedBatch, Plan, WorkerReader, View, stack_targets, worker_count
 from ..vision.image_data import ImageData
 from . import crops
 
 
-class Images(ImageData):
+class ImageNetData(ImageData):
     """One rank's images; a random crop depends on seed, epoch and image alone. A loader overrides `_pixels`."""
 
     @dataclass
@@ -36,15 +36,15 @@ class Images(ImageData):
         folder: str = MISSING
         generate: images.Shapes | None = None
         image_size: int = 224
-        least_area: float = 0.1  # of a crop: MLPerf draws from 0.05, but a crop must cover 0.1 of the image
+        min_crop_area: float = 0.1  # of a crop: MLPerf draws from 0.05, but a crop must cover 0.1 of the image
         eval_batch_size: int = 256
         workers: int | None = None
 
         def __post_init__(self) -> None:
             if self.image_size < 32 or self.eval_batch_size < 1:
                 raise ValueError("image_size must be 32 or more, eval_batch_size 1 or more.")
-            if not 0 < self.least_area <= 1 or (self.workers is not None and self.workers < 0):
-                raise ValueError("least_area must be above 0 and at most 1, workers 0 or more.")
+            if not 0 < self.min_crop_area <= 1 or (self.workers is not None and self.workers < 0):
+                raise ValueError("min_crop_area must be above 0 and at most 1, workers 0 or more.")
 
     def __init__(
         self, settings: Settings, *, global_batch_size: int, sharding: BatchSharding, device: torch.device, seeds: Seeds
@@ -84,10 +84,10 @@ class Images(ImageData):
         }
 
     def encoded(self, train: bool, epoch: int, plan: Plan) -> Iterator[Any]:
-        """The batches of `plan` as the reading processes make them: `Encoded`, or `Decoded` where they decode too."""
+        """The batches of `plan` as the reading processes make them: `EncodedBatch`, or `DecodedBatch` where they decode too."""
         return self._readers[train].read(epoch, plan)
 
-    def _pixels(self, train: bool, epoch: int, plan: Plan) -> Iterator[Decoded]:
+    def _pixels(self, train: bool, epoch: int, plan: Plan) -> Iterator[DecodedBatch]:
         """The batches of `plan` as pixels, on the device or on their way to it."""
         raise NotImplementedError
 
@@ -95,33 +95,33 @@ class Images(ImageData):
         """Whether the reading processes make the pixels."""
         return False
 
-    def _start_readers(self) -> dict[bool, Reader]:
+    def _start_readers(self) -> dict[bool, WorkerReader]:
         """For training (True) and evaluation."""
         return {
-            train: Reader(
-                Photographs(
+            train: WorkerReader(
+                ImageNetViews(
                     self._train if train else self._val,
                     self.image_size,
-                    self._settings.least_area if train else None,
+                    self._settings.min_crop_area if train else None,
                     self._seeds.derive("data_order", 0),
                 ),
-                workers=workers_of(self._settings.workers, self._sharding.ranks),
+                workers=worker_count(self._settings.workers, self._sharding.ranks),
                 decode=self._readers_decode(),
-                pin=gpu_decode.works(self._device),
+                pin=gpu_decode.is_supported(self._device),
             )
             for train in (True, False)
         }
 
 
 @dataclass(frozen=True)
-class Photographs:
-    """One set as ResNet-50 sees it: random crops of at least `least_area`, mirrored or not; None takes the centre."""
+class ImageNetViews:
+    """One set as ResNet-50 sees it: random crops of at least `min_crop_area`, flipped or not; None takes the centre."""
 
     images: ImageSet
     size: int
-    least_area: float | None
+    min_crop_area: float | None
     seed: int
-    gather = staticmethod(stacked)
+    collate = staticmethod(stack_targets)
 
     def name(self, number: int) -> str:
         """What to call image `number` in a message."""
@@ -134,17 +134,17 @@ class Photographs:
     def view(self, number: int, height: int, width: int, epoch: int) -> View:
         """A crop that depends on seed, epoch and image alone; the target is the label, int64 []."""
         label = (self.images.label[number],)
-        if self.least_area is None:
-            return View(crops.centre_box(height, width), False, label)
+        if self.min_crop_area is None:
+            return View(crops.center_crop_box(height, width), False, label)
         generator = np.random.default_rng((self.seed, epoch, number))
-        box = crops.random_box(height, width, self.least_area, generator)
+        box = crops.random_crop_box(height, width, self.min_crop_area, generator)
         return View(box, bool(generator.random() < 0.5), label)
 
-    def look(self, pixels: Tensor, view: View) -> Tensor:
+    def render(self, pixels: Tensor, view: View) -> Tensor:
         """The crop, resized to the square."""
         top, left, tall, wide = view.box
         small = resize(pixels[top : top + tall, left : left + wide], self.size)
-        return small.flip(1) if view.mirrored else small
+        return small.flip(1) if view.flipped else small
 
 
 def resize(pixels: Tensor, size: int) -> Tensor:

@@ -20,11 +20,11 @@ if triton is not None:
         frame = frames + image * 7
         plane, pitch = tl.load(frame), tl.load(frame + 1)
         top, left = tl.load(frame + 2), tl.load(frame + 3)
-        tall, wide, mirrored = tl.load(frame + 4), tl.load(frame + 5), tl.load(frame + 6)
+        tall, wide, flipped = tl.load(frame + 4), tl.load(frame + 5), tl.load(frame + 6)
         point = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         inside = point < size * size
         row, column = point // size, point % size
-        seen = tl.where(mirrored != 0, size - 1 - column, column)
+        seen = tl.where(flipped != 0, size - 1 - column, column)
         y = tl.maximum((row + 0.5) * (tall.to(tl.float32) / size) - 0.5, 0.0)
         x = tl.maximum((seen + 0.5) * (wide.to(tl.float32) / size) - 0.5, 0.0)
         y0, x0 = tl.minimum(y.to(tl.int32), tall - 1), tl.minimum(x.to(tl.int32), wide - 1)
@@ -44,16 +44,16 @@ if triton is not None:
 
 
 def crop_and_resize(
-    addresses: Tensor, sizes: Tensor, boxes: Tensor, mirrored: Tensor, size: int, device: torch.device
+    addresses: Tensor, sizes: Tensor, boxes: Tensor, flipped: Tensor, size: int, device: torch.device
 ) -> Tensor:
     """uint8 [N, size, size, 3] from images whose planes [3, height, width] begin at `addresses` int64 [N] on the card.
 
-    sizes int32 [N, 2], boxes int32 [N, 4] (top, left, height, width) and mirrored bool [N] are on the CPU, as the
+    sizes int32 [N, 2], boxes int32 [N, 4] (top, left, height, width) and flipped bool [N] are on the CPU, as the
     addresses are. Bilinear between pixel centres, no antialiasing, as `data.resize`. The images may be freed on the
     current stream as soon as this returns.
     """
     planes = torch.stack([sizes[:, 0] * sizes[:, 1], sizes[:, 1]], 1)
-    frames = torch.cat([planes, boxes, mirrored[:, None].int()], 1).pin_memory()
+    frames = torch.cat([planes, boxes, flipped[:, None].int()], 1).pin_memory()
     out = torch.empty(len(addresses), size, size, 3, dtype=torch.uint8, device=device)
     grid = (len(addresses), triton.cdiv(size * size, _BLOCK))
     places = addresses.pin_memory().to(device, non_blocking=True)

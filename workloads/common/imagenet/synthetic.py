@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass
 
-from ..vision.decode_workers import Reader
-from ..vision.image_data import SameBatch
-from .data import Images
+from ..vision.decode_workers import WorkerReader
+from ..vision.image_data import SyntheticData
+from .data import ImageNetData
 
 
-class SyntheticImages(SameBatch, Images):
+class SyntheticImageNetData(SyntheticData, ImageNetData):
     """What a card can do when nothing feeds it: the loader of `timetrial throughput`."""
 
     @dataclass
-    class Settings(Images.Settings):
+    class Settings(ImageNetData.Settings):
         """The sizes of ImageNet, for want of a folder to count."""
 
         classes: int = 1000
@@ -28,5 +28,5 @@ class SyntheticImages(SameBatch, Images):
         self.num_classes, self._form = chosen.classes, "none"
         return chosen.train_images, chosen.val_images
 
-    def _start_readers(self) -> dict[bool, Reader]:
+    def _start_readers(self) -> dict[bool, WorkerReader]:
         return {}

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from ....runner.core.errors import ConfigurationError
-from ..vision.decode_workers import Decoded, Encoded, Plan
-from .data import Images
+from ..vision.decode_workers import DecodedBatch, EncodedBatch, Plan
+from .data import ImageNetData
 
 
-class TfDataImages(Images):
+class TfDataImageNetData(ImageNetData):
     """The same reading processes and crops as data=torch; `tf.data` makes the pixels."""
 
     loader = "tfdata"
@@ -34,7 +34,7 @@ class TfDataImages(Images):
 
         Raises `DataError` on an image that is wrong.
         """
-        tf, failed, under_way = self._tf, list[Exception](), deque[Encoded]()
+        tf, failed, under_way = self._tf, list[Exception](), deque[EncodedBatch]()
         batches = self.encoded(train, epoch, plan)
 
         def read() -> Iterator[Any]:
@@ -42,7 +42,7 @@ class TfDataImages(Images):
                 for encoded in batches:
                     under_way.append(encoded)
                     jpegs = [data.numpy().tobytes() for data in encoded.jpegs()]
-                    yield jpegs, encoded.boxes.numpy(), encoded.mirrored.numpy(), encoded.targets[0].numpy()
+                    yield jpegs, encoded.boxes.numpy(), encoded.flipped.numpy(), encoded.targets[0].numpy()
             except Exception as error:
                 failed.append(error)  # TensorFlow would hand on its text alone
                 raise
@@ -57,20 +57,20 @@ class TfDataImages(Images):
             if not under_way or not isinstance(error, tf.errors.InvalidArgumentError):
                 raise
             # Batches come out in the order in which they went in: the first that has not is the one.
-            raise self._readers[train].blame(under_way[0], error) from error
+            raise self._readers[train].locate_bad_image(under_way[0], error) from error
 
     def _dataset(self, read: Any) -> Any:
         tf, size = self._tf, self.image_size
 
-        def single(data: Any, box: Any, mirrored: Any) -> Any:
+        def single(data: Any, box: Any, flipped: Any) -> Any:
             cut = tf.image.decode_and_crop_jpeg(data, box, channels=3, dct_method="INTEGER_ACCURATE")
             small = tf.image.resize(cut, (size, size), method="bilinear", antialias=False)
-            small = tf.cond(mirrored, lambda: tf.reverse(small, [1]), lambda: small)
+            small = tf.cond(flipped, lambda: tf.reverse(small, [1]), lambda: small)
             return tf.cast(tf.floor(small + 0.5), tf.uint8)
 
-        def batch(data: Any, boxes: Any, mirrored: Any, labels: Any) -> Any:
+        def batch(data: Any, boxes: Any, flipped: Any, labels: Any) -> Any:
             kind = tf.TensorSpec((size, size, 3), tf.uint8)
-            return tf.map_fn(lambda parts: single(*parts), (data, boxes, mirrored), fn_output_signature=kind), labels
+            return tf.map_fn(lambda parts: single(*parts), (data, boxes, flipped), fn_output_signature=kind), labels
 
         kinds = (
             tf.TensorSpec((None,), tf.string),
@@ -81,6 +81,6 @@ class TfDataImages(Images):
         source = tf.data.Dataset.from_generator(read, output_signature=kinds)
         return source.map(batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
 
-    def _pixels(self, train: bool, epoch: int, plan: Plan) -> Iterator[Decoded]:
+    def _pixels(self, train: bool, epoch: int, plan: Plan) -> Iterator[DecodedBatch]:
         for pixels, labels in self.batches(train, epoch, plan):
-            yield Decoded(torch.tensor(pixels.numpy()), (torch.tensor(labels.numpy()),))
+            yield DecodedBatch(torch.tensor(pixels.numpy()), (torch.tensor(labels.numpy()),))

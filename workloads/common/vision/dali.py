@@ -8,7 +8,7 @@ import torch
 
 from ....runner.core.errors import ConfigurationError
 from . import gpu_decode
-from .decode_workers import Decoded, Encoded, Plan, Reader
+from .decode_workers import DecodedBatch, EncodedBatch, Plan, WorkerReader
 
 
 def require() -> None:
@@ -20,7 +20,7 @@ def require() -> None:
 
 
 class Views:
-    """What a reader chose of its images, made by DALI: decoded, resized to a square, mirrored, and finished.
+    """What a reader chose of its images, made by DALI: decoded, resized to a square, flipped, and finished.
 
     `size` is the square's edge in pixels; `antialias` filters as widely as an image is shrunk. `finish` is what a task
     does then to an image's pixels, uint8 [size, size, 3], with DALI's operators: it takes them with those targets that
@@ -29,7 +29,7 @@ class Views:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: WorkerReader,
         size: int,
         *,
         antialias: bool,
@@ -42,30 +42,30 @@ class Views:
         self._device, self._finish, self._uses = device, finish, uses
         self._pipelines: dict[int, Any] = {}
 
-    def read(self, epoch: int, plan: Plan) -> Iterator[Decoded]:
+    def read(self, epoch: int, plan: Plan) -> Iterator[DecodedBatch]:
         """The batches of `plan` on the device; raises `DataError` on an image that is wrong."""
         views = map(self._decoded, self._reader.read(epoch, plan))
-        return gpu_decode.ahead(views, self._device) if gpu_decode.works(self._device) else views
+        return gpu_decode.prefetch(views, self._device) if gpu_decode.is_supported(self._device) else views
 
-    def _decoded(self, batch: Encoded) -> Decoded:
+    def _decoded(self, batch: EncodedBatch) -> DecodedBatch:
         pipeline = self._pipeline(len(batch.lengths))
         pipeline.feed_input("jpegs", [data.numpy() for data in batch.jpegs()])
         pipeline.feed_input("start", list(batch.boxes[:, :2].numpy()))
         pipeline.feed_input("shape", list(batch.boxes[:, 2:].numpy()))
-        pipeline.feed_input("mirrored", list(batch.mirrored.int().numpy()))
+        pipeline.feed_input("flipped", list(batch.flipped.int().numpy()))
         for number in self._uses:
             pipeline.feed_input(f"target{number}", list(batch.targets[number].numpy()))
         try:
             (pixels,) = pipeline.run()
         except RuntimeError as error:
-            raise self._reader.blame(batch, error) from error
+            raise self._reader.locate_bad_image(batch, error) from error
         tensor = pixels.as_tensor()
-        if not gpu_decode.works(self._device):
-            return Decoded(torch.from_numpy(np.array(tensor)), batch.targets)
+        if not gpu_decode.is_supported(self._device):
+            return DecodedBatch(torch.from_numpy(np.array(tensor)), batch.targets)
         copy = torch.utils.dlpack.from_dlpack(tensor).clone()
         targets = tuple(target.to(self._device, non_blocking=True) for target in batch.targets)
         torch.accelerator.current_stream(self._device).synchronize()  # DALI's memory is used again from here on
-        return Decoded(copy, targets)
+        return DecodedBatch(copy, targets)
 
     def _pipeline(self, batch_size: int) -> Any:
         """A pipeline for batches of up to the size first seen; the last batch of an epoch is a smaller one."""
@@ -78,7 +78,7 @@ class Views:
     def _build(self, batch_size: int) -> Any:
         from nvidia.dali import fn, pipeline_def, types
 
-        card = self._device.index if gpu_decode.works(self._device) else None
+        card = self._device.index if gpu_decode.is_supported(self._device) else None
 
         @pipeline_def(
             batch_size=batch_size,
@@ -100,7 +100,7 @@ class Views:
             )
             square = [self._size, self._size]
             small = fn.resize(cut, size=square, interp_type=types.INTERP_LINEAR, antialias=self._antialias)
-            seen = fn.flip(small, horizontal=fn.external_source(name="mirrored", dtype=types.INT32, ndim=0))
+            seen = fn.flip(small, horizontal=fn.external_source(name="flipped", dtype=types.INT32, ndim=0))
             if self._finish is None:
                 return seen
             return self._finish(seen, *(fn.external_source(name=f"target{number}") for number in self._uses))

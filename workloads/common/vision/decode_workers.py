@@ -21,7 +21,7 @@ from ....datasets.formats import jpeg
 from ....datasets.formats.jpeg import Jpeg
 from ....runner.core.errors import DataError
 
-MOST_WORKERS = 16  # a rank: beyond that, processes are in each other's way
+MAX_WORKERS = 16  # a rank: beyond that, processes are in each other's way
 
 Plan = Sequence[Sequence[int]]  # image numbers of every batch
 Box = tuple[int, int, int, int]  # top, left, height, width in pixels
@@ -30,16 +30,16 @@ Box = tuple[int, int, int, int]  # top, left, height, width in pixels
 class View(NamedTuple):
     """What is seen of an image: a box of it, as in a mirror or not, and what is to be found there.
 
-    How the `targets` of a batch's views become tensors, `Pictures.gather` says.
+    How the `targets` of a batch's views become tensors, `ImageSource.collate` says.
     """
 
     box: Box
-    mirrored: bool
+    flipped: bool
     targets: tuple[NDArray[Any], ...]
 
 
-class Pictures(Protocol):
-    """Encoded images by number, and how a task sees them."""
+class ImageSource(Protocol):
+    """EncodedBatch images by number, and how a task sees them."""
 
     def name(self, number: int) -> str:
         """What to call image `number` in a message."""
@@ -53,40 +53,40 @@ class Pictures(Protocol):
         """What is seen of image `number`, of `height` by `width` pixels, in an epoch: equal for equal seeds."""
         ...
 
-    def look(self, pixels: Tensor, view: View) -> Tensor:
+    def render(self, pixels: Tensor, view: View) -> Tensor:
         """The view as the network sees it, of the whole image's pixels uint8 [height, width, 3].
 
         It is uint8 [H, W, 3]; H and W are equal for all views of a batch.
         """
         ...
 
-    def gather(self, targets: Sequence[tuple[NDArray[Any], ...]]) -> tuple[Tensor, ...]:
+    def collate(self, targets: Sequence[tuple[NDArray[Any], ...]]) -> tuple[Tensor, ...]:
         """The targets of a batch, of those of its views: plain tensors, which are pinned and sent as they are."""
         ...
 
 
-def stacked(targets: Sequence[tuple[NDArray[Any], ...]]) -> tuple[Tensor, ...]:
+def stack_targets(targets: Sequence[tuple[NDArray[Any], ...]]) -> tuple[Tensor, ...]:
     """Targets of equal shapes, one above the other: [N, ...] each."""
     return tuple(torch.from_numpy(np.stack(part)) for part in zip(*targets, strict=True))
 
 
 @dataclass
-class Encoded:
+class EncodedBatch:
     """A batch as its JPEGs, one after the other in `data` (uint8), with what to cut out of them.
 
     `lengths` int64 [N] in bytes, `sizes` int32 [N, 2] (height, width), `boxes` int32 [N, 4] (top, left, height, width),
-    `mirrored` bool [N], `targets` as the pictures gather them; `numbers` are the images' in their set.
+    `flipped` bool [N], `targets` as the pictures collate them; `numbers` are the images' in their set.
     """
 
     data: Tensor
     lengths: Tensor
     sizes: Tensor
     boxes: Tensor
-    mirrored: Tensor
+    flipped: Tensor
     targets: tuple[Tensor, ...]
     numbers: Sequence[int]
 
-    def pin_memory(self) -> "Encoded":
+    def pin_memory(self) -> "EncodedBatch":
         """The same with the JPEGs in pinned memory; the DataLoader's thread for that calls it."""
         return replace(self, data=self.data.pin_memory())
 
@@ -96,22 +96,22 @@ class Encoded:
 
 
 @dataclass
-class Decoded:
-    """A batch as pixels uint8 [N, H, W, 3] RGB, and its targets as the pictures gather them."""
+class DecodedBatch:
+    """A batch as pixels uint8 [N, H, W, 3] RGB, and its targets as the pictures collate them."""
 
     pixels: Tensor
     targets: tuple[Tensor, ...]
 
-    def pin_memory(self) -> "Decoded":
+    def pin_memory(self) -> "DecodedBatch":
         """The same in pinned memory."""
-        return Decoded(self.pixels.pin_memory(), tuple(target.pin_memory() for target in self.targets))
+        return DecodedBatch(self.pixels.pin_memory(), tuple(target.pin_memory() for target in self.targets))
 
 
-class Reader:
+class WorkerReader:
     """Reads batches of one set in the order of a plan; what a worker makes depends on seed, epoch and image alone."""
 
-    def __init__(self, pictures: Pictures, *, workers: int, decode: bool, pin: bool) -> None:
-        """`decode` lets the workers decode and look too; `pin` leaves batches in pinned memory.
+    def __init__(self, pictures: ImageSource, *, workers: int, decode: bool, pin: bool) -> None:
+        """`decode` lets the workers decode and render too; `pin` leaves batches in pinned memory.
 
         The workers start here, in the caller's thread.
         """
@@ -138,16 +138,16 @@ class Reader:
             gc.unfreeze()
 
     def read(self, epoch: int, plan: Plan) -> Iterator[Any]:
-        """The batches of `plan`: `Decoded` or `Encoded`; raises `DataError` on a file that is wrong."""
+        """The batches of `plan`: `DecodedBatch` or `EncodedBatch`; raises `DataError` on a file that is wrong."""
         self._batches.epoch, self._batches.plan = epoch, plan
         return map(self._unless_wrong, iter(self._loader))
 
-    def _unless_wrong(self, found: Encoded | Decoded | str) -> Encoded | Decoded:
+    def _unless_wrong(self, found: EncodedBatch | DecodedBatch | str) -> EncodedBatch | DecodedBatch:
         if isinstance(found, str):
             raise DataError(found)
         return found
 
-    def blame(self, batch: Encoded, error: Exception) -> DataError:
+    def locate_bad_image(self, batch: EncodedBatch, error: Exception) -> DataError:
         """The image of `batch` that a decoder rejected with `error`, found by decoding one at a time."""
         for number, data in zip(batch.numbers, batch.jpegs(), strict=True):
             try:
@@ -159,12 +159,12 @@ class Reader:
         return DataError(f"The decoder rejected one of {names} ({reason}): try another loader, as in data=torch.")
 
 
-def workers_of(asked: int | None, ranks: int) -> int:
+def worker_count(asked: int | None, ranks: int) -> int:
     """`asked`, or as many workers for a rank as it has cores."""
     if asked is not None:
         return asked
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(MOST_WORKERS, usable // ranks))
+    return max(1, min(MAX_WORKERS, usable // ranks))
 
 
 class _Plan:
@@ -181,39 +181,39 @@ class _Plan:
 
 
 class _Batches(Dataset[Any]):
-    def __init__(self, pictures: Pictures, decode: bool) -> None:
+    def __init__(self, pictures: ImageSource, decode: bool) -> None:
         self._pictures, self._decode = pictures, decode
 
-    def __getitems__(self, key: tuple[int, Sequence[int]]) -> Encoded | Decoded | str:
+    def __getitems__(self, key: tuple[int, Sequence[int]]) -> EncodedBatch | DecodedBatch | str:
         """A batch, or the sentence of the error (exceptions would lose theirs on the way to the rank)."""
         try:
             return self._batch(*key)
         except DataError as error:
             return str(error)
 
-    def _batch(self, epoch: int, numbers: Sequence[int]) -> Encoded | Decoded:
+    def _batch(self, epoch: int, numbers: Sequence[int]) -> EncodedBatch | DecodedBatch:
         found = [jpeg.plain(self._pictures.read(number), self._pictures.name(number)) for number in numbers]
         views = [
             self._pictures.view(number, image.height, image.width, epoch)
             for image, number in zip(found, numbers, strict=True)
         ]
-        targets = self._pictures.gather([view.targets for view in views])
+        targets = self._pictures.collate([view.targets for view in views])
         if self._decode:
             seen = [self._seen(*each) for each in zip(found, views, numbers, strict=True)]
-            return Decoded(torch.stack(seen), targets)
-        return Encoded(
+            return DecodedBatch(torch.stack(seen), targets)
+        return EncodedBatch(
             torch.frombuffer(bytearray().join([image.data for image in found]), dtype=torch.uint8),
             torch.tensor([len(image.data) for image in found]),
             torch.tensor([(image.height, image.width) for image in found], dtype=torch.int32),
             torch.tensor([view.box for view in views], dtype=torch.int32),
-            torch.tensor([view.mirrored for view in views]),
+            torch.tensor([view.flipped for view in views]),
             targets,
             numbers,
         )
 
     def _seen(self, image: Jpeg, view: View, number: int) -> Tensor:
         pixels = jpeg.decode(image.data, self._pictures.name(number))
-        return self._pictures.look(torch.from_numpy(pixels.copy()), view)
+        return self._pictures.render(torch.from_numpy(pixels.copy()), view)
 
 
 def _as_it_is(batch: Any) -> Any:

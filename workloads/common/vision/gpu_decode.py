@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import nvjpeg
-from .decode_workers import Decoded, Encoded
+from .decode_workers import DecodedBatch, EncodedBatch
 
 _AHEAD = 2  # batches made before they are asked for
 # Decoding threads. nvJPEG waits for the card after every few images, behind kernels of the training step: one thread
@@ -21,29 +21,29 @@ _DECODERS = 2
 _FEWEST = 16  # images worth a thread
 
 
-def works(device: torch.device) -> bool:
+def is_supported(device: torch.device) -> bool:
     """Whether `device` is a card for which this file is written: one that decodes JPEGs for PyTorch."""
     return device.type == "cuda" and torch.version.hip is None
 
 
 # The views of a batch, uint8 [N, H, W, 3], of images whose planes lie at addresses int64 [N] on the card.
-Look = Callable[[Tensor, Encoded], Tensor]
+Look = Callable[[Tensor, EncodedBatch], Tensor]
 
 
-def decode(batch: Encoded, look: Look, device: torch.device) -> Decoded:
+def decode(batch: EncodedBatch, render: Look, device: torch.device) -> DecodedBatch:
     """The batch's views, made on the card; raises RuntimeError where an image is wrong."""
     images, addresses = _decoders(device).decode(batch)
-    pixels = look(addresses, batch)
+    pixels = render(addresses, batch)
     targets = tuple(target.to(device) for target in batch.targets)
     torch.cuda.current_stream(device).synchronize()  # the JPEGs' and the images' memory is used again from here on
     del images
-    return Decoded(pixels, targets)
+    return DecodedBatch(pixels, targets)
 
 
-def upload(batch: Decoded, device: torch.device) -> Decoded:
+def upload(batch: DecodedBatch, device: torch.device) -> DecodedBatch:
     """The batch on the card, or on its way there from pinned memory."""
     targets = tuple(target.to(device, non_blocking=True) for target in batch.targets)
-    return Decoded(batch.pixels.to(device, non_blocking=True), targets)
+    return DecodedBatch(batch.pixels.to(device, non_blocking=True), targets)
 
 
 class _Decoders:
@@ -58,7 +58,7 @@ class _Decoders:
         except (OSError, AttributeError, RuntimeError):  # no such library, or a card without engines: before Ampere
             self._engines = []
 
-    def decode(self, batch: Encoded) -> tuple[list[Tensor], Tensor]:
+    def decode(self, batch: EncodedBatch) -> tuple[list[Tensor], Tensor]:
         """Each image's planes uint8 [3, height, width] on the card: tensors that hold them, and addresses int64 [N]."""
         images = len(batch.lengths)
         addresses, held = torch.full((images,), -1), []
@@ -103,7 +103,7 @@ class _Decoders:
 _decoders = functools.cache(_Decoders)
 
 
-def ahead(batches: Iterator[Decoded], device: torch.device) -> Iterator[Decoded]:
+def prefetch(batches: Iterator[DecodedBatch], device: torch.device) -> Iterator[DecodedBatch]:
     """Makes `batches` in a thread, on a stream of their own, while the card trains on those before."""
     stream = torch.cuda.Stream(device, priority=-1)  # before the step's kernels: they are many, these are small
     made: queue.Queue[Any] = queue.Queue(_AHEAD)

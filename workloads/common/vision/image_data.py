@@ -79,7 +79,7 @@ class ImageData:
         return [slice(start, min(start + most, mine.stop)) for start in range(mine.start, mine.stop, most)]
 
     def _batch(self, pixels: Tensor, labels: Tensor, global_samples: int) -> Batch:
-        """Of pixels uint8 [N, height, width, 3], which lie so in memory and look [N, 3, height, width] to the model."""
+        """Of pixels uint8 [N, height, width, 3], which lie so in memory and render [N, 3, height, width] to the model."""
         pixels = pixels.to(self._device, non_blocking=True).permute(0, 3, 1, 2)
         labels = labels.to(self._device, non_blocking=True)
         return Batch((pixels, labels), len(labels), global_samples, global_samples)
@@ -90,7 +90,7 @@ class ImageData:
         return self._batch(pixels, torch.randint(self.num_classes, (size,), device=self._device), global_samples)
 
 
-class SameBatch(ImageData):
+class SyntheticData(ImageData):
     """data=synthetic: one batch of random pixels again and again; nothing is read and nothing is learned."""
 
     loader = "synthetic"

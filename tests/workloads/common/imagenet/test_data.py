@@ -22,9 +22,9 @@ from timetrial.runner.core.errors import ConfigurationError, DataError
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.common.imagenet import crops
-from timetrial.workloads.common.imagenet.data import Images
-from timetrial.workloads.common.imagenet.synthetic import SyntheticImages
-from timetrial.workloads.common.imagenet.torch_loader import TorchImages
+from timetrial.workloads.common.imagenet.data import ImageNetData
+from timetrial.workloads.common.imagenet.synthetic import SyntheticImageNetData
+from timetrial.workloads.common.imagenet.torch_loader import TorchImageNetData
 
 SIZES = some.integers(1, 700)
 steady = settings(deadline=None, derandomize=True)
@@ -33,7 +33,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def build(tmp_path):
-    def built(*, kind=TorchImages, sharding=None, batch=12, seed=1, form="folders", **changed):
+    def built(*, kind=TorchImageNetData, sharding=None, batch=12, seed=1, form="folders", **changed):
         shapes = Shapes(5, 5, 3, 40, form=form)  # 25 and 15 images
         chosen = {"folder": str(tmp_path / "shapes"), "generate": shapes, "image_size": 32, "eval_batch_size": 4}
         return kind(
@@ -49,8 +49,8 @@ def build(tmp_path):
 
 def synthetic(*, batch=12, sharding=None, **changed):
     chosen = {"folder": "nowhere", "image_size": 32, "eval_batch_size": 4, "train_images": 25, "val_images": 15}
-    return SyntheticImages(
-        SyntheticImages.Settings(**chosen | {"classes": 7} | changed),
+    return SyntheticImageNetData(
+        SyntheticImageNetData.Settings(**chosen | {"classes": 7} | changed),
         global_batch_size=batch,
         sharding=sharding or BatchSharding(),
         device=CPU,
@@ -78,20 +78,20 @@ def same(one, other):
 
 @steady
 @given(SIZES, SIZES, some.floats(0.01, 1), some.integers(0, 2**32))
-def test_a_random_crop_lies_inside_and_keeps_to_area_and_aspect(height, width, least_area, seed):
-    top, left, tall, wide = crops.random_box(height, width, least_area, np.random.default_rng(seed))
+def test_a_random_crop_lies_inside_and_keeps_to_area_and_aspect(height, width, min_crop_area, seed):
+    top, left, tall, wide = crops.random_crop_box(height, width, min_crop_area, np.random.default_rng(seed))
     assert 0 <= top <= top + tall <= height
     assert 0 <= left <= left + wide <= width
     if (tall, wide) != (height, width):
         # Edges are whole pixels: each is up to half a pixel off.
-        assert (tall + 0.5) * (wide + 0.5) >= least_area * height * width
+        assert (tall + 0.5) * (wide + 0.5) >= min_crop_area * height * width
         assert (wide + 0.5) / max(0.5, tall - 0.5) >= 0.75
         assert (wide - 0.5) / (tall + 0.5) <= 1.33
 
 
 def test_crops_spread_over_heights_aspects_and_places():
     generator = np.random.default_rng(1)
-    boxes = np.array([crops.random_box(1000, 1000, 0.1, generator) for _ in range(4000)])
+    boxes = np.array([crops.random_crop_box(1000, 1000, 0.1, generator) for _ in range(4000)])
     top, left, tall, wide = boxes.T
     area, aspect = tall * wide / 1e6, wide / tall
     assert area.min() == pytest.approx(0.1, abs=0.01)
@@ -121,7 +121,7 @@ numpy.save(sys.argv[1], tf.function(lambda: tf.map_fn(one, tf.range(8000), fn_ou
 """
     subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path / "boxes.npy")], check=True, timeout=200)
     generator = np.random.default_rng(1)
-    ours = np.array([crops.random_box(375, 500, 0.1, generator) for _ in range(8000)])
+    ours = np.array([crops.random_crop_box(375, 500, 0.1, generator) for _ in range(8000)])
     theirs = np.load(tmp_path / "boxes.npy")
     for measure in (lambda box: box[:, 2] * box[:, 3], lambda box: box[:, 3] / box[:, 2], lambda box: box[:, 2]):
         assert stats.ks_2samp(measure(ours), measure(theirs)).statistic < 0.025  # a uniform area's: 0.09 to 0.13
@@ -129,7 +129,7 @@ numpy.save(sys.argv[1], tf.function(lambda: tf.map_fn(one, tf.range(8000), fn_ou
 
 @pytest.mark.parametrize(("height", "width"), [(10, 1000), (1000, 10), (1, 2)])
 def test_an_image_that_no_crop_fits_is_seen_whole(height, width):
-    assert crops.random_box(height, width, 1.0, np.random.default_rng(1)) == (0, 0, height, width)
+    assert crops.random_crop_box(height, width, 1.0, np.random.default_rng(1)) == (0, 0, height, width)
 
 
 @steady
@@ -138,7 +138,7 @@ def test_the_centre_is_what_mlperf_cuts_out_after_its_resize(height, width):
     scale = 256 / min(height, width)  # the short side becomes 256
     scaled = round(height * scale), round(width * scale)
     expected = [(edge - 224) // 2 / scale for edge in scaled]
-    top, left, tall, wide = crops.centre_box(height, width)
+    top, left, tall, wide = crops.center_crop_box(height, width)
     assert tall == wide
     assert tall == pytest.approx(224 / scale, abs=0.5)
     assert (top, left) == pytest.approx(expected, abs=1 + 1 / scale)
@@ -150,7 +150,7 @@ def test_the_centre_is_what_mlperf_cuts_out_after_its_resize(height, width):
 @steady
 @given(SIZES, SIZES)
 def test_the_centre_of_the_smallest_image_is_a_part_of_it(height, width):
-    top, left, tall, wide = crops.centre_box(height, width)
+    top, left, tall, wide = crops.center_crop_box(height, width)
     assert 0 <= top < top + tall <= height
     assert 0 <= left < left + wide <= width
 
@@ -172,10 +172,10 @@ def test_seed_and_epoch_alone_decide_order_and_crops(build):
 
 
 def test_an_image_is_cropped_anew_each_epoch(build):
-    first, second = (next(build(kind=Images).encoded(True, epoch, [range(25)])) for epoch in (1, 2))
+    first, second = (next(build(kind=ImageNetData).encoded(True, epoch, [range(25)])) for epoch in (1, 2))
     assert torch.equal(first.data, second.data)
     assert (first.boxes != second.boxes).any(1).float().mean() > 0.9
-    assert 0.2 < (first.mirrored != second.mirrored).float().mean() < 0.8
+    assert 0.2 < (first.flipped != second.flipped).float().mean() < 0.8
 
 
 def test_who_decodes_is_chosen_and_on_record(build):
@@ -184,8 +184,8 @@ def test_who_decodes_is_chosen_and_on_record(build):
         == build(decoder="workers").mlperf_params()["timetrial_decoder"]
         == "workers"
     )
-    with pytest.raises(ConfigurationError, match="decoder=card needs an NVIDIA card: use workers"):
-        build(decoder="card")
+    with pytest.raises(ConfigurationError, match="decoder=gpu needs an NVIDIA GPU: use workers"):
+        build(decoder="gpu")
 
 
 def test_worker_processes_change_nothing(build):
@@ -294,7 +294,7 @@ def test_the_synthetic_loader_never_runs_dry():
 
 
 def test_the_synthetic_loader_is_imagenet_unless_told_otherwise():
-    settings = SyntheticImages.Settings(folder="nowhere")
+    settings = SyntheticImageNetData.Settings(folder="nowhere")
     assert (settings.train_images, settings.val_images, settings.classes) == (1_281_167, 50_000, 1000)
 
 
@@ -328,13 +328,13 @@ def test_a_folder_that_is_missing_is_refused(build, tmp_path):
     [
         ({"image_size": 31}, "image_size must be 32 or more"),
         ({"eval_batch_size": 0}, "eval_batch_size 1 or more"),
-        ({"least_area": 0.0}, "least_area must be above 0"),
-        ({"least_area": 1.1}, "least_area must be above 0"),
+        ({"min_crop_area": 0.0}, "min_crop_area must be above 0"),
+        ({"min_crop_area": 1.1}, "min_crop_area must be above 0"),
         ({"workers": -1}, "workers 0 or more"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changed, words):
-    for kind in (TorchImages, SyntheticImages):
+    for kind in (TorchImageNetData, SyntheticImageNetData):
         with pytest.raises(ValueError, match=words):
             kind.Settings(folder="nowhere", **changed)
 
@@ -342,4 +342,4 @@ def test_settings_that_make_no_sense_are_refused(changed, words):
 @pytest.mark.parametrize("name", ["classes", "train_images", "val_images"])
 def test_a_synthetic_set_holds_something(name):
     with pytest.raises(ValueError, match="must be 1 or more"):
-        SyntheticImages.Settings(folder="nowhere", **{name: 0})
+        SyntheticImageNetData.Settings(folder="nowhere", **{name: 0})

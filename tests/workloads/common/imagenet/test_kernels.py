@@ -8,15 +8,15 @@ from timetrial.workloads.common.imagenet import crops, kernels
 generator, size = np.random.default_rng(1), 34  # no multiple of the block
 sizes = [(37, 90), (64, 21), (100, 100), (34, 34), (1, 5)]
 images = [torch.from_numpy(generator.integers(256, size=(3, *edges), dtype=np.uint8)) for edges in sizes]
-boxes = torch.tensor([crops.random_box(*edges, 0.3, generator) for edges in sizes], dtype=torch.int32)
+boxes = torch.tensor([crops.random_crop_box(*edges, 0.3, generator) for edges in sizes], dtype=torch.int32)
 boxes[3] = torch.tensor([0, 0, 34, 34])
-mirrored = torch.tensor([False, True, True, False, True])
+flipped = torch.tensor([False, True, True, False, True])
 planes = torch.tensor([(height * width, width) for height, width in sizes], dtype=torch.int32)
-frames = torch.cat([planes, boxes, mirrored[:, None].int()], 1)
+frames = torch.cat([planes, boxes, flipped[:, None].int()], 1)
 addresses = torch.tensor([image.data_ptr() for image in images])
 out = torch.empty(len(images), size, size, 3, dtype=torch.uint8)
 kernels._crop_and_resize[(len(images), -(-size * size // 512))](addresses, frames, out, size, 512)
-for image, (top, left, tall, wide), turned, found in zip(images, boxes.tolist(), mirrored, out, strict=True):
+for image, (top, left, tall, wide), turned, found in zip(images, boxes.tolist(), flipped, out, strict=True):
     cut = image[:, top : top + tall, left : left + wide].double()[None]
     expected = F.interpolate(cut, (size, size), mode="bilinear", align_corners=False)[0].permute(1, 2, 0)
     expected = expected.flip(1) if turned else expected

@@ -15,12 +15,12 @@ from timetrial.runner.core.errors import ConfigurationError, DataError, Exit
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.common import imagenet
-from timetrial.workloads.common.imagenet.dali_loader import DaliImages
-from timetrial.workloads.common.imagenet.data import Images
-from timetrial.workloads.common.imagenet.tfdata_loader import TfDataImages
-from timetrial.workloads.common.imagenet.torch_loader import TorchImages
+from timetrial.workloads.common.imagenet.dali_loader import DaliImageNetData
+from timetrial.workloads.common.imagenet.data import ImageNetData
+from timetrial.workloads.common.imagenet.tfdata_loader import TfDataImageNetData
+from timetrial.workloads.common.imagenet.torch_loader import TorchImageNetData
 
-LOADERS = {None: Images, "torch": TorchImages, "dali": DaliImages, "tfdata": TfDataImages}
+LOADERS = {None: ImageNetData, "torch": TorchImageNetData, "dali": DaliImageNetData, "tfdata": TfDataImageNetData}
 SIZE = 64
 # Found in place of imported: Triton can crash where TensorFlow has been imported before it.
 dali = pytest.mark.skipif(not find_spec("nvidia") or not find_spec("nvidia.dali"), reason="needs NVIDIA DALI")
@@ -106,13 +106,13 @@ def transcribed(data):
     out, flips = [], []
     for train, epoch, plan in plans:
         for batch in data.encoded(train, epoch, plan):
-            for jpeg, (top, left, tall, wide), mirrored in zip(
-                batch.jpegs(), batch.boxes.tolist(), batch.mirrored.tolist(), strict=True
+            for jpeg, (top, left, tall, wide), flipped in zip(
+                batch.jpegs(), batch.boxes.tolist(), batch.flipped.tolist(), strict=True
             ):
                 pixels = np.asarray(Image.open(io.BytesIO(jpeg.numpy().tobytes())).convert("RGB"), dtype=float)
                 small = resized(pixels[top : top + tall, left : left + wide], SIZE, SIZE)
-                out.append(small[:, ::-1] if mirrored else small)
-                flips.append(mirrored)
+                out.append(small[:, ::-1] if flipped else small)
+                flips.append(flipped)
     return np.stack(out), np.array(flips)
 
 
@@ -125,13 +125,13 @@ def transcribed(data):
     ],
 )
 def test_every_loader_makes_the_pixels_of_the_transcription(photographs, loader, mean, most):
-    expected, mirrored = transcribed(build(photographs, None))
+    expected, flipped = transcribed(build(photographs, None))
     pixels, _ = everything(build(photographs, loader))
     off = np.abs(pixels - expected)
     assert off.mean() < mean
     assert off.max() < most
-    assert 0.2 < mirrored[:36].mean() < 0.8
-    assert not mirrored[36:].any()
+    assert 0.2 < flipped[:36].mean() < 0.8
+    assert not flipped[36:].any()
     assert np.abs(pixels[:, :, ::-1] - expected).mean((1, 2, 3)).min() > 5  # the other way round is another image
 
 

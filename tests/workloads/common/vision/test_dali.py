@@ -17,6 +17,6 @@ def test_two_files_know_dali(root):
 
 def test_the_loaders_are_imported_without_it():
     names = ("common.vision.dali", "common.imagenet.dali_loader", "ssd.dali_loader")
-    look = f"import sys\nfor name in {names}: __import__(f'timetrial.workloads.{{name}}')\n"
-    look += "assert not [name for name in sys.modules if name.startswith('nvidia.dali')]"
-    subprocess.run([sys.executable, "-P", "-c", look], check=True)
+    render = f"import sys\nfor name in {names}: __import__(f'timetrial.workloads.{{name}}')\n"
+    render += "assert not [name for name in sys.modules if name.startswith('nvidia.dali')]"
+    subprocess.run([sys.executable, "-P", "-c", render], check=True)
