@@ -47,8 +47,8 @@ INTRODUCTION = f"""\
 An unknown key, a wrong type and a value outside of its range are rejected before anything starts.
 `timetrial run --cfg job` prints the composed configuration and runs nothing.
 
-In the tables, {UNSET} as a default means that the chosen file of the group sets the value. Defaults of `recipe` are
-those of the schema; the files in `conf/recipe/` override them.
+The default {UNSET} means that the chosen file of the group sets the value. Files of `conf/recipe/` also override other
+defaults of `recipe`.
 
 """
 
@@ -129,8 +129,8 @@ def type_name(hint: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(type_name(part) for part in arguments)
     if origin is not None:
-        name = "list" if origin is tuple else origin.__name__
-        return f"{name}[{', '.join(map(type_name, arguments))}]"
+        name, names = origin.__name__, [type_name(part) for part in arguments]
+        return f"list[{', '.join(dict.fromkeys(names))}]" if origin is tuple else f"{name}[{', '.join(names)}]"
     if hint is type(None):
         return "null"
     if hint is Any:
@@ -167,15 +167,16 @@ def configuration_keys() -> dict[str, list[Key]]:
 def workload_keys(name: str, choice: Mapping[str, Any]) -> dict[str, list[Key]]:
     """Return the keys of `recipe.training` and `recipe.data` for the workload file `choice`.
 
-    The first loader lists all of its keys; another loader lists those that differ.
+    Keys of data that not all loaders have are in sections of their own.
     """
-    sections = {f"{name} training": list(keys_of(class_at(choice["workload"]).Settings, "recipe.training."))}
-    listed: set[Key] = set()
+    sections = {f"{name} Training": list(keys_of(class_at(choice["workload"]).Settings, "recipe.training."))}
+    loaders: dict[Key, list[str]] = {}
     for loader, path in choice["loaders"].items():
-        keys = list(keys_of(class_at(path).Settings, "recipe.data."))
-        if further := [key for key in keys if key not in listed]:
-            sections[f"{name} data={loader}"] = further
-        listed |= set(keys)
+        for key in keys_of(class_at(path).Settings, "recipe.data."):
+            loaders.setdefault(key, []).append(loader)
+    for key, having in loaders.items():
+        only = "" if len(having) == len(choice["loaders"]) else " with " + ", ".join(f"`data={it}`" for it in having)
+        sections.setdefault(f"{name} Data{only}", []).append(key)
     return sections
 
 
@@ -205,11 +206,10 @@ def configuration_page() -> str:
     hints = get_type_hints(schema.Config)
     for section, keys in configuration_keys().items():
         workload, _, part = section.partition(" ")
-        if part == "training":
+        if part == "Training":
             parts.append(f"\n## {titles[workload]} (`workload={workload}`)\n")
-            parts.append("\nTraining:\n\n")
-        elif part:
-            parts.append(f"\nData, `{part}`:\n\n")
+        if part:
+            parts.append(f"\n{part}:\n\n")
         elif section:
             parts.append(f"\n## `{section}`\n\n{inspect.getdoc(hints[section])}\n\n")
         else:

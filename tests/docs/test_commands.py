@@ -3,7 +3,13 @@
 import re
 import shlex
 
+import hydra
 import pytest
+import typer
+
+from timetrial.runner.cli.main import app
+from timetrial.runner.config.compose import CONFIG_MODULE, CONFIG_NAME, expand_sweep, register_schema
+from timetrial.runner.config.validation import validate
 
 COMMAND = re.compile(r"(?:^|[\s'\"])(timetrial(?: .*)?)$")
 SHELL_VALUE = re.compile(r"\$\(\(.*?\)\)|\$\w+(?:\[\])?")  # of a batch system: a number
@@ -31,10 +37,6 @@ def test_finds_commands_of_every_kind(pages):
 
 
 def test_commands_parse(pages):
-    import typer
-
-    from timetrial.runner.cli.main import app
-
     for page, words in commands(pages):
         command, rest = typer.main.get_command(app), list(words)
         while rest and hasattr(command, "commands"):
@@ -58,14 +60,19 @@ def hydra_overrides(words):
     return [word for word in words if words[0] in ("batch", "data") and "=" in word and not word.startswith("-")]
 
 
+def distinct_runs(overrides):
+    """Yield runs of a sweep until each value other than a seed's was in one of them."""
+    seen = set()
+    for index, run in enumerate(expand_sweep(overrides)):
+        values = {word for word in run if not word.startswith("seed=")}
+        if not index or values - seen:
+            yield tuple(run)
+        seen |= values
+
+
 def test_overrides_compose_and_are_valid(pages):
-    import hydra
-
-    from timetrial.runner.config.compose import CONFIG_MODULE, CONFIG_NAME, expand_sweep, register_schema
-    from timetrial.runner.config.validation import validate
-
-    lines = {(page, tuple(hydra_overrides(words))) for page, words in commands(pages) if words}
-    runs = {tuple(run): page for page, line in sorted(lines) for run in expand_sweep(line)}
+    lines = sorted({(page, tuple(hydra_overrides(words))) for page, words in commands(pages) if words})
+    runs = {run: page for page, line in lines for run in distinct_runs(line)}
     register_schema()
     with hydra.initialize_config_module(CONFIG_MODULE, version_base="1.3"):
         for run, page in runs.items():

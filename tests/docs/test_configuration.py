@@ -26,7 +26,7 @@ class Outer(Inner):
 
 def test_every_configuration_key_has_a_meaning(make_docs):
     sections = make_docs.configuration_keys()
-    assert {"", "recipe", "ncf training", "ssd data=torch"} <= sections.keys()
+    assert {"", "recipe", "ncf Training", "ssd Data", "ssd Data with `data=synthetic`"} <= sections.keys()
     assert not [f"{section}: {key.name}" for section, keys in sections.items() for key in keys if not key.meaning]
 
 
