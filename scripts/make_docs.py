@@ -100,7 +100,8 @@ def nested_dataclass(hint: Any) -> tuple[type, str] | None:
     """Return the dataclass that `hint` is or holds, with the path to it: "", "[]" in a list, ".*" in a mapping."""
     if isinstance(hint, type) and is_dataclass(hint):
         return hint, ""
-    step = {tuple: "[]", list: "[]", dict: ".*"}.get(get_origin(hint) or object, "")
+    steps: dict[Any, str] = {tuple: "[]", list: "[]", dict: ".*"}
+    step = steps.get(get_origin(hint), "")
     found = next(filter(None, map(nested_dataclass, get_args(hint))), None)
     return found and (found[0], step + found[1])
 
