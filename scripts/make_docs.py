@@ -102,8 +102,8 @@ def nested_dataclass(hint: Any) -> tuple[type, str] | None:
         return hint, ""
     steps: dict[Any, str] = {tuple: "[]", list: "[]", dict: ".*"}
     step = steps.get(get_origin(hint), "")
-    found = next(filter(None, map(nested_dataclass, get_args(hint))), None)
-    return found and (found[0], step + found[1])
+    inner = next(filter(None, map(nested_dataclass, get_args(hint))), None)
+    return inner and (inner[0], step + inner[1])
 
 
 def default_of(field: Field[Any]) -> Any:
@@ -175,9 +175,10 @@ def workload_keys(name: str, choice: Mapping[str, Any]) -> dict[str, list[Key]]:
     for loader, path in choice["loaders"].items():
         for key in keys_of(class_at(path).Settings, "recipe.data."):
             loaders.setdefault(key, []).append(loader)
-    for key, having in loaders.items():
-        only = "" if len(having) == len(choice["loaders"]) else " with " + ", ".join(f"`data={it}`" for it in having)
-        sections.setdefault(f"{name} Data{only}", []).append(key)
+    for key, names in loaders.items():
+        choices = ", ".join(f"`data={loader}`" for loader in names)
+        condition = "" if len(names) == len(choice["loaders"]) else f" with {choices}"
+        sections.setdefault(f"{name} Data{condition}", []).append(key)
     return sections
 
 
@@ -219,17 +220,17 @@ def configuration_page() -> str:
     return "".join(parts)
 
 
-def filled(text: str) -> str:
+def fill_generated_blocks(text: str) -> str:
     """Return the page `text` with each generated block replaced by the table of the dataclass that it names."""
     columns = ("key", "type", "meaning")
     return MARKER.sub(lambda match: f"{match[1]}{table(keys_of(class_at(match[2])), columns)}{match[3]}", text)
 
 
-def pages() -> dict[Path, str]:
+def generate_pages() -> dict[Path, str]:
     """Return the text of every page that is generated or holds generated tables."""
-    marked = {path: path.read_text() for path in sorted(DOCS.rglob("*.md"))}
-    made = {path: filled(text) for path, text in marked.items() if MARKER.search(text)}
-    return {DOCS / "configuration.md": configuration_page(), **made}
+    current = {path: path.read_text() for path in sorted(DOCS.rglob("*.md"))}
+    filled = {path: fill_generated_blocks(text) for path, text in current.items() if MARKER.search(text)}
+    return {DOCS / "configuration.md": configuration_page(), **filled}
 
 
 def main() -> int:
@@ -238,7 +239,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="report stale pages and write nothing")
     check = parser.parse_args().check
-    stale = {path: text for path, text in pages().items() if not path.exists() or path.read_text() != text}
+    stale = {path: text for path, text in generate_pages().items() if not path.exists() or path.read_text() != text}
     for path, text in stale.items():
         print(f"{path.relative_to(ROOT)} {'is stale: run scripts/make_docs.py' if check else 'written'}")
         if not check:

@@ -37,7 +37,9 @@ def test_every_key_of_the_run_record_has_a_meaning(make_docs):
 
 
 def test_generated_pages_are_current(make_docs):
-    stale = [path.name for path, text in make_docs.pages().items() if not path.exists() or path.read_text() != text]
+    stale = [
+        path.name for path, text in make_docs.generate_pages().items() if not path.exists() or path.read_text() != text
+    ]
     assert not stale, "run scripts/make_docs.py"
 
 
@@ -59,9 +61,9 @@ def test_reads_types_defaults_and_meanings(make_docs):
 
 def test_fills_marked_blocks_only(make_docs):
     page = "a\n<!-- begin generated: timetrial.runner.record.run_record.Attempt -->\nold\n<!-- end generated -->\nb\n"
-    filled = make_docs.filled(page)
+    filled = make_docs.fill_generated_blocks(page)
     assert filled.startswith("a\n<!-- begin")
     assert filled.endswith("<!-- end generated -->\nb\n")
     assert "| `hostname` | str |" in filled
     assert "old" not in filled
-    assert make_docs.filled(filled) == filled
+    assert make_docs.fill_generated_blocks(filled) == filled
