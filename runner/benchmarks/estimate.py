@@ -2,23 +2,22 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import hydra
 import scipy  # `scipy.stats` loads when it is first used
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 from rich.console import Console
 
-from ..callbacks import summary
-from ..config import schema
+from ..config.compose import compose, load_config
 from ..config.schema import Config
+from ..config.validation import micro_batch_size, validate
 from ..core.errors import ConfigurationError, Exit, error_of
 from ..core.formatting import format_energy
-from ..launch.launcher import launch
-from ..launch.worker import plan_of
-from ..record.run_dir import RunDir
+from ..launch.result_table import show_rows
+from ..launch.run import launch
+from ..launch.worker import training_plan
+from ..record.run_record import RunRecord
 from ..results.analysis import expectations
 from ..results.analysis.expectations import Expectation
 from ..training.loop import TrainingPlan
@@ -49,10 +48,11 @@ class Estimate:
     micro_batch: int
 
 
-def from_measurement(settings: Config, recipe: str, changed: Sequence[str], status: Mapping[str, Any]) -> Estimate:
+def from_measurement(settings: Config, recipe: str, changed: Sequence[str], record: RunRecord) -> Estimate:
     """The estimate from status.json of a throughput run; `changed` are keys of the recipe that differ from it."""
-    plan, measured = plan_of(settings), status["result"]
-    known = expectations.of_recipe(recipe, settings.round.name)
+    plan, measured = training_plan(settings), record.throughput
+    assert measured is not None
+    known = expectations.find_expectation(recipe, settings.round.name)
     epochs = _epochs(plan, known)
     if known is None or not known.epochs:
         basis = f"no reference run of {recipe} is known: from the first evaluation to recipe.max_epochs"
@@ -62,27 +62,28 @@ def from_measurement(settings: Config, recipe: str, changed: Sequence[str], stat
         basis += f"; {', '.join(changed)} differs from theirs" if changed else ""
 
     picks: tuple[Callable[[Iterable[float]], float], ...] = (max, statistics.median, min)
-    told = status.get("telemetry") or {}
-    mean = told.get("mean_watts")
-    train_watts, eval_watts = (told.get(f"{phase}_watts") or mean for phase in ("train", "eval"))
+    telemetry = record.telemetry
+    mean_watts = telemetry.mean_watts if telemetry else None
+    train_watts = (telemetry and telemetry.train_watts) or mean_watts or 0.0
+    eval_watts = (telemetry and telemetry.eval_watts) or mean_watts or 0.0
     seconds, joules = [], []
     for count, pick in zip(epochs, picks, strict=True):
-        training = count * measured["train_size"] / pick(measured["train_rates"]) + measured["first_seconds"]
-        evaluation = _evaluations(plan, count) * measured["eval_size"] / pick(measured["eval_rates"])
+        training = count * measured.train_size / pick(measured.train_rates) + measured.first_block_extra_seconds
+        evaluation = _evaluations(plan, count) * measured.eval_size / pick(measured.eval_rates)
         seconds.append(training + evaluation)
-        joules.append(training * train_watts + evaluation * eval_watts if mean else 0.0)
+        joules.append(training * train_watts + evaluation * eval_watts)
     dollars = [(settings.usd_per_gpu_hour or 0.0) * settings.gpus * value / 3600 for value in seconds]
-    every_run = known is not None and known.runs and known.epochs and not known.span
+    every_run = known is not None and known.runs and known.epochs and not known.is_range
     return Estimate(
         epochs=epochs,
         basis=basis,
         reached=len(known.epochs) / known.runs if every_run and known and known.runs else None,
         seconds=_span(seconds),
-        joules=_span(joules) if mean else None,
-        energy_source=told.get("energy_source") or told.get("host_energy_source"),
+        joules=_span(joules) if mean_watts else None,
+        energy_source=telemetry and (telemetry.energy_source or telemetry.host_energy_source),
         dollars=_span(dollars) if settings.usd_per_gpu_hour else None,
-        memory_bytes=status.get("peak_memory_bytes"),
-        micro_batch=schema.micro_batch(settings),
+        memory_bytes=record.peak_memory_bytes,
+        micro_batch=micro_batch_size(settings),
     )
 
 
@@ -91,15 +92,16 @@ def _span(values: Sequence[float]) -> tuple[float, float, float]:
     return low, middle, high
 
 
-def measure(node: DictConfig, console: Console) -> tuple[Config, RunDir]:
+def measure(node: DictConfig, console: Console) -> tuple[Config, RunRecord]:
     """The short run, with the micro-batch halved until it fits; raises what else ended it before it had measured."""
     while True:
-        code, folder = launch(node, console)
-        if code == Exit.TARGET_REACHED:
-            return schema.load(folder.config), folder
-        smaller = schema.micro_batch(schema.check(node), halvings=1)
-        if code != Exit.OUT_OF_MEMORY or not smaller:
-            raise error_of(code, str(folder.status().get("error") or "The measurement ended early: run it again."))
+        result = launch(node, console)
+        record = result.run_dir.record()
+        if result.exit_code == Exit.TARGET_REACHED:
+            return load_config(result.run_dir.config), record
+        smaller = micro_batch_size(validate(node), halvings=1)
+        if result.exit_code != Exit.OUT_OF_MEMORY or not smaller:
+            raise error_of(result.exit_code, record.error or "The measurement ended early: run it again.")
         node.tuning.micro_batch_size = smaller
 
 
@@ -109,7 +111,7 @@ def _epochs(plan: TrainingPlan, known: Expectation | None) -> tuple[float, float
         ends = (plan.first_eval_epoch, (plan.first_eval_epoch + plan.max_epochs) / 2, plan.max_epochs)
         return ends[0], _evaluated(plan, ends[1]), ends[2]
     ordered = sorted(known.epochs)
-    low, high = _next(ordered, known.runs if known.span else len(ordered), known.span)
+    low, high = _next(ordered, known.runs if known.is_range else len(ordered), known.is_range)
     # The mean, for it is what many runs take on average; without it, the middle of the span.
     return _evaluated(plan, low), statistics.mean(_evaluated(plan, one) for one in ordered), _evaluated(plan, high)
 
@@ -163,7 +165,7 @@ def show(console: Console, title: str, found: Estimate) -> None:
         rows.append(("cost", told(found.dollars, "${:,.3g}".format)))
     held = f"{found.memory_bytes / 2**30:.1f} GiB on each device" if found.memory_bytes else "fits"
     rows.append(("memory", f"{held} with tuning.micro_batch_size={found.micro_batch}"))
-    summary.show_rows(console, title, rows, {})
+    show_rows(console, title, rows)
 
 
 def _duration(seconds: float) -> str:
@@ -174,27 +176,17 @@ def _duration(seconds: float) -> str:
 
 def run(words: Sequence[str], console: Console) -> Estimate:
     """Measures what `words`, overrides of `run`, would train, and estimates the whole; raises what ends the run."""
-    node, recipe = _composed(words)
-    settings, folder = measure(node, console)
-    # Who chooses another model or other hyperparameters trains another recipe.
-    changed = [word.split("=")[0].lstrip("+") for word in words]
-    changed = [key for key in changed if key.startswith(("recipe.", "model")) and key not in _OF_NO_EFFECT]
-    found = from_measurement(settings, recipe, changed, folder.status())
-    title = f"{settings.workload.title} {recipe.split('/')[-1]}, {settings.gpus} x {settings.accelerator.name}"
-    show(console, f"{title}, {settings.precision.name}, estimated", found)
-    return found
-
-
-def _composed(words: Sequence[str]) -> tuple[DictConfig, str]:
-    """The configuration of these overrides, and the name of its recipe."""
     if option := next((word for word in words if word.startswith("-")), None):
         raise ConfigurationError(
             f"{option} is no option of estimate: it takes overrides of one run, such as scale=mini."
         )
-    schema.register()
-    with hydra.initialize_config_module("timetrial.conf", version_base="1.3"):
-        node = hydra.compose("config", overrides=list(words), return_hydra_config=True)
-    recipe = str(node.hydra.runtime.choices["recipe"])
-    with open_dict(node):
-        del node["hydra"]
-    return node, recipe
+    composed = compose(words)
+    node, recipe = composed.node, composed.choices["recipe"]
+    settings, record = measure(node, console)
+    # Another model or other hyperparameters make another recipe.
+    changed = [word.split("=")[0].lstrip("+") for word in words]
+    changed = [key for key in changed if key.startswith(("recipe.", "model")) and key not in _OF_NO_EFFECT]
+    found = from_measurement(settings, recipe, changed, record)
+    title = f"{settings.workload.title} {recipe.split('/')[-1]}, {settings.gpus} x {settings.accelerator.name}"
+    show(console, f"{title}, {settings.precision.name}, estimated", found)
+    return found

@@ -1,189 +1,214 @@
-"""Two cells side by side: time-to-train split into epochs, time per epoch and overhead, and a verdict in words.
+"""Compare two run groups: time-to-train as epochs x time per epoch x overhead, and a verdict.
 
-Per run, time-to-train = epochs x training seconds per epoch x overhead, where overhead is all of the time over the
-training time. Luck sits in the first factor, the card in the second.
+Overhead is the total time over the training time. The epochs reflect recipe and seed variance; the time per epoch
+reflects the speed of hardware and software.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..parse.runs import Run
 from . import stats
-from .groups import Cell
+from .groups import RunGroup
 from .stats import Interval
 
 ALPHA = 0.05
-_NOISY = 0.05  # a coefficient of variation of the epochs from which a few runs do not tell cards apart
-# Facts of a run that tell nothing of how it was trained.
-_UNIMPORTANT = ("seed", "opt_learning_rate_decay_steps")
+_NOISY = 0.05  # coefficient of variation of the epochs above which time-to-train of different recipes is not compared
+# Hyperparameters that do not describe the recipe.
+_IGNORED = ("seed", "opt_learning_rate_decay_steps")
+_SETTINGS: tuple[tuple[str, Callable[[RunGroup], object]], ...] = (
+    ("model", lambda group: group.model),
+    ("round", lambda group: group.round),
+    ("target", lambda group: _format_target(group.runs[0].target)),
+    ("division", lambda group: group.runs[0].division),
+    ("number of accelerators", lambda group: group.runs[0].num_accelerators),
+    ("global batch size", lambda group: _format_batch(group.runs[0])),
+    ("precision", lambda group: group.runs[0].precision),
+    ("peer-to-peer", lambda group: "off" if group.runs[0].execution.get("peer_to_peer") is False else "default"),
+    ("software", lambda group: group.runs[0].software),
+    ("runs", lambda group: len(group.runs)),
+    ("failed runs", lambda group: group.num_failed),
+)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ratios are `one` over `other`, in time: below 1 means that `one` is faster.
+    """Two groups and the ratios of their times and epochs, first over second: below 1 means that `first` is faster.
 
-    `expected` is the ratio of time-to-train with the epochs of both cells pooled; only under iso-convergence.
+    `pooled_time_to_train` is the ratio with the epochs of both groups pooled, known only if both have the same recipe
+    (iso-convergence). `banner` says why their time-to-train cannot be compared; it is empty if it can be.
     """
 
-    one: Cell
-    other: Cell
-    time: Interval
+    first: RunGroup
+    second: RunGroup
+    time_to_train: Interval
     epochs: Interval
-    per_epoch: Interval
+    time_per_epoch: Interval
     overhead: Interval
-    expected: Interval | None
+    pooled_time_to_train: Interval | None
     p_epochs: float
     differences: list[str]
     banner: str
     verdict: str
 
 
-def compare(one: Cell, other: Cell) -> Comparison:
-    """Compares two cells; whatever the verdict, the numbers are there."""
-    time = stats.ratio(one.minutes, other.minutes)
-    epochs = stats.ratio(one.epochs, other.epochs)
-    per_epoch = stats.ratio(one.train_seconds_per_epoch, other.train_seconds_per_epoch)
-    overhead = stats.ratio(_overheads(one), _overheads(other))
-    differences = differences_of(one, other)
-    iso = not _work_differs(one, other) and not _recipe_differs(one, other)
-    expected = _product(per_epoch, overhead) if iso else None
-    p_epochs = stats.permutation_p(one.epochs, other.epochs)
-    banner = _banner(one, other, iso, p_epochs, epochs)
-    verdict = _verdict(one, other, time, per_epoch, expected, banner)
-    return Comparison(one, other, time, epochs, per_epoch, overhead, expected, p_epochs, differences, banner, verdict)
+def compare(first: RunGroup, second: RunGroup) -> Comparison:
+    """Return the comparison of two groups; the ratios are computed even if the groups are not comparable."""
+    time_to_train = stats.ratio_of_means(first.minutes, second.minutes)
+    epochs = stats.ratio_of_means(first.epochs, second.epochs)
+    time_per_epoch = stats.ratio_of_means(first.train_seconds_per_epoch, second.train_seconds_per_epoch)
+    overhead = stats.ratio_of_means(_overheads(first), _overheads(second))
+    same_recipe = not _workload_difference(first, second) and not _recipe_differs(first, second)
+    pooled = _multiply(time_per_epoch, overhead) if same_recipe else None
+    p_epochs = stats.permutation_p_value(first.epochs, second.epochs)
+    banner = _incomparable_reason(first, second, same_recipe, p_epochs, epochs)
+    return Comparison(
+        first=first,
+        second=second,
+        time_to_train=time_to_train,
+        epochs=epochs,
+        time_per_epoch=time_per_epoch,
+        overhead=overhead,
+        pooled_time_to_train=pooled,
+        p_epochs=p_epochs,
+        differences=list_differences(first, second),
+        banner=banner,
+        verdict=_verdict(first, second, time_to_train, time_per_epoch, pooled, banner),
+    )
 
 
-def differences_of(one: Cell, other: Cell) -> list[str]:
-    """In what the two cells differ apart from the card, in words, the weightiest first."""
-    found = []
-    for what, value in (
-        ("model", lambda cell: cell.model),
-        ("round", lambda cell: cell.round),
-        ("target", lambda cell: _text(cell.runs[0].target)),
-        ("division", lambda cell: cell.runs[0].division),
-        ("number of accelerators", lambda cell: cell.runs[0].num_accelerators),
-        ("global batch", lambda cell: _batch(cell.runs[0])),
-        ("precision", lambda cell: cell.runs[0].precision),
-        ("peer-to-peer", lambda cell: "off" if cell.runs[0].stack.get("peer_to_peer") is False else "as usual"),
-        ("software", lambda cell: cell.runs[0].software),
-        ("runs", lambda cell: len(cell.runs)),
-        ("failed runs", lambda cell: cell.failed),
-    ):
-        here, there = value(one), value(other)
-        if here != there:
-            found.append(_difference(what, here, there))
-    for key in sorted(one.runs[0].hyperparameters.keys() | other.runs[0].hyperparameters.keys()):
-        here, there = (cell.runs[0].hyperparameters.get(key) for cell in (one, other))
-        if key not in _UNIMPORTANT and here != there:
-            found.append(_difference(key, here, there))
-    flags = [sorted({flag for run in cell.runs for flag in run.flags}) for cell in (one, other)]
+def list_differences(first: RunGroup, second: RunGroup) -> list[str]:
+    """Return in what two groups differ apart from the accelerator, the most important first."""
+    differences = []
+    for name, value_of in _SETTINGS:
+        values = value_of(first), value_of(second)
+        if values[0] != values[1]:
+            differences.append(_format_difference(name, *values))
+    hyperparameters = first.runs[0].hyperparameters, second.runs[0].hyperparameters
+    for key in sorted(hyperparameters[0].keys() | hyperparameters[1].keys()):
+        values = hyperparameters[0].get(key), hyperparameters[1].get(key)
+        if key not in _IGNORED and values[0] != values[1]:
+            differences.append(_format_difference(key, *values))
+    flags = [sorted({flag for run in group.runs for flag in run.flags}) for group in (first, second)]
     if flags[0] != flags[1]:
-        found.append(f"validity: {', '.join(flags[0]) or 'clean'} against {', '.join(flags[1]) or 'clean'}")
-    return found
+        differences.append(f"validity flags: {', '.join(flags[0]) or 'none'} vs. {', '.join(flags[1]) or 'none'}")
+    return differences
 
 
-def _difference(what: str, here: object, there: object) -> str:
-    told = ["not stated" if value in (None, "") else value for value in (here, there)]
-    return f"{what}: {told[0]} against {told[1]}"
+def _format_difference(name: str, first: object, second: object) -> str:
+    texts = ["not stated" if value in (None, "") else value for value in (first, second)]
+    return f"{name}: {texts[0]} vs. {texts[1]}"
 
 
-def faster(ratio: Interval, what: str = "") -> str:
-    """A ratio of times as a phrase: "1.23 times faster (95%: 1.20 to 1.26)", or that none can be told."""
+def describe_ratio(ratio: Interval, context: str = "") -> str:
+    """Return a ratio of times in words: "1.23 times faster (95% CI: 1.20 to 1.26)", or "no significant difference"."""
     if not math.isfinite(ratio.estimate):
         return "not known"
     if not math.isfinite(ratio.low):
         factor = ratio.estimate if ratio.estimate >= 1 else 1 / ratio.estimate
-        word = "slower" if ratio.estimate >= 1 else "faster"
-        return f"{factor:.3g} times {word}{what}, without an interval: single runs carry none"
+        direction = "slower" if ratio.estimate >= 1 else "faster"
+        return f"{factor:.3g} times {direction}{context}, without a confidence interval (single runs)"
     if ratio.low <= 1 <= ratio.high:
-        return f"no difference{what} at 95% (ratio {ratio.estimate:.3f}, {ratio.low:.3f} to {ratio.high:.3f})"
+        interval = f"ratio {ratio.estimate:.3f}, 95% CI: {ratio.low:.3f} to {ratio.high:.3f}"
+        return f"no significant difference{context} ({interval})"
     if ratio.estimate > 1:
-        return f"{ratio.estimate:.3g} times slower{what} (95%: {ratio.low:.3g} to {ratio.high:.3g})"
-    return f"{1 / ratio.estimate:.3g} times faster{what} (95%: {1 / ratio.high:.3g} to {1 / ratio.low:.3g})"
+        return f"{ratio.estimate:.3g} times slower{context} (95% CI: {ratio.low:.3g} to {ratio.high:.3g})"
+    return f"{1 / ratio.estimate:.3g} times faster{context} (95% CI: {1 / ratio.high:.3g} to {1 / ratio.low:.3g})"
 
 
-def _banner(one: Cell, other: Cell, iso: bool, p_epochs: float, epochs: Interval) -> str:
-    """Why time-to-train does not compare these two; empty where it does."""
-    if reason := _work_differs(one, other):
-        return f"These two cannot be compared at all: {reason}."
-    if not one.converged or not other.converged:
-        lacking = one.title if not one.converged else other.title
-        return f"These two cannot be compared by time-to-train: {lacking} has no run that reached its target."
-    if iso:
+def _incomparable_reason(
+    first: RunGroup, second: RunGroup, same_recipe: bool, p_epochs: float, epochs: Interval
+) -> str:
+    """Return why the time-to-train of two groups cannot be compared; empty if it can be."""
+    if reason := _workload_difference(first, second):
+        return f"These groups cannot be compared: {reason}."
+    intro = "These groups cannot be compared by time-to-train"
+    if not first.converged_runs or not second.converged_runs:
+        group = second if first.converged_runs else first
+        return f"{intro}: {group.title} has no run that reached its target."
+    if same_recipe:
         return ""
     if not epochs.n or not math.isfinite(epochs.estimate):
-        return "These two cannot be compared by time-to-train: the epochs that they needed are not known."
-    told = f"{_mean(one.epochs):.3g} epochs against {_mean(other.epochs):.3g}"
-    single = not math.isfinite(epochs.low)
-    if p_epochs < ALPHA or (single and abs(math.log(epochs.estimate)) > _NOISY):
+        return f"{intro}: their epochs to converge are not known."
+    means = f"{_mean(first.epochs):.3g} vs. {_mean(second.epochs):.3g} epochs"
+    is_single = not math.isfinite(epochs.low)
+    if p_epochs < ALPHA or (is_single and abs(math.log(epochs.estimate)) > _NOISY):
         return (
-            f"These two cannot be compared by time-to-train: they needed {told}, which is the recipe's doing and not "
-            "the card's; time per epoch is what can be compared."
+            f"{intro}: they converged in {means}, which is due to the recipe and not to the hardware; "
+            "compare the time per epoch."
         )
-    noise = max(stats.spread(one.epochs), stats.spread(other.epochs))
-    if noise > _NOISY:
-        stated = one.runs[0].global_batch_size and other.runs[0].global_batch_size
-        recipes = "their recipes differ" if stated else "that they train by one recipe is not stated"
+    variation = max(stats.coefficient_of_variation(group.epochs) for group in (first, second))
+    if variation > _NOISY:
+        is_stated = first.runs[0].global_batch_size and second.runs[0].global_batch_size
+        recipes = "their recipes differ" if is_stated else "whether their recipes are the same is not stated"
         return (
-            f"These two cannot be compared by time-to-train: {recipes} and the epochs vary by {noise:.0%} "
-            f"from run to run ({told}); time per epoch is what can be compared."
+            f"{intro}: {recipes}, and their epochs vary by {variation:.0%} from run to run ({means}); "
+            "compare the time per epoch."
         )
     return ""
 
 
 def _verdict(
-    one: Cell, other: Cell, time: Interval, per_epoch: Interval, expected: Interval | None, banner: str
+    first: RunGroup,
+    second: RunGroup,
+    time_to_train: Interval,
+    time_per_epoch: Interval,
+    pooled: Interval | None,
+    banner: str,
 ) -> str:
-    name = f"{one.title} against {other.title}"
-    if _work_differs(one, other):
-        return f"{name}: the ratios are those of different work."
+    title = f"{first.title} vs. {second.title}"
+    if _workload_difference(first, second):
+        return f"{title}: the ratios compare different workloads."
     if banner:
-        return f"{name}: {faster(per_epoch, ' by time per epoch')}."
-    if expected is not None:
+        return f"{title}: {describe_ratio(time_per_epoch, ' by time per epoch')}."
+    if pooled is not None:
         return (
-            f"{name}: {faster(expected, ' to the target, with epochs pooled')}; the same recipe on both, so "
-            f"different epochs are luck. As measured: {faster(time)}."
+            f"{title}: {describe_ratio(pooled, ' by time-to-train with pooled epochs')}. Both use the same recipe, so "
+            f"a difference in epochs is seed variance. Measured time-to-train: {describe_ratio(time_to_train)}."
         )
-    return f"{name}: {faster(time, ' to the target')}; by time per epoch {faster(per_epoch)}."
+    by_epoch = describe_ratio(time_per_epoch)
+    return f"{title}: {describe_ratio(time_to_train, ' by time-to-train')}; by time per epoch {by_epoch}."
 
 
-def _work_differs(one: Cell, other: Cell) -> str:
-    if one.model != other.model:
-        return f"{one.model} and {other.model} are different models"
-    target, its = one.runs[0].target, other.runs[0].target
-    if _text(target) != _text(its):
-        return f"their targets differ ({_text(target)} and {_text(its)})"
+def _workload_difference(first: RunGroup, second: RunGroup) -> str:
+    if first.model != second.model:
+        return f"{first.model} and {second.model} are different models"
+    targets = _format_target(first.runs[0].target), _format_target(second.runs[0].target)
+    if targets[0] != targets[1]:
+        return f"their targets differ ({targets[0]} and {targets[1]})"
     return ""
 
 
-def _recipe_differs(one: Cell, other: Cell) -> bool:
-    """True unless both train by one recipe: the same batch, the same hyperparameters, stated on both sides."""
-    mine, theirs = one.runs[0], other.runs[0]
-    if mine.global_batch_size is None or _batch(mine) != _batch(theirs):
+def _recipe_differs(first: RunGroup, second: RunGroup) -> bool:
+    """Return False only if both groups state batch size and hyperparameters, and these are the same."""
+    runs = first.runs[0], second.runs[0]
+    if runs[0].global_batch_size is None or _format_batch(runs[0]) != _format_batch(runs[1]):
         return True
-    keys = (mine.hyperparameters.keys() | theirs.hyperparameters.keys()) - set(_UNIMPORTANT)
-    keys -= {"gradient_accumulation_steps"}  # how a batch is cut changes no epoch
-    return not keys or any(mine.hyperparameters.get(key) != theirs.hyperparameters.get(key) for key in keys)
+    keys = (runs[0].hyperparameters.keys() | runs[1].hyperparameters.keys()) - set(_IGNORED)
+    keys -= {"gradient_accumulation_steps"}  # does not change the gradient
+    return not keys or any(runs[0].hyperparameters.get(key) != runs[1].hyperparameters.get(key) for key in keys)
 
 
-def _overheads(cell: Cell) -> list[float]:
-    return [(run.duration or 0.0) / run.train_seconds for run in cell.converged if run.train_seconds]
+def _overheads(group: RunGroup) -> list[float]:
+    return [(run.duration or 0.0) / run.train_seconds for run in group.converged_runs if run.train_seconds]
 
 
-def _product(one: Interval, other: Interval) -> Interval:
-    """Interval of a product of two independent ratios: relative half-widths add in squares (first order)."""
-    estimate = one.estimate * other.estimate
-    spans = [(math.log(part.low / part.estimate), math.log(part.high / part.estimate)) for part in (one, other)]
-    low, high = (math.hypot(*(span[side] for span in spans)) for side in (0, 1))
-    return Interval(estimate, estimate * math.exp(-low), estimate * math.exp(high), min(one.n, other.n))
+def _multiply(first: Interval, second: Interval) -> Interval:
+    """Return the product of two independent ratios: half-widths on the log scale add in quadrature (first order)."""
+    estimate = first.estimate * second.estimate
+    widths = [
+        (math.log(ratio.low / ratio.estimate), math.log(ratio.high / ratio.estimate)) for ratio in (first, second)
+    ]
+    low, high = (math.hypot(*(width[side] for width in widths)) for side in (0, 1))
+    return Interval(estimate, estimate * math.exp(-low), estimate * math.exp(high), min(first.n, second.n))
 
 
-def _batch(run: Run) -> str:
+def _format_batch(run: Run) -> str:
     return f"{run.global_batch_size} {run.batch_unit}" if run.global_batch_size else ""
 
 
-def _text(target: object) -> str:
+def _format_target(target: object) -> str:
     return ", ".join(f"{value:g}" for value in target.values()) if isinstance(target, dict) else str(target)
 
 

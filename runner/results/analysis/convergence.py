@@ -1,8 +1,7 @@
-"""Reference convergence: does a cell converge in fewer epochs than its recipe should?
+"""Check whether a run group converges in fewer epochs than its recipe should.
 
-Official reference convergence points (RCPs) come from the installed mlperf_logging package; it has them for ResNet,
-SSD, RetinaNet and Mask R-CNN from round v1.0 on. For GNMT, Transformer and NCF there are none: what published runs
-needed stands in, and is called observed.
+Official reference convergence points (RCPs) come from the installed mlperf_logging package, which has them for ResNet,
+SSD, RetinaNet and Mask R-CNN from round v1.0 on. For GNMT, Transformer and NCF published runs serve as the reference.
 """
 
 import csv
@@ -17,96 +16,101 @@ import scipy
 from mlperf_logging import rcp_checker
 
 from ..parse import rules
-from ..parse.external import KNOWN
+from ..parse.external import REFERENCE_DATA
 from .findings import Finding
-from .groups import Cell
+from .groups import RunGroup
 
-ALPHA = 0.05  # of the one-sided test, as MLPerf's RCP rule has it
-_OBSERVED = KNOWN / "observed_convergence.csv"
-_ROUNDS = ("1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0")
+ALPHA = 0.05  # of the one-sided test, as in MLPerf's RCP rule
+_MIN_RUNS = 3
+_OBSERVED = REFERENCE_DATA / "observed_convergence.csv"
+_RCP_ROUNDS = ("1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0")
 
 
 @dataclass(frozen=True)
-class Reference:
-    """Epochs that reference runs needed at one global batch size; `official` RCPs or observed ones."""
+class ReferenceConvergence:
+    """Epochs to converge of reference runs at one global batch size; `official` for RCPs of MLPerf."""
 
     benchmark: str
-    batch: int
+    global_batch_size: int
     epochs: tuple[float, ...]
     official: bool
     source: str
 
 
-def reference_of(cell: Cell) -> Reference | None:
-    """The reference for a cell's model, target and global batch size; None where there is none."""
-    run = cell.runs[0]
-    asked = rules.target(cell.benchmark, cell.round)
-    if run.global_batch_size is None or asked is None or list(asked.values()) != list(run.target.values()):
+def check(groups: Iterable[RunGroup]) -> list[Finding]:
+    """Flag every group that converges faster than its reference; the last finding says how many were checked."""
+    findings, num_checked = [], 0
+    for group in groups:
+        reference = find_reference(group)
+        if reference is None or len(group.epochs) < _MIN_RUNS:
+            continue
+        num_checked += 1
+        p = fast_convergence_p_value(group.epochs, reference)
+        if p < ALPHA:
+            mean, reference_mean = (sum(values) / len(values) for values in (group.epochs, reference.epochs))
+            kind = "official reference convergence points" if reference.official else "published runs"
+            message = (
+                f"Converges faster than expected: {mean:.3g} epochs vs. {reference_mean:.3g} of {kind} at batch size "
+                f"{reference.global_batch_size} (p = {p:.2g}; {reference.source})."
+            )
+            findings.append(Finding("flag", group.title, message))
+    if num_checked:
+        message = f"{num_checked} run groups were compared with reference convergence: {len(findings)} converge faster."
+        findings.append(Finding("note", "convergence", message))
+    return findings
+
+
+def find_reference(group: RunGroup) -> ReferenceConvergence | None:
+    """Return the reference for a group's model, target and global batch size, None if there is none.
+
+    Published runs of the group's own system are not its reference.
+    """
+    run = group.runs[0]
+    target = rules.quality_target(group.benchmark, group.round)
+    if run.global_batch_size is None or target is None or list(target.values()) != list(run.target.values()):
         return None
-    official = [found for found in _official(cell.benchmark, cell.round) if found.batch == run.global_batch_size]
-    if official:
-        return official[0]
-    others = [
-        found
-        for found in _observed(cell.benchmark, cell.round)
-        if found.batch == run.global_batch_size and not (cell.system in found.source and cell.submitter in found.source)
+    for reference in _official_references(group.benchmark, group.round):
+        if reference.global_batch_size == run.global_batch_size:
+            return reference
+    observed = [
+        reference
+        for reference in _observed_references(group.benchmark, group.round)
+        if reference.global_batch_size == run.global_batch_size
+        and not (group.system in reference.source and group.submitter in reference.source)
     ]
-    if not others:
+    if not observed:
         return None
-    epochs = tuple(value for found in others for value in found.epochs)
-    return Reference(cell.benchmark, run.global_batch_size, epochs, False, f"{len(others)} published entries")
+    epochs = tuple(value for reference in observed for value in reference.epochs)
+    source = f"{len(observed)} published entries"
+    return ReferenceConvergence(group.benchmark, run.global_batch_size, epochs, False, source)
 
 
-def too_fast(epochs: Sequence[float], reference: Reference) -> float:
-    """p of a one-sided Welch test that `epochs` are drawn from no fewer than the reference's; small means too fast.
+def fast_convergence_p_value(epochs: Sequence[float], reference: ReferenceConvergence) -> float:
+    """Return p of a one-sided Welch test of `epochs` against the reference; a small p means too few epochs.
 
-    The RCP rule asks the same with a pooled deviation; Welch's form does not assume equal ones.
+    The RCP rule uses a pooled standard deviation; Welch's test does not assume equal ones.
     """
     if len(set(epochs)) == 1 and len(set(reference.epochs)) == 1:
         return 1.0 if epochs[0] >= reference.epochs[0] else 0.0
-    facts = [fact for data in (epochs, reference.epochs) for fact in (np.mean(data), np.std(data, ddof=1), len(data))]
-    return float(scipy.stats.ttest_ind_from_stats(*facts, equal_var=False, alternative="less").pvalue)
-
-
-def findings(cells: Iterable[Cell]) -> list[Finding]:
-    """A flag for every cell that converges faster than it should, and how many were looked at."""
-    flags, compared = [], 0
-    for cell in cells:
-        reference = reference_of(cell)
-        if reference is None or len(cell.epochs) < 3:
-            continue
-        compared += 1
-        p = too_fast(cell.epochs, reference)
-        if p < ALPHA:
-            mine, theirs = (sum(values) / len(values) for values in (cell.epochs, reference.epochs))
-            kind = "official reference convergence" if reference.official else "published runs"
-            sentence = (
-                f"Converges faster than it should: {mine:.3g} epochs against {theirs:.3g} of {kind} at batch "
-                f"{reference.batch} (p = {p:.2g}; {reference.source})."
-            )
-            flags.append(Finding("flag", cell.title, sentence))
-    if compared:
-        flags.append(
-            Finding(
-                "note", "convergence", f"{compared} cells were held against reference convergence: {len(flags)} faster."
-            )
-        )
-    return flags
+    samples = (epochs, reference.epochs)
+    moments = [moment for data in samples for moment in (np.mean(data), np.std(data, ddof=1), len(data))]
+    return float(scipy.stats.ttest_ind_from_stats(*moments, equal_var=False, alternative="less").pvalue)
 
 
 @cache
-def _official(benchmark: str, round_: str) -> tuple[Reference, ...]:
-    """Of the round's own set, else of the nearest later one that has the same target."""
-    if rules.target(benchmark, round_) != rules.target(benchmark, "v1.1" if round_ < "v1.1" else round_):
+def _official_references(benchmark: str, round_: str) -> tuple[ReferenceConvergence, ...]:
+    """Return the RCPs of the round, else those of the next later round with the same target."""
+    first_rcp_round = "v1.1" if round_ < "v1.1" else round_
+    if rules.quality_target(benchmark, round_) != rules.quality_target(benchmark, first_rcp_round):
         return ()
-    wanted = f"{round_.lstrip('v')}.0"
-    later = [known for known in _ROUNDS if known >= wanted]
-    folder = Path(rcp_checker.__file__).parent / f"training_{later[0] if later else _ROUNDS[-1]}"
+    version = f"{round_.lstrip('v')}.0"
+    later = [known for known in _RCP_ROUNDS if known >= version]
+    folder = Path(rcp_checker.__file__).parent / f"training_{later[0] if later else _RCP_ROUNDS[-1]}"
     file = folder / f"rcps_{benchmark}.json"
     if not file.exists():
         return ()
     return tuple(
-        Reference(
+        ReferenceConvergence(
             benchmark, int(record["BS"]), tuple(map(float, record["Epochs to converge"])), True, f"{key}, {folder.name}"
         )
         for key, record in json.loads(file.read_text()).items()
@@ -114,17 +118,17 @@ def _official(benchmark: str, round_: str) -> tuple[Reference, ...]:
 
 
 @cache
-def _observed(benchmark: str, round_: str) -> tuple[Reference, ...]:
+def _observed_references(benchmark: str, round_: str) -> tuple[ReferenceConvergence, ...]:
     with open(_OBSERVED, newline="") as file:
         rows = [row for row in csv.DictReader(file) if (row["benchmark"], row["round"]) == (benchmark, round_)]
     return tuple(
-        Reference(
+        ReferenceConvergence(
             benchmark,
             int(row["global_batch_size"]),
-            tuple(float(word) for word in row["epochs"].split()),
+            tuple(float(epochs) for epochs in row["epochs"].split()),
             False,
             row["source"],
         )
         for row in rows
-        if row["global_batch_size"].isdigit() and len(row["epochs"].split()) > 2
+        if row["global_batch_size"].isdigit() and len(row["epochs"].split()) >= _MIN_RUNS
     )

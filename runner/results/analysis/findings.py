@@ -1,301 +1,188 @@
-"""What a reader should be told: scaling and its super-linear cells, effects of a switch, cards on a line."""
+"""Findings: sentences that warn the reader of a report or draw attention to something."""
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ...hardware.datasheets import card_of
-from ..parse.external import OWN, Figure, measured
+from ..parse.external import OWN_RUNS, ExternalMeasurement, select_metric
 from . import stats
-from .groups import Cell
-from .stats import Line
+from .groups import RunGroup
+from .scaling import PeakFit, Scaling
 
-_SUPER_LINEAR = 1.05  # efficiency from which more cards gave more than their share
-_NO_SPEEDUP = 0.02  # a precision that changes the rate by less than this was not in effect
-_SUSPICIOUS = 0.05  # one card alone cannot gain or lose this much by a link to others
+_MIN_PRECISION_EFFECT = 0.02  # a precision that changes the rate by less was probably not in effect
+_MAX_SINGLE_DEVICE_EFFECT = 0.05  # an interconnect cannot change the rate of a single accelerator by more
+_HALF_PRECISIONS = ("fp16", "bf16")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence about something; `kind` is "banner" (stop and read), "flag" (doubtful) or "note"."""
+    """A sentence about `subject`; `kind` is "banner" (read first), "flag" (warning) or "note"."""
 
     kind: str
-    about: str
-    sentence: str
+    subject: str
+    message: str
 
 
-@dataclass(frozen=True)
-class Scaling:
-    """How one work scales over the number of one card: `speedup` and `efficiency` against the smallest count.
-
-    `basis` says of what: "time-to-train" or "throughput"; `super_linear` marks counts with more than their share.
-    `source` is the study, or the work as `Cell.work` names it for cells.
-    """
-
-    title: str
-    source: str
-    work: str
-    card: str
-    basis: str
-    counts: list[int]
-    speedup: list[float]
-    efficiency: list[float]
-    super_linear: list[bool]
-
-
-@dataclass(frozen=True)
-class CardLine:
-    """Speed of cards against a peak of theirs, with a line through the origin; `peak` and `unit` name the peak.
-
-    Speed is passes a second for borrowed figures, samples a second per card for cells.
-    """
-
-    work: str
-    cards: list[str]
-    peaks: list[float]
-    speeds: list[float]
-    line: Line
-    peak: str
-    unit: str
-    speed: str
-
-
-def scalings(cells: Iterable[Cell], figures: Sequence[Figure]) -> list[Scaling]:
-    """Scaling of own and published cells by time-to-train, and of borrowed figures by what they tell."""
-    found = []
-    groups: dict[tuple[str, str, str, str, str], list[Cell]] = {}
-    for cell in cells:
-        run = cell.runs[0]
-        if run.num_accelerators and run.accelerator and cell.minutes:
-            key = (cell.work, cell.model, cell.submitter, run.accelerator, run.precision)
-            groups.setdefault(key, []).append(cell)
-    for key, same in groups.items():
-        by_count = {int(cell.runs[0].num_accelerators or 0): cell.mean_minutes.estimate for cell in same}
-        if len(by_count) > 1:
-            work, model, submitter, card, precision = key
-            maker = "" if card.startswith(submitter) else submitter
-            title = " ".join(part for part in (maker, card, precision) if part)
-            found.append(_scaling(title, work, model, card, "time-to-train", by_count, lambda minutes: 1 / minutes))
-    return found + _borrowed_scalings(figures)
-
-
-def _borrowed_scalings(figures: Sequence[Figure]) -> list[Scaling]:
-    found = []
-    rates: dict[tuple[str, str, str, str, str], list[Figure]] = {}
-    for figure in measured(figures, "samples_per_second"):
-        key = (figure.workload, figure.card, figure.precision, figure.interconnect, figure.study)
-        rates.setdefault(key, []).append(figure)
-    for key, alike in rates.items():
-        if key[3] and not any(figure.count == 1 for figure in alike):  # one card alone has no links
-            alike += [figure for figure in rates.get((*key[:3], "", key[4]), ()) if figure.count == 1]
-        for same in _of_one_batch(alike):
-            by_count = {figure.count: figure.value or 0.0 for figure in same}
-            if len(by_count) > 1:
-                title = ", ".join(part for part in key[:-1] if part)
-                found.append(_scaling(title, key[-1], key[0], key[1], "throughput", by_count, lambda rate: rate))
-    gains: dict[tuple[str, str, str], dict[int, float]] = {}
-    for figure in measured(figures, "speedup"):
-        if figure.against == f"1 x {figure.card}":
-            gains.setdefault((figure.study, figure.workload, figure.card), {1: 1.0})[figure.count] = figure.value or 0.0
-    for (study, work, card), ups in gains.items():
-        found.append(_scaling(f"{work}, {card}", study, work, card, "time-to-train", ups, lambda gain: gain))
-    return found
-
-
-def _of_one_batch(figures: Sequence[Figure]) -> list[list[Figure]]:
-    """All, unless a number of cards has several batches: then those of each batch."""
-    if len({figure.count for figure in figures}) == len(figures):
-        return [list(figures)]
-    return [[figure for figure in figures if figure.batch == batch] for batch in {figure.batch for figure in figures}]
-
-
-def _scaling(
-    title: str, source: str, work: str, card: str, basis: str, values: dict[int, float], speed: Callable[[float], float]
-) -> Scaling:
-    counts = sorted(values)
-    speedup = [speed(values[count]) / speed(values[counts[0]]) for count in counts]
-    efficiency = [gain * counts[0] / count for gain, count in zip(speedup, counts, strict=True)]
-    return Scaling(
-        title, source, work, card, basis, counts, speedup, efficiency, [share > _SUPER_LINEAR for share in efficiency]
-    )
-
-
-_PEAKS = (("FP32 peak", "TFLOP/s", "peak_tflops"), ("memory bandwidth", "GB/s", "bandwidth_gb_s"))
-
-
-def card_lines(figures: Sequence[Figure], cells: Sequence[Cell]) -> list[CardLine]:
-    """For every work that was measured on three and more cards whose FP32 peak, or bandwidth, is known."""
-    found = []
-    for peak, unit, metric in _PEAKS:
-        known = {
-            (figure.study, figure.card): figure.value or 0.0
-            for figure in measured(figures, metric)
-            if figure.precision in ("fp32", "")
-        }
-        groups: dict[tuple[str, str, str], list[Figure]] = {}
-        for figure in measured(figures, "milliseconds"):
-            if figure.precision == "fp32" and (figure.study, figure.card) in known:
-                groups.setdefault((figure.study, figure.workload, figure.task), []).append(figure)
-        for (study, workload, task), same in groups.items():
-            points = [(figure.card, known[study, figure.card], 1000 / (figure.value or math.inf)) for figure in same]
-            found += _card_line(f"{workload}, {task}", points, peak, unit, "passes a second")
-        works: dict[str, dict[str, tuple[str, float, float]]] = {}
-        for cell in cells:
-            facts = card_of(cell.runs[0].accelerator)
-            most = facts and (facts["tflops"].get("fp32") if metric == "peak_tflops" else facts.get("bandwidth_gb_s"))
-            if facts and most and cell.rate_per_card:
-                works.setdefault(cell.work, {}).setdefault(facts["name"], (facts["name"], most, cell.rate_per_card))
-        for work, points_of in works.items():
-            found += _card_line(work, list(points_of.values()), peak, unit, "samples a second per card")
-    return found
-
-
-def _card_line(
-    work: str, points: Sequence[tuple[str, float, float]], peak: str, unit: str, speed: str
-) -> list[CardLine]:
-    if len(points) < 3:
-        return []
-    cards, x, y = (list(values) for values in zip(*points, strict=True))
-    return [CardLine(work, cards, x, y, stats.through_origin(x, y), peak, unit, speed)]
-
-
-def of_cells(cells: Sequence[Cell]) -> list[Finding]:
-    """Cells that differ in precision alone and not in speed: the switch was very likely not in effect."""
-    groups: dict[tuple[object, ...], dict[str, Cell]] = {}
-    for cell in cells:
-        run = cell.runs[0]
-        if run.precision and cell.rate_per_card:
-            key = (cell.work, cell.system, run.accelerator, run.num_accelerators, run.global_batch_size)
-            groups.setdefault(key, {})[run.precision] = cell
-    found = []
-    for by_precision in groups.values():
+def check_precision(groups: Sequence[RunGroup]) -> list[Finding]:
+    """Flag groups in half precision that are as fast as their fp32 counterpart: the switch probably had no effect."""
+    settings: dict[tuple[object, ...], dict[str, RunGroup]] = {}
+    for group in groups:
+        run = group.runs[0]
+        if run.precision and group.throughput_per_accelerator:
+            key = (group.workload, group.system, run.accelerator, run.num_accelerators, run.global_batch_size)
+            settings.setdefault(key, {})[run.precision] = group
+    findings = []
+    for by_precision in settings.values():
         full = by_precision.get("fp32")
-        for half in ("fp16", "bf16"):
-            if full and half in by_precision:
-                gain = (by_precision[half].rate_per_card or 0.0) / (full.rate_per_card or math.inf)
-                if abs(gain - 1) < _NO_SPEEDUP:
-                    told = f"{half} speed-up {gain:.2f} over fp32: the precision switch very likely had no effect."
-                    found.append(Finding("flag", by_precision[half].title, told))
-    return found
+        for precision in _HALF_PRECISIONS:
+            half = by_precision.get(precision)
+            if full is None or half is None:
+                continue
+            speedup = (half.throughput_per_accelerator or 0.0) / (full.throughput_per_accelerator or float("inf"))
+            if abs(speedup - 1) < _MIN_PRECISION_EFFECT:
+                message = (
+                    f"{precision} speedup {speedup:.2f} over fp32: the precision switch very likely had no effect."
+                )
+                findings.append(Finding("flag", half.title, message))
+    return findings
 
 
-def of_figures(figures: Sequence[Figure], scaled: Sequence[Scaling], lines: Sequence[CardLine]) -> list[Finding]:
-    """All that borrowed figures give reason to say."""
+def check_measurements(
+    measurements: Sequence[ExternalMeasurement], scalings: Sequence[Scaling], fits: Sequence[PeakFit]
+) -> list[Finding]:
+    """Return all findings about measurements, their scaling and their fits."""
     return [
-        *(found for scaling in scaled for found in _of_scaling(scaling)),
-        *_of_epochs(figures),
-        # Own runs with and without links are paired by their whole configuration, in `speeds`.
-        *_of_interconnect([figure for figure in figures if figure.source != OWN]),
-        *_of_precision(figures),
-        *_of_outcomes(figures),
-        *(_of_line(line) for line in lines),
+        *(finding for scaling in scalings for finding in _check_scaling(scaling)),
+        *_check_epochs(measurements),
+        # Own runs with and without peer-to-peer are paired by their whole configuration, in `throughput_groups`.
+        *_check_interconnects([entry for entry in measurements if entry.source != OWN_RUNS]),
+        *_check_half_precision(measurements),
+        *_list_outcomes(measurements),
+        *(_describe_fit(fit) for fit in fits),
     ]
 
 
-def _of_scaling(scaling: Scaling) -> Iterable[Finding]:
+def _check_scaling(scaling: Scaling) -> Iterable[Finding]:
     reason = {
-        "time-to-train": "the epochs must have fallen, so this time-to-train says more of the recipe than of the cards",
-        "throughput": "more cards cannot do more than their share, so the figure of the fewest cards is too low",
+        "time-to-train": "the epochs to converge must have decreased, so time-to-train reflects the recipe as well",
+        "throughput": "the measurement with the fewest accelerators is probably too low",
     }[scaling.basis]
-    for count, gain, above in zip(scaling.counts, scaling.speedup, scaling.super_linear, strict=True):
-        if above:
+    for count, speedup, super_linear in zip(scaling.counts, scaling.speedup, scaling.super_linear, strict=True):
+        if super_linear:
             factor = count / scaling.counts[0]
-            told = f"Super-linear: {gain:.1f} times faster on {count} cards, {factor:g} times as many; {reason}."
-            yield Finding("flag", scaling.title, told)
-
-
-def _of_epochs(figures: Sequence[Figure]) -> Iterable[Finding]:
-    """Works whose epochs differ between cards or counts: their time-to-train compares recipes."""
-    works: dict[tuple[str, str], list[Figure]] = {}
-    for figure in measured(figures, "epochs"):
-        works.setdefault((figure.study, figure.workload), []).append(figure)
-    for (_, work), same in works.items():
-        values = [figure.value or 0.0 for figure in same]
-        if max(values) > 1.05 * min(values):
-            listed = "; ".join(
-                f"{card} x {', '.join(str(figure.count) for figure in same if figure.card == card)}: "
-                f"{', '.join(f'{figure.value:g}' for figure in same if figure.card == card)}"
-                for card in dict.fromkeys(figure.card for figure in same)
+            message = (
+                f"Super-linear scaling: {speedup:.1f} times faster with {factor:g} times the accelerators ({count})"
             )
+            yield Finding("flag", scaling.title, f"{message}; {reason}.")
+
+
+def _check_epochs(measurements: Sequence[ExternalMeasurement]) -> Iterable[Finding]:
+    """Yield a banner for each workload whose epochs to converge differ: its time-to-train compares recipes."""
+    workloads: dict[tuple[str, str], list[ExternalMeasurement]] = {}
+    for entry in select_metric(measurements, "epochs"):
+        workloads.setdefault((entry.study, entry.workload), []).append(entry)
+    for (_, workload), entries in workloads.items():
+        values = [entry.value or 0.0 for entry in entries]
+        if max(values) > 1.05 * min(values):
             yield Finding(
                 "banner",
-                work,
-                f"These cells cannot be compared by time-to-train: the epochs to converge differ by up to "
-                f"{max(values) / min(values):.1f} times ({listed}); throughput is what can be compared.",
+                workload,
+                f"These results cannot be compared by time-to-train: the epochs to converge differ by a factor of up "
+                f"to {max(values) / min(values):.1f} ({_list_epochs(entries)}); compare the throughput.",
             )
 
 
-def _of_interconnect(figures: Sequence[Figure]) -> Iterable[Finding]:
-    """The effect of a link, over all cells that were measured with and without it."""
-    for study in dict.fromkeys(figure.study for figure in figures):
-        cells: dict[tuple[str, str, str, int | None, int], dict[str, float]] = {}
-        for figure in measured([figure for figure in figures if figure.study == study], "samples_per_second"):
-            key = (figure.workload, figure.card, figure.precision, figure.batch, figure.count)
-            cells.setdefault(key, {})[figure.interconnect] = figure.value or 0.0
-        for link in dict.fromkeys(name for values in cells.values() for name in values):
-            pairs = [(key, values[link], values.get(f"no {link}")) for key, values in cells.items() if link in values]
-            yield from _of_link(link, {key: rate / without for key, rate, without in pairs if without})
+def _list_epochs(entries: Sequence[ExternalMeasurement]) -> str:
+    """Return such as "T4 x 1, 2: 12, 7; V100 x 1, 2: 16, 12"."""
+    accelerators: dict[str, list[ExternalMeasurement]] = {}
+    for entry in entries:
+        accelerators.setdefault(entry.accelerator, []).append(entry)
+    return "; ".join(
+        f"{accelerator} x {', '.join(str(entry.num_accelerators) for entry in same)}: "
+        f"{', '.join(f'{entry.value:g}' for entry in same)}"
+        for accelerator, same in accelerators.items()
+    )
 
 
-def _of_link(link: str, ratios: Mapping[tuple[str, str, str, int | None, int], float]) -> Iterable[Finding]:
-    """What a link does, by rates with it over rates without."""
-    several = [ratio for key, ratio in ratios.items() if key[4] != 1]
-    if len(several) > 2:
-        effect = stats.interval(several)
-        low, mid, high = effect.low, effect.estimate, effect.high
-        verdict = "no effect at 95%" if low <= 1 <= high else f"an effect of {mid - 1:+.1%}"
+_Configuration = tuple[str, str, str, int | None, int]
+
+
+def _check_interconnects(measurements: Sequence[ExternalMeasurement]) -> Iterable[Finding]:
+    """Yield the effect of each interconnect over all configurations measured with and without it."""
+    for study in dict.fromkeys(entry.study for entry in measurements):
+        rates: dict[_Configuration, dict[str, float]] = {}
+        for entry in select_metric([entry for entry in measurements if entry.study == study], "samples_per_second"):
+            key = (entry.workload, entry.accelerator, entry.precision, entry.batch, entry.num_accelerators)
+            rates.setdefault(key, {})[entry.interconnect] = entry.value or 0.0
+        for link in dict.fromkeys(name for by_link in rates.values() for name in by_link):
+            pairs = [
+                (key, by_link[link], by_link.get(f"no {link}")) for key, by_link in rates.items() if link in by_link
+            ]
+            yield from _describe_interconnect(link, {key: rate / without for key, rate, without in pairs if without})
+
+
+def _describe_interconnect(link: str, ratios: Mapping[_Configuration, float]) -> Iterable[Finding]:
+    """Yield the effect of `link`; `ratios` are rates with it over rates without it."""
+    multi_device = [ratio for key, ratio in ratios.items() if key[4] != 1]
+    if len(multi_device) > 2:
+        effect = stats.confidence_interval(multi_device)
+        significant = not effect.low <= 1 <= effect.high
+        verdict = f"an effect of {effect.estimate - 1:+.1%}" if significant else "no significant effect"
         yield Finding(
             "note",
             "interconnect",
-            f"{link}: {verdict} on several cards (rate with over without {mid:.3f}, {low:.3f} to {high:.3f} over "
-            f"{len(several)} cells); single cells without repeats carry no interval of their own.",
+            f"{link}: {verdict} with several accelerators (rate with over without: {effect.estimate:.3f}, 95% CI: "
+            f"{effect.low:.3f} to {effect.high:.3f}, {len(multi_device)} configurations); configurations without "
+            "repeats have no confidence interval of their own.",
         )
-    alone = {key: ratio for key, ratio in ratios.items() if key[4] == 1 and abs(ratio - 1) > _SUSPICIOUS}
-    if alone:
-        listed = ", ".join(f"{key[0]} {key[2]} {ratio - 1:+.0%}" for key, ratio in alone.items())
+    single_device = {
+        key: ratio for key, ratio in ratios.items() if key[4] == 1 and abs(ratio - 1) > _MAX_SINGLE_DEVICE_EFFECT
+    }
+    if single_device:
+        listed = ", ".join(f"{key[0]} {key[2]} {ratio - 1:+.0%}" for key, ratio in single_device.items())
         yield Finding(
             "flag",
             "interconnect",
-            f"{link} cannot change what one card does alone, yet {listed}: something else differed, and repeats "
-            "would have shown it.",
+            f"{link} cannot affect a single accelerator, but its rate changed: {listed}. Something else differed "
+            "between these measurements, or they vary between repeats.",
         )
 
 
-def _of_precision(figures: Sequence[Figure]) -> Iterable[Finding]:
-    """A half precision that is no faster than full precision, each at its best batch, was very likely not in effect."""
-    rates: dict[tuple[str, str, str, str, int], dict[str, float]] = {}
-    for figure in measured(figures, "samples_per_second"):
-        key = (figure.study, figure.workload, figure.card, figure.interconnect, figure.count)
-        same = rates.setdefault(key, {})
-        same[figure.precision] = max(figure.value or 0.0, same.get(figure.precision, 0.0))
-    doubtful: dict[tuple[str, str], list[float]] = {}
-    for key, values in rates.items():
-        for half in ("fp16", "bf16"):
-            if half in values and "fp32" in values and abs(values[half] / values["fp32"] - 1) < _NO_SPEEDUP:
-                doubtful.setdefault((key[1], half), []).append(values[half] / values["fp32"])
-    for (work, half), gains in doubtful.items():
+def _check_half_precision(measurements: Sequence[ExternalMeasurement]) -> Iterable[Finding]:
+    """Flag a half precision that is as fast as fp32, each at its best batch size."""
+    best_rates: dict[tuple[str, str, str, str, int], dict[str, float]] = {}
+    for entry in select_metric(measurements, "samples_per_second"):
+        key = (entry.study, entry.workload, entry.accelerator, entry.interconnect, entry.num_accelerators)
+        rates = best_rates.setdefault(key, {})
+        rates[entry.precision] = max(entry.value or 0.0, rates.get(entry.precision, 0.0))
+    without_effect: dict[tuple[str, str], list[float]] = {}
+    for key, rates in best_rates.items():
+        for half in _HALF_PRECISIONS:
+            if half in rates and "fp32" in rates and abs(rates[half] / rates["fp32"] - 1) < _MIN_PRECISION_EFFECT:
+                without_effect.setdefault((key[1], half), []).append(rates[half] / rates["fp32"])
+    for (workload, half), speedups in without_effect.items():
         yield Finding(
             "flag",
-            work,
-            f"{half} speed-up {min(gains):.2f} to {max(gains):.2f} over fp32: the precision "
-            "switch very likely had no effect.",
+            workload,
+            f"{half} speedup {min(speedups):.2f} to {max(speedups):.2f} over fp32: the precision switch very likely "
+            "had no effect.",
         )
 
 
-def _of_outcomes(figures: Sequence[Figure]) -> Iterable[Finding]:
-    cells = dict.fromkeys((figure.cell, figure.outcome) for figure in figures if figure.value is None)
-    for cell, outcome in cells:
-        yield Finding("note", cell, f"{outcome}: a result of its own, shown as such and never as 0.")
+def _list_outcomes(measurements: Sequence[ExternalMeasurement]) -> Iterable[Finding]:
+    """Yield a note for each configuration without a value."""
+    outcomes = dict.fromkeys((entry.title, entry.outcome) for entry in measurements if entry.value is None)
+    for title, outcome in outcomes:
+        yield Finding("note", title, f"{outcome}: shown as a result, not as 0.")
 
 
-def _of_line(found: CardLine) -> Finding:
-    worst = int(np.argmax(np.abs(found.line.residuals)))
+def _describe_fit(fit: PeakFit) -> Finding:
+    worst = int(np.argmax(np.abs(fit.line.residuals)))
     return Finding(
         "note",
-        found.work,
-        f"Speed against {found.peak} through the origin, {len(found.cards)} cards: R2 {found.line.r2_uncentred:.3f} "
-        f"uncentred, but {found.line.r2_centred:.2f} centred (a fit through the origin flatters itself); furthest off "
-        f"is {found.cards[worst]}.",
+        fit.workload,
+        f"Speed by {fit.peak_name}, fit through the origin, {len(fit.accelerators)} accelerators: R² "
+        f"{fit.line.r2_uncentered:.3f} uncentered, {fit.line.r2_centered:.2f} centered (a fit through the origin "
+        f"overstates the uncentered R²); largest residual: {fit.accelerators[worst]}.",
     )

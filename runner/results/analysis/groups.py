@@ -1,4 +1,4 @@
-"""Cells: the runs of one work on one system under one setting. A score, an interval, a comparison is made of cells."""
+"""Run groups: runs of one workload on one system with one setting. Scores and comparisons are made of run groups."""
 
 import json
 from collections.abc import Iterable
@@ -10,12 +10,15 @@ from typing import Any
 from ..parse import rules
 from ..parse.runs import Run
 from . import stats
-from .stats import Interval, Survival
+from .stats import Interval, SurvivalCurve
 
 
 @dataclass
-class Cell:
-    """Runs that differ in nothing but luck; `scaling_factor` is what MLPerf multiplied the score with, None without."""
+class RunGroup:
+    """Runs that differ only by seed and by chance.
+
+    `scaling_factor` is the factor that MLPerf applied to the score, None without one.
+    """
 
     round: str
     submitter: str
@@ -27,185 +30,196 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """Names the cell among all others, shortest form first."""
-        own = self.setting and f", {self.setting}"
-        return f"{self.submitter} {self.system}".strip() + f" ({self.benchmark} {self.round}{own})"
+        """A name that is unique among all groups."""
+        setting = self.setting and f", {self.setting}"
+        return f"{self.submitter} {self.system}".strip() + f" ({self.benchmark} {self.round}{setting})"
 
     @property
     def model(self) -> str:
-        """What is trained: `ssd` has been two models."""
-        return rules.model_of(self.benchmark, self.round)
+        """The trained model: the benchmark `ssd` has had two."""
+        return rules.model_name(self.benchmark, self.round)
 
     @property
-    def work(self) -> str:
-        """Model, round and scale: cells of one work can be set side by side."""
+    def workload(self) -> str:
+        """Model, round and scale; groups of the same workload can be compared."""
         return " ".join(part for part in (self.model, self.round, self.runs[0].scale) if part)
 
     @property
     def accelerators(self) -> str:
-        """Such as "8 x Tesla V100-SXM2-16GB"; the bare name where no count is known."""
+        """Number and name of the accelerators, such as "8 x Tesla V100-SXM2-16GB", or only the name."""
         run = self.runs[0]
         count = f"{run.num_accelerators} x " if run.num_accelerators else ""
         return f"{count}{run.accelerator}" if run.accelerator else ""
 
     @cached_property
-    def converged(self) -> list[Run]:
-        """The runs that reached the target; for MLPerf v0.5's NCF the first 50 of them, as its rule was."""
+    def converged_runs(self) -> list[Run]:
+        """The runs that reached the target; for NCF in MLPerf v0.5 the first 50 of them, by its rule."""
         if not self._takes_first_fifty:
-            return self._good
-        order = stats.first_converged(
+            return self._successful_runs
+        indices = stats.first_converged(
             [run.duration or 0.0 for run in self.runs],
             [run.success for run in self.runs],
             [run.started for run in self.runs],
         )
-        return [self.runs[index] for index in order]
+        return [self.runs[index] for index in indices]
 
     @property
-    def failed(self) -> int:
-        """Runs without a result that count against the score."""
-        return 0 if self._takes_first_fifty else len(self.runs) - len(self._good)
+    def num_failed(self) -> int:
+        """Number of runs without a result that count against the score."""
+        return 0 if self._takes_first_fifty else len(self.runs) - len(self._successful_runs)
 
     @cached_property
-    def _good(self) -> list[Run]:
+    def _successful_runs(self) -> list[Run]:
         return [run for run in self.runs if run.success and run.duration]
 
     @property
     def _takes_first_fifty(self) -> bool:
-        return self.benchmark == "ncf" and self.round == "v0.5" and len(self._good) >= 50 and not self.runs[0].own
+        is_own = self.runs[0].run_record is not None
+        return self.benchmark == "ncf" and self.round == "v0.5" and len(self._successful_runs) >= 50 and not is_own
 
     @property
     def minutes(self) -> list[float]:
         """Time-to-train of the converged runs, in minutes."""
-        return [(run.duration or 0.0) / 60 for run in self.converged]
+        return [(run.duration or 0.0) / 60 for run in self.converged_runs]
 
     @property
     def epochs(self) -> list[float]:
-        """Epochs-to-converge of the converged runs."""
-        return [float(run.epochs_to_converge) for run in self.converged if run.epochs_to_converge is not None]
+        """Epochs to converge of the converged runs."""
+        return [float(run.epochs_to_converge) for run in self.converged_runs if run.epochs_to_converge is not None]
 
     @property
     def seconds_per_epoch(self) -> list[float]:
         """Time-to-train over epochs of the converged runs."""
-        return [run.seconds_per_epoch for run in self.converged if run.seconds_per_epoch]
+        return [run.seconds_per_epoch for run in self.converged_runs if run.seconds_per_epoch]
 
     @property
     def train_seconds_per_epoch(self) -> list[float]:
-        """The same without evaluation, where the log tells it apart."""
-        return [run.train_seconds / run.epochs_to_converge for run in self.converged if run.epochs_to_converge]
+        """Seconds per epoch without evaluation, where the log separates it."""
+        return [run.train_seconds / run.epochs_to_converge for run in self.converged_runs if run.epochs_to_converge]
 
     @cached_property
     def minutes_olympic(self) -> float | None:
-        """MLPerf's score in minutes before any scaling."""
-        return stats.olympic_mean(self.minutes, self.failed)
+        """MLPerf's score in minutes, before scaling."""
+        return stats.olympic_mean(self.minutes, self.num_failed)
 
     @property
     def minutes_scaled(self) -> float | None:
-        """MLPerf's score in minutes, multiplied with the factor that a round may set against lucky epochs."""
+        """MLPerf's score in minutes, times the factor that compensates for fast convergence."""
         if self.minutes_olympic is None:
             return None
         return self.minutes_olympic * (self.scaling_factor or 1.0)
 
     @cached_property
     def epochs_olympic(self) -> float | None:
-        """The olympic mean of the epochs."""
-        return stats.olympic_mean(self.epochs, self.failed)
+        """Olympic mean of the epochs to converge."""
+        return stats.olympic_mean(self.epochs, self.num_failed)
 
     @cached_property
     def mean_minutes(self) -> Interval:
         """Mean time-to-train of the converged runs, in minutes."""
-        return stats.interval(self.minutes)
+        return stats.confidence_interval(self.minutes)
 
     @cached_property
     def mean_epochs(self) -> Interval:
-        """Mean epochs-to-converge."""
-        return stats.interval(self.epochs)
+        """Mean epochs to converge."""
+        return stats.confidence_interval(self.epochs)
 
     @cached_property
     def mean_seconds_per_epoch(self) -> Interval:
         """Mean time per epoch, in seconds."""
-        return stats.interval(self.seconds_per_epoch)
-
-    @cached_property
-    def rate_per_card(self) -> float | None:
-        """Training samples a second per accelerator, evaluation left out where it is logged; None where unknown."""
-        run = self.runs[0]
-        samples = run.train_samples if run.own else rules.train_samples(self.model)
-        seconds = self.train_seconds_per_epoch
-        if not samples or not run.num_accelerators or not seconds or not all(seconds):
-            return None
-        return samples * len(seconds) / sum(seconds) / run.num_accelerators
+        return stats.confidence_interval(self.seconds_per_epoch)
 
     @property
-    def window(self) -> tuple[int, float] | None:
-        """Of more runs than a score needs: the first of the consecutive ones whose score is the median, and it.
-
-        The rule of MLPerf v1.1 for submitters who ran more than they had to; None where it does not apply.
-        """
-        wanted = rules.runs_for_a_score(self.benchmark)
-        if not wanted or len(self.runs) <= wanted or self.benchmark == "ncf":
-            return None
-        minutes = [run.observed / 60 for run in self.runs]
-        return stats.consecutive_median(minutes, [not run.success for run in self.runs], wanted)
+    def train_samples(self) -> int | None:
+        """Samples of the training set: as logged by timetrial, else those of the reference."""
+        run = self.runs[0]
+        return run.train_samples if run.run_record is not None else rules.train_samples(self.model)
 
     @cached_property
-    def survival(self) -> Survival:
-        """BatchSharding of runs that have reached the target by a time in minutes; the others are censored at their end."""
-        return stats.survival([run.observed / 60 for run in self.runs], [run.success for run in self.runs])
+    def throughput_per_accelerator(self) -> float | None:
+        """Training samples per second per accelerator, without evaluation where it is logged; None if unknown."""
+        num_accelerators, seconds = self.runs[0].num_accelerators, self.train_seconds_per_epoch
+        if not self.train_samples or not num_accelerators or not seconds or not all(seconds):
+            return None
+        return self.train_samples * len(seconds) / sum(seconds) / num_accelerators
+
+    @property
+    def median_window(self) -> tuple[int, float] | None:
+        """First run and score of the median window of consecutive runs, if there are more runs than a score needs.
+
+        The rule of MLPerf v1.1 for submitters with additional runs; None where it does not apply.
+        """
+        required = rules.runs_per_score(self.benchmark)
+        if not required or len(self.runs) <= required or self.benchmark == "ncf":
+            return None
+        minutes = [run.observed / 60 for run in self.runs]
+        return stats.median_window(minutes, [not run.success for run in self.runs], required)
+
+    @cached_property
+    def survival(self) -> SurvivalCurve:
+        """Fraction of runs that reached the target by a time in minutes; the others are censored at their end."""
+        return stats.kaplan_meier([run.observed / 60 for run in self.runs], [run.success for run in self.runs])
 
 
-def cells_of(runs: Iterable[Run]) -> list[Cell]:
-    """Cells in order of their first run; a run that has not ended yet is in none."""
-    ended = [run for run in runs if not run.unfinished]
-    ways: dict[_Place, list[dict[str, Any]]] = {}  # by which runs that look alike were made
-    for run in ended:
-        known = ways.setdefault(_place(run), [])
-        if (way := _way(run)) not in known:
-            known.append(way)
-    cells: dict[_Place, Cell] = {}
-    for run in ended:
-        place = _place(run)
-        setting = ", ".join([place[4], *_apart(_way(run), ways[place])])
-        key = (*place[:4], setting)
-        if key not in cells:
-            cells[key] = Cell(*key, scaling_factor=_scaling_factor(run.folder))
-        cells[key].runs.append(run)
-    return list(cells.values())
+def group_runs(runs: Iterable[Run]) -> list[RunGroup]:
+    """Return the runs in groups, in order of their first run; unfinished runs are left out.
+
+    Runs of timetrial whose configurations differ get groups of their own, whose setting names the differences.
+    """
+    finished = [run for run in runs if not run.is_unfinished]
+    configurations: dict[_Key, list[dict[str, Any]]] = {}  # all different ones by key
+    for run in finished:
+        known = configurations.setdefault(_group_key(run), [])
+        if (configuration := _configuration(run)) not in known:
+            known.append(configuration)
+    groups: dict[_Key, RunGroup] = {}
+    for run in finished:
+        key = _group_key(run)
+        setting = ", ".join([key[4], *_describe_differences(_configuration(run), configurations[key])])
+        full_key = (*key[:4], setting)
+        if full_key not in groups:
+            groups[full_key] = RunGroup(*full_key, scaling_factor=_read_scaling_factor(run.folder))
+        groups[full_key].runs.append(run)
+    return list(groups.values())
 
 
-_Place = tuple[str, str, str, str, str]
+_Key = tuple[str, str, str, str, str]
 
 
-def _place(run: Run) -> _Place:
-    """Round, submitter, system, benchmark; and of our own runs scale, cards, precision and batch."""
+def _group_key(run: Run) -> _Key:
+    """Return round, submitter, system, benchmark and, for timetrial's runs, scale, accelerators, precision, batch."""
     setting = ""
-    if run.own:
-        cards = f"{run.num_accelerators} x {run.accelerator}"
-        setting = f"{run.scale}, {cards}, {run.precision}, batch {run.global_batch_size}"
+    if run.run_record is not None:
+        accelerators = f"{run.num_accelerators} x {run.accelerator}"
+        setting = f"{run.scale}, {accelerators}, {run.precision}, batch {run.global_batch_size}"
     return run.round, run.submitter, run.system, run.benchmark, setting
 
 
-def _way(run: Run) -> dict[str, Any]:
-    """What else our own runs are kept apart by: target, recipe, and what trained and read."""
-    if not run.own:
+def _configuration(run: Run) -> dict[str, Any]:
+    """Return what else separates runs of timetrial: target, hyperparameters and execution; {} for other runs."""
+    if run.run_record is None:
         return {}
     target = ", ".join(f"{value:g}" for value in run.target.values())
-    return {**run.stack, "target": target, **run.hyperparameters}
+    return {**run.execution, "target": target, **run.hyperparameters}
 
 
-def _apart(way: dict[str, Any], others: list[dict[str, Any]]) -> list[str]:
-    """The words that tell `way` from the others: nothing where there are none."""
-    keys = dict.fromkeys(key for other in others for key in other)
-    differing = [key for key in keys if any(other.get(key) != way.get(key) for other in others)]
-    return [f"{_shortened(key)} {way[key]}" if key in way else f"no {_shortened(key)}" for key in differing]
+def _describe_differences(configuration: dict[str, Any], all_configurations: list[dict[str, Any]]) -> list[str]:
+    """Return text for each setting of `configuration` that is not the same in all configurations."""
+    keys = dict.fromkeys(key for other in all_configurations for key in other)
+    differing = [key for key in keys if any(other.get(key) != configuration.get(key) for other in all_configurations)]
+    return [
+        f"{_readable_key(key)} {configuration[key]}" if key in configuration else f"no {_readable_key(key)}"
+        for key in differing
+    ]
 
 
-def _shortened(key: str) -> str:
+def _readable_key(key: str) -> str:
     for prefix in ("timetrial_", "sgd_", "lars_", "opt_"):
         key = key.removeprefix(prefix)
     return key.replace("_", " ")
 
 
-def _scaling_factor(folder: Path) -> float | None:
+def _read_scaling_factor(folder: Path) -> float | None:
     try:
         return float(json.loads((folder / "scaling.json").read_text())["scaling_factor"])
     except (OSError, ValueError, KeyError, TypeError):

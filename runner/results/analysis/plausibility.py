@@ -1,109 +1,111 @@
-"""Plausibility: no figure above what the card can do, and none far from all of its kind."""
+"""Check that no rate exceeds the peak of its accelerator or is far from all comparable ones."""
 
 import re
 import statistics
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from ...hardware.datasheets import card_of
+from ...hardware.datasheets import find_datasheet
 from ..parse import external, rules
-from ..parse.external import Figure
+from ..parse.external import ExternalMeasurement
 from .findings import Finding
-from .groups import Cell
+from .groups import RunGroup
 
-_OUTLIER = 5.0  # times faster or slower, per card, than the median of its kind
-_ANCHORS = external.KNOWN / "anchors.csv"
+_MAX_FACTOR = 5.0  # faster or slower per accelerator than comparable rates
+_ANCHORS = external.REFERENCE_DATA / "anchors.csv"
 
 
-def findings(cells: Sequence[Cell], figures: Sequence[Figure]) -> list[Finding]:
-    """Flags for what exceeds a card's peak, stands apart from its kind or from published anchors."""
-    rates = [(cell, rate) for cell in cells if (rate := cell.rate_per_card)]
+def check(groups: Sequence[RunGroup], measurements: Sequence[ExternalMeasurement]) -> list[Finding]:
+    """Flag rates above an accelerator's peak, far from the median of comparable ones or from published ones."""
+    rates = [(group, rate) for group in groups if (rate := group.throughput_per_accelerator)]
+    by_kind = [(group.title, (group.model, _accelerator_name(group)), rate) for group, rate in rates]
     return [
-        *(found for cell, rate in rates if (found := _above_peak(cell, rate))),
-        *(found for cell, rate in rates if (found := _off_anchor(cell, rate))),
-        *_outliers(
-            [(cell.title, (cell.model, _card(cell)), rate) for cell, rate in rates], "samples a second per card"
-        ),
-        *_outliers_of_figures(figures),
+        *(finding for group, rate in rates if (finding := _check_peak(group, rate))),
+        *(finding for group, rate in rates if (finding := _check_published(group, rate))),
+        *_find_outliers(by_kind),
+        *_find_outliers(_measurement_rates(measurements)),
     ]
 
 
-def _card(cell: Cell) -> str:
-    facts = card_of(cell.runs[0].accelerator)
-    return str(facts["name"]) if facts else cell.runs[0].accelerator
+def _accelerator_name(group: RunGroup) -> str:
+    sheet = find_datasheet(group.runs[0].accelerator)
+    return str(sheet["name"]) if sheet else group.runs[0].accelerator
 
 
-def _above_peak(cell: Cell, rate: float) -> Finding | None:
-    facts, operations = card_of(cell.runs[0].accelerator), rules.train_operations(cell.model)
-    if not facts or not operations:
+def _check_peak(group: RunGroup, rate: float) -> Finding | None:
+    sheet, flops = find_datasheet(group.runs[0].accelerator), rules.train_flops_per_sample(group.model)
+    if not sheet or not flops:
         return None
-    precision = cell.runs[0].precision
-    peaks = [peak for name, peak in facts["tflops"].items() if peak and precision in ("", name)]
+    precision = group.runs[0].precision
+    peaks = [peak for name, peak in sheet["tflops"].items() if peak and precision in ("", name)]
     if not peaks:
         return None
-    share = rate * operations / (max(peaks) * 1e12)
-    if share <= 1:
+    fraction = rate * flops / (max(peaks) * 1e12)
+    if fraction <= 1:
         return None
     return Finding(
         "flag",
-        cell.title,
-        f"{share:.0%} of the peak of its card ({rate:,.0f} samples a second per card): no card does more than it can, "
-        "so the sample count, the number of cards or the clock is wrong.",
+        group.title,
+        f"{fraction:.0%} of the datasheet peak ({rate:,.0f} samples per second per accelerator), which is impossible: "
+        "the number of samples, the number of accelerators or the clock is wrong.",
     )
 
 
-def _off_anchor(cell: Cell, rate: float) -> Finding | None:
-    """Against throughput that others have published for one such card in half precision."""
-    own = cell.runs[0].accelerator.lower()
-    if not own or (cell.runs[0].own and cell.runs[0].scale != "reference"):
+def _check_published(group: RunGroup, rate: float) -> Finding | None:
+    """Flag a rate far from the one published for the same accelerator in half precision."""
+    run = group.runs[0]
+    words = re.split(r"[^a-z0-9]+", run.accelerator.lower())
+    if not run.accelerator or (run.run_record is not None and run.scale != "reference"):
         return None
-    for anchor in _anchors():
-        card = anchor.card.lower().split()[0].split("-")[0]
-        if anchor.workload == cell.model and card in re.split(r"[^a-z0-9]+", own) and anchor.value:
+    for anchor in _read_anchors():
+        accelerator = anchor.accelerator.lower().split()[0].split("-")[0]
+        if anchor.workload == group.model and accelerator in words and anchor.value:
             factor = rate / anchor.value
-            if not 1 / _OUTLIER < factor < _OUTLIER:
+            if not 1 / _MAX_FACTOR < factor < _MAX_FACTOR:
                 return Finding(
                     "flag",
-                    cell.title,
-                    f"{rate:,.0f} samples a second per card is {factor:.2g} times what {anchor.source} publishes for "
-                    f"{anchor.card} ({anchor.value:,.0f}).",
+                    group.title,
+                    f"{rate:,.0f} samples per second per accelerator is {factor:.2g} times the rate that "
+                    f"{anchor.source} publishes for {anchor.accelerator} ({anchor.value:,.0f}).",
                 )
     return None
 
 
 @cache
-def _anchors() -> tuple[Figure, ...]:
-    return tuple(external.read_figures(_ANCHORS))
+def _read_anchors() -> tuple[ExternalMeasurement, ...]:
+    return tuple(external.read_measurements(_ANCHORS))
 
 
-def _outliers_of_figures(figures: Sequence[Figure]) -> list[Finding]:
-    rates = external.measured(figures, "samples_per_second")
-    kinds = [
+_Rate = tuple[str, tuple[object, ...], float]  # title, kind, samples per second per accelerator
+
+
+def _measurement_rates(measurements: Sequence[ExternalMeasurement]) -> list[_Rate]:
+    return [
         (
-            figure.cell,
-            (figure.study, figure.workload, figure.card, figure.precision, figure.batch),
-            (figure.value or 0) / figure.count,
+            entry.title,
+            (entry.study, entry.workload, entry.accelerator, entry.precision, entry.batch),
+            (entry.value or 0) / entry.num_accelerators,
         )
-        for figure in rates
+        for entry in external.select_metric(measurements, "samples_per_second")
     ]
-    return _outliers(kinds, "samples a second per card")
 
 
-def _outliers(items: Iterable[tuple[str, tuple[object, ...], float]], unit: str) -> list[Finding]:
-    """Items (title, kind, value) that lie far from the median of the others of their kind."""
+def _find_outliers(rates: Iterable[_Rate]) -> list[Finding]:
+    """Flag rates that are far from the median of the others of their kind."""
     kinds: dict[tuple[object, ...], list[tuple[str, float]]] = {}
-    for title, kind, value in items:
-        kinds.setdefault(kind, []).append((title, value))
-    found = []
+    for title, kind, rate in rates:
+        kinds.setdefault(kind, []).append((title, rate))
+    findings = []
     for same in kinds.values():
-        for index, (title, value) in enumerate(same):
-            others = [other for place, (_, other) in enumerate(same) if place != index]
-            if not others or not value:
+        for index, (title, rate) in enumerate(same):
+            others = [other for position, (_, other) in enumerate(same) if position != index]
+            if not others or not rate:
                 continue
-            factor = value / statistics.median(others)
-            if not 1 / _OUTLIER < factor < _OUTLIER:
-                sentence = (
-                    f"{factor:.3g} times the median of its {len(others)} siblings ({value:,.0f} {unit}): an outlier."
+            factor = rate / statistics.median(others)
+            if not 1 / _MAX_FACTOR < factor < _MAX_FACTOR:
+                message = (
+                    f"Outlier: {factor:.3g} times the median of {len(others)} comparable results "
+                    f"({rate:,.0f} samples per second per accelerator)."
                 )
-                found.append(Finding("flag", title, sentence))
-    return found
+                findings.append(Finding("flag", title, message))
+    return findings

@@ -1,9 +1,9 @@
-"""Where measured workloads stand under the roofs of their card: operations a second over operations a byte.
+"""Rooflines: workloads below the peaks of their accelerator, by operations per second and operations per byte.
 
-Williams, Waterman, Patterson: Roofline (Communications of the ACM 52(4), 2009). The roofs are measured by `timetrial
-peaks`; operations and bytes were counted by `timetrial throughput`. How many bytes truly go to device memory nobody
-tells, so that a workload is no point but a span: from the traffic of an execution in which nothing is fused or cached
-to the least that any execution has.
+Williams, Waterman, Patterson: Roofline (Communications of the ACM 52(4), 2009). The peaks are measured by `timetrial
+peaks`; operations and bytes are counted by `timetrial throughput`. The actual traffic to device memory is unknown
+without a profiler. A workload is therefore a range of intensities: from the traffic of an execution in which nothing
+is fused or cached to the least traffic of any execution.
 """
 
 import itertools
@@ -15,204 +15,247 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import DataError
-from ...hardware.datasheets import card_of
-from ...record.energy import LOW_UTILISATION
-from ...record.flops import operations_per_second
-from ...record.run_dir import slug
-from ..parse.sources import json_object
+from ...core.formatting import slug
+from ...hardware.datasheets import find_datasheet
+from ...record.validity import LOW_UTILIZATION
+from ..parse.sources import read_json_object
 from .findings import Finding
-from .throughput_groups import NO_PEERS, SpeedCell
+from .throughput_groups import NO_PEER_TO_PEER, ThroughputGroup
 
-FILE, SCHEMA = "peaks.json", 1
-_ABOVE = 1.02  # of a measured peak: more is no matter of noise
+PEAKS_FILE, PEAKS_SCHEMA = "peaks.json", 1
+_MAX_FRACTION_OF_PEAK = 1.02  # more than noise above a measured peak
 
 
 @dataclass(frozen=True)
 class Roofs:
-    """What a card does at most: TFLOP/s by number format, GB/s of its memory (read and written)."""
+    """Peaks of an accelerator: TFLOP/s by number format, GB/s of its memory (read and written)."""
 
     tflops: Mapping[str, float]
     gb_s: float | None
 
 
 @dataclass(frozen=True)
-class Place:
-    """A workload on one card of several: achieved TFLOP/s, operations a byte if nothing is fused, and at most.
+class RooflinePoint:
+    """A workload: achieved TFLOP/s per accelerator, and its operations per byte if nothing is fused and at most.
 
-    `of_measured` and `of_sheet` are its shares of the card's peaks in its format, None where they are not known.
-    `bound` names the roof above it, or the host where the card had to wait for its next kernel.
+    `fraction_of_measured` and `fraction_of_datasheet` relate `tflops` to the peaks in its number format, None if these
+    are unknown. `bound` names the limiting roof, or the host if the accelerator waited for it.
     """
 
-    work: str
-    card: str
-    count: int
+    workload: str
+    accelerator: str
+    num_accelerators: int
     precision: str
     batch: int
-    links: str
+    suffix: str
     tflops: float
-    unfused: float
-    at_most: float
-    of_measured: float | None
-    of_sheet: float | None
+    unfused_intensity: float
+    max_intensity: float
+    fraction_of_measured: float | None
+    fraction_of_datasheet: float | None
     bound: str
 
     @property
     def title(self) -> str:
-        """The workload in words; its batch is that of one card, and links are named where they were not used."""
-        return f"{self.work}, {self.count} x {self.card}, {self.precision}, batch {self.batch}{self.links}"
+        """The workload with its accelerators and its batch size per accelerator."""
+        accelerators = f"{self.num_accelerators} x {self.accelerator}"
+        return f"{self.workload}, {accelerators}, {self.precision}, batch {self.batch}{self.suffix}"
 
     @property
-    def short(self) -> str:
-        """The same where the card is known."""
-        cards = f" on {self.count}" if self.count > 1 else ""
-        return f"{self.work}{cards}, {self.precision}, batch {self.batch}{self.links}"
+    def short_title(self) -> str:
+        """The title without the name of the accelerator."""
+        count = f" on {self.num_accelerators}" if self.num_accelerators > 1 else ""
+        return f"{self.workload}{count}, {self.precision}, batch {self.batch}{self.suffix}"
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """A card's roofs, measured and of its data sheet, all places under them, the busiest first; what else was timed.
+    """An accelerator's roofs, measured and of its datasheet, and the workloads below them, the fastest first.
 
-    `timed` are rows of peaks.json: the fastest of each kind and format, and of transfers and sums each.
+    `fastest_rows` are rows of peaks.json: the fastest micro-benchmark of each kind and number format, and of each
+    direction of transfers and all-reduces.
     """
 
-    card: str
+    accelerator: str
     measured: Roofs | None
-    sheet: Roofs | None
-    places: Sequence[Place]
+    datasheet: Roofs | None
+    points: Sequence[RooflinePoint]
     source: str = ""
-    timed: Sequence[Mapping[str, Any]] = ()
+    fastest_rows: Sequence[Mapping[str, Any]] = ()
 
 
-def read_peaks(paths: Iterable[Path]) -> dict[str, dict[str, Any]]:
-    """What the peaks.json files at or below `paths` hold, by card, processors also by their system.
+@dataclass(frozen=True)
+class MeasuredPeaks:
+    """The highest peaks of an accelerator over several peaks.json files; `source` names the files."""
 
-    Of each roof that several of a card have measured the highest counts; those that are whole and thorough before those
-    that were quick or stopped.
+    roofs: Roofs
+    source: str
+    fastest_rows: Sequence[Mapping[str, Any]]
+
+
+_RowKey = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _PeaksFile:
+    path: str
+    accelerator: str
+    measured_at: float
+    is_thorough: bool
+    roofs: Roofs
+    fastest_rows: Mapping[_RowKey, Mapping[str, Any]]
+
+
+def read_peaks(paths: Iterable[Path]) -> dict[str, MeasuredPeaks]:
+    """Return the measured peaks in all peaks.json files at or below `paths`, by accelerator (CPUs by system as well).
+
+    The highest value of several files counts. Complete and thorough measurements take precedence over quick or stopped
+    ones. Raises `DataError` for a damaged file.
     """
-    cards: dict[str, list[dict[str, Any]]] = {}
-    for path in _files(paths):
-        told = json_object(path) | {"path": str(path)}
-        try:
-            known = told["schema"] == SCHEMA and isinstance(told["peaks"]["tflops"], dict) and "gb_s" in told["peaks"]
-            _ = float(told["measured"]), bool(told["quick"]), bool(told["stopped"])
-            told["timed"] = _fastest(told.get("rows", ()))
-            host = slug(str((told.get("system") or {}).get("hostname", "")))
-            cards.setdefault(_roofed(str(told["card"]), host), []).append(told)
-        except (KeyError, TypeError, ValueError):
-            known = False
-        if not known:
-            raise DataError(f"{path} is damaged, or of another version: measure again with timetrial peaks.")
-    return {card: _merged(same) for card, same in cards.items()}
+    by_accelerator: dict[str, list[_PeaksFile]] = {}
+    for path in _find_peaks_files(paths):
+        file = _read_peaks_file(path)
+        by_accelerator.setdefault(file.accelerator, []).append(file)
+    return {accelerator: _merge(files) for accelerator, files in by_accelerator.items()}
 
 
-def _merged(same: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    tflops: dict[str, float] = {}
-    gb_s, paths = None, []
-    timed: dict[tuple[str, ...], dict[str, Any]] = {}
-    for _, alike in itertools.groupby(sorted(same, key=_standing), key=_is_thorough):
-        found: list[dict[str, Any]] = list(alike)
-        for form in dict.fromkeys(form for told in found for form in told["peaks"]["tflops"]):
-            tflops[form] = max(told["peaks"]["tflops"].get(form, 0.0) for told in found)
-        gb_s = max((told["peaks"]["gb_s"] or 0.0 for told in found), default=0.0) or gb_s
-        for told in found:
-            paths.append(told["path"])
-            timed |= told["timed"]
-    peaks = {"tflops": tflops, "gb_s": gb_s}
-    return {"peaks": peaks, "path": ", ".join(reversed(paths)), "timed": list(timed.values())}
-
-
-def _is_thorough(told: Mapping[str, Any]) -> bool:
-    return not (told["quick"] or told["stopped"])
-
-
-def _standing(told: Mapping[str, Any]) -> tuple[bool, float]:
-    return _is_thorough(told), told["measured"]
-
-
-def _roofed(card: str, system: str) -> str:
-    """Whose roof it is: a card's of this name, or of one machine's processors, which have but one name."""
-    return f"{card} of {system}" if card == "cpu" and system else card
-
-
-def _fastest(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, ...], dict[str, Any]]:
-    found: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row in rows:
-        by = "tflops" if row["tflops"] else "gb_s"
-        # Transfers and sums differ in their way, which stands in the shape after the size.
-        way = "" if by == "tflops" else row["shape"].partition(",")[2]
-        key = (row["kind"], row["storage"], row["compute"], way)
-        if row[by] and (key not in found or row[by] > found[key][by]):
-            found[key] = row
-    return found
-
-
-def _files(paths: Iterable[Path]) -> Iterator[Path]:
+def _find_peaks_files(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
-        if path.is_file() and path.name == FILE:
+        if path.is_file() and path.name == PEAKS_FILE:
             yield path
-        for where, folders, names in os.walk(path):
-            folders.sort()
-            if FILE in names:
-                yield Path(where, FILE)
+        for folder, subfolders, names in os.walk(path):
+            subfolders.sort()
+            if PEAKS_FILE in names:
+                yield Path(folder, PEAKS_FILE)
 
 
-def rooflines(cells: Iterable[SpeedCell], peaks: Mapping[str, Mapping[str, Any]]) -> list[Roofline]:
-    """One a card that has peaks or workloads with counted operations."""
-    cards: dict[str, list[SpeedCell]] = {card: [] for card in peaks}
-    for cell in cells:
-        if any(operations_per_second(result) for result in cell.results):
-            cards.setdefault(_roofed(cell.card, slug(str(cell.setting["system"]))), []).append(cell)
-    return [_roofline(card, same, peaks.get(card)) for card, same in sorted(cards.items())]
+def _read_peaks_file(path: Path) -> _PeaksFile:
+    values = read_json_object(path)
+    try:
+        if values["schema"] != PEAKS_SCHEMA:
+            raise ValueError("unsupported schema")
+        tflops, gb_s = values["peaks"]["tflops"], values["peaks"]["gb_s"]
+        host = slug(str((values.get("system") or {}).get("hostname", "")))
+        return _PeaksFile(
+            path=str(path),
+            accelerator=_roofline_name(str(values["card"]), host),
+            measured_at=float(values["measured"]),
+            is_thorough=not (bool(values["quick"]) | bool(values["stopped"])),
+            roofs=Roofs(
+                {str(name): float(peak) for name, peak in tflops.items()}, None if gb_s is None else float(gb_s)
+            ),
+            fastest_rows=_fastest_rows(values.get("rows", ())),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"{path} is damaged or has an unsupported schema: measure again with `timetrial peaks`."
+        ) from error
 
 
-def _roofline(card: str, cells: Sequence[SpeedCell], told: Mapping[str, Any] | None) -> Roofline:
-    measured = Roofs(told["peaks"]["tflops"], told["peaks"]["gb_s"]) if told else None
-    facts = card_of(card)
-    sheet = None
-    if facts:
-        sheet = Roofs({name: peak for name, peak in facts["tflops"].items() if peak}, facts.get("bandwidth_gb_s"))
-    places = sorted((_place(cell, measured, sheet) for cell in cells), key=lambda place: -place.tflops)
-    return Roofline(card, measured, sheet, places, str(told["path"]) if told else "", told["timed"] if told else ())
+def _merge(files: Sequence[_PeaksFile]) -> MeasuredPeaks:
+    tflops: dict[str, float] = {}
+    gb_s: float | None = None
+    paths: list[str] = []
+    rows: dict[_RowKey, Mapping[str, Any]] = {}
+    ordered = sorted(files, key=lambda file: (file.is_thorough, file.measured_at))
+    # Thorough files come last and replace the peaks of the others.
+    for _, same_quality in itertools.groupby(ordered, key=lambda file: file.is_thorough):
+        same = list(same_quality)
+        for name in dict.fromkeys(name for file in same for name in file.roofs.tflops):
+            tflops[name] = max(file.roofs.tflops.get(name, 0.0) for file in same)
+        gb_s = max((file.roofs.gb_s or 0.0 for file in same), default=0.0) or gb_s
+        for file in same:
+            paths.append(file.path)
+            rows |= file.fastest_rows
+    return MeasuredPeaks(Roofs(tflops, gb_s), ", ".join(reversed(paths)), list(rows.values()))
 
 
-def _place(cell: SpeedCell, measured: Roofs | None, sheet: Roofs | None) -> Place:
-    counted = [result for result in cell.results if operations_per_second(result)]
-    rates = [(operations_per_second(result) or 0.0) / 1e12 / cell.count for result in counted]
-    tflops = statistics.median(rates)
-    first = counted[0]["counted"]
-    unfused, at_most = (first["operations"] / max(first[key], 1.0) for key in ("unfused_bytes", "least_bytes"))
-    share = [roofs.tflops.get(cell.precision) if roofs else None for roofs in (measured, sheet)]
-    of_measured, of_sheet = (tflops / most if most else None for most in share)
-    waits = LOW_UTILISATION in cell.flags
-    bound = "the host" if waits else _bound(unfused, at_most, measured or sheet, cell.precision)
-    fed = cell.setting["data.loader"]
-    work = cell.network if fed == "synthetic" else f"{cell.network} with data={fed}"
-    links = f", {cell.links}" if cell.links == NO_PEERS else ""
-    own = (work, cell.card, cell.count, cell.precision, cell.batch, links)
-    return Place(*own, tflops, unfused, max(unfused, at_most), of_measured, of_sheet, bound)
+def _roofline_name(accelerator: str, system: str) -> str:
+    """Return whose roofline it is: CPUs have no name of their own, so that of the system is added."""
+    return f"{accelerator} of {system}" if accelerator == "cpu" and system else accelerator
 
 
-def _bound(unfused: float, at_most: float, roofs: Roofs | None, precision: str) -> str:
-    """Which roof is above the span: the slope of memory, the ceiling of arithmetic, or one after the other."""
-    most = roofs.tflops.get(precision) if roofs else None
-    if not roofs or not most or not roofs.gb_s:
+def _fastest_rows(rows: Iterable[Mapping[str, Any]]) -> dict[_RowKey, Mapping[str, Any]]:
+    fastest: dict[_RowKey, Mapping[str, Any]] = {}
+    for row in rows:
+        metric = "tflops" if row["tflops"] else "gb_s"
+        # The shape of a transfer or all-reduce is its size, a comma, and its path, which is part of the key.
+        route = "" if metric == "tflops" else row["shape"].partition(",")[2]
+        key = (row["kind"], row["storage"], row["compute"], route)
+        if row[metric] and (key not in fastest or row[metric] > fastest[key][metric]):
+            fastest[key] = row
+    return fastest
+
+
+def build_rooflines(groups: Iterable[ThroughputGroup], peaks: Mapping[str, MeasuredPeaks]) -> list[Roofline]:
+    """Return a roofline for each accelerator with measured peaks or with workloads whose operations were counted."""
+    by_accelerator: dict[str, list[ThroughputGroup]] = {accelerator: [] for accelerator in peaks}
+    for group in groups:
+        if any(result.operations_per_second for result in group.results):
+            name = _roofline_name(group.accelerator, slug(str(group.config["system"])))
+            by_accelerator.setdefault(name, []).append(group)
+    return [_build_roofline(name, same, peaks.get(name)) for name, same in sorted(by_accelerator.items())]
+
+
+def _build_roofline(accelerator: str, groups: Sequence[ThroughputGroup], peaks: MeasuredPeaks | None) -> Roofline:
+    measured = peaks.roofs if peaks else None
+    sheet = find_datasheet(accelerator)
+    datasheet = None
+    if sheet:
+        datasheet = Roofs({name: peak for name, peak in sheet["tflops"].items() if peak}, sheet.get("bandwidth_gb_s"))
+    points = sorted((_build_point(group, measured, datasheet) for group in groups), key=lambda point: -point.tflops)
+    if peaks is None:
+        return Roofline(accelerator, measured, datasheet, points)
+    return Roofline(accelerator, measured, datasheet, points, peaks.source, peaks.fastest_rows)
+
+
+def _build_point(group: ThroughputGroup, measured: Roofs | None, datasheet: Roofs | None) -> RooflinePoint:
+    counted = [(result.step_cost, rate) for result in group.results if (rate := result.operations_per_second)]
+    tflops = statistics.median(rate / 1e12 / group.num_accelerators for _, rate in counted)
+    cost = counted[0][0]
+    assert cost is not None  # operations_per_second is None without it
+    unfused, largest = (cost.operations / max(traffic, 1.0) for traffic in (cost.unfused_bytes, cost.least_bytes))
+    peaks = [roofs.tflops.get(group.precision) if roofs else None for roofs in (measured, datasheet)]
+    of_measured, of_datasheet = (tflops / peak if peak else None for peak in peaks)
+    waits_for_host = LOW_UTILIZATION in group.flags
+    loader = group.config["data.loader"]
+    return RooflinePoint(
+        workload=group.network if loader == "synthetic" else f"{group.network} with data={loader}",
+        accelerator=group.accelerator,
+        num_accelerators=group.num_accelerators,
+        precision=group.precision,
+        batch=group.batch,
+        suffix=f", {group.interconnect}" if group.interconnect == NO_PEER_TO_PEER else "",
+        tflops=tflops,
+        unfused_intensity=unfused,
+        max_intensity=max(unfused, largest),
+        fraction_of_measured=of_measured,
+        fraction_of_datasheet=of_datasheet,
+        bound="the host" if waits_for_host else _find_bound(unfused, largest, measured or datasheet, group.precision),
+    )
+
+
+def _find_bound(unfused: float, largest: float, roofs: Roofs | None, precision: str) -> str:
+    """Return the roof above the range of intensities: memory, arithmetic, or first one and then the other."""
+    peak = roofs.tflops.get(precision) if roofs else None
+    if not roofs or not peak or not roofs.gb_s:
         return "not known"
-    ridge = most * 1e12 / (roofs.gb_s * 1e9)
-    if at_most < ridge:
+    ridge = peak * 1e12 / (roofs.gb_s * 1e9)
+    if largest < ridge:
         return "memory"
     return "arithmetic" if unfused > ridge else "memory unless fused"
 
 
-def findings(lines: Iterable[Roofline]) -> list[Finding]:
-    """What stands above a roof that was measured: then one of both measurements is wrong, or was of another clock."""
+def check(rooflines: Iterable[Roofline]) -> list[Finding]:
+    """Flag workloads above a measured roof: one of the two measurements is wrong or ran at another clock."""
     return [
         Finding(
             "flag",
-            place.title,
-            f"{place.tflops:,.3g} TFLOP/s a card are {place.of_measured:.0%} of what timetrial peaks has measured on "
-            "this card: one of both was disturbed, or the operations are counted wrongly.",
+            point.title,
+            f"{point.tflops:,.3g} TFLOP/s per accelerator is {point.fraction_of_measured:.0%} of the peak that "
+            "`timetrial peaks` measured: one of the measurements was disturbed, or the operations are miscounted.",
         )
-        for line in lines
-        for place in line.places
-        if place.of_measured and place.of_measured > _ABOVE
+        for roofline in rooflines
+        for point in roofline.points
+        if point.fraction_of_measured and point.fraction_of_measured > _MAX_FRACTION_OF_PEAK
     ]

@@ -1,4 +1,4 @@
-"""Statistics of few and skewed numbers: scores, intervals, censored sets, and how many runs a question needs."""
+"""Statistics of small and skewed samples: scores, confidence intervals, censored runs, sample sizes."""
 
 import math
 import warnings
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-import scipy  # `scipy.stats` loads when it is first used: no run waits for it
+import scipy  # `scipy.stats` is imported on first use, so that it does not delay a run
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 _RESAMPLES = 4999
-_EXACT = 20_000  # arrangements up to which a permutation test counts them all
+_MAX_EXACT_PERMUTATIONS = 20_000
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate from `n` values; `low` and `high` are NaN where n is too small to say."""
+    """An estimate from `n` values with its interval; `low` and `high` are NaN where n is too small for one."""
 
     estimate: float
     low: float
@@ -26,10 +26,10 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Survival:
-    """BatchSharding `reached` of runs at their target by `times` (each of length distinct times), with its 95% band.
+class SurvivalCurve:
+    """Fraction `reached` of the runs that are at their target by `times`, with its 95% band; one entry per time.
 
-    `low` and `high` are NaN where all or none have arrived: no band exists there. `median` is None below one half.
+    `low` and `high` are NaN where no run or every run has reached the target. `median` is None if less than half have.
     """
 
     times: Array
@@ -40,36 +40,39 @@ class Survival:
 
 
 @dataclass(frozen=True)
-class Line:
-    """y = slope * x. R2 is given against zero (uncentred) and against the mean (centred); NaN where y does not vary."""
+class LinearFit:
+    """Fit of y = slope * x with R² about zero (uncentered) and about the mean (centered); NaN for constant y."""
 
     slope: float
-    r2_uncentred: float
-    r2_centred: float
+    r2_uncentered: float
+    r2_centered: float
     residuals: Array
     x: Array
 
     @property
     def n(self) -> int:
-        """Points."""
+        """Number of points."""
         return len(self.x)
 
     def predict(self, x: float, level: float = 0.95) -> Interval:
-        """Where a new observation at `x` lies (Draper and Smith, regression through the origin, t with n - 1)."""
+        """Return the prediction interval of a new observation at `x`.
+
+        Student's t with n - 1 degrees of freedom (Draper and Smith, regression through the origin).
+        """
         estimate = self.slope * x
         if self.n < 2:
             return Interval(estimate, math.nan, math.nan, self.n)
         variance = float(self.residuals @ self.residuals) / (self.n - 1)
-        half = scipy.stats.t.ppf((1 + level) / 2, self.n - 1) * math.sqrt(
+        half_width = scipy.stats.t.ppf((1 + level) / 2, self.n - 1) * math.sqrt(
             variance * (1 + x * x / float(self.x @ self.x))
         )
-        return Interval(estimate, estimate - half, estimate + half, self.n)
+        return Interval(estimate, estimate - half_width, estimate + half_width, self.n)
 
 
 def olympic_mean(values: Sequence[float], failed: int = 0) -> float | None:
-    """MLPerf's score: the mean without the fastest and the slowest; one failed run is the slowest (training rules).
+    """Return MLPerf's score: the mean without the fastest and the slowest run; one failed run counts as the slowest.
 
-    None with two failed runs or fewer than three runs in all.
+    None with two or more failed runs, or with fewer than three runs.
     """
     if failed > 1 or len(values) + failed < 3:
         return None
@@ -78,24 +81,24 @@ def olympic_mean(values: Sequence[float], failed: int = 0) -> float | None:
 
 
 def first_converged(
-    seconds: Sequence[float], converged: Sequence[bool], starts: Sequence[float | None], wanted: int = 50
+    seconds: Sequence[float], converged: Sequence[bool], starts: Sequence[float | None], count: int = 50
 ) -> list[int]:
-    """Places of the first `wanted` runs by start that converge: the rule of MLPerf v0.5 for NCF's 100 runs.
+    """Return the indices of the first `count` converged runs by start time: MLPerf v0.5's rule for NCF's 100 runs.
 
-    Equal starts keep the order given; unknown ones (None, NaN) come last, in the order given.
+    Runs with equal start times keep their order; those with unknown ones (None, NaN) come last, in their order.
     """
-    begun = [math.inf if start is None or math.isnan(start) else start for start in starts]
-    order = sorted(range(len(seconds)), key=begun.__getitem__)
-    return [place for place in order if converged[place]][:wanted]
+    times = [math.inf if start is None or math.isnan(start) else start for start in starts]
+    order = sorted(range(len(seconds)), key=times.__getitem__)
+    return [index for index in order if converged[index]][:count]
 
 
-def interval(
+def confidence_interval(
     values: Sequence[float], statistic: Callable[..., object] = np.mean, level: float = 0.95, seed: int = 0
 ) -> Interval:
-    """BCa bootstrap interval (Efron 1987), by percentiles where BCa does not exist; equal values have no width.
+    """Return the confidence interval of a statistic: BCa bootstrap (Efron 1987), percentiles where BCa is undefined.
 
-    For the mean of two to four values a t interval on the log scale (plain where one is not positive): a bootstrap of
-    so few cannot reach far enough.
+    The mean of two to four values gets a t interval on the log scale (on the linear scale if a value is not positive),
+    because the bootstrap interval of so few values is too narrow. Equal values give an interval of zero width.
     """
     data = np.asarray(values, dtype=np.float64)
     n = len(data)
@@ -104,97 +107,103 @@ def interval(
     estimate = float(statistic(data))  # type: ignore[arg-type]
     if n == 1:
         return Interval(estimate, math.nan, math.nan, 1)
-    if _equal(data):
+    if _is_constant(data):
         return Interval(estimate, estimate, estimate, n)
     if n < 5 and statistic is np.mean:
         return _t_interval(data, estimate, level)
     return Interval(estimate, *_bootstrap((data,), statistic, level, seed), n)
 
 
-def ratio(above: Sequence[float], below: Sequence[float], level: float = 0.95, seed: int = 0) -> Interval:
-    """Ratio of the means of two independent samples of positive values; `n` is the smaller one's.
+def ratio_of_means(
+    numerator: Sequence[float], denominator: Sequence[float], level: float = 0.95, seed: int = 0
+) -> Interval:
+    """Return the ratio of the means of two independent samples of positive values; `n` is that of the smaller one.
 
-    BCa bootstrap of both; Welch's t on the log scale where one has fewer than five values, since of three values BCa
-    holds the truth 81 times of 100 and not 95 (simulated, lognormal). NaN bounds where one is a single value.
+    BCa bootstrap of both samples; Welch's t interval on the log scale if a sample has fewer than five values, because
+    the BCa interval of three values contains the true ratio in 81% of simulated lognormal samples instead of 95%.
+    The bounds are NaN if a sample has a single value.
     """
-    one, other = (np.asarray(values, dtype=np.float64) for values in (above, below))
-    n = min(len(one), len(other))
+    above, below = (np.asarray(values, dtype=np.float64) for values in (numerator, denominator))
+    n = min(len(above), len(below))
     if n == 0:
         return Interval(math.nan, math.nan, math.nan, 0)
-    estimate = float(one.mean() / other.mean())
+    estimate = float(above.mean() / below.mean())
     if n == 1:
         return Interval(estimate, math.nan, math.nan, 1)
-    if _equal(one) and _equal(other):
+    if _is_constant(above) and _is_constant(below):
         return Interval(estimate, estimate, estimate, n)
     if n < 5:
-        return _welch(one, other, estimate, level)
+        return _welch_interval(above, below, estimate, level)
 
-    def of_means(first: Array, second: Array, axis: int = -1) -> Array:
+    def ratio(first: Array, second: Array, axis: int = -1) -> Array:
         return np.asarray(first.mean(axis=axis) / second.mean(axis=axis))
 
-    return Interval(estimate, *_bootstrap((one, other), of_means, level, seed), n)
+    return Interval(estimate, *_bootstrap((above, below), ratio, level, seed), n)
 
 
-def permutation_p(one: Sequence[float], other: Sequence[float], seed: int = 0) -> float:
-    """Two-sided permutation test of the difference of means: exact up to 20,000 arrangements, else 9999 random ones.
+def permutation_p_value(first: Sequence[float], second: Sequence[float], seed: int = 0) -> float:
+    """Return p of the two-sided permutation test of the difference of means.
 
-    NaN where a side is empty or both have one value.
+    Exact up to 20,000 permutations, else from 9999 random ones. NaN if a sample is empty or both have one value.
     """
-    n, both = len(one), np.concatenate([np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)])
-    if n == 0 or n == len(both) or len(both) == 2:
+    n = len(first)
+    pooled = np.concatenate([np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)])
+    if n == 0 or n == len(pooled) or len(pooled) == 2:
         return math.nan
-    total, rest = both.sum(), len(both) - n
+    total, rest = pooled.sum(), len(pooled) - n
 
     def difference(sums: Array) -> Array:
         return np.abs(sums / n - (total - sums) / rest)
 
-    seen = float(difference(np.asarray(both[:n].sum())))
-    within = seen - 1e-12 * float(np.abs(both).max())  # sums in another order differ in their last digits
-    if math.comb(len(both), n) <= _EXACT:
-        sums = np.array([both[list(chosen)].sum() for chosen in combinations(range(len(both)), n)])
-        return float((difference(sums) >= within).mean())
+    observed = float(difference(np.asarray(pooled[:n].sum())))
+    threshold = observed - 1e-12 * float(np.abs(pooled).max())  # sums in another order differ in their last digits
+    if math.comb(len(pooled), n) <= _MAX_EXACT_PERMUTATIONS:
+        sums = np.array([pooled[list(chosen)].sum() for chosen in combinations(range(len(pooled)), n)])
+        return float((difference(sums) >= threshold).mean())
     generator = np.random.default_rng(seed)
-    draws = generator.permuted(np.tile(both, (9999, 1)), axis=1)[:, :n].sum(axis=1)
-    return float(((difference(draws) >= within).sum() + 1) / 10_000)
+    sums = generator.permuted(np.tile(pooled, (9999, 1)), axis=1)[:, :n].sum(axis=1)
+    return float(((difference(sums) >= threshold).sum() + 1) / 10_000)
 
 
-def survival(seconds: Sequence[float], converged: Sequence[bool]) -> Survival:
-    """BatchSharding that has reached the target by a time: Kaplan and Meier (1958), others censored at their `seconds`.
+def kaplan_meier(times: Sequence[float], converged: Sequence[bool]) -> SurvivalCurve:
+    """Return the fraction of runs that reached the target by a time (Kaplan and Meier 1958).
 
-    The 95% band is Greenwood's on the log-log scale. Any unit of time will do.
+    Runs that did not converge are censored at their time. The 95% band is Greenwood's on the log-log scale. `times`
+    may be in any unit.
     """
-    if not len(seconds):
+    if not len(times):
         empty = np.empty(0)
-        return Survival(empty, empty, empty, empty, None)
-    hit = [time for time, flag in zip(seconds, converged, strict=True) if flag]
-    missed = [time for time, flag in zip(seconds, converged, strict=True) if not flag]
-    curve = scipy.stats.ecdf(scipy.stats.CensoredData(uncensored=hit, right=missed))
+        return SurvivalCurve(empty, empty, empty, empty, None)
+    uncensored = [time for time, flag in zip(times, converged, strict=True) if flag]
+    censored = [time for time, flag in zip(times, converged, strict=True) if not flag]
+    curve = scipy.stats.ecdf(scipy.stats.CensoredData(uncensored=uncensored, right=censored))
     with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the docstring of Survival says it
+        warnings.simplefilter("ignore", RuntimeWarning)  # where the band is NaN
         band = curve.cdf.confidence_interval(method="log-log")
-    times, share = np.asarray(curve.cdf.quantiles, dtype=np.float64), np.asarray(curve.cdf.probabilities)
+    quantiles, reached = np.asarray(curve.cdf.quantiles, dtype=np.float64), np.asarray(curve.cdf.probabilities)
     low, high = (np.asarray(side.probabilities) for side in (band.low, band.high))
-    half = times[share >= 0.5 - 1e-12]
-    return Survival(times, share, low, high, float(half[0]) if half.size else None)
+    after_median = quantiles[reached >= 0.5 - 1e-12]
+    return SurvivalCurve(quantiles, reached, low, high, float(after_median[0]) if after_median.size else None)
 
 
 def runs_needed(values: Sequence[float], difference: float, power: float = 0.8, alpha: float = 0.05) -> int | None:
-    """Runs a side until a two-sided t test on the log scale finds a relative `difference` with `power`.
+    """Return the runs per group at which a two-sided t test on the log scale detects `difference` with `power`.
 
-    From the spread of log(values) and the noncentral t (Cohen 1988), at least 2. `difference` is relative (0.05 is 5%,
-    above -1). None for fewer than two values, or for no difference: no number of runs finds that.
+    The standard deviation is that of log(values), the distribution the noncentral t (Cohen 1988); at least 2 runs.
+    `difference` is relative (0.05 is 5%, above -1). None for fewer than two values or a difference of 0.
     """
     if len(values) < 2 or difference == 0:
         return None
     deviation = float(np.log(np.asarray(values, dtype=np.float64)).std(ddof=1))
     if deviation < 1e-12:
         return 2
-    effect = math.log1p(difference) / deviation
+    effect_size = math.log1p(difference) / deviation
 
     def power_of(n: int) -> float:
-        # A squared noncentral t is a noncentral F; scipy's own noncentral t gives NaN in its far tail.
-        freedom, shift = 2 * n - 2, effect * math.sqrt(n / 2)
-        return float(scipy.stats.ncf.sf(scipy.stats.f.ppf(1 - alpha, 1, freedom), 1, freedom, shift * shift))
+        # A squared noncentral t is a noncentral F; scipy's noncentral t is NaN in its far tail.
+        dof, noncentrality = 2 * n - 2, effect_size * math.sqrt(n / 2)
+        critical = scipy.stats.f.ppf(1 - alpha, 1, dof)
+        return float(scipy.stats.ncf.sf(critical, 1, dof, noncentrality * noncentrality))
 
     low, high = 1, 2
     while power_of(high) < power:
@@ -205,49 +214,49 @@ def runs_needed(values: Sequence[float], difference: float, power: float = 0.8, 
     return high
 
 
-def spread(values: Sequence[float]) -> float:
-    """Coefficient of variation: sample deviation over mean; NaN for fewer than two values."""
+def coefficient_of_variation(values: Sequence[float]) -> float:
+    """Return the sample standard deviation over the mean; NaN for fewer than two values."""
     if len(values) < 2:
         return math.nan
     return float(np.std(values, ddof=1) / np.mean(values))
 
 
 def variance_components(values: Sequence[float], factors: Mapping[str, Sequence[Hashable]]) -> dict[str, float]:
-    """Variance of log(values) due to each crossed random factor, and the "residual"; data may be unbalanced.
+    """Return the variance of log(values) by crossed random factor, and the "residual"; data may be unbalanced.
 
-    Henderson's method III (Searle, Casella, McCulloch, 1992): sums of squares of each factor after all others, set
-    equal to their expectations; negative estimates are 0. Factors of one level give 0; NaN is what the data cannot
-    tell: a factor that others determine, a residual without degrees of freedom.
+    Henderson's method III (Searle, Casella, McCulloch 1992) equates the sum of squares of each factor, adjusted for
+    all others, with its expectation. Negative estimates and factors with one level give 0. NaN marks what the data
+    cannot identify: a factor that others determine, a residual without degrees of freedom.
     """
     y = np.log(np.asarray(values, dtype=np.float64))
-    designs = {name: _design(levels) for name, levels in factors.items()}
-    used = {name: design for name, design in designs.items() if design.shape[1] > 1}
-    ones = np.ones((len(y), 1))
-    full, rank = _residual_maker(np.hstack([ones, *used.values()]))
-    freedom = len(y) - rank
-    residual = float(y @ full @ y) / freedom if freedom > 0 else math.nan
-    found = dict.fromkeys(factors, 0.0)
-    for name, design in used.items():
-        others = [other for key, other in used.items() if key != name]
-        without, rank_without = _residual_maker(np.hstack([ones, *others]))
-        gain = float(y @ (without - full) @ y)
-        weight = float(np.trace(design.T @ without @ design))
-        estimate = (gain - (rank - rank_without) * residual) / weight if weight > 1e-9 else math.nan
-        found[name] = float(np.maximum(0.0, estimate))  # unlike max(), it keeps a NaN
-    return found | {"residual": residual}
+    designs = {name: _indicator_matrix(levels) for name, levels in factors.items()}
+    designs = {name: design for name, design in designs.items() if design.shape[1] > 1}
+    intercept = np.ones((len(y), 1))
+    full, rank = _residual_maker(np.hstack([intercept, *designs.values()]))
+    dof = len(y) - rank
+    residual = float(y @ full @ y) / dof if dof > 0 else math.nan
+    components = dict.fromkeys(factors, 0.0)
+    for name, design in designs.items():
+        others = [other for key, other in designs.items() if key != name]
+        reduced, reduced_rank = _residual_maker(np.hstack([intercept, *others]))
+        sum_of_squares = float(y @ (reduced - full) @ y)
+        weight = float(np.trace(design.T @ reduced @ design))
+        variance = (sum_of_squares - (rank - reduced_rank) * residual) / weight if weight > 1e-9 else math.nan
+        components[name] = float(np.maximum(0.0, variance))  # unlike max(), it keeps NaN
+    return components | {"residual": residual}
 
 
-def consecutive_median(values: Sequence[float], failed: Sequence[bool], n: int) -> tuple[int, float] | None:
-    """MLPerf v1.1's rule for more than n runs: the n consecutive ones whose score is the median over all windows.
+def median_window(values: Sequence[float], failed: Sequence[bool], n: int) -> tuple[int, float] | None:
+    """Return start and score of the n consecutive runs whose score is the median over all windows (MLPerf v1.1).
 
-    Of an even number of windows the slower middle one, so that nobody gains; windows without a score are the slowest.
-    Returns the first run's place and the score; None where the median window has none.
+    Of an even number of windows the slower middle one counts, so that nobody gains; windows without a score are the
+    slowest. None if the median window has no score.
     """
     scores = []
     for start in range(len(values) - n + 1):
         window = range(start, start + n)
-        good = [values[place] for place in window if not failed[place]]
-        score = olympic_mean(good, n - len(good))
+        successful = [values[index] for index in window if not failed[index]]
+        score = olympic_mean(successful, n - len(successful))
         scores.append((math.inf if score is None else score, start))
     if not scores:
         return None
@@ -255,23 +264,23 @@ def consecutive_median(values: Sequence[float], failed: Sequence[bool], n: int) 
     return (start, score) if math.isfinite(score) else None
 
 
-def through_origin(x: Sequence[float] | Array, y: Sequence[float] | Array) -> Line:
-    """Least squares of y = slope * x; R2 after Kvalseth (1985). ValueError where no x is other than 0."""
-    across, up = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    if not across.any():
+def fit_through_origin(x: Sequence[float] | Array, y: Sequence[float] | Array) -> LinearFit:
+    """Return the least-squares fit of y = slope * x, with R² after Kvålseth (1985); ValueError if every x is 0."""
+    xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if not xs.any():
         raise ValueError("A line through the origin needs a point with x other than 0.")
-    slope = float(across @ up / (across @ across))
-    residuals = up - slope * across
-    error, centred = float(residuals @ residuals), up - up.mean()
+    slope = float(xs @ ys / (xs @ xs))
+    residuals = ys - slope * xs
+    squared_error, centered = float(residuals @ residuals), ys - ys.mean()
 
     def r2(total: float) -> float:
-        return 1 - error / total if total else math.nan
+        return 1 - squared_error / total if total else math.nan
 
-    return Line(slope, r2(float(up @ up)), r2(float(centred @ centred)), residuals, across)
+    return LinearFit(slope, r2(float(ys @ ys)), r2(float(centered @ centered)), residuals, xs)
 
 
-def _equal(data: Array) -> bool:
-    """All one number but for rounding."""
+def _is_constant(data: Array) -> bool:
+    """Return True if all values are equal up to rounding."""
     return bool(np.ptp(data) <= 1e-12 * np.abs(data).max())
 
 
@@ -279,40 +288,41 @@ def _bootstrap(
     samples: tuple[Array, ...], statistic: Callable[..., object], level: float, seed: int
 ) -> tuple[float, float]:
     with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", scipy.stats.DegenerateDataWarning)  # the percentiles below stand in
-        found = scipy.stats.bootstrap(
+        warnings.simplefilter("ignore", scipy.stats.DegenerateDataWarning)  # percentiles are used then
+        result = scipy.stats.bootstrap(
             samples, statistic, confidence_level=level, n_resamples=_RESAMPLES, rng=np.random.default_rng(seed)
         )
-    low, high = found.confidence_interval
+    low, high = result.confidence_interval
     if not (math.isfinite(low) and math.isfinite(high)):
-        low, high = np.quantile(found.bootstrap_distribution, [(1 - level) / 2, (1 + level) / 2])
+        low, high = np.quantile(result.bootstrap_distribution, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
 def _t_interval(data: Array, estimate: float, level: float) -> Interval:
+    critical = scipy.stats.t.ppf((1 + level) / 2, len(data) - 1)
     if (data <= 0).any():
-        half = float(scipy.stats.t.ppf((1 + level) / 2, len(data) - 1) * scipy.stats.sem(data))
-        return Interval(estimate, estimate - half, estimate + half, len(data))
-    half = float(scipy.stats.t.ppf((1 + level) / 2, len(data) - 1) * scipy.stats.sem(np.log(data)))
-    return Interval(estimate, estimate * math.exp(-half), estimate * math.exp(half), len(data))
+        half_width = float(critical * scipy.stats.sem(data))
+        return Interval(estimate, estimate - half_width, estimate + half_width, len(data))
+    half_width = float(critical * scipy.stats.sem(np.log(data)))
+    return Interval(estimate, estimate * math.exp(-half_width), estimate * math.exp(half_width), len(data))
 
 
-def _welch(one: Array, other: Array, estimate: float, level: float) -> Interval:
-    errors = [float(np.log(data).var(ddof=1)) / len(data) for data in (one, other)]
-    freedom = sum(errors) ** 2 / sum(
-        error**2 / (len(data) - 1) for error, data in zip(errors, (one, other), strict=True)
-    )
-    half = float(scipy.stats.t.ppf((1 + level) / 2, freedom)) * math.sqrt(sum(errors))
-    return Interval(estimate, estimate * math.exp(-half), estimate * math.exp(half), min(len(one), len(other)))
+def _welch_interval(above: Array, below: Array, estimate: float, level: float) -> Interval:
+    samples = (above, below)
+    errors = [float(np.log(data).var(ddof=1)) / len(data) for data in samples]
+    dof = sum(errors) ** 2 / sum(error**2 / (len(data) - 1) for error, data in zip(errors, samples, strict=True))
+    half_width = float(scipy.stats.t.ppf((1 + level) / 2, dof)) * math.sqrt(sum(errors))
+    n = min(len(above), len(below))
+    return Interval(estimate, estimate * math.exp(-half_width), estimate * math.exp(half_width), n)
 
 
-def _design(levels: Sequence[Hashable]) -> Array:
-    """Indicator columns (runs, levels) of a factor."""
+def _indicator_matrix(levels: Sequence[Hashable]) -> Array:
+    """Return the indicator columns (runs, levels) of a factor."""
     names = list(dict.fromkeys(levels))
     return np.array([[float(level == name) for name in names] for level in levels])
 
 
 def _residual_maker(design: Array) -> tuple[Array, int]:
-    """The matrix that takes from a vector what `design` explains, and the rank of the design."""
+    """Return the matrix that projects a vector onto the residuals of `design`, and the rank of `design`."""
     rank = int(np.linalg.matrix_rank(design))
     return np.eye(len(design)) - design @ np.linalg.pinv(design), rank

@@ -1,4 +1,4 @@
-"""What `timetrial throughput` has measured: cells of runs that differ in nothing but luck, and pairs of cells."""
+"""Throughput groups: runs of `timetrial throughput` that differ only by seed and by chance, and their comparison."""
 
 import json
 import math
@@ -10,207 +10,238 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ...config.diff import flatten
-from ...record.flops import PURCHASE
-from ..parse.external import OWN, Figure
-from ..parse.sources import json_object
+from ...record.record_file import RecordError, read_record
+from ...record.run_record import RunRecord, RunState, ThroughputResult
+from ..parse.external import OWN_RUNS, ExternalMeasurement
 from . import stats
 from .findings import Finding
 from .stats import Interval
 
-# Groups of the configuration that make a measurement what it is; `seed` and places do not.
-_GROUPS = ("workload", "recipe", "engine", "precision", "data", "tuning", "system", "gpus", "peer_to_peer")
-NO_PEERS = "no peer-to-peer"  # how cells name links that were not used
-_UNIMPORTANT = ("workload.title", "recipe.target", "recipe.data.folder")
+# Configuration groups that affect a measurement; `seed` and paths do not.
+_CONFIG_GROUPS = ("workload", "recipe", "engine", "precision", "data", "tuning", "system", "gpus", "peer_to_peer")
+_IGNORED = ("workload.title", "recipe.target", "recipe.data.folder")
+NO_PEER_TO_PEER = "no peer-to-peer"  # `interconnect` of groups that did not use it
 
 
 @dataclass
-class SpeedCell:
-    """Measurements of one setting; `setting` is its configuration, flat, by dotted key.
+class ThroughputGroup:
+    """Measurements of one configuration; `config` is flat, by dotted key.
 
-    `card` is the accelerator group, or the driver's name of a card that has none. A run that did not fit is counted
-    in `out_of_memory`, and no number of it is known.
+    `accelerator` is the name of the accelerator's configuration, or the driver's name of a GPU without one. Runs that
+    ran out of memory are counted in `out_of_memory` and have no result.
     """
 
-    card: str
-    setting: dict[str, Any]
-    results: list[dict[str, Any]] = field(default_factory=list)
+    accelerator: str
+    config: dict[str, Any]
+    results: list[ThroughputResult] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
     out_of_memory: int = 0
 
     @property
     def network(self) -> str:
-        """What was trained: the network that the recipe names, else the workload."""
-        return str(self.setting.get("recipe.training.network") or self.setting["workload.name"])
+        """The trained network: that of the recipe, else the workload."""
+        return str(self.config.get("recipe.training.network") or self.config["workload.name"])
 
     @property
-    def count(self) -> int:
-        """Cards, or processes on the CPU."""
-        return int(self.setting["gpus"])
+    def num_accelerators(self) -> int:
+        """Number of GPUs, or of processes on the CPU."""
+        return int(self.config["gpus"])
 
     @property
     def precision(self) -> str:
         """The number format."""
-        return str(self.setting["precision.name"])
+        return str(self.config["precision.name"])
 
     @property
-    def code(self) -> str:
+    def precision_label(self) -> str:
         """The number format, and whether the model was compiled."""
-        return f"{self.precision} compiled" if self.setting.get("engine.compile") else self.precision
+        return f"{self.precision} compiled" if self.config.get("engine.compile") else self.precision
 
     @property
     def batch(self) -> int:
-        """Samples of a training step on one card."""
-        return math.ceil(self.setting["recipe.global_batch_size"] / self.count)
+        """Samples per training step and device."""
+        return math.ceil(self.config["recipe.global_batch_size"] / self.num_accelerators)
 
     @property
-    def links(self) -> str:
-        """How cards reach one another; empty for one alone."""
-        if self.count == 1:
+    def interconnect(self) -> str:
+        """Whether GPUs exchanged data peer-to-peer; empty for a single one."""
+        if self.num_accelerators == 1:
             return ""
-        return "peer-to-peer" if self.setting["peer_to_peer"] else NO_PEERS
+        return "peer-to-peer" if self.config["peer_to_peer"] else NO_PEER_TO_PEER
 
     @property
     def title(self) -> str:
-        """The cell in words."""
-        links = f", {self.links}" if self.links else ""
-        return f"{self.network}, {self.count} x {self.card}, {self.code}, batch {self.batch} a card{links}"
+        """A description of the configuration."""
+        interconnect = f", {self.interconnect}" if self.interconnect else ""
+        accelerators = f"{self.num_accelerators} x {self.accelerator}"
+        return f"{self.network}, {accelerators}, {self.precision_label}, batch {self.batch} per GPU{interconnect}"
 
     @cached_property
-    def rate(self) -> Interval:
-        """Training samples a second over all cards."""
-        return stats.interval(self.values("samples_per_second"))
+    def samples_per_second(self) -> list[float]:
+        """Training samples per second over all devices, of each run that has them."""
+        return [result.samples_per_second for result in self.results if result.samples_per_second]
 
-    def values(self, key: str) -> list[float]:
-        """One number of each run that has it."""
-        return [float(result[key]) for result in self.results if result.get(key)]
+    @cached_property
+    def train_ms(self) -> list[float]:
+        """Milliseconds of a training step."""
+        return [result.train_ms for result in self.results if result.train_ms]
 
+    @cached_property
+    def eval_ms(self) -> list[float]:
+        """Milliseconds of an evaluation batch."""
+        return [result.eval_ms for result in self.results if result.eval_ms]
 
-def gather(paths: Iterable[Path]) -> list[SpeedCell]:
-    """The cells of all throughput runs at or below `paths`, in order of their folders."""
-    cells: dict[str, SpeedCell] = {}
-    for path in paths:
-        for where, folders, names in os.walk(path):
-            folders.sort()
-            if {"status.json", "config.yaml"} <= set(names):
-                _take(Path(where), cells)
-    return list(cells.values())
-
-
-def _take(folder: Path, cells: dict[str, SpeedCell]) -> None:
-    """Puts one run into its cell; passes over what is no measurement, or came to no end."""
-    status = json_object(folder / "status.json")
-    try:
-        config = yaml.safe_load((folder / "config.yaml").read_text())
-        if not config["throughput"]["steps"] or status.get("state") not in ("measured", "out of memory"):
-            return
-        card = config["accelerator"]["name"]
-        parts = {key: config.get(key, True) for key in _GROUPS}  # runs older than peer_to_peer had it
-        parts["accelerator"] = {"threads": config["accelerator"].get("threads")}
-        parts["launcher"] = {"nodes": (config.get("launcher") or {}).get("nodes", 1)}
-    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):
-        return
-    if card == "auto":
-        cards = json_object(folder / "system.json").get("cards") or [{}]
-        card = str(cards[0].get("name", card))
-    setting = {key: value for key, value in flatten(parts) if not key.startswith(_UNIMPORTANT)}
-    cell = cells.setdefault(json.dumps([card, setting], sort_keys=True), SpeedCell(card, setting))
-    cell.flags |= set(status.get("flags") or ())
-    if status["state"] == "measured":
-        cell.results.append(status["result"])
-    else:
-        cell.out_of_memory += 1
+    @cached_property
+    def usd_per_samples_per_second(self) -> list[float]:
+        """Purchase price of the devices over training samples per second."""
+        return [price for result in self.results if (price := result.usd_per_samples_per_second)]
 
 
 @dataclass(frozen=True)
-class SpeedPair:
-    """Two cells of one network; `rate` is the ratio of training samples a second, first over second."""
+class ThroughputComparison:
+    """Two groups of the same network; `rate` is the ratio of training samples per second, first over second."""
 
-    one: SpeedCell
-    other: SpeedCell
+    first: ThroughputGroup
+    second: ThroughputGroup
     differences: list[str]
     rate: Interval
 
     @property
     def verdict(self) -> str:
         """The ratio in words."""
-        ratio, runs = self.rate, f"{len(self.one.results)} against {len(self.other.results)} runs"
+        ratio, runs = self.rate, f"{len(self.first.results)} vs. {len(self.second.results)} runs"
         if not ratio.n:
-            return "one of them did not fit into memory: there is no ratio"
+            return "no ratio, because one of them ran out of memory"
         if not math.isfinite(ratio.low):
-            return f"{ratio.estimate:.3f} times the samples a second, without an interval: single runs carry none"
-        told = f"({ratio.low:.3f} to {ratio.high:.3f} at 95%, {runs})"
+            return f"{ratio.estimate:.3f} times the samples per second, without a confidence interval (single runs)"
+        interval = f"(95% CI: {ratio.low:.3f} to {ratio.high:.3f}, {runs})"
         if ratio.low <= 1 <= ratio.high:
-            return f"no difference can be told: {ratio.estimate:.3f} times the samples a second {told}"
-        return f"{ratio.estimate:.3f} times the samples a second {told}"
+            return f"no significant difference: {ratio.estimate:.3f} times the samples per second {interval}"
+        return f"{ratio.estimate:.3f} times the samples per second {interval}"
 
 
-def pairs(ones: Sequence[SpeedCell], others: Sequence[SpeedCell]) -> list[SpeedPair]:
-    """Each of `ones` with those of `others` on the same network from which it differs least."""
-    found = []
-    for one in ones:
-        same = [_pair(one, other) for other in others if other.network == one.network]
-        least = min((len(pair.differences) for pair in same), default=0)
-        found += [pair for pair in same if len(pair.differences) == least]
-    return found
+def read_throughput_groups(paths: Iterable[Path]) -> tuple[list[ThroughputGroup], list[Finding]]:
+    """Return the groups of all throughput runs at or below `paths`, and a flag for each damaged run record."""
+    groups: dict[str, ThroughputGroup] = {}
+    findings = []
+    for run_dir in _find_run_dirs(paths):
+        try:
+            record = read_record(run_dir)
+        except RecordError as error:
+            findings.append(Finding("flag", str(run_dir), str(error)))
+            continue
+        if record is not None:
+            _add_record(record, groups)
+    return list(groups.values()), findings
 
 
-def _pair(one: SpeedCell, other: SpeedCell) -> SpeedPair:
-    ours, theirs = ({"card": cell.card, **cell.setting} for cell in (one, other))
-    keys = [key for key in dict.fromkeys([*ours, *theirs]) if ours.get(key) != theirs.get(key)]
-    differences = [f"{key}: {ours.get(key)} against {theirs.get(key)}" for key in keys]
-    ratio = stats.ratio(one.values("samples_per_second"), other.values("samples_per_second"))
-    return SpeedPair(one, other, differences, ratio)
+def _find_run_dirs(paths: Iterable[Path]) -> Iterator[Path]:
+    for path in paths:
+        for folder, subfolders, names in os.walk(path):
+            subfolders.sort()
+            if {"status.json", "config.yaml"} <= set(names):
+                yield Path(folder)
 
 
-def of_links(cells: Sequence[SpeedCell]) -> list[Finding]:
-    """What direct links between cards do, for every two cells that differ in nothing else."""
-    several = [cell for cell in cells if cell.count > 1]
-    linked, apart = ([cell for cell in several if cell.setting["peer_to_peer"] is there] for there in (True, False))
-    alike = (_pair(one, other) for one, other in product(linked, apart) if one.network == other.network)
+def _add_record(record: RunRecord, groups: dict[str, ThroughputGroup]) -> None:
+    """Add a throughput run to its group; skip other runs and those without a result."""
+    config = record.config
+    try:
+        if not config["throughput"]["steps"] or record.state not in (RunState.MEASURED, RunState.OUT_OF_MEMORY):
+            return
+        accelerator = config["accelerator"]["name"]
+        parts = {key: config.get(key, True) for key in _CONFIG_GROUPS}  # old records without peer_to_peer used it
+        parts["accelerator"] = {"threads": config["accelerator"].get("threads")}
+        parts["launcher"] = {"nodes": (config.get("launcher") or {}).get("nodes", 1)}
+    except (KeyError, TypeError, AttributeError):
+        return
+    if accelerator == "auto":
+        accelerator = _first_gpu_name(record.environment) or accelerator
+    flat = {key: value for key, value in flatten(parts) if not key.startswith(_IGNORED)}
+    group = groups.setdefault(json.dumps([accelerator, flat], sort_keys=True), ThroughputGroup(accelerator, flat))
+    group.flags |= set(record.flags)
+    if record.state == RunState.OUT_OF_MEMORY:
+        group.out_of_memory += 1
+    elif record.throughput is not None:
+        group.results.append(record.throughput)
+
+
+def _first_gpu_name(environment: dict[str, Any]) -> str:
+    gpus = environment.get("gpus")
+    first = gpus[0] if isinstance(gpus, list) and gpus else {}
+    return str(first.get("name", "")) if isinstance(first, dict) else ""
+
+
+def compare_closest(first: Sequence[ThroughputGroup], second: Sequence[ThroughputGroup]) -> list[ThroughputComparison]:
+    """Compare each group of `first` with those of `second` that have the same network and the fewest differences."""
+    closest = []
+    for group in first:
+        comparisons = [_compare(group, other) for other in second if other.network == group.network]
+        fewest = min((len(comparison.differences) for comparison in comparisons), default=0)
+        closest += [comparison for comparison in comparisons if len(comparison.differences) == fewest]
+    return closest
+
+
+def _compare(first: ThroughputGroup, second: ThroughputGroup) -> ThroughputComparison:
+    settings = [{"accelerator": group.accelerator, **group.config} for group in (first, second)]
+    keys = [key for key in dict.fromkeys([*settings[0], *settings[1]]) if settings[0].get(key) != settings[1].get(key)]
+    differences = [f"{key}: {settings[0].get(key)} vs. {settings[1].get(key)}" for key in keys]
+    ratio = stats.ratio_of_means(first.samples_per_second, second.samples_per_second)
+    return ThroughputComparison(first, second, differences, ratio)
+
+
+def compare_peer_to_peer(groups: Sequence[ThroughputGroup]) -> list[Finding]:
+    """Return the effect of peer-to-peer transfers for every two groups that differ in nothing else."""
+    multi_gpu = [group for group in groups if group.num_accelerators > 1]
+    enabled, disabled = (
+        [group for group in multi_gpu if group.config["peer_to_peer"] is state] for state in (True, False)
+    )
+    comparisons = (
+        _compare(first, second) for first, second in product(enabled, disabled) if first.network == second.network
+    )
     return [
-        Finding("note", pair.one.title, f"With over without direct links between cards: {pair.verdict}.")
-        for pair in alike
-        if len(pair.differences) == 1
+        Finding("note", comparison.first.title, f"Peer-to-peer enabled vs. disabled: {comparison.verdict}.")
+        for comparison in comparisons
+        if len(comparison.differences) == 1
     ]
 
 
-def figures(cells: Iterable[SpeedCell]) -> list[Figure]:
-    """The cells as figures like those that others have published, means over the runs, to stand beside them."""
-    return [figure for cell in cells for figure in _figures(cell)]
+def to_measurements(groups: Iterable[ThroughputGroup]) -> list[ExternalMeasurement]:
+    """Return the means over the runs of each group in the form of external measurements, to be shown next to these."""
+    return [measurement for group in groups for measurement in _group_measurements(group)]
 
 
-def _figures(cell: SpeedCell) -> Iterator[Figure]:
-    evaluated = cell.setting.get("recipe.data.eval_batch_size")
-    paid = cell.values(PURCHASE)
-    for task, batch, metric, values in (
-        ("train", cell.batch, "samples_per_second", cell.values("samples_per_second")),
-        ("train", cell.batch, "milliseconds", cell.values("train_ms")),
-        *([("eval", evaluated, "milliseconds", cell.values("eval_ms"))] if cell.values("eval_ms") else []),
-        *([("train", cell.batch, PURCHASE, paid)] if paid else []),
-    ):
-        yield Figure(
-            study=f"timetrial throughput on {cell.setting['system']}",
-            source=OWN,
+def _group_measurements(group: ThroughputGroup) -> Iterator[ExternalMeasurement]:
+    eval_batch = group.config.get("recipe.data.eval_batch_size")
+    prices = group.usd_per_samples_per_second
+    rows: list[tuple[str, int | None, str, list[float]]] = [
+        ("train", group.batch, "samples_per_second", group.samples_per_second),
+        ("train", group.batch, "milliseconds", group.train_ms),
+        *([("eval", eval_batch, "milliseconds", group.eval_ms)] if group.eval_ms else []),
+        *([("train", group.batch, "usd_per_samples_per_second", prices)] if prices else []),
+    ]
+    for task, batch, metric, values in rows:
+        yield ExternalMeasurement(
+            study=f"timetrial throughput on {group.config['system']}",
+            source=OWN_RUNS,
             published="",
-            workload=cell.network,
+            workload=group.network,
             task=task,
-            card=cell.card,
-            count=cell.count,
-            precision=cell.precision,
-            interconnect=cell.links,
+            accelerator=group.accelerator,
+            num_accelerators=group.num_accelerators,
+            precision=group.precision,
+            interconnect=group.interconnect,
             batch=batch,
             metric=metric,
             value=sum(values) / len(values) if values else None,
             outcome="measured" if values else "out of memory",
-            against="",
-            note=_note(len(values), cell.out_of_memory),
+            baseline="",
+            note=_describe_runs(len(values), group.out_of_memory),
         )
 
 
-def _note(runs: int, out_of_memory: int) -> str:
+def _describe_runs(runs: int, out_of_memory: int) -> str:
     mean = f"mean of {runs} runs" if runs > 1 else ""
-    beside = f"{out_of_memory} more did not fit" if runs and out_of_memory else ""
-    return ", ".join(filter(None, (mean, beside)))
+    failed = f"{out_of_memory} more out of memory" if runs and out_of_memory else ""
+    return ", ".join(filter(None, (mean, failed)))

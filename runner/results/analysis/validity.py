@@ -1,47 +1,63 @@
-"""What telemetry has to say of the runs of a cell: their energy and cost, and what speaks against their times."""
+"""Energy, cost and validity flags of the runs of a group, from their run records."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from ...core.formatting import format_energy
+from ...record.run_record import TelemetrySummary
 from .findings import Finding
-from .groups import Cell
+from .groups import RunGroup
 
 
-def findings(cells: Iterable[Cell]) -> list[Finding]:
-    """A note a cell with known energy or cost, and a flag for each thing that was wrong with some of its runs."""
-    return [found for cell in cells for found in (*_energy(cell), *_flags(cell))]
+def check(groups: Iterable[RunGroup]) -> list[Finding]:
+    """Return a note for each group with known energy or cost, and a flag for each validity flag of its runs."""
+    return [finding for group in groups for finding in (*_describe_energy(group), *_describe_flags(group))]
 
 
-def _energy(cell: Cell) -> Iterable[Finding]:
-    told = [run.own["telemetry"] for run in cell.converged if run.own.get("telemetry")]
-    costs = [run.own["cost"]["dollars"] for run in cell.converged if run.own.get("cost")]
-    kind = "energy_joules" if any(entry.get("cards") for entry in told) else "host_energy_joules"
-    known = [entry for entry in told if entry.get(kind)]
+def _describe_energy(group: RunGroup) -> Iterable[Finding]:
+    records = [run.run_record for run in group.converged_runs if run.run_record is not None]
+    summaries = [record.telemetry for record in records if record.telemetry is not None]
+    costs = [record.cost.usd for record in records if record.cost is not None]
+    # Without GPUs the energy is that of the hosts.
+    of_gpus = any(summary.gpus for summary in summaries)
+    measured = [summary for summary in summaries if _energy_of(summary, of_gpus)[0]]
     parts = []
-    if known:
-        source = " and ".join(dict.fromkeys(entry[kind.replace("joules", "source")] for entry in known))
-        parts.append(f"energy-to-train {format_energy(_mean(known, kind))} ({source})")
-        parts.append(f"{_mean(known, 'mean_watts'):,.0f} W")
-        parts.append(f"{_mean(known, 'samples_per_joule'):,.4g} samples/J")
+    if measured:
+        joules, sources = zip(*(_energy_of(summary, of_gpus) for summary in measured), strict=True)
+        parts.append(
+            f"energy-to-train {format_energy(statistics.mean(joules))} ({' and '.join(dict.fromkeys(sources))})"
+        )
+        if watts := _known(summary.mean_watts for summary in measured):
+            parts.append(f"{statistics.mean(watts):,.0f} W")
+        if rates := _known(summary.samples_per_joule for summary in measured):
+            parts.append(f"{statistics.mean(rates):,.4g} samples/J")
     if costs:
         parts.append(f"cost-to-train ${statistics.mean(costs):,.3g}")
     if parts:
-        count = max(len(known), len(costs))
+        count = max(len(measured), len(costs))
         runs = f"mean of {count} runs" if count > 1 else "one run"
-        if known and costs and len(known) != len(costs):
-            runs += f", energy of {len(known)}, cost of {len(costs)}"
-        yield Finding("note", cell.title, f"{', '.join(parts)}: {runs}.")
+        if measured and costs and len(measured) != len(costs):
+            runs += f", energy of {len(measured)}, cost of {len(costs)}"
+        yield Finding("note", group.title, f"{', '.join(parts)}: {runs}.")
 
 
-def _flags(cell: Cell) -> Iterable[Finding]:
-    words: dict[str, list[str]] = {}
-    for run in cell.runs:
-        for name, sentence in (run.own.get("flags") or {}).items():
-            words.setdefault(name, []).append(sentence)
-    for name, told in words.items():
-        yield Finding("flag", cell.title, f"{name}: {len(told)} of {len(cell.runs)} runs, such as: {told[0]}.")
+def _energy_of(summary: TelemetrySummary, of_gpus: bool) -> tuple[float, str]:
+    """Return joules and their source; 0 if unknown."""
+    if of_gpus:
+        return summary.energy_joules or 0.0, summary.energy_source or ""
+    return summary.host_energy_joules or 0.0, summary.host_energy_source or ""
 
 
-def _mean(entries: Sequence[dict[str, float]], name: str) -> float:
-    return statistics.mean(entry[name] for entry in entries)
+def _describe_flags(group: RunGroup) -> Iterable[Finding]:
+    messages: dict[str, list[str]] = {}
+    for run in group.runs:
+        for name, message in (run.run_record.flags if run.run_record is not None else {}).items():
+            messages.setdefault(name, []).append(message)
+    for name, of_runs in messages.items():
+        yield Finding(
+            "flag", group.title, f"{name}: {len(of_runs)} of {len(group.runs)} runs, for example: {of_runs[0]}."
+        )
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]

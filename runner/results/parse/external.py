@@ -1,7 +1,7 @@
-"""Borrowed figures: what others measured, each with where it comes from. The format is CSV or JSON, version 1.
+"""External measurements: published results of others, read from CSV or JSON files.
 
-One row is one figure: one metric of one cell of a study. A cell that could not be measured is a row as well: its
-`value` is empty and `outcome` says why. The columns are those of `Figure`; `schema` holds the version in every row.
+A row is one value of one metric. A configuration that could not be measured also has a row: its `value` is empty and
+`outcome` gives the reason. The columns are `schema` and the fields of `ExternalMeasurement`.
 """
 
 import csv
@@ -14,19 +14,19 @@ from typing import Any
 
 from ...core.errors import DataError
 
-SCHEMA = 1
-OWN = "own runs"  # the source of figures that nobody else has measured
-KNOWN = Path(__file__).parents[1] / "known"  # tables that come with the package
+SCHEMA = 2
+OWN_RUNS = "own runs"  # the `source` of measurements made by timetrial
+REFERENCE_DATA = Path(__file__).parents[1] / "reference_data"
 METRICS = {
     "minutes": "time-to-train in minutes",
     "minutes_total": "time of a fixed number of epochs in minutes",
     "epochs": "epochs to converge",
-    "samples_per_second": "throughput in samples a second",
+    "samples_per_second": "throughput in samples per second",
     "milliseconds": "time of one pass over a batch in milliseconds",
-    "speedup": "how many times faster than the cell that `against` names",
+    "speedup": "speedup over the configuration in `baseline`",
     "accuracy": "quality as a fraction",
-    "peak_tflops": "peak of the card at the precision, in TFLOP/s (data sheet)",
-    "bandwidth_gb_s": "memory bandwidth of the card, in GB/s (data sheet)",
+    "peak_tflops": "datasheet peak of the accelerator at the precision, in TFLOP/s",
+    "bandwidth_gb_s": "datasheet memory bandwidth of the accelerator, in GB/s",
     "watts": "power in watts",
     "usd_per_samples_per_second": "purchase price over training throughput",
 }
@@ -34,35 +34,36 @@ OUTCOMES = ("measured", "out of memory", "not run", "failed")
 
 
 @dataclass(frozen=True)
-class Figure:
-    """One figure. Empty text means that the source does not say; `value` is None where `outcome` is not "measured"."""
+class ExternalMeasurement:
+    """One measurement. Empty text means "not stated"; `value` is None unless `outcome` is "measured"."""
 
     study: str
     source: str
     published: str
     workload: str
     task: str
-    card: str
-    count: int
+    accelerator: str
+    num_accelerators: int
     precision: str
     interconnect: str
     batch: int | None
     metric: str
     value: float | None
     outcome: str
-    against: str
+    baseline: str
     note: str
 
     @property
-    def cell(self) -> str:
-        """Names the cell in words."""
-        parts = [self.workload, self.task, f"{self.count} x {self.card}", self.precision, self.interconnect]
+    def title(self) -> str:
+        """Return what was measured, such as "gnmt, train, 2 x T4, fp16, batch 128"."""
+        accelerators = f"{self.num_accelerators} x {self.accelerator}"
+        parts = [self.workload, self.task, accelerators, self.precision, self.interconnect]
         parts.append(f"batch {self.batch}" if self.batch else "")
         return ", ".join(part for part in parts if part)
 
 
-def read_figures(path: Path) -> list[Figure]:
-    """Figures of a .csv or .json file; raises `DataError` with the row that breaks the format."""
+def read_measurements(path: Path) -> list[ExternalMeasurement]:
+    """Read a .csv or .json file; raise `DataError` with the number of the row that is invalid."""
     try:
         if path.suffix.lower() == ".json":
             rows: list[dict[str, Any]] = json.loads(path.read_text())
@@ -74,12 +75,12 @@ def read_figures(path: Path) -> list[Figure]:
             f"{path} cannot be read ({error}): it must be CSV or JSON with the columns of schema {SCHEMA}."
         ) from error
     if not isinstance(rows, list) or not rows:
-        raise DataError(f"{path} holds no figure.")
-    return [_figure(row, f"{path}, row {number}") for number, row in enumerate(rows, start=1)]
+        raise DataError(f"{path} has no rows.")
+    return [_parse_row(row, f"{path}, row {number}") for number, row in enumerate(rows, start=1)]
 
 
-def is_borrowed(path: Path) -> bool:
-    """True for a CSV or JSON file whose first row names the schema."""
+def is_measurement_file(path: Path) -> bool:
+    """Return True for a CSV or JSON file whose first row has the column `schema`."""
     if path.suffix.lower() not in (".csv", ".json"):
         return False
     try:
@@ -89,32 +90,44 @@ def is_borrowed(path: Path) -> bool:
         return False
 
 
-def _figure(row: Any, where: str) -> Figure:
-    known = ["schema", *(entry.name for entry in fields(Figure))]
-    if not isinstance(row, dict) or sorted(map(str, row)) != sorted(known):
-        raise DataError(f"{where}: the columns must be {','.join(known)}.")
+def select_metric(measurements: Iterable[ExternalMeasurement], metric: str) -> list[ExternalMeasurement]:
+    """Return the measurements of `metric` that have a value."""
+    return [entry for entry in measurements if entry.metric == metric and entry.value is not None]
+
+
+def _parse_row(row: Any, location: str) -> ExternalMeasurement:
+    columns = ["schema", *(entry.name for entry in fields(ExternalMeasurement))]
+    if not isinstance(row, dict) or sorted(map(str, row)) != sorted(columns):
+        raise DataError(f"{location}: the columns must be {','.join(columns)}.")
     if str(row["schema"]) != str(SCHEMA):
-        raise DataError(f"{where}: schema {row['schema']} is not known, only {SCHEMA}.")
-    texts = {key: str(value or "").strip() for key, value in row.items()}
-    for key in ("study", "source", "workload", "card", "metric"):
-        if not texts[key]:
-            raise DataError(f"{where}: {key} must be given; a figure without its source is not borrowed but hearsay.")
-    if texts["metric"] not in METRICS:
-        raise DataError(f"{where}: metric must be one of {', '.join(METRICS)}, not {texts['metric']}.")
-    outcome = texts["outcome"] or "measured"
+        raise DataError(f"{location}: schema {row['schema']} is not supported; the supported schema is {SCHEMA}.")
+    cells = {key: str(value or "").strip() for key, value in row.items()}
+    for key in ("study", "source", "workload", "accelerator", "metric"):
+        if not cells[key]:
+            raise DataError(f"{location}: {key} must not be empty.")
+    if cells["metric"] not in METRICS:
+        raise DataError(f"{location}: metric must be one of {', '.join(METRICS)}, not {cells['metric']}.")
+    outcome = cells["outcome"] or "measured"
     if outcome not in OUTCOMES:
-        raise DataError(f"{where}: outcome must be one of {', '.join(OUTCOMES)}, not {outcome}.")
-    value = _number(texts["value"], where, "value")
-    if value == 0 and texts["metric"] != "accuracy":
-        raise DataError(f"{where}: 0 is no {texts['metric']}; a run that failed has an outcome and no value.")
+        raise DataError(f"{location}: outcome must be one of {', '.join(OUTCOMES)}, not {outcome}.")
+    value = _parse_number(cells["value"], location, "value")
+    if value == 0 and cells["metric"] != "accuracy":
+        raise DataError(f"{location}: {cells['metric']} must not be 0; give a failed run an outcome and no value.")
     if (value is None) == (outcome == "measured"):
-        raise DataError(f"{where}: value must be given exactly where the outcome is measured.")
-    count, batch = _number(texts["count"] or "1", where, "count"), _number(texts["batch"], where, "batch")
-    chosen = {name: texts[name] for name in known if name not in ("schema", "count", "batch", "value", "outcome")}
-    return Figure(**chosen, count=int(count or 1), batch=int(batch) if batch else None, value=value, outcome=outcome)
+        raise DataError(f"{location}: value must be given if and only if outcome is measured.")
+    count = _parse_number(cells["num_accelerators"] or "1", location, "num_accelerators")
+    batch = _parse_number(cells["batch"], location, "batch")
+    numeric = ("schema", "num_accelerators", "batch", "value", "outcome")
+    return ExternalMeasurement(
+        **{name: cells[name] for name in columns if name not in numeric},
+        num_accelerators=int(count or 1),
+        batch=int(batch) if batch else None,
+        value=value,
+        outcome=outcome,
+    )
 
 
-def _number(text: str, where: str, key: str) -> float | None:
+def _parse_number(text: str, location: str, column: str) -> float | None:
     if not text:
         return None
     try:
@@ -122,10 +135,5 @@ def _number(text: str, where: str, key: str) -> float | None:
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or value < 0:
-        raise DataError(f"{where}: {key} must be a number of 0 or more, not {text}.")
+        raise DataError(f"{location}: {column} must be a number of 0 or more, not {text}.")
     return value
-
-
-def measured(figures: Iterable[Figure], metric: str) -> list[Figure]:
-    """The figures of one metric that have a value."""
-    return [figure for figure in figures if figure.metric == metric and figure.value is not None]

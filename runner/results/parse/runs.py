@@ -1,4 +1,7 @@
-"""One run, as its log tells it: duration, success, quality per evaluation, epochs. What was inferred is said."""
+"""A run as its MLPerf log describes it: time-to-train, success, quality of each evaluation, epochs.
+
+Everything that the log does not state and that had to be inferred is listed in `Run.inferred`.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...record.run_record import RunRecord, RunState, time_to_train
 from . import epochs, quality, rules
-from .mllog import Event, Log, number
+from .mllog import Log, LogEntry, to_float
 
 _SUCCESS = {"success", "succeeded", "true"}
 _FAILURE = {"aborted", "abort", "fail", "failed", "failure", "false"}
@@ -15,12 +19,12 @@ _HYPERPARAMETERS = (
     "opt_", "model_hp_", "input_hp_", "lars_", "sgd_", "max_", "input_batch", "gradient_accumulation",
     "timetrial_network", "timetrial_image_size",
 )  # fmt: skip
-_STACK = ("timetrial_engine", "timetrial_loader", "timetrial_decoder", "timetrial_data_form")
+_EXECUTION_KEYS = ("timetrial_engine", "timetrial_loader", "timetrial_decoder", "timetrial_data_form")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation: `seconds` after run_start, 1-based `epoch` (None where unlabelled), quality as fractions."""
+    """One evaluation: `seconds` after run_start, 1-based `epoch` (None if unknown), quality by metric as fractions."""
 
     seconds: float
     epoch: float | None
@@ -29,13 +33,15 @@ class Evaluation:
 
 @dataclass
 class Run:
-    """One run. Times are in seconds, qualities fractions by metric; None is what the log does not tell.
+    """One run. Times are in seconds and qualities are fractions; None means that the log does not tell.
 
-    `duration` is run_stop - run_start, and None where one of them is missing; `observed` is then the time to the last
-    event, at which the run counts as censored. `inferred` lists what was decided and not read.
+    `duration` is run_stop - run_start, None if one of them is missing. `observed` is then the time of the last entry,
+    at which the run counts as censored. `path` is relative to the folder that was searched. `execution` holds settings
+    that affect the speed but not the recipe, such as engine and data loader. `flags` names the validity flags and
+    `inferred` lists what the log does not state.
     """
 
-    path: Path  # as shown: relative to the folder that was asked for
+    path: Path
     source: Path
     round: str = ""
     benchmark: str = ""
@@ -63,251 +69,263 @@ class Run:
     seed: int | None = None
     train_samples: int | None = None
     hyperparameters: dict[str, Any] = field(default_factory=dict)
-    stack: dict[str, Any] = field(default_factory=dict)  # what trained and what read: of the speed, not of the recipe
-    own: dict[str, Any] = field(default_factory=dict)  # status.json of a run folder of ours
-    flags: list[str] = field(default_factory=list)  # what speaks against its time: resumed, throttled, ...
+    execution: dict[str, Any] = field(default_factory=dict)
+    run_record: RunRecord | None = None
+    flags: list[str] = field(default_factory=list)
     inferred: list[str] = field(default_factory=list)
 
     @property
-    def unfinished(self) -> bool:
-        """True for a run of ours that is still going, or stopped and to be resumed: it is no result yet."""
-        return self.own.get("state") in ("running", "stopped")
+    def is_unfinished(self) -> bool:
+        """Whether this is a run of timetrial that is still running, or was stopped and can be resumed."""
+        return self.run_record is not None and self.run_record.state in (RunState.RUNNING, RunState.STOPPED)
 
     @property
     def folder(self) -> Path:
-        """Where the log lies, as it was found."""
+        """Folder of the log."""
         return self.source.parent
 
     @property
     def train_seconds(self) -> float:
-        """The run without its evaluations, as far as the log tells them apart."""
+        """Duration without evaluation, as far as the log separates them."""
         return (self.duration or 0.0) - self.eval_seconds
 
     @property
     def seconds_per_epoch(self) -> float | None:
-        """Time-to-train over epochs-to-converge: what is left of it when luck is taken out."""
+        """Time-to-train over epochs to converge."""
         return self.duration / self.epochs_to_converge if self.duration and self.epochs_to_converge else None
 
 
 def read_run(log: Log, *, round_: str = "", benchmark: str = "") -> Run | None:
-    """What `log` tells; None where it holds no event. `round_` and `benchmark` are what its place in a tree says."""
-    if not log.events:
+    """Return the run in `log`, None if it has no entries; `round_` and `benchmark` are those of the log's folder."""
+    if not log.entries:
         return None
-    run = Run(log.path, log.path, round=round_, dialect=log.events[0].dialect)
+    run = Run(log.path, log.path, round=round_, dialect=log.entries[0].dialect)
     note = run.inferred.append
-    if log.unreadable:
-        note(f"{log.unreadable} marked lines are no event and were passed over")
+    if log.malformed:
+        note(f"{log.malformed} malformed log lines were skipped")
     if log.error:
         note(f"the file could be read only in part ({log.error})")
-    events = _without_echo(log.events, run)
-    facts = _Facts(events)
-    _name(run, facts, events[0].benchmark, benchmark)
-    start, stop = _clock(events, run)
-    _judge(run, events, start, stop)
-    _describe(run, facts)
+    entries = _remove_duplicates(log.entries, run)
+    values = _FirstValues(entries)
+    _set_identity(run, values, entries[0].benchmark, benchmark)
+    start, stop = _set_clock(entries, run)
+    _set_evaluations(run, entries, start, stop)
+    _set_settings(run, values)
     if run.seed is None and log.printed_seed is not None:
         run.seed = log.printed_seed
-        note("the seed stands in plain text beside the events")
+        note("the seed is printed in plain text, not logged")
     return run
 
 
-class _Facts:
-    """First value of every key."""
+class _FirstValues:
+    """The first value of every key that is not None."""
 
-    def __init__(self, events: Iterable[Event]) -> None:
+    def __init__(self, entries: Iterable[LogEntry]) -> None:
         self.values: dict[str, Any] = {}
-        for event in events:
-            if event.key not in self.values or self.values[event.key] is None:
-                self.values[event.key] = event.value
+        for entry in entries:
+            if entry.key not in self.values or self.values[entry.key] is None:
+                self.values[entry.key] = entry.value
 
     def text(self, key: str) -> str:
         value = self.values.get(key)
         return value.strip() if isinstance(value, str) else ""
 
-    def whole(self, *keys: str) -> int | None:
+    def integer(self, *keys: str) -> int | None:
         for key in keys:
-            value = number(self.values.get(key))
+            value = to_float(self.values.get(key))
             if math.isfinite(value):
                 return int(value)
         return None
 
 
-def _without_echo(events: Sequence[Event], run: Run) -> list[Event]:
-    """Each event once: loggers that echo write the same key, time and value again, often with another prefix."""
-    seen, kept = set(), []
-    for event in events:
-        identity = (event.key, event.time_ms, repr(event.value), repr(event.metadata))
+def _remove_duplicates(entries: Sequence[LogEntry], run: Run) -> list[LogEntry]:
+    """Return each entry once: loggers that echo repeat key, time and value, often with another prefix."""
+    seen, unique = set(), []
+    for entry in entries:
+        identity = (entry.key, entry.time_ms, repr(entry.value), repr(entry.metadata))
         if identity not in seen:
             seen.add(identity)
-            kept.append(event)
-    doubled = len(events) - len(kept)
-    if doubled > len(events) / 4:
-        run.inferred.append(f"{doubled} of {len(events)} events were written more than once")
-    return kept
+            unique.append(entry)
+    duplicates = len(entries) - len(unique)
+    if duplicates > len(entries) / 4:
+        run.inferred.append(f"{duplicates} of {len(entries)} log entries are duplicates")
+    return unique
 
 
-def _name(run: Run, facts: _Facts, named_in_lines: str, benchmark: str) -> None:
-    logged = facts.text("submission_benchmark") or named_in_lines
-    run.benchmark = rules.benchmark_of(logged or benchmark)
-    if not logged and benchmark:
-        run.inferred.append("the benchmark is that of the folder")
-    if run.dialect in ("v0.5", "v0.6") and not run.round:  # the later form serves many rounds
+def _set_identity(run: Run, values: _FirstValues, line_benchmark: str, folder_benchmark: str) -> None:
+    logged = values.text("submission_benchmark") or line_benchmark
+    run.benchmark = rules.canonical_benchmark(logged or folder_benchmark)
+    if not logged and folder_benchmark:
+        run.inferred.append("the benchmark is taken from the folder name")
+    if run.dialect in ("v0.5", "v0.6") and not run.round:  # the dialect v0.7 is used by later rounds too
         run.round = run.dialect
-    run.division = facts.text("submission_division")
-    run.submitter = facts.text("submission_org")
-    run.system = facts.text("submission_platform")
+    run.division = values.text("submission_division")
+    run.submitter = values.text("submission_org")
+    run.system = values.text("submission_platform")
 
 
-def _clock(events: Sequence[Event], run: Run) -> tuple[int, int]:
-    """Places of run_start and run_stop in `events`; a missing one is -1 and len(events)."""
-    starts = [place for place, event in enumerate(events) if event.key == "run_start"]
+def _set_clock(entries: Sequence[LogEntry], run: Run) -> tuple[int, int]:
+    """Set start and duration; return the indices of run_start and run_stop, -1 and len(entries) if missing."""
+    starts = [index for index, entry in enumerate(entries) if entry.key == "run_start"]
     start = starts[0] if starts else -1
     if len(starts) > 1:
         run.inferred.append(f"{len(starts)} run_start: the first one counts")
     if not starts:
-        run.inferred.append("no run_start: a run without a clock counts as failed")
-    stops = [place for place, event in enumerate(events) if event.key == "run_stop"]
-    begun = events[start].time_ms if starts else math.nan
-    stops = [place for place in stops if place > start] or [place for place in stops if events[place].time_ms >= begun]
-    stop = stops[0] if stops else len(events)
-    if len(stops) > 1:
-        run.inferred.append(f"{len(stops)} run_stop: the first one counts for time, all of them for status")
-    run.started = begun / 1000
-    times = [event.time_ms for event in events[max(start, 0) :] if event.time_ms >= begun]
-    run.observed = max(times, default=begun) / 1000 - run.started if starts and times else 0.0
-    if starts and stops:
-        seconds = (events[stop].time_ms - begun) / 1000
-        if math.isfinite(seconds) and seconds >= 0:
-            run.duration = run.observed = seconds
+        run.inferred.append("no run_start: the run counts as failed")
+    start_ms = entries[start].time_ms if starts else math.nan
+    stop, num_stops = _find_stop(entries, start, start_ms)
+    if num_stops > 1:
+        run.inferred.append(f"{num_stops} run_stop: the first one counts for the time, all of them for the status")
+    run.started = start_ms / 1000
+    times = [entry.time_ms for entry in entries[max(start, 0) :] if entry.time_ms >= start_ms]
+    run.observed = max(times, default=start_ms) / 1000 - run.started if starts and times else 0.0
+    if starts and num_stops:
+        # In milliseconds, because dividing both times first would round twice.
+        milliseconds = time_to_train(start_ms, entries[stop].time_ms)
+        if milliseconds is not None:
+            run.duration = run.observed = milliseconds / 1000
         else:
-            run.inferred.append("run_stop lies before run_start: the clock is of no use")
+            run.inferred.append("run_stop is before run_start: the run has no valid time")
     elif starts:
-        run.inferred.append("no run_stop: the run counts as failed, at the time of its last event")
+        run.inferred.append("no run_stop: the run counts as failed, censored at its last log entry")
     return start, stop
 
 
-def _judge(run: Run, events: Sequence[Event], start: int, stop: int) -> None:
-    """Evaluations, target, epochs and success."""
-    found = _evaluations(run, events, start)
-    run.target = _target(run, events)
+def _find_stop(entries: Sequence[LogEntry], start: int, start_ms: float) -> tuple[int, int]:
+    """Return the index of the first run_stop after run_start, by line or else by time, and the number of such."""
+    stops = [index for index, entry in enumerate(entries) if entry.key == "run_stop"]
+    after_start = [index for index in stops if index > start]
+    after_start = after_start or [index for index in stops if entries[index].time_ms >= start_ms]
+    return (after_start[0] if after_start else len(entries)), len(after_start)
+
+
+def _set_evaluations(run: Run, entries: Sequence[LogEntry], start: int, stop: int) -> None:
+    """Set evaluations, target, epochs and success."""
+    logged = _find_evaluations(run, entries, start)
+    run.target = _find_target(run, entries)
     note = run.inferred.append
-    scale = quality.scale(events, [values for _, _, values in found], run.benchmark, run.dialect, note)
-    labels = epochs.labels(events, [place for place, _, _ in found], note)
-    if found and labels[0] is not None:
-        run.epoch_offset = epochs.offset(events, found[0][0], labels[0], run.dialect, note)
-    for (_, time_ms, values), label in zip(found, labels, strict=True):
-        epoch = None if label is None else _plain(label + run.epoch_offset)
-        scaled = {metric: value / scale for metric, value in values.items()}
-        run.evaluations.append(Evaluation(time_ms / 1000 - run.started, epoch, scaled))
-    in_time = [
+    scale = quality.quality_scale(entries, [values for _, _, values in logged], run.benchmark, run.dialect, note)
+    labels = epochs.epoch_labels(entries, [index for index, _, _ in logged], note)
+    if logged and labels[0] is not None:
+        run.epoch_offset = epochs.epoch_offset(entries, logged[0][0], labels[0], run.dialect, note)
+    for (_, time_ms, values), label in zip(logged, labels, strict=True):
+        epoch = None if label is None else _int_if_whole(label + run.epoch_offset)
+        fractions = {metric: value / scale for metric, value in values.items()}
+        run.evaluations.append(Evaluation(time_ms / 1000 - run.started, epoch, fractions))
+    before_stop = [
         evaluation
-        for (place, _, _), evaluation in zip(found, run.evaluations, strict=True)
-        if place < stop or evaluation.seconds <= run.observed
+        for (index, _, _), evaluation in zip(logged, run.evaluations, strict=True)
+        if index < stop or evaluation.seconds <= run.observed
     ]
-    if len(in_time) < len(found):
-        run.inferred.append(f"{len(found) - len(in_time)} evaluations follow run_stop")
-    met = next(
-        (evaluation for evaluation in in_time or run.evaluations if quality.meets(evaluation.quality, run.target)), None
-    )
-    stated = _status([event for event in events if event.key == "run_stop"])
+    if len(before_stop) < len(logged):
+        note(f"{len(logged) - len(before_stop)} evaluations are after run_stop")
+    run.eval_seconds = _eval_seconds(entries[max(start, 0) : stop])
+    _set_success(run, entries, before_stop or run.evaluations)
+
+
+def _set_success(run: Run, entries: Sequence[LogEntry], evaluations: Sequence[Evaluation]) -> None:
+    """Set success by the status of run_stop, else by quality, and the epochs to converge of a successful run."""
+    first_met = next((entry for entry in evaluations if quality.meets_target(entry.quality, run.target)), None)
+    status = _stop_status([entry for entry in entries if entry.key == "run_stop"])
     if run.duration is None:
         run.success = False
-    elif stated is None:
-        run.success = met is not None
-        run.inferred.append("run_stop states no status: success is judged by quality")
+    elif status is None:
+        run.success = first_met is not None
+        run.inferred.append("run_stop has no status: success is inferred from the quality")
     else:
-        run.success = stated
-    run.eval_seconds = _eval_seconds(events[max(start, 0) : stop])
-    counted = in_time or run.evaluations
-    last = counted[-1] if counted else None
+        run.success = status
+    last = evaluations[-1] if evaluations else None
     run.last_quality = last.quality if last else {}
     if run.success and last:
-        if met is None and run.target:
-            run.inferred.append("run_stop says success but no evaluation reaches the target: the last one counts")
-        run.epochs_to_converge = (met or last).epoch
+        if first_met is None and run.target:
+            run.inferred.append("run_stop reports success but no evaluation reaches the target: the last one counts")
+        run.epochs_to_converge = (first_met or last).epoch
 
 
-def _evaluations(run: Run, events: Sequence[Event], start: int) -> list[tuple[int, float, dict[str, float]]]:
-    """Place, time in ms and quality as logged of every timed evaluation, in order of time; repeated ones count once."""
-    found: list[tuple[int, float, dict[str, float]]] = []
-    passed_over = 0
-    before: tuple[float | None, dict[str, float]] = (None, {})
-    for place, event in enumerate(events):
-        if event.key != "eval_accuracy":
+def _find_evaluations(run: Run, entries: Sequence[LogEntry], start: int) -> list[tuple[int, float, dict[str, float]]]:
+    """Return index, time in ms and logged quality of every evaluation on the clock, by time and without repeats."""
+    evaluations: list[tuple[int, float, dict[str, float]]] = []
+    without_number = 0
+    previous: tuple[float | None, dict[str, float]] = (None, {})
+    for index, entry in enumerate(entries):
+        if entry.key != "eval_accuracy":
             continue
-        label, values = epochs.label_of(event), quality.numbers(event.value, run.benchmark)
+        label, values = epochs.epoch_label(entry), quality.parse_quality(entry.value, run.benchmark)
         if not values:
-            passed_over += 1
-        elif (label, values) != before or label is None:
-            found.append((place, event.time_ms, values))
-            before = (label, values)
-    before_start = [entry for entry in found if entry[0] < start and not entry[1] / 1000 >= run.started]
-    if before_start:
-        run.inferred.append(f"{len(before_start)} evaluations before run_start do not count")
-        found = [entry for entry in found if entry not in before_start]
-    if all(math.isfinite(time_ms) for _, time_ms, _ in found):
-        found.sort(key=lambda entry: entry[1])
-    if passed_over:
-        run.inferred.append(f"{passed_over} eval_accuracy without a number were passed over")
-    return found
+            without_number += 1
+        elif (label, values) != previous or label is None:
+            evaluations.append((index, entry.time_ms, values))
+            previous = (label, values)
+    early = [entry for entry in evaluations if entry[0] < start and not entry[1] / 1000 >= run.started]
+    if early:
+        run.inferred.append(f"{len(early)} evaluations before run_start do not count")
+        evaluations = [entry for entry in evaluations if entry not in early]
+    if all(math.isfinite(time_ms) for _, time_ms, _ in evaluations):
+        evaluations.sort(key=lambda entry: entry[1])
+    if without_number:
+        run.inferred.append(f"{without_number} eval_accuracy without a number were skipped")
+    return evaluations
 
 
-def _eval_seconds(events: Sequence[Event]) -> float:
-    """Seconds from each eval_start to the eval_stop that follows; 0 where training goes on beside."""
-    seconds, began = 0.0, math.nan
-    for event in events:
-        if event.key == "eval_start":
-            began = event.time_ms
-        elif event.key in ("block_start", "epoch_start", "train_epoch") and math.isfinite(began):
-            return 0.0  # evaluation runs beside training: it takes no time of its own
-        elif event.key == "eval_stop" and event.time_ms >= began:
-            seconds, began = seconds + (event.time_ms - began) / 1000, math.nan
+def _eval_seconds(entries: Sequence[LogEntry]) -> float:
+    """Return the seconds from each eval_start to the next eval_stop; 0 if evaluation overlaps with training."""
+    seconds, eval_start_ms = 0.0, math.nan
+    for entry in entries:
+        if entry.key == "eval_start":
+            eval_start_ms = entry.time_ms
+        elif entry.key in ("block_start", "epoch_start", "train_epoch") and math.isfinite(eval_start_ms):
+            return 0.0
+        elif entry.key == "eval_stop" and entry.time_ms >= eval_start_ms:
+            seconds, eval_start_ms = seconds + (entry.time_ms - eval_start_ms) / 1000, math.nan
     return seconds
 
 
-def _target(run: Run, events: Sequence[Event]) -> Mapping[str, float]:
-    """The log's own, else that of the rules of the round."""
-    for event in events:
-        if event.key in ("quality_target", "eval_target"):
-            stated = quality.numbers(event.value, run.benchmark)
-            if stated:
-                percent = max(stated.values()) > 1
-                return {metric: value / 100 if percent else value for metric, value in stated.items()}
-    known = rules.target(run.benchmark, run.round)
-    if known is None:
+def _find_target(run: Run, entries: Sequence[LogEntry]) -> Mapping[str, float]:
+    """Return the logged target, else that of the round's rules."""
+    for entry in entries:
+        if entry.key in ("quality_target", "eval_target"):
+            logged = quality.parse_quality(entry.value, run.benchmark)
+            if logged:
+                is_percent = max(logged.values()) > 1
+                return {metric: value / 100 if is_percent else value for metric, value in logged.items()}
+    target = rules.quality_target(run.benchmark, run.round)
+    if target is None:
         return {}
-    newest = "" if run.round else ", the newest known"
-    run.inferred.append(f"the target is that of the rules of {run.round or 'MLPerf'}{newest}")
-    return known
+    suffix = "" if run.round else ", newest known round"
+    run.inferred.append(f"the target is that of the rules of {run.round or 'MLPerf'}{suffix}")
+    return target
 
 
-def _plain(label: float) -> float:
+def _int_if_whole(label: float) -> float:
     return int(label) if label == int(label) else label
 
 
-def _status(stops: Sequence[Event]) -> bool | None:
-    for event in stops:
-        for source in (event.metadata, event.value if isinstance(event.value, dict) else {"status": event.value}):
+def _stop_status(stops: Sequence[LogEntry]) -> bool | None:
+    """Return the first status in run_stop's metadata or value; None if there is none."""
+    for entry in stops:
+        for fields in (entry.metadata, entry.value if isinstance(entry.value, dict) else {"status": entry.value}):
             for key in ("status", "success"):
-                word = str(source.get(key)).strip().lower()
-                if word in _SUCCESS:
+                status = str(fields.get(key)).strip().lower()
+                if status in _SUCCESS:
                     return True
-                if word in _FAILURE:
+                if status in _FAILURE:
                     return False
     return None
 
 
-def _describe(run: Run, facts: _Facts) -> None:
-    run.global_batch_size = facts.whole("global_batch_size")
+def _set_settings(run: Run, values: _FirstValues) -> None:
+    run.global_batch_size = values.integer("global_batch_size")
     if run.global_batch_size and run.benchmark == "transformer" and run.global_batch_size > 10_000:
         run.batch_unit = "tokens"
-        run.inferred.append("the batch of the Transformer is counted in tokens")
-    run.seed = facts.whole("seed", "run_set_random_seed")
-    run.train_samples = facts.whole("train_samples", "preproc_num_train_examples")
-    usual = rules.train_samples(rules.model_of(run.benchmark, run.round))
-    if run.train_samples and usual and "timetrial_version" not in facts.values and run.train_samples < usual / 10:
-        run.inferred.append(f"train_samples of {run.train_samples} are iterations: {usual} samples are usual")
+        run.inferred.append("the batch size of the Transformer is in tokens")
+    run.seed = values.integer("seed", "run_set_random_seed")
+    run.train_samples = values.integer("train_samples", "preproc_num_train_examples")
+    reference = rules.train_samples(rules.model_name(run.benchmark, run.round))
+    is_own = "timetrial_version" in values.values
+    if run.train_samples and reference and not is_own and run.train_samples < reference / 10:
+        run.inferred.append(
+            f"train_samples of {run.train_samples} are iterations: the data set has {reference} samples"
+        )
         run.train_samples = None
-    keep = (key for key in facts.values if key.startswith(_HYPERPARAMETERS))
-    run.hyperparameters = {key: facts.values[key] for key in keep}
-    run.stack = {key: facts.values[key] for key in _STACK if key in facts.values}
+    run.hyperparameters = {key: value for key, value in values.values.items() if key.startswith(_HYPERPARAMETERS)}
+    run.execution = {key: values.values[key] for key in _EXECUTION_KEYS if key in values.values}

@@ -1,31 +1,32 @@
-"""From paths to runs: our own run folders, published result trees, single logs."""
+"""Find logs and read them as runs: run directories of timetrial, published result trees, single log files."""
 
 import ast
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ...core.errors import DataError
+from ...record.record_file import RecordError, read_record
+from ...record.run_record import RunClass, RunRecord
 from . import rules
 from .mllog import read_log
 from .runs import Run, read_run
 
 _ROUND = re.compile(r"(?:.*(?:results|training|mlperf)[_-])?v?(\d\.\d)(?:\.0)?(?:[_-].*)?", re.IGNORECASE)
-_RESULT = re.compile(r"result_[\w-]+\.(txt|log|out)(\.(gz|xz|bz2))?")
-# Files that lie beside logs and are none, though some hold the marker as text.
-_NO_LOGS = {".py", ".json", ".csv", ".md", ".html", ".yaml", ".yml", ".sh", ".cc", ".cu", ".cpp", ".h", ".ipynb", ".pt"}
-_NO_LOGS |= {".npz", ".tar", ".zip", ".pdf", ".png", ".svg", ".patch", ".diff"}
+_RESULT_FILE = re.compile(r"result_[\w-]+\.(txt|log|out)(\.(gz|xz|bz2))?")
+# Files next to logs that are no logs, although some contain the marker as text.
+_OTHER_SUFFIXES = {".py", ".json", ".csv", ".md", ".html", ".yaml", ".yml", ".sh", ".cc", ".cu", ".cpp", ".h", ".ipynb"}
+_OTHER_SUFFIXES |= {".pt", ".npz", ".tar", ".zip", ".pdf", ".png", ".svg", ".patch", ".diff"}
+_MAX_SYSTEM_FOLDERS = 18  # searched for the description of a published system
 
 
 @dataclass(frozen=True)
-class Place:
-    """A log and what its place says of it."""
+class LogLocation:
+    """A log file, the folder that was searched, and what the names of its folders say."""
 
     path: Path
     base: Path
@@ -35,162 +36,166 @@ class Place:
     benchmark: str = ""
 
 
-def gather(paths: Iterable[Path], *, needed: bool = True) -> list[Run]:
-    """All runs at or below `paths`, in order of their paths; raises `DataError` where there are none but `needed`."""
-    places: list[Place] = []
+def read_runs(paths: Iterable[Path], *, needed: bool = True) -> list[Run]:
+    """Return all runs at or below `paths`, in order of path; raise `DataError` if `needed` and there are none."""
+    locations: list[LogLocation] = []
     for path in paths:
         if not path.exists():
-            raise DataError(f"{path} does not exist: name run folders, published result trees or log files.")
-        places += find_logs(path)
-    unique = list({place.path.resolve(): place for place in places}.values())
-    found = [run for run in map(_read, unique) if run is not None]
-    if needed and not found:
+            raise DataError(f"{path} does not exist: pass run directories, published result trees or log files.")
+        locations += find_logs(path)
+    unique = list({location.path.resolve(): location for location in locations}.values())
+    runs = [run for run in map(_read_location, unique) if run is not None]
+    if needed and not runs:
         raise DataError(
-            f"No MLPerf log was found in {', '.join(map(str, paths))}: name result_*.txt files or their folders."
+            f"No MLPerf log was found in {', '.join(map(str, paths))}: pass result_*.txt files or their folders."
         )
-    return found
+    return runs
 
 
-def find_logs(path: Path) -> Iterator[Place]:
-    """Places of the logs at or below `path`; in a folder with result_* files these are its logs, and no others."""
+def find_logs(path: Path) -> Iterator[LogLocation]:
+    """Yield the logs at or below `path`; in a folder with result_* files only these are logs."""
     if not path.is_dir():
-        if path.is_file():  # and no pipe, which would never end
-            yield _place(path, path.parent)
+        if path.is_file():  # a pipe would block forever
+            yield _locate(path, path.parent)
         return
-    for folder, folders, names in os.walk(path):
-        folders.sort()
-        results = [name for name in names if _RESULT.fullmatch(name)]
+    for folder, subfolders, names in os.walk(path):
+        subfolders.sort()
+        results = [name for name in names if _RESULT_FILE.fullmatch(name)]
         candidates = results or [name for name in names if _may_be_log(name)]
-        for name in sorted(candidates, key=_natural):
+        for name in sorted(candidates, key=_natural_sort_key):
             if Path(folder, name).is_file():
-                yield _place(Path(folder, name), path)
+                yield _locate(Path(folder, name), path)
 
 
 def _may_be_log(name: str) -> bool:
-    return not name.startswith(".") and Path(name).suffix.lower() not in _NO_LOGS and not name.startswith("std")
+    return not name.startswith((".", "std")) and Path(name).suffix.lower() not in _OTHER_SUFFIXES
 
 
-def _natural(name: str) -> list[Any]:
+def _natural_sort_key(name: str) -> list[Any]:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
-def _place(path: Path, base: Path) -> Place:
-    """Published results lie as [round/]submitter/[results/]system/benchmark/result_*.txt."""
+def _locate(path: Path, base: Path) -> LogLocation:
+    """Return what the folder names say: [round/]submitter/[results/]system/benchmark/result_*.txt."""
     folders = [part for part in path.resolve().parent.parts if part not in ("results", "/")]
-    round_ = next((f"v{found[1]}" for part in reversed(folders) if (found := _ROUND.fullmatch(part))), "")
+    round_ = next((f"v{match[1]}" for part in reversed(folders) if (match := _ROUND.fullmatch(part))), "")
     benchmark = folders[-1] if folders and rules.is_benchmark(folders[-1]) else ""
     if not benchmark:
-        return Place(path, base, round_)
+        return LogLocation(path, base, round_)
     system = folders[-2] if len(folders) > 1 else ""
     submitter = folders[-3] if len(folders) > 2 else ""
-    return Place(path, base, round_, submitter, system, rules.benchmark_of(benchmark))
+    return LogLocation(path, base, round_, submitter, system, rules.canonical_benchmark(benchmark))
 
 
-def _read(place: Place) -> Run | None:
-    status = _own_status(place.path.parent)
-    log = read_log(place.path)
-    if not any(event.key in ("run_start", "eval_accuracy", "run_stop", "submission_benchmark") for event in log.events):
+def _read_location(location: LogLocation) -> Run | None:
+    log = read_log(location.path)
+    if not any(
+        entry.key in ("run_start", "eval_accuracy", "run_stop", "submission_benchmark") for entry in log.entries
+    ):
         return None
-    run = read_run(log, round_=place.round, benchmark=place.benchmark)
+    run = read_run(log, round_=location.round, benchmark=location.benchmark)
     if run is None:
         return None
-    if place.submitter:
-        run.submitter, run.system = place.submitter, place.system
-    if status is not None:
-        _own(run, place.path.parent, status)
+    if location.submitter:
+        run.submitter, run.system = location.submitter, location.system
+    try:
+        record = read_record(location.path.parent)
+    except RecordError as error:
+        record = None
+        run.inferred.append(f"the run record cannot be read, only the log is used ({error})")
+    if record is not None:
+        _apply_record(run, record)
     else:
-        _describe_system(run, place)
-    run.path = Path(os.path.relpath(place.path, place.base)) if place.base in place.path.parents else place.path
+        _apply_system_description(run, location)
+    run.path = _relative_path(location)
     return run
 
 
-def _own_status(folder: Path) -> dict[str, Any] | None:
-    try:
-        status = json.loads((folder / "status.json").read_text())
-        return status if isinstance(status, dict) and (folder / "config.yaml").exists() else None
-    except (OSError, ValueError):
-        return None
+def _relative_path(location: LogLocation) -> Path:
+    if location.base not in location.path.parents:
+        return location.path
+    return Path(os.path.relpath(location.path, location.base))
 
 
-def _own(run: Run, folder: Path, status: dict[str, Any]) -> None:
-    """What a run folder of ours tells beyond its log."""
+def _apply_record(run: Run, record: RunRecord) -> None:
+    """Add what the run record states beyond the log."""
     try:
-        config = yaml.safe_load((folder / "config.yaml").read_text())
-        _take_config(run, config)
-    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, AttributeError):
-        run.inferred.append("config.yaml of the run folder cannot be read: the log stands alone")
+        _apply_config(run, record.config)
+    except (KeyError, TypeError, AttributeError):
+        run.inferred.append("the configuration in the run record is incomplete: only the log is used")
         return
-    run.own = status
-    if status.get("class", "clean") != "clean":
-        run.flags.append(str(status["class"]))
-    run.flags += status.get("flags") or []
-    packages = json_object(folder / "system.json").get("packages")
+    run.run_record = record
+    if record.run_class != RunClass.CLEAN:
+        run.flags.append(record.run_class.value)
+    run.flags += record.flags
+    packages = record.environment.get("packages")
     run.software = f"torch {packages.get('torch', 'unknown')}" if isinstance(packages, dict) else ""
 
 
-def _take_config(run: Run, config: dict[str, Any]) -> None:
+def _apply_config(run: Run, config: Mapping[str, Any]) -> None:
     run.round = re.sub(r"^v(\d)(\d)$", r"v\1.\2", config["round"]["name"])
     run.submitter, run.system = config["submission"]["org"], config["system"]
     run.accelerator, run.num_accelerators = config["accelerator"]["name"], config["gpus"]
     run.precision, run.scale = config["precision"]["name"], config["scale"]["name"]
     run.benchmark = config["workload"]["benchmark"]
-    run.stack["peer_to_peer"] = config.get("peer_to_peer", True)
+    run.execution["peer_to_peer"] = config.get("peer_to_peer", True)
 
 
-def _describe_system(run: Run, place: Place) -> None:
-    """Cards of a published system, from systems/<system>.json in the forms of v0.5, v0.6 and later."""
-    system = _system_file(place)
+def _apply_system_description(run: Run, location: LogLocation) -> None:
+    """Set the accelerators of a published system from systems/<system>.json, as in v0.5, v0.6 or later."""
+    system = _read_system_description(location)
     if not system:
         return
     nodes = system.get("nodes")
     node = nodes[0] if isinstance(nodes, list) and nodes and isinstance(nodes[0], dict) else nodes
-    facts = {key.replace(" ", "_"): value for key, value in (system | (node if isinstance(node, dict) else {})).items()}
-    named = str(facts.get("accelerator_model_name") or facts.get("accelerator") or "")
-    run.accelerator = "" if named.upper() == "N/A" else named
-    each = _whole(facts.get("accelerators_per_node", facts.get("num_accelerators")))
-    count = _whole(facts.get("number_of_nodes", facts.get("num_nodes"))) or 1
-    run.num_accelerators = each * count if each is not None else None
-    run.software = str(facts.get("framework") or "")
+    merged = system | (node if isinstance(node, dict) else {})
+    fields = {key.replace(" ", "_"): value for key, value in merged.items()}
+    accelerator = str(fields.get("accelerator_model_name") or fields.get("accelerator") or "")
+    run.accelerator = "" if accelerator.upper() == "N/A" else accelerator
+    per_node = _first_integer(fields.get("accelerators_per_node", fields.get("num_accelerators")))
+    num_nodes = _first_integer(fields.get("number_of_nodes", fields.get("num_nodes"))) or 1
+    run.num_accelerators = per_node * num_nodes if per_node is not None else None
+    run.software = str(fields.get("framework") or "")
 
 
-def _system_file(place: Place) -> dict[str, Any]:
-    names = [f"{place.system}.json", f"{place.system}.entry.json"]
+def _read_system_description(location: LogLocation) -> dict[str, Any]:
+    names = [f"{location.system}.json", f"{location.system}.entry.json"]
     folders: list[Path] = []
-    for folder in place.path.resolve().parents:
-        folders += [folder / "systems", folder / "systems" / place.round / place.submitter, folder]
-        if len(folders) > 18:
+    for folder in location.path.resolve().parents:
+        folders += [folder / "systems", folder / "systems" / location.round / location.submitter, folder]
+        if len(folders) > _MAX_SYSTEM_FOLDERS:
             break
     for folder in folders:
         for name in names:
-            found = json_object(folder / name)
-            if found:
-                return found
+            description = read_json_object(folder / name)
+            if description:
+                return description
     return {}
 
 
-def json_object(path: Path) -> dict[str, Any]:
-    """What a JSON file holds, in NVIDIA's v0.6 form as well; empty where it is absent, damaged or no object."""
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file or in NVIDIA's v0.6 form; empty if the file is absent, damaged or no object."""
     try:
         text = path.read_text(errors="replace")
     except OSError:
         return {}
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError:
-        return _entry_of_v06(text)
-    return found if isinstance(found, dict) else {}
+        return _parse_nvidia_v06(text)
+    return value if isinstance(value, dict) else {}
 
 
-def _entry_of_v06(text: str) -> dict[str, Any]:
-    """NVIDIA's v0.6 form: a line `entry: {"value": "{'hardware': ..., 'nodes': \"{...}\"}"}`, Python's text in JSON."""
-    found = re.search(r"^entry: (\{.*\})\s*$", text, re.MULTILINE)
+def _parse_nvidia_v06(text: str) -> dict[str, Any]:
+    """Parse a line `entry: {"value": "{'hardware': ..., 'nodes': \"{...}\"}"}`: Python literals inside JSON."""
+    match = re.search(r"^entry: (\{.*\})\s*$", text, re.MULTILINE)
     try:
-        entry = ast.literal_eval(json.loads(found[1])["value"]) if found else {}
+        entry = ast.literal_eval(json.loads(match[1])["value"]) if match else {}
         return dict(entry) | {"nodes": ast.literal_eval(entry["nodes"])} if entry else {}
     except (ValueError, SyntaxError, KeyError, TypeError):
         return {}
 
 
-def _whole(value: Any) -> int | None:
-    found = re.search(r"\d+", str(value)) if value is not None else None
-    return int(found[0]) if found else None
+def _first_integer(value: Any) -> int | None:
+    match = re.search(r"\d+", str(value)) if value is not None else None
+    return int(match[0]) if match else None

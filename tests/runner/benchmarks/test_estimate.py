@@ -51,7 +51,7 @@ def test_a_recipe_that_nobody_has_run_says_so(compose):
 
 
 def test_the_command_measures_and_estimates(tmp_path):
-    tiny = ["recipe.data.generate={users: 200, items: 300, ratings: 6000, tastes: 4}", "recipe.data.eval_negatives=99"]
+    tiny = ["recipe.data.generate={num_users: 200, num_items: 300, num_ratings: 6000, num_clusters: 4}", "recipe.data.eval_negatives=99"]
     places = [f"runs={tmp_path}/runs", f"data_dir={tmp_path}/data", "accelerator=cpu", "launcher=inline"]
     out = io.StringIO()
     made = estimate.run([*places, *tiny, "throughput.steps=5", "recipe.global_batch_size=2048"], Console(file=out))
@@ -66,7 +66,7 @@ def test_an_estimate_is_of_one_run():
 
 
 def test_the_interval_leaves_out_a_fortieth_at_each_end(compose, monkeypatch):
-    known = SimpleNamespace(epochs=(1, *[10] * 78, 30), runs=80, span=False, source="")
+    known = SimpleNamespace(epochs=(1, *[10] * 78, 30), runs=80, is_range=False, source="")
     plan = estimate.plan_of(schema.check(compose("recipe.max_epochs=40")))
     assert estimate._epochs(plan, known)[::2] == (10, 10)
 
@@ -75,7 +75,7 @@ def test_epochs_are_those_after_which_is_evaluated(compose):
     plan = estimate.plan_of(
         schema.check(compose("recipe.first_eval_epoch=4", "recipe.eval_every_epochs=4", "recipe.max_epochs=40"))
     )
-    known = SimpleNamespace(epochs=(5, 5, 5), runs=3, span=False, source="")
+    known = SimpleNamespace(epochs=(5, 5, 5), runs=3, is_range=False, source="")
     assert estimate._epochs(plan, known) == (8, 8, 8)
 
 
