@@ -1,4 +1,4 @@
-"""Everything that a report says, gathered and judged once; the page, the terminal and the CSV files only show it."""
+"""Read and analyze results. The page, the terminal tables and the CSV files only present the `Report`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -6,93 +6,108 @@ from itertools import combinations
 from pathlib import Path
 
 from ...core.errors import DataError
-from ..analysis import convergence, findings, plausibility, roofline, throughput_groups, validity
+from ..analysis import convergence, findings, plausibility, roofline, scaling, throughput_groups, validity
 from ..analysis.comparison import Comparison, compare
-from ..analysis.findings import CardLine, Finding, Scaling
-from ..analysis.groups import Cell, cells_of
+from ..analysis.findings import Finding
+from ..analysis.groups import RunGroup, group_runs
 from ..analysis.roofline import Roofline
-from ..analysis.throughput_groups import SpeedCell
+from ..analysis.scaling import PeakFit, Scaling
+from ..analysis.throughput_groups import ThroughputGroup
 from ..parse import external, sources
-from ..parse.external import OWN, Figure
+from ..parse.external import OWN_RUNS, ExternalMeasurement
 from ..parse.runs import Run
 
-_MOST_COMPARISONS = 12  # pairs a benchmark: more say nothing that the table of cells does not
+_MAX_COMPARISONS = 12  # per workload; the table of run groups covers the rest
 
 
 @dataclass
 class Report:
-    """What the runs, measured speeds and borrowed figures at some paths come to; speeds are among the figures too."""
+    """All results at some paths and what follows from them; `measurements` include those of `throughput_groups`."""
 
     paths: list[str]
     runs: list[Run] = field(default_factory=list)
-    cells: list[Cell] = field(default_factory=list)
-    speeds: list[SpeedCell] = field(default_factory=list)
+    groups: list[RunGroup] = field(default_factory=list)
+    throughput_groups: list[ThroughputGroup] = field(default_factory=list)
     rooflines: list[Roofline] = field(default_factory=list)
-    figures: list[Figure] = field(default_factory=list)
+    measurements: list[ExternalMeasurement] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     scalings: list[Scaling] = field(default_factory=list)
-    card_lines: list[CardLine] = field(default_factory=list)
+    peak_fits: list[PeakFit] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
     @property
-    def borrowed(self) -> list[Figure]:
-        """The figures that others have measured."""
-        return [figure for figure in self.figures if figure.source != OWN]
+    def external_measurements(self) -> list[ExternalMeasurement]:
+        """The measurements that are taken from the literature."""
+        return [measurement for measurement in self.measurements if measurement.source != OWN_RUNS]
 
 
-def build(paths: Sequence[Path]) -> Report:
-    """Reads all there is at `paths`: run folders, published trees, logs, and CSV or JSON files of borrowed figures."""
-    tables = [path for path in paths if path.is_file() and path.name != roofline.FILE and external.is_borrowed(path)]
-    others = [path for path in paths if path not in tables]
+def build_report(paths: Sequence[Path]) -> Report:
+    """Analyze run folders, published results, logs, and CSV or JSON files of external measurements at `paths`.
+
+    Raises `DataError` if there is nothing to read.
+    """
     if not paths:
         raise DataError(
-            "Nothing was named: give run folders, published result trees, logs or tables of borrowed figures."
+            "No path is given: name run folders, published results, logs or files of external measurements."
         )
+    tables = [path for path in paths if _is_measurement_file(path)]
+    others = [path for path in paths if path not in tables]
     report = Report([str(path) for path in paths])
-    report.speeds = throughput_groups.gather(others)
-    report.rooflines = roofline.rooflines(report.speeds, roofline.read_peaks(others))
-    report.figures = [figure for table in tables for figure in external.read_figures(table)]
-    report.figures += throughput_groups.figures(report.speeds)
-    report.runs = sources.gather(others, needed=not report.speeds and not report.rooflines) if others else []
-    report.cells = cells_of(report.runs)
-    report.comparisons = list(_pairs(report.cells))
-    report.scalings = findings.scalings(report.cells, report.figures)
-    report.card_lines = findings.card_lines(report.figures, report.cells)
-    waiting = sum(run.unfinished for run in report.runs)
-    report.findings = [
-        *([Finding("note", "unfinished runs", f"{waiting} have not ended yet and are in no set.")] if waiting else []),
-        *findings.of_figures(report.figures, report.scalings, report.card_lines),
-        *throughput_groups.of_links(report.speeds),
-        *roofline.findings(report.rooflines),
-        *_banners(report.comparisons),
-        *findings.of_cells(report.cells),
-        *convergence.findings(report.cells),
-        *plausibility.findings(report.cells, report.figures),
-        *validity.findings(report.cells),
-    ]
+    report.throughput_groups, damaged_records = throughput_groups.read_throughput_groups(others)
+    report.rooflines = roofline.build_rooflines(report.throughput_groups, roofline.read_peaks(others))
+    report.measurements = [measurement for table in tables for measurement in external.read_measurements(table)]
+    report.measurements += throughput_groups.to_measurements(report.throughput_groups)
+    runs_needed = not report.throughput_groups and not report.rooflines
+    report.runs = sources.read_runs(others, needed=runs_needed) if others else []
+    report.groups = group_runs(report.runs)
+    report.comparisons = list(_compare_groups(report.groups))
+    report.scalings = scaling.compute_scalings(report.groups, report.measurements)
+    report.peak_fits = scaling.fit_speed_to_peaks(report.measurements, report.groups)
+    report.findings = [*damaged_records, *_find(report)]
     return report
 
 
+def _is_measurement_file(path: Path) -> bool:
+    return path.is_file() and path.name != roofline.PEAKS_FILE and external.is_measurement_file(path)
+
+
+def _find(report: Report) -> Iterable[Finding]:
+    """Yield the findings of every analysis."""
+    if num_unfinished := sum(run.is_unfinished for run in report.runs):
+        yield Finding("note", "unfinished runs", f"{num_unfinished} runs have not finished and are left out.")
+    yield from findings.check_measurements(report.measurements, report.scalings, report.peak_fits)
+    yield from throughput_groups.compare_peer_to_peer(report.throughput_groups)
+    yield from roofline.check(report.rooflines)
+    yield from _banners(report.comparisons)
+    yield from findings.check_precision(report.groups)
+    yield from convergence.check(report.groups)
+    yield from plausibility.check(report.groups, report.measurements)
+    yield from validity.check(report.groups)
+
+
 def _banners(comparisons: Iterable[Comparison]) -> Iterable[Finding]:
-    """One a work; each pair's own reason stands with the pair."""
-    works: dict[str, list[Comparison]] = {}
-    for found in comparisons:
-        works.setdefault(found.one.work, []).append(found)
-    for work, pairs in works.items():
-        told = [found.banner for found in pairs if found.banner]
-        if len(pairs) == 1 and told:
-            yield Finding("banner", work, told[0])
-        elif told:
-            sentence = f"{len(told)} of {len(pairs)} pairs cannot be compared by time-to-train"
-            yield Finding("banner", work, f"{sentence}: their epochs differ or vary too much; time per epoch can be.")
+    """Yield one banner per workload; the reason for each pair is shown with the pair."""
+    by_workload: dict[str, list[Comparison]] = {}
+    for comparison in comparisons:
+        by_workload.setdefault(comparison.first.workload, []).append(comparison)
+    for workload, pairs in by_workload.items():
+        banners = [comparison.banner for comparison in pairs if comparison.banner]
+        if len(pairs) == 1 and banners:
+            yield Finding("banner", workload, banners[0])
+        elif banners:
+            message = (
+                f"{len(banners)} of {len(pairs)} pairs cannot be compared by time-to-train: their epochs to converge "
+                "differ or vary too much. Compare the time per epoch instead."
+            )
+            yield Finding("banner", workload, message)
 
 
-def _pairs(cells: Iterable[Cell]) -> Iterable[Comparison]:
-    """Comparisons of cells of one work: model, round, scale; the best populated cells first."""
-    works: dict[str, list[Cell]] = {}
-    for cell in cells:
-        works.setdefault(cell.work, []).append(cell)
-    for same in works.values():
-        chosen = sorted((cell for cell in same if cell.converged), key=lambda cell: cell.mean_minutes.estimate)
-        for one, other in list(combinations(chosen, 2))[:_MOST_COMPARISONS]:
-            yield compare(one, other)
+def _compare_groups(groups: Iterable[RunGroup]) -> Iterable[Comparison]:
+    """Yield comparisons of groups of the same workload (model, round, scale), the fastest groups first."""
+    by_workload: dict[str, list[RunGroup]] = {}
+    for group in groups:
+        by_workload.setdefault(group.workload, []).append(group)
+    for same in by_workload.values():
+        by_speed = sorted((group for group in same if group.converged_runs), key=lambda g: g.mean_minutes.estimate)
+        for first, second in list(combinations(by_speed, 2))[:_MAX_COMPARISONS]:
+            yield compare(first, second)

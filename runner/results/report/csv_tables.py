@@ -1,4 +1,4 @@
-"""The machine-readable side of a report: one row a log, one row a cell."""
+"""CSV tables of a report: one row per run, one row per run group."""
 
 import csv
 import io
@@ -7,22 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from ...core.atomic_files import write_atomically, write_failure
-from ..analysis.groups import Cell
+from ..analysis.groups import RunGroup
 from ..parse.runs import Run
 
 
 def write_runs(path: Path, runs: Iterable[Run]) -> None:
-    """One row a log; what a log does not tell is empty, qualities are fractions, several metrics parted by a slash."""
+    """Write one row per run. Unknown values are empty, qualities are fractions, several metrics are joined by "/"."""
     write_csv(path, [_run_row(run) for run in runs])
 
 
-def write_scores(path: Path, cells: Iterable[Cell]) -> None:
-    """One row a cell; `minutes_olympic` is before any scaling and empty where too many runs failed for a score."""
-    write_csv(path, [_score_row(cell) for cell in cells])
+def write_scores(path: Path, groups: Iterable[RunGroup]) -> None:
+    """Write one row per run group. `minutes_olympic` is unscaled, and empty where too many runs failed for a score."""
+    write_csv(path, [_score_row(group) for group in groups])
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes rows of equal keys whole or not at all; an empty list gives an empty file."""
+    """Write rows of equal keys atomically; no rows give an empty file."""
     text = io.StringIO()
     if rows:
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -36,56 +36,61 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _run_row(run: Run) -> dict[str, Any]:
-    drawn, cost = run.own.get("telemetry") or {}, run.own.get("cost") or {}
+    record = run.run_record
+    telemetry, cost = (record.telemetry, record.cost) if record else (None, None)
     return {
         "path": run.path.as_posix(),
         "round": run.round,
         "benchmark": run.benchmark,
         "submitter": run.submitter,
         "system": run.system,
-        "duration_s": _rounded(run.duration, 6),
+        "duration_s": _round(run.duration, 6),
         "success": run.success,
-        "target": quality_text(run.target),
-        "last_quality": quality_text(run.last_quality),
-        "epochs_to_converge": "" if run.epochs_to_converge is None else run.epochs_to_converge,
-        "num_accelerators": "" if run.num_accelerators is None else run.num_accelerators,
-        "global_batch_size": "" if run.global_batch_size is None else run.global_batch_size,
+        "target": format_quality(run.target),
+        "last_quality": format_quality(run.last_quality),
+        "epochs_to_converge": _empty_if_none(run.epochs_to_converge),
+        "num_accelerators": _empty_if_none(run.num_accelerators),
+        "global_batch_size": _empty_if_none(run.global_batch_size),
         "batch_unit": run.batch_unit,
-        "seed": "" if run.seed is None else run.seed,
+        "seed": _empty_if_none(run.seed),
         "accelerator": run.accelerator,
         "precision": run.precision,
         "scale": run.scale,
-        "observed_s": _rounded(run.observed, 6),
-        "eval_s": _rounded(run.eval_seconds, 6),
+        "observed_s": _round(run.observed, 6),
+        "eval_s": _round(run.eval_seconds, 6),
         "epoch_offset": run.epoch_offset,
         "flags": "; ".join(run.flags),
         "inferred": "; ".join(run.inferred),
-        "energy_j": _rounded(drawn.get("energy_joules"), 1),
-        "host_energy_j": _rounded(drawn.get("host_energy_joules"), 1),
-        "cost_usd": _rounded(cost.get("dollars"), 6),
+        "energy_j": _round(telemetry.energy_joules if telemetry else None, 1),
+        "host_energy_j": _round(telemetry.host_energy_joules if telemetry else None, 1),
+        "cost_usd": _round(cost.usd if cost else None, 6),
     }
 
 
-def _score_row(cell: Cell) -> dict[str, Any]:
+def _score_row(group: RunGroup) -> dict[str, Any]:
     return {
-        "round": cell.round,
-        "submitter": cell.submitter,
-        "system": cell.system,
-        "benchmark": cell.benchmark,
-        "setting": cell.setting,
-        "runs": len(cell.runs),
-        "converged": sum(run.success for run in cell.runs),
-        "minutes_olympic": _rounded(cell.minutes_olympic, 9),
-        "scaling_factor": "" if cell.scaling_factor is None else cell.scaling_factor,
-        "minutes_scaled": _rounded(cell.minutes_scaled, 9),
-        "epochs_olympic": _rounded(cell.epochs_olympic, 9),
+        "round": group.round,
+        "submitter": group.submitter,
+        "system": group.system,
+        "benchmark": group.benchmark,
+        "setting": group.setting,
+        "runs": len(group.runs),
+        "converged": sum(run.success for run in group.runs),
+        "minutes_olympic": _round(group.minutes_olympic, 9),
+        "scaling_factor": _empty_if_none(group.scaling_factor),
+        "minutes_scaled": _round(group.minutes_scaled, 9),
+        "epochs_olympic": _round(group.epochs_olympic, 9),
     }
 
 
-def quality_text(quality: Mapping[str, float]) -> str:
-    """One number, or "box/mask" for Mask R-CNN; the shortest text that reads back as the same float."""
+def format_quality(quality: Mapping[str, float]) -> str:
+    """Return one number, or "box/mask" for Mask R-CNN, each as the shortest text that reads back as the same float."""
     return "/".join(repr(float(value)) for value in quality.values())
 
 
-def _rounded(value: float | None, digits: int) -> Any:
+def _round(value: float | None, digits: int) -> Any:
     return "" if value is None else round(value, digits)
+
+
+def _empty_if_none(value: Any) -> Any:
+    return "" if value is None else value

@@ -1,4 +1,4 @@
-"""How pictures look: one scale, colours and fonts left to the page, SVG that can stand inside it."""
+"""Matplotlib style, axes helpers, and conversion of a figure to SVG that is embedded in the report page."""
 
 import html
 import io
@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Canvas
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from ..analysis.stats import Interval
 
-# Colours that stand for variables of the style sheet, so that one picture serves light, dark and print.
+# Placeholder colors. `_inline_svg` replaces them with CSS variables, so that one SVG serves light, dark and print.
 INK, MUTED, _GRID, PAPER = "#010201", "#010202", "#010203", "#010204"
 SERIES = [f"#0103{number:02x}" for number in range(1, 9)]
-_VARIABLES = {INK: "ink", MUTED: "muted", _GRID: "grid", PAPER: "paper"} | {
-    colour: f"series-{number}" for number, colour in enumerate(SERIES, start=1)
+_CSS_VARIABLES = {INK: "ink", MUTED: "muted", _GRID: "grid", PAPER: "paper"} | {
+    color: f"series-{number}" for number, color in enumerate(SERIES, start=1)
 }
-_MARKERS, _DASHES = "os^DvPX*", ("solid", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
-_WIDTH, _LINE = 5.6, 0.165  # inches: of every picture, so that all have one scale; of a line of the legend
+_MARKERS, _LINE_STYLES = "os^DvPX*", ("solid", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
+_FIGURE_WIDTH, _LEGEND_LINE_HEIGHT = 5.6, 0.165  # inches; all figures have the same width and thus the same scale
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "timetrial", "text.parse_math": False, "font.size": 8.5,
     "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": MUTED, "axes.linewidth": 0.7,
@@ -35,8 +35,8 @@ STYLE: dict[Any, Any] = {
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A picture, what to say below it, and the rows of its CSV file `name`.csv."""
+class Plot:
+    """A plot as inline SVG, its caption, and the rows of its CSV file `<name>.csv`."""
 
     name: str
     title: str
@@ -45,57 +45,66 @@ class Picture:
     data: Sequence[Mapping[str, Any]]
 
 
-def plain(value: float, counting: int = 4) -> str:
-    """A number with so many digits that count."""
+def format_number(value: float, significant_digits: int = 4) -> str:
+    """Return `value` rounded to `significant_digits`, "unknown" where it is not finite."""
     if not math.isfinite(value):
-        return "not known"
-    digits = 0 if value == 0 or abs(value) >= 1000 else max(0, counting - 1 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{digits}f}"
+        return "unknown"
+    if value == 0 or abs(value) >= 1000:
+        decimals = 0
+    else:
+        decimals = max(0, significant_digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{decimals}f}"
 
 
-def series(number: int) -> dict[str, Any]:
-    """Colour, dashes and marker of a series: any one of them would do."""
-    return {"color": SERIES[number], "linestyle": _DASHES[number % len(_DASHES)], "marker": _MARKERS[number]}
+def series_style(number: int) -> dict[str, Any]:
+    """Return color, line style and marker of a data series; each of the three alone identifies it."""
+    return {"color": SERIES[number], "linestyle": _LINE_STYLES[number % len(_LINE_STYLES)], "marker": _MARKERS[number]}
 
 
-def arms(found: Interval) -> list[list[float]] | None:
-    """An interval as matplotlib's error bars; None where there is none."""
-    if not math.isfinite(found.low) or not math.isfinite(found.high):
+def error_bar(interval: Interval) -> list[list[float]] | None:
+    """Return the lengths of matplotlib's error bar for `interval`, None where it has no bounds."""
+    if not math.isfinite(interval.low) or not math.isfinite(interval.high):
         return None
-    return [[max(0.0, found.estimate - found.low)], [max(0.0, found.high - found.estimate)]]
+    return [[max(0.0, interval.estimate - interval.low)], [max(0.0, interval.high - interval.estimate)]]
 
 
-def in_columns(what: str, found: Interval | None) -> dict[str, Any]:
-    """An interval as columns of a CSV file, empty where nothing is known."""
-    ends = {what: found.estimate, f"{what}_low": found.low, f"{what}_high": found.high} if found else {}
-    known = {name: end if math.isfinite(end) else None for name, end in ends.items()}
-    return (
-        known | {f"{what}_n": found.n} if found else dict.fromkeys([what, f"{what}_low", f"{what}_high", f"{what}_n"])
-    )
+def interval_columns(name: str, interval: Interval | None) -> dict[str, Any]:
+    """Return the CSV columns `name`, `name`_low, `name`_high and `name`_n; unknown values are None."""
+    columns = [name, f"{name}_low", f"{name}_high"]
+    if interval is None:
+        return dict.fromkeys([*columns, f"{name}_n"])
+    values = (interval.estimate, interval.low, interval.high)
+    known = [value if math.isfinite(value) else None for value in values]
+    return dict(zip(columns, known, strict=True)) | {f"{name}_n": interval.n}
 
 
-def panels(*heights: float, legend: int = 0, left: float = 0.62, gap: float = 0.0) -> tuple[Canvas, list[Axes]]:
-    """Axes below one another, given in inches: no layout engine, which would take longer than the drawing."""
-    top, bottom, right = 0.12, 0.48 + legend * _LINE + (0.08 if legend else 0), 0.14
+def stacked_axes(
+    *heights: float, legend_lines: int = 0, left: float = 0.62, gap: float = 0.0
+) -> tuple[Figure, list[Axes]]:
+    """Create a figure with one axes per height, from top to bottom; all lengths are in inches.
+
+    Positions are computed here because matplotlib's layout engines take longer than drawing the plot.
+    """
+    top, right = 0.12, 0.14
+    bottom = 0.48 + legend_lines * _LEGEND_LINE_HEIGHT + (0.08 if legend_lines else 0)
     total = top + sum(heights) + gap * (len(heights) - 1) + bottom
-    canvas, upper, axes = Canvas(figsize=(_WIDTH, total)), total - top, []
+    figure, upper, axes = Figure(figsize=(_FIGURE_WIDTH, total)), total - top, []
     for height in heights:
-        axes.append(
-            canvas.add_axes((left / _WIDTH, (upper - height) / total, 1 - (left + right) / _WIDTH, height / total))
-        )
+        width = 1 - (left + right) / _FIGURE_WIDTH
+        axes.append(figure.add_axes((left / _FIGURE_WIDTH, (upper - height) / total, width, height / total)))
         upper -= height + gap
-    return canvas, axes
+    return figure, axes
 
 
-def legend(canvas: Canvas, handles: Sequence[Line2D]) -> None:
-    """A legend below everything, one entry a line."""
-    canvas.legend(
+def draw_legend(figure: Figure, handles: Sequence[Line2D]) -> None:
+    """Draw a legend below all axes, one entry per line."""
+    figure.legend(
         handles=handles, loc="lower left", bbox_to_anchor=(0.01, 0), handlelength=3.2, labelspacing=0.3, borderaxespad=0
     )
 
 
-def plain_ticks(axis: Any, low: float, high: float, powers_of_two: bool = False) -> None:
-    """Ticks of a log axis as plain numbers; a short axis gets even steps."""
+def set_log_ticks(axis: Any, low: float, high: float, powers_of_two: bool = False) -> None:
+    """Label the ticks of a log axis with plain numbers; a range below a factor of 4 gets linear steps."""
     if powers_of_two:
         ticks = [2.0**power for power in range(math.ceil(math.log2(high)) + 1)]
     elif high / low < 4:
@@ -108,41 +117,45 @@ def plain_ticks(axis: Any, low: float, high: float, powers_of_two: bool = False)
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def picture(
-    name: str, title: str, caption: str, described: str, canvas: Canvas, data: Sequence[Mapping[str, Any]]
-) -> Picture:
-    """The finished picture; `described` is for those who cannot see it."""
+def render_plot(
+    name: str, title: str, caption: str, description: str, figure: Figure, data: Sequence[Mapping[str, Any]]
+) -> Plot:
+    """Render `figure` to a `Plot`; `description` is the text alternative for screen readers."""
     text = io.StringIO()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", UserWarning
-        )  # a letter that the font for measuring lacks is the browser's affair
-        canvas.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    return Picture(name, title, caption, _inline(text.getvalue(), name, title, described), data)
+        # The browser chooses the font, so glyphs that are missing in matplotlib's font do not matter.
+        warnings.simplefilter("ignore", UserWarning)
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    return Plot(name, title, caption, _inline_svg(text.getvalue(), name, title, description), data)
 
 
-def _inline(svg: str, name: str, title: str, described: str) -> str:
-    """matplotlib's file as a part of a page: no header, no style of its own, no id that another picture may have."""
+def _inline_svg(svg: str, name: str, title: str, description: str) -> str:
+    """Return matplotlib's SVG file as an inline element: no header, no styles, and ids prefixed with `name`."""
     body = re.sub(
         r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL
     )
-    wanted = set(re.findall(r'(?:url\(|href=")#([^")]+)', body))
-
-    def mended(tag: re.Match[str]) -> str:
-        text = tag[0].replace("xlink:href", "href")
-        text = re.sub(r' id="([^"]*)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in wanted else "", text)
-        text = re.sub(r'(url\(|href=")#', rf"\g<1>#{name}-", text)
-        text = re.sub(r"-?\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), text)
-        text = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", text)
-        text = re.sub(r"font-family: [^;\"]*; ", "", text)
-        text = re.sub(r' transform="rotate\(-0 [^"]*"', "", text)
-        return re.sub(r"#010[23]0[1-8]", lambda found: f"var(--{_VARIABLES[found[0]]})", text)
-
-    view = re.search(r'viewBox="[^"]*"', body)
-    inner = re.sub(r"<[^>]*>", mended, body[body.index(">") + 1 :])
-    inner = re.sub(r"\s*\n\s*", "\n", inner).replace("<g>\n</g>\n", "").strip()
+    referenced_ids = set(re.findall(r'(?:url\(|href=")#([^")]+)', body))
+    view_box = re.search(r'viewBox="[^"]*"', body)
+    content = re.sub(r"<[^>]*>", lambda tag: _clean_tag(tag[0], name, referenced_ids), body[body.index(">") + 1 :])
+    content = re.sub(r"\s*\n\s*", "\n", content).replace("<g>\n</g>\n", "").strip()
     return (
-        f'<svg {view[0] if view else ""} role="img" aria-labelledby="{name}-title {name}-desc">'
+        f'<svg {view_box[0] if view_box else ""} role="img" aria-labelledby="{name}-title {name}-desc">'
         f'<title id="{name}-title">{html.escape(title)}</title>'
-        f'<desc id="{name}-desc">{html.escape(described)}</desc>{inner}'
+        f'<desc id="{name}-desc">{html.escape(description)}</desc>{content}'
     )
+
+
+def _clean_tag(tag: str, name: str, referenced_ids: set[str]) -> str:
+    """Return one SVG tag with unique ids, numbers of two decimals, CSS variables as colors and no font family."""
+
+    def prefix_id(match: re.Match[str]) -> str:
+        return f' id="{name}-{match[1]}"' if match[1] in referenced_ids else ""
+
+    tag = tag.replace("xlink:href", "href")
+    tag = re.sub(r' id="([^"]*)"', prefix_id, tag)
+    tag = re.sub(r'(url\(|href=")#', rf"\g<1>#{name}-", tag)
+    tag = re.sub(r"-?\d+\.\d{3,}", lambda match: f"{float(match[0]):.2f}".rstrip("0").rstrip("."), tag)
+    tag = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", tag)
+    tag = re.sub(r"font-family: [^;\"]*; ", "", tag)
+    tag = re.sub(r' transform="rotate\(-0 [^"]*"', "", tag)
+    return re.sub(r"#010[23]0[1-8]", lambda match: f"var(--{_CSS_VARIABLES[match[0]]})", tag)

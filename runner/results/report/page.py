@@ -1,9 +1,9 @@
-"""Lays a report out as one page, in HTML and in Markdown, with a CSV file behind every table and picture."""
+"""The report page in HTML and Markdown, with a CSV file for every table and plot."""
 
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,354 +12,386 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from ...core.atomic_files import write_atomically
-from ...record.run_dir import slug
+from ...core.formatting import slug
 from ..analysis.comparison import ALPHA, Comparison
 from ..analysis.findings import Finding
-from ..analysis.groups import Cell
+from ..analysis.groups import RunGroup
+from ..analysis.scaling import Scaling
 from ..analysis.stats import Interval
-from ..parse.external import Figure
+from ..parse.external import ExternalMeasurement
 from . import csv_tables, plots, roofline_plots
 from .build import Report
-from .drawing import Picture, in_columns, plain
+from .drawing import Plot, format_number, interval_columns
+from .tables import Table
 
 DISCLAIMER = "Results are informational and not verified by MLCommons."
-_SHOWN = 5  # sentences or pairs of a list before the rest is folded
-_LONG = 24  # rows from which a table is folded
-_KINDS = {"banner": "Read this first", "flag": "Doubtful", "note": "Noted"}
+_MAX_VISIBLE = 5  # items of a list; the rest is collapsed
+_FINDING_TITLES = {"banner": "Important", "flag": "Warnings", "note": "Notes"}
 _METHODS = {
-    "Time-to-train": "From run_start to run_stop of the log, evaluations included, for runs that reached their target.",
-    "Epochs-to-converge": "The epoch of the first evaluation that reached the target, counted from 1.",
+    "Time-to-train": "From run_start to run_stop of the log, evaluation included, of runs that reached their target.",
+    "Epochs to converge": "The 1-based epoch of the first evaluation that reached the target.",
     "Olympic mean": (
         "MLPerf's score: the mean without the fastest and the slowest run. One failed run counts as the slowest; with "
-        "two there is no result. Some rounds multiply it with a factor against lucky epochs: then it is called scaled."
+        "two failed runs there is no result. Some rounds multiply the score by a factor that corrects for fast "
+        "convergence; it is then called scaled."
     ),
-    "95% interval": (
-        "Of a mean: BCa bootstrap (Efron 1987), a t interval on the log scale for two to four values. Single runs have "
-        "none. Of a ratio: both sides resampled."
+    "95% confidence interval": (
+        "Of a mean: BCa bootstrap (Efron 1987), or a t interval on the log scale for two to four values. A single run "
+        "has no interval. Of a ratio: both groups are resampled."
     ),
-    "Median by Kaplan-Meier": (
-        "The time by which half of all runs had reached the target. A run that failed counts as censored at its end "
-        "instead of being left out."
+    "Kaplan-Meier median": (
+        "The time by which half of all runs had reached the target. A failed run is censored at its end instead of "
+        "being left out."
     ),
     "Pooled epochs": (
-        "Where two cells train by one recipe to one target (iso-convergence), different epochs are luck. Their "
-        "expected ratio is that of time per epoch and overhead alone."
+        "If two run groups train with the same recipe to the same target (iso-convergence), a difference in epochs is "
+        "seed variance. The expected ratio of their times is then that of time per epoch and overhead alone."
     ),
     "Comparison": (
-        "Time-to-train is epochs x training time per epoch x overhead (all of the time over training time). Ratios are "
-        "the first over the second: below 1 the first is faster."
+        "Time-to-train = epochs x training time per epoch x overhead, where overhead is total time over training time. "
+        "Ratios are first over second: below 1, the first is faster."
     ),
-    "Borrowed figures, measured speeds": (
-        "What others measured and published; each row of the data names its source, and nothing was rerun. Own runs of "
-        "`timetrial throughput` stand beside them as a study of their own, means over the runs of a setting."
+    "External and throughput measurements": (
+        "External measurements are published by others; each row of the data names its source, and nothing was rerun. "
+        "Results of `timetrial throughput` are listed as a separate study: means over the runs of each setting."
     ),
 }
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table as shown, and the rows of its CSV file `name`.csv; the first `left` columns are words."""
-
-    name: str
-    caption: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    data: Sequence[Mapping[str, Any]]
-    left: int = 1
-
-    @property
-    def folded(self) -> bool:
-        """True for a table that would push everything else away."""
-        return len(self.rows) > _LONG
-
-
-@dataclass(frozen=True)
-class Words:
-    """Sentences below a heading; `kind` decides how loud, and those after the first `shown` are folded."""
+class Notice:
+    """A list of sentences with a heading; `kind` is its CSS class; the first `visible` are always shown."""
 
     kind: str
     title: str
     sentences: Sequence[str]
-    shown: int = _SHOWN
+    visible: int = _MAX_VISIBLE
 
 
 @dataclass
 class Section:
-    """A part of the page: blocks are (what, thing), such as ("table", Table)."""
+    """A section of the page; `blocks` are (kind, content) pairs, such as ("table", Table), in the templates' terms."""
 
     title: str
     anchor: str
     blocks: list[tuple[str, Any]] = field(default_factory=list)
 
 
-def write(report: Report, folder: Path) -> Path:
-    """Writes csv/, report.md and last report.html, and returns its path."""
+def write_page(report: Report, folder: Path) -> Path:
+    """Write csv/, report.md and finally report.html to `folder`, and return the path of report.html."""
     sections = _sections(report)
-    things = [thing for section in sections for thing in _with_data(section)]
-    for thing in things:
-        csv_tables.write_csv(folder / "csv" / f"{thing.name}.csv", thing.data)
-    for name, rows in (("findings", list(map(asdict, report.findings))), ("inferred", _inferences(report.cells))):
-        if rows:
-            csv_tables.write_csv(folder / "csv" / f"{name}.csv", rows)
-    if report.runs:
-        csv_tables.write_runs(folder / "csv" / "runs.csv", report.runs)
-    kinds = [[thing for thing in things if isinstance(thing, kind)] for kind in (Table, Picture)]
-    content = {
+    exhibits = [exhibit for section in sections for exhibit in _exhibits(section)]
+    _write_csv_files(report, exhibits, folder / "csv")
+    same_kind = [[exhibit for exhibit in exhibits if isinstance(exhibit, kind)] for kind in (Table, Plot)]
+    context = {
         "title": "Time to train",
         "lead": _lead(report),
         "disclaimer": DISCLAIMER,
         "sections": sections,
-        "shown": _SHOWN,
-        "numbers": {thing.name: number for same in kinds for number, thing in enumerate(same, start=1)},
+        "max_visible": _MAX_VISIBLE,
+        "numbers": {exhibit.name: number for same in same_kind for number, exhibit in enumerate(same, start=1)},
     }
-    written = {f"{thing.name}.csv" for thing in things} | {"findings.csv", "inferred.csv", "runs.csv"}
-    for stale in (folder / "csv").glob("*.csv"):  # of an earlier report in the same place
-        if stale.name not in written:
-            stale.unlink()
-    write_atomically(folder / "report.md", _template("page.md.j2", _safe).render(content))
-    write_atomically(folder / "report.html", _template("page.html.j2").render(content))
+    write_atomically(folder / "report.md", _template("page.md.j2", _escape_markdown).render(context))
+    write_atomically(folder / "report.html", _template("page.html.j2").render(context))
     return folder / "report.html"
 
 
-def _template(name: str, safe: Callable[[object], str] | None = None) -> Template:
-    """A template in which every value is escaped: by `safe`, or else for HTML."""
+def _write_csv_files(report: Report, exhibits: Sequence[Table | Plot], folder: Path) -> None:
+    """Write the data of all tables and plots, and delete the files of an earlier report in the same folder."""
+    for exhibit in exhibits:
+        csv_tables.write_csv(folder / f"{exhibit.name}.csv", exhibit.data)
+    findings = [asdict(finding) for finding in report.findings]
+    for name, rows in (("findings", findings), ("inferred", _inferred_rows(report.groups))):
+        if rows:
+            csv_tables.write_csv(folder / f"{name}.csv", rows)
+    if report.runs:
+        csv_tables.write_runs(folder / "runs.csv", report.runs)
+    current = {f"{exhibit.name}.csv" for exhibit in exhibits} | {"findings.csv", "inferred.csv", "runs.csv"}
+    for path in folder.glob("*.csv"):
+        if path.name not in current:
+            path.unlink()
+
+
+def _template(name: str, escape: Callable[[object], str] | None = None) -> Template:
+    """Load a template that escapes every value: by `escape`, or for HTML if it is None."""
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
-    if safe:
-        environment.finalize = safe
+    if escape:
+        environment.finalize = escape
     else:
         environment.autoescape = True
-        environment.filters["drawn"] = Markup  # all text of a picture is escaped where it is drawn
+        environment.filters["inline_svg"] = Markup  # text inside a plot is escaped when the plot is rendered
     return environment.get_template(name)
 
 
-def _with_data(section: Section) -> list[Table | Picture]:
-    found: list[Table | Picture] = []
-    for what, thing in section.blocks:
-        found += [thing] if what == "table" else thing if what == "pictures" else []
-    return found
+def _exhibits(section: Section) -> list[Table | Plot]:
+    """Return the tables and plots of a section in the order of the page."""
+    exhibits: list[Table | Plot] = []
+    for kind, content in section.blocks:
+        exhibits += [content] if kind == "table" else content if kind == "plots" else []
+    return exhibits
 
 
 def _lead(report: Report) -> str:
-    studies = len({figure.study for figure in report.borrowed})
-    parts = {
-        f"{_count(len(report.runs), 'run')} in {_count(len(report.cells), 'cell')}": report.runs,
-        f"{_count(len(report.speeds), 'setting')} that throughput runs measured": report.speeds,
-        f"{_count(len(report.rooflines), 'roofline')}": report.rooflines,
-        f"{_count(len(report.borrowed), 'borrowed figure')} of {_count(studies, 'study', 'studies')}": report.borrowed,
-    }
-    *most, last = [part for part, there in parts.items() if there] or ["nothing: there was nothing to read"]
-    return f"This page judges {', '.join(most)}{' and ' if most else ''}{last}."
+    external = report.external_measurements
+    num_studies = len({measurement.study for measurement in external})
+    parts = []
+    if report.runs:
+        parts.append(f"{_count(len(report.runs), 'run')} in {_count(len(report.groups), 'run group')}")
+    if report.throughput_groups:
+        parts.append(f"throughput measurements of {_count(len(report.throughput_groups), 'setting')}")
+    if report.rooflines:
+        parts.append(_count(len(report.rooflines), "roofline"))
+    if external:
+        parts.append(f"{_count(len(external), 'external measurement')} from {_count(num_studies, 'study', 'studies')}")
+    *others, last = parts or ["no results"]
+    return f"This report covers {', '.join(others)}{' and ' if others else ''}{last}."
 
 
 def _sections(report: Report) -> list[Section]:
-    works: dict[str, list[Cell]] = {}
-    for cell in report.cells:
-        works.setdefault(cell.work, []).append(cell)
-    anchors = _anchors(works)
-    return [
-        _says(report),
-        *(_work_section(report, work, anchors[work], works[work]) for work in sorted(works)),
-        *([_rooflines(report)] if report.rooflines else []),
-        *([_figures(report)] if report.figures else []),
-        Section("How these numbers were made", "how", [("terms", _METHODS)]),
-        *([_inferred(report.cells)] if report.cells else []),
+    by_workload: dict[str, list[RunGroup]] = {}
+    for group in report.groups:
+        by_workload.setdefault(group.workload, []).append(group)
+    anchors = _anchors(by_workload)
+    sections = [
+        _summary_section(report),
+        *(_workload_section(report, name, anchors[name], by_workload[name]) for name in sorted(by_workload)),
     ]
+    if report.rooflines:
+        sections.append(_roofline_section(report))
+    if report.measurements:
+        sections.append(_measurement_section(report))
+    sections.append(Section("Methods", "methods", [("terms", _METHODS)]))
+    if report.groups:
+        sections.append(_inferred_section(report.groups))
+    return sections
 
 
-def _anchors(works: Iterable[str]) -> dict[str, str]:
-    """A name for each that is no other's, whatever the files call them."""
-    found: dict[str, str] = {}
-    for work in works:
-        anchor = base = "work-" + slug(work).replace(".", "-")
-        while anchor in found.values():
-            anchor = f"{base}-{sum(name.startswith(base) for name in found.values()) + 1}"
-        found[work] = anchor
-    return found
+def _anchors(workloads: Iterable[str]) -> dict[str, str]:
+    """Return a unique anchor for each workload, whatever characters its name contains."""
+    anchors: dict[str, str] = {}
+    for workload in workloads:
+        anchor = base = "work-" + slug(workload).replace(".", "-")
+        while anchor in anchors.values():
+            anchor = f"{base}-{sum(name.startswith(base) for name in anchors.values()) + 1}"
+        anchors[workload] = anchor
+    return anchors
 
 
-def _says(report: Report) -> Section:
-    section = Section("What it says", "says")
-    for kind, title in _KINDS.items():
-        if sentences := _grouped(found for found in report.findings if found.kind == kind):
-            section.blocks.append(("words", Words(kind, title, sentences)))
+def _summary_section(report: Report) -> Section:
+    section = Section("Summary", "summary")
+    for kind, title in _FINDING_TITLES.items():
+        if sentences := _merge_findings(finding for finding in report.findings if finding.kind == kind):
+            section.blocks.append(("notice", Notice(kind, title, sentences)))
         if kind == "banner" and report.comparisons:
-            verdicts = list(dict.fromkeys(found.verdict for found in report.comparisons))
-            section.blocks.append(
-                (
-                    "words",
-                    Words("verdict", "Comparisons", verdicts, shown=len(verdicts) if len(verdicts) <= _SHOWN else 0),
-                )
-            )
-    if not any(found.kind in ("banner", "flag") for found in report.findings):
-        section.blocks.append(("text", "Nothing was found that speaks against these results."))
+            verdicts = list(dict.fromkeys(comparison.verdict for comparison in report.comparisons))
+            visible = len(verdicts) if len(verdicts) <= _MAX_VISIBLE else 0
+            section.blocks.append(("notice", Notice("verdict", "Comparisons", verdicts, visible)))
+    if not any(finding.kind in ("banner", "flag") for finding in report.findings):
+        section.blocks.append(("text", "No problems were found in these results."))
     if report.findings:
-        section.blocks.append(("files", {"findings": "All findings, one a row"}))
+        section.blocks.append(("files", {"findings": "All findings, one per row"}))
     return section
 
 
-def _grouped(findings: Iterable[Finding]) -> list[str]:
-    """Each sentence once, after all that it is about."""
-    about: dict[str, list[str]] = {}
-    for found in findings:
-        about.setdefault(found.sentence, []).append(found.about)
-    told = []
-    for sentence, names in about.items():
-        counted = [f"{name} ({times} times)" if times > 1 else name for name, times in Counter(names).items()]
-        told.append(f"{'; '.join(counted)}: {sentence}")
-    return told
+def _merge_findings(findings: Iterable[Finding]) -> list[str]:
+    """Return each message once, after all of its subjects."""
+    by_message: dict[str, list[str]] = {}
+    for finding in findings:
+        by_message.setdefault(finding.message, []).append(finding.subject)
+    sentences = []
+    for message, subjects in by_message.items():
+        names = [f"{name} ({times} times)" if times > 1 else name for name, times in Counter(subjects).items()]
+        sentences.append(f"{'; '.join(names)}: {message}")
+    return sentences
 
 
-def _work_section(report: Report, work: str, anchor: str, cells: Sequence[Cell]) -> Section:
+def _workload_section(report: Report, workload: str, anchor: str, groups: Sequence[RunGroup]) -> Section:
     name = anchor.removeprefix("work-")
-    pairs = [found for found in report.comparisons if found.one.work == work]
-    scalings = [one for one in report.scalings if one.source == work]
-    section = Section(work, anchor, [("table", _cell_table(f"{name}-cells", work, cells))])
-    if pairs:
-        section.blocks += [("comparisons", pairs), ("table", _ratio_table(f"{name}-comparisons", work, pairs))]
-    section.blocks.append(("pictures", plots.of_work(name, work, cells, pairs, scalings)))
+    comparisons = [comparison for comparison in report.comparisons if comparison.first.workload == workload]
+    scalings = [scaling for scaling in report.scalings if scaling.source == workload]
+    section = Section(workload, anchor, [("table", _group_table(f"{name}-groups", workload, groups))])
+    if comparisons:
+        ratios = _ratio_table(f"{name}-comparisons", workload, comparisons)
+        section.blocks += [("comparisons", comparisons), ("table", ratios)]
+    section.blocks.append(("plots", plots.plots_of_workload(name, workload, groups, comparisons, scalings)))
     return section
 
 
-def _cell_table(name: str, title: str, cells: Sequence[Cell]) -> Table:
-    columns = ["System", "Accelerators", "Runs", "Minutes, olympic mean", "Minutes, mean (95%)", "Epochs, mean (95%)"]
-    columns += ["Seconds per epoch (95%)", "Minutes, median (Kaplan-Meier)"]
+def _group_table(name: str, title: str, groups: Sequence[RunGroup]) -> Table:
+    columns = ["System", "Accelerators", "Runs", "Minutes, olympic mean", "Minutes, mean (95% CI)"]
+    columns += ["Epochs, mean (95% CI)", "Seconds per epoch (95% CI)", "Minutes, median (Kaplan-Meier)"]
     rows, data = [], []
-    for cell in cells:
-        median = cell.survival.median
-        reached = median is not None and math.isfinite(median)
-        means = (cell.mean_minutes, cell.mean_epochs, cell.mean_seconds_per_epoch)
-        told = [_interval(mean) if cell.converged else "no result" for mean in means]
-        system = ", ".join(part for part in (f"{cell.submitter} {cell.system}".strip(), cell.setting) if part)
-        row = [system or "not stated", cell.accelerators or "not stated", _runs(cell), _score(cell), *told]
-        rows.append([*row, plain(median or 0.0) if reached else "not reached by half"])
-        entry = {"system": system, "accelerators": cell.accelerators, "runs": len(cell.runs), "failed": cell.failed}
-        entry |= {"minutes_olympic": cell.minutes_olympic, "scaling_factor": cell.scaling_factor}
-        for what, mean in zip(("minutes", "epochs", "seconds_per_epoch"), means, strict=True):
-            entry |= in_columns(what, mean)
-        data.append(entry | {"median_minutes": median if reached else None})
-    return Table(name, f"Cells of {title}", columns, rows, data, left=2)
+    for group in groups:
+        median = group.survival.median
+        if median is not None and not math.isfinite(median):
+            median = None
+        means = {"minutes": group.mean_minutes, "epochs": group.mean_epochs}
+        means |= {"seconds_per_epoch": group.mean_seconds_per_epoch}
+        shown = [_format_interval(mean) if group.converged_runs else "no result" for mean in means.values()]
+        system = ", ".join(part for part in (f"{group.submitter} {group.system}".strip(), group.setting) if part)
+        row = [
+            system or "not reported",
+            group.accelerators or "not reported",
+            _run_counts(group),
+            _score(group),
+            *shown,
+        ]
+        rows.append([*row, "not reached" if median is None else format_number(median)])
+        entry = {"system": system, "accelerators": group.accelerators, "runs": len(group.runs)}
+        entry |= {"failed": group.num_failed, "minutes_olympic": group.minutes_olympic}
+        entry |= {"scaling_factor": group.scaling_factor}
+        for key, mean in means.items():
+            entry |= interval_columns(key, mean)
+        data.append(entry | {"median_minutes": median})
+    return Table(name, f"Run groups of {title}", columns, rows, data, text_columns=2)
 
 
-def _runs(cell: Cell) -> str:
-    """How many, and what is to be known of them."""
-    marks = [f"{cell.failed} failed"] if cell.failed else []
-    marks += [f"{times} {flag}" for flag, times in Counter(flag for run in cell.runs for flag in run.flags).items()]
-    return f"{len(cell.runs)} ({', '.join(marks) or 'all converged'})"
+def _run_counts(group: RunGroup) -> str:
+    """Return the number of runs, and how many of them failed or have validity flags."""
+    remarks = [f"{group.num_failed} failed"] if group.num_failed else []
+    flags = Counter(flag for run in group.runs for flag in run.flags)
+    remarks += [f"{times} {flag}" for flag, times in flags.items()]
+    return f"{len(group.runs)} ({', '.join(remarks) or 'all converged'})"
 
 
-def _score(cell: Cell) -> str:
-    if cell.minutes_olympic is None:
-        return plots.no_result(cell) or f"none: needs 3 runs, has {len(cell.runs)}"
-    if cell.scaling_factor:
-        return f"{plain(cell.minutes_scaled or 0.0)} (scaled; {plain(cell.minutes_olympic)} before)"
-    return plain(cell.minutes_olympic)
+def _score(group: RunGroup) -> str:
+    if group.minutes_olympic is None:
+        return plots.no_result(group) or f"needs at least 3 runs, has {len(group.runs)}"
+    if group.scaling_factor:
+        return f"{format_number(group.minutes_scaled or 0.0)} (scaled; unscaled {format_number(group.minutes_olympic)})"
+    return format_number(group.minutes_olympic)
 
 
-def _ratio_table(name: str, title: str, pairs: Sequence[Comparison]) -> Table:
-    kinds = {"Time-to-train": "time", "Epochs": "epochs", "Time per epoch": "per_epoch", "Overhead": "overhead"}
-    columns = ["First against second", *kinds, "Time, epochs pooled", "p, epochs differ"]
+def _ratio_table(name: str, title: str, comparisons: Sequence[Comparison]) -> Table:
+    kinds = {"Time-to-train": "time_to_train", "Epochs": "epochs"}
+    kinds |= {"Time per epoch": "time_per_epoch", "Overhead": "overhead"}
+    columns = ["First vs. second", *kinds, "Time-to-train, epochs pooled", "p, epochs differ"]
     rows, data = [], []
-    for number, pair in enumerate(pairs, start=1):
-        ratios = [getattr(pair, kind) for kind in kinds.values()]
-        told = [_interval(ratio, 3) for ratio in ratios]
-        pooled = _interval(pair.expected, 3) if pair.expected else "not one recipe"
-        p_value = f"{pair.p_epochs:.3f}" if pair.p_epochs >= 0.001 else "< 0.001" if pair.p_epochs >= 0 else "not known"
-        rows.append([f"{number}. {plots.pair_label(pair, 60)}", *told, pooled, p_value])
-        entry: dict[str, Any] = {"first": pair.one.title, "second": pair.other.title}
-        for kind, ratio in zip((*kinds.values(), "expected"), (*ratios, pair.expected), strict=True):
-            entry |= in_columns(kind, ratio)
-        entry |= {"p_epochs": pair.p_epochs if math.isfinite(pair.p_epochs) else None}
-        data.append(
-            entry | {"banner": pair.banner, "verdict": pair.verdict, "differences": "; ".join(pair.differences)}
-        )
-    caption = f"Ratios of {title}, first over second, with 95% intervals; epochs differ where p is below {ALPHA:g}"
+    for number, comparison in enumerate(comparisons, start=1):
+        ratios = {kind: getattr(comparison, kind) for kind in kinds.values()}
+        shown = [_format_interval(ratio, 3) for ratio in ratios.values()]
+        pooled = comparison.pooled_time_to_train
+        shown.append(_format_interval(pooled, 3) if pooled else "recipes differ")
+        shown.append(_format_p_value(comparison.p_epochs))
+        rows.append([f"{number}. {plots.comparison_label(comparison, 60)}", *shown])
+        entry: dict[str, Any] = {"first": comparison.first.title, "second": comparison.second.title}
+        for kind, ratio in (ratios | {"pooled_time_to_train": pooled}).items():
+            entry |= interval_columns(kind, ratio)
+        entry["p_epochs"] = comparison.p_epochs if math.isfinite(comparison.p_epochs) else None
+        entry |= {"banner": comparison.banner, "verdict": comparison.verdict}
+        data.append(entry | {"differences": "; ".join(comparison.differences)})
+    caption = (
+        f"Ratios of {title}, first over second, with 95% confidence intervals; the epochs differ significantly where p "
+        f"is below {ALPHA:g}"
+    )
     return Table(name, caption, columns, rows, data)
 
 
-def _rooflines(report: Report) -> Section:
+def _roofline_section(report: Report) -> Section:
     section = Section("Rooflines", "rooflines", [("text", roofline_plots.EXPLANATION)])
-    for number, line in enumerate(report.rooflines, start=1):
-        section.blocks.append(("pictures", [roofline_plots.roofline(f"roofline-{number}", line)]))
-        section.blocks.append(("table", Table(f"roofline-{number}-peaks", *roofline_plots.peaks(line))))
-        if line.places:
-            section.blocks.append(("table", Table(f"roofline-{number}-places", *roofline_plots.places(line), left=2)))
-        if line.timed:
-            section.blocks.append(("table", Table(f"roofline-{number}-timed", *roofline_plots.timed(line), left=4)))
+    for number, roofline in enumerate(report.rooflines, start=1):
+        name = f"roofline-{number}"
+        section.blocks.append(("plots", [roofline_plots.plot_roofline(name, roofline)]))
+        section.blocks.append(("table", roofline_plots.peaks_table(f"{name}-peaks", roofline)))
+        if roofline.points:
+            section.blocks.append(("table", roofline_plots.workloads_table(f"{name}-workloads", roofline)))
+        if roofline.fastest_rows:
+            section.blocks.append(("table", roofline_plots.microbenchmarks_table(f"{name}-microbenchmarks", roofline)))
     return section
 
 
-def _figures(report: Report) -> Section:
-    own = "ThroughputMeter speeds" if len(report.borrowed) < len(report.figures) else ""
-    title = " and ".join(filter(None, (own, "borrowed figures" if report.borrowed else "")))
-    section = Section(title[0].upper() + title[1:], "borrowed")
-    studies = dict.fromkeys(figure.study for figure in report.figures)
-    for number, study in enumerate(studies, start=1):
-        same = [figure for figure in report.figures if figure.study == study]
-        section.blocks.append(("table", _figure_table(f"borrowed-{number}", same)))
-    scaled: dict[tuple[str, str], list[Any]] = {}
-    for one in report.scalings:
-        if one.source in studies:
-            scaled.setdefault((one.source, one.work), []).append(one)
-    by_name = {f"borrowed-scaling-{number}": same for number, same in enumerate(scaled.values(), start=1)}
-    lines = {f"card-line-{number}": line for number, line in enumerate(report.card_lines, start=1)}
-    section.blocks.append(("pictures", plots.of_figures(by_name, lines)))
+def _measurement_section(report: Report) -> Section:
+    has_own = len(report.external_measurements) < len(report.measurements)
+    kinds = ["throughput"] if has_own else []
+    kinds += ["external"] if report.external_measurements else []
+    section = Section(f"{' and '.join(kinds)} measurements".capitalize(), "measurements")
+    by_study: dict[str, list[ExternalMeasurement]] = {}
+    for measurement in report.measurements:
+        by_study.setdefault(measurement.study, []).append(measurement)
+    for number, measurements in enumerate(by_study.values(), start=1):
+        section.blocks.append(("table", _measurement_table(f"measurements-{number}", measurements)))
+    by_workload: dict[tuple[str, str], list[Scaling]] = {}
+    for scaling in report.scalings:
+        if scaling.source in by_study:
+            by_workload.setdefault((scaling.source, scaling.workload), []).append(scaling)
+    scalings = {f"measurements-scaling-{number}": same for number, same in enumerate(by_workload.values(), start=1)}
+    fits = {f"peak-fit-{number}": fit for number, fit in enumerate(report.peak_fits, start=1)}
+    section.blocks.append(("plots", plots.plots_of_measurements(scalings, fits)))
     return section
 
 
-def _figure_table(name: str, figures: Sequence[Figure]) -> Table:
-    """All figures of one study, without the columns of which it says nothing."""
-    words = ["Workload", "Task", "Cards", "Precision", "Interconnect", "Metric", "Remark"]
-    rows = [_figure_row(figure) for figure in figures]
-    told = [number for number in range(len(words) + 2) if any(row[number] for row in rows)]
-    columns = [[*words, "Batch", "Value"][number] for number in told]
-    origin = ", ".join(part for part in (figures[0].source, figures[0].published) if part)
-    shown = [[row[number] for number in told] for row in rows]
-    data = [asdict(figure) for figure in figures]
-    return Table(name, f"{figures[0].study} ({origin})", columns, shown, data, left=len(set(columns) & set(words)))
+def _measurement_table(name: str, measurements: Sequence[ExternalMeasurement]) -> Table:
+    """Return the table of one study, without its empty columns."""
+    text_columns = ["Workload", "Task", "Accelerators", "Precision", "Interconnect", "Metric", "Remarks"]
+    all_columns = [*text_columns, "Batch size", "Value"]
+    all_rows = [_measurement_row(measurement) for measurement in measurements]
+    used = [index for index in range(len(all_columns)) if any(row[index] for row in all_rows)]
+    columns = [all_columns[index] for index in used]
+    rows = [[row[index] for index in used] for row in all_rows]
+    first = measurements[0]
+    caption = f"{first.study} ({', '.join(part for part in (first.source, first.published) if part)})"
+    data = [asdict(measurement) for measurement in measurements]
+    return Table(name, caption, columns, rows, data, text_columns=len(set(columns) & set(text_columns)))
 
 
-def _figure_row(figure: Figure) -> list[str]:
-    remark = ", ".join(part for part in (figure.against and f"against {figure.against}", figure.note) if part)
-    value = figure.outcome if figure.value is None else f"{figure.value:,.6g}"
-    batch = str(figure.batch) if figure.batch else ""
-    cards = f"{figure.count} x {figure.card}"
-    metric = figure.metric.replace("_", " ")
-    return [figure.workload, figure.task, cards, figure.precision, figure.interconnect, metric, remark, batch, value]
-
-
-def _inferred(cells: Iterable[Cell]) -> Section:
-    section = Section("What was inferred", "inferred")
-    sentences = [f"{row['cell']}: {row['inferred']} ({row['runs']} of {row['of']} runs)" for row in _inferences(cells)]
-    if sentences:
-        section.blocks.append(("words", Words("inferred", "What the logs leave out, cell by cell", sentences, shown=0)))
-        section.blocks.append(("files", {"inferred": "What was inferred"}))
-    else:
-        section.blocks.append(("text", "Nothing: the logs say it all."))
-    section.blocks.append(("files", {"runs": "All runs, one a row"}))
-    return section
-
-
-def _inferences(cells: Iterable[Cell]) -> list[dict[str, Any]]:
+def _measurement_row(measurement: ExternalMeasurement) -> list[str]:
+    baseline = f"baseline {measurement.baseline}" if measurement.baseline else ""
     return [
-        {"cell": cell.title, "inferred": sentence, "runs": times, "of": len(cell.runs)}
-        for cell in cells
-        for sentence, times in Counter(sentence for run in cell.runs for sentence in run.inferred).items()
+        measurement.workload,
+        measurement.task,
+        f"{measurement.num_accelerators} x {measurement.accelerator}",
+        measurement.precision,
+        measurement.interconnect,
+        measurement.metric.replace("_", " "),
+        ", ".join(part for part in (baseline, measurement.note) if part),
+        str(measurement.batch) if measurement.batch else "",
+        measurement.outcome if measurement.value is None else f"{measurement.value:,.6g}",
     ]
 
 
-def _count(number: int, one: str, several: str = "") -> str:
-    return f"{number:,} {one if number == 1 else several or one + 's'}"
+def _inferred_section(groups: Iterable[RunGroup]) -> Section:
+    section = Section("Inferred values", "inferred")
+    sentences = [
+        f"{row['group']}: {row['inferred']} ({row['runs']} of {row['of']} runs)" for row in _inferred_rows(groups)
+    ]
+    if sentences:
+        title = "What the logs do not state, by run group"
+        section.blocks.append(("notice", Notice("inferred", title, sentences, visible=0)))
+        section.blocks.append(("files", {"inferred": "Inferred values"}))
+    else:
+        section.blocks.append(("text", "None: the logs state all values."))
+    section.blocks.append(("files", {"runs": "All runs, one per row"}))
+    return section
 
 
-def _interval(found: Interval, digits: int = 4) -> str:
-    if not math.isfinite(found.estimate):
-        return "not known"
-    if not math.isfinite(found.low):
-        return f"{plain(found.estimate, digits)} (no interval)"
-    return f"{plain(found.estimate, digits)} ({plain(found.low, digits)} to {plain(found.high, digits)})"
+def _inferred_rows(groups: Iterable[RunGroup]) -> list[dict[str, Any]]:
+    return [
+        {"group": group.title, "inferred": sentence, "runs": times, "of": len(group.runs)}
+        for group in groups
+        for sentence, times in Counter(sentence for run in group.runs for sentence in run.inferred).items()
+    ]
 
 
-def _safe(text: object) -> str:
-    """Text that Markdown takes for text: names of systems come from files."""
+def _count(number: int, singular: str, plural: str = "") -> str:
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def _format_interval(interval: Interval, significant_digits: int = 4) -> str:
+    if not math.isfinite(interval.estimate):
+        return "unknown"
+    estimate, low, high = (
+        format_number(value, significant_digits) for value in (interval.estimate, interval.low, interval.high)
+    )
+    return f"{estimate} ({low} to {high})" if math.isfinite(interval.low) else f"{estimate} (no interval)"
+
+
+def _format_p_value(p_value: float) -> str:
+    if not math.isfinite(p_value):
+        return "unknown"
+    return f"{p_value:.3f}" if p_value >= 0.001 else "< 0.001"
+
+
+def _escape_markdown(text: object) -> str:
+    """Escape Markdown's special characters: names of systems come from files."""
     return re.sub(r"([\\`*\[\]|<>&])", r"\\\1", " ".join(str(text).split()))

@@ -1,4 +1,4 @@
-"""The pictures of a report, each with the numbers behind it."""
+"""The plots of the report page, each with the data behind it."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ..analysis import stats
 from ..analysis.comparison import Comparison
-from ..analysis.findings import CardLine, Scaling
-from ..analysis.groups import Cell
+from ..analysis.groups import RunGroup
+from ..analysis.scaling import PeakFit, Scaling
 from ..analysis.stats import Interval
-from ..parse import rules
 from ..parse.runs import Evaluation, Run
 from .drawing import (
     INK,
@@ -22,358 +22,453 @@ from .drawing import (
     PAPER,
     SERIES,
     STYLE,
-    Picture,
-    arms,
-    in_columns,
-    legend,
-    panels,
-    picture,
-    plain,
-    plain_ticks,
-    series,
+    Plot,
+    draw_legend,
+    error_bar,
+    format_number,
+    interval_columns,
+    render_plot,
+    series_style,
+    set_log_ticks,
+    stacked_axes,
 )
 
-_SORTED_FROM = 12  # bars from which their order is that of the values
-_MOST_RUNS = 60  # curves that a picture of single runs can hold
+_MAX_BARS_BY_DEVICE = 12  # charts with more bars are sorted by value
+_MAX_CURVES = 60  # per quality plot
+_REFERENCE_LINE: dict[str, Any] = {"color": INK, "linewidth": 1, "linestyle": (0, (7, 3))}
+_Curve = list[tuple[float, float]]  # (epoch, quality)
 
 
-def of_work(
-    name: str, title: str, cells: Sequence[Cell], comparisons: Sequence[Comparison], scalings: Sequence[Scaling]
-) -> list[Picture]:
-    """All pictures of one work for which there is data; `name` begins the names of their files."""
+def plots_of_workload(
+    name: str, title: str, groups: Sequence[RunGroup], comparisons: Sequence[Comparison], scalings: Sequence[Scaling]
+) -> list[Plot]:
+    """Return the plots of one workload for which there is data; `name` is the prefix of their file names."""
     with rc_context(STYLE):
-        found = [
-            _minutes(f"{name}-minutes", title, cells),
-            _throughput(f"{name}-throughput", title, cells),
-            *_qualities(f"{name}-quality", title, cells),
-            _epochs(f"{name}-epochs", title, cells),
-            _scaling(f"{name}-scaling", title, scalings),
-            _ratios(f"{name}-ratios", title, comparisons),
+        plots = [
+            _plot_minutes(f"{name}-minutes", title, groups),
+            _plot_throughput(f"{name}-throughput", title, groups),
+            *_plot_qualities(f"{name}-quality", title, groups),
+            _plot_epochs(f"{name}-epochs", title, groups),
+            _plot_scaling(f"{name}-scaling", title, scalings),
+            _plot_ratios(f"{name}-ratios", title, comparisons),
         ]
-    return [one for one in found if one]
+    return [plot for plot in plots if plot]
 
 
-def of_figures(scalings: Mapping[str, Sequence[Scaling]], lines: Mapping[str, CardLine]) -> list[Picture]:
-    """Pictures of borrowed figures, by the names that their files shall have."""
+def plots_of_measurements(scalings: Mapping[str, Sequence[Scaling]], fits: Mapping[str, PeakFit]) -> list[Plot]:
+    """Return the plots of external and throughput measurements; the keys are their file names."""
     with rc_context(STYLE):
-        scaled = [_scaling(name, same[0].work, same) for name, same in scalings.items()]
-        return [one for one in scaled if one] + [_card_line(name, line) for name, line in lines.items()]
+        scaling_plots = [_plot_scaling(name, same[0].workload, same) for name, same in scalings.items()]
+        return [plot for plot in scaling_plots if plot] + [_plot_peak_fit(name, fit) for name, fit in fits.items()]
 
 
-def label(cell: Cell) -> str:
-    """A cell within its section: system and cards, cut where it is too long for a picture."""
-    return _cut(f"{cell.submitter} {cell.system}, {cell.setting or cell.accelerators}", 72)
+def group_label(group: RunGroup) -> str:
+    """Return system and accelerators of a group, cut to the width of a plot."""
+    return _truncate(f"{group.submitter} {group.system}, {group.setting or group.accelerators}", 72)
 
 
-def pair_label(pair: Comparison, longest: int = 36) -> str:
-    """Both sides of a comparison by what tells them apart in their section."""
-    own = pair.one.system == pair.other.system and pair.one.submitter == pair.other.submitter
-    names = [(cell.setting if own else cell.system) or label(cell) for cell in (pair.one, pair.other)]
-    if pair.one.submitter != pair.other.submitter:
-        names = [f"{cell.submitter} {cell.system}" for cell in (pair.one, pair.other)]
-    return " against ".join(_cut(name, longest) for name in names)
+def comparison_label(comparison: Comparison, max_length: int = 36) -> str:
+    """Return "first vs. second", each named by what distinguishes it within its section."""
+    first, second = comparison.first, comparison.second
+    if first.submitter != second.submitter:
+        names = [f"{group.submitter} {group.system}" for group in (first, second)]
+    else:
+        same_system = first.system == second.system
+        names = [(group.setting if same_system else group.system) or group_label(group) for group in (first, second)]
+    return " vs. ".join(_truncate(name, max_length) for name in names)
 
 
-def no_result(cell: Cell) -> str:
-    """What stands where a number would mislead; empty for a cell without failures."""
-    return f"no result: {cell.failed} of {len(cell.runs)} failed" if cell.failed else ""
+def no_result(group: RunGroup) -> str:
+    """Return the text that replaces the score of a group with failed runs; empty for a group without failures."""
+    return f"no result: {group.num_failed} of {len(group.runs)} failed" if group.num_failed else ""
 
 
-def _cut(text: str, longest: int) -> str:
-    words = " ".join(text.split()).strip(" ,")
-    return words if len(words) <= longest else words[: longest - 1] + "…"
+def _truncate(text: str, max_length: int) -> str:
+    text = " ".join(text.split()).strip(" ,")
+    return text if len(text) <= max_length else text[: max_length - 1] + "…"
 
 
-def _minutes(name: str, title: str, cells: Sequence[Cell]) -> Picture | None:
+def _plot_minutes(name: str, title: str, groups: Sequence[RunGroup]) -> Plot | None:
     caption = (
-        "Mean time-to-train of the runs that reached the target; whiskers are its 95% interval. Shorter is better."
+        "Mean time-to-train of the runs that reached the target, with its 95% confidence interval. Lower is better."
     )
-    return _bars(name, f"Minutes to train, {title}", caption, "minutes", [(cell, cell.mean_minutes) for cell in cells])
+    rows = [(group, group.mean_minutes) for group in groups]
+    return _plot_bars(name, f"Minutes to train, {title}", caption, "minutes", rows)
 
 
-def _throughput(name: str, title: str, cells: Sequence[Cell]) -> Picture | None:
-    """Samples a second where all cells know their samples, epochs an hour otherwise."""
-    sizes = [cell.runs[0].train_samples if cell.runs[0].own else rules.train_samples(cell.model) for cell in cells]
-    counted = all(sizes)
-    rates = [
-        (cell, stats.interval([(size or 0) / one if counted else 3600 / one for one in cell.seconds_per_epoch]))
-        for cell, size in zip(cells, sizes, strict=True)
-    ]
-    unit = "samples per second" if counted else "epochs per hour"
-    caption = f"Mean {unit} over whole runs, evaluation included; whiskers are its 95% interval. Longer is better."
-    return _bars(name, f"Throughput, {title}", caption, unit, rates)
+def _plot_throughput(name: str, title: str, groups: Sequence[RunGroup]) -> Plot | None:
+    """Plot samples per second if the number of samples is known for all groups, epochs per hour otherwise."""
+    sizes = [group.train_samples for group in groups]
+    sizes_known = all(sizes)
+    rates = []
+    for group, size in zip(groups, sizes, strict=True):
+        values = [(size or 0) / seconds if sizes_known else 3600 / seconds for seconds in group.seconds_per_epoch]
+        rates.append((group, stats.confidence_interval(values)))
+    unit = "samples per second" if sizes_known else "epochs per hour"
+    caption = f"Mean {unit} over whole runs, evaluation included, with its 95% confidence interval. Higher is better."
+    return _plot_bars(name, f"Throughput, {title}", caption, unit, rates)
 
 
-def _bars(name: str, title: str, caption: str, unit: str, rows: Sequence[tuple[Cell, Interval]]) -> Picture | None:
-    """Horizontal bars with each label above its bar: names of systems are too long for an axis."""
-    if not any(found.n for _, found in rows):
+def _plot_bars(
+    name: str, title: str, caption: str, unit: str, rows: Sequence[tuple[RunGroup, Interval]]
+) -> Plot | None:
+    """Plot horizontal bars, each below its label: names of systems are too long for an axis."""
+    if not any(interval.n for _, interval in rows):
         return None
-
-    def by_cards(row: tuple[Cell, Interval]) -> Any:
-        run = row[0].runs[0]
-        return run.accelerator, run.num_accelerators or 0, label(row[0])
-
-    def by_value(row: tuple[Cell, Interval]) -> Any:
-        return (row[1].estimate if row[1].n else math.inf), label(row[0])
-
-    rows = sorted(rows, key=by_cards if len(rows) <= _SORTED_FROM else by_value)
-    canvas, (axes,) = panels(0.34 * len(rows), left=0.14)
-    longest = max(found.high if math.isfinite(found.high) else found.estimate for _, found in rows if found.n)
-    for place, (cell, found) in enumerate(rows):
-        axes.text(0, place + 0.42, label(cell), va="baseline")
-        if not found.n:
-            missing = no_result(cell) or "not known"
-            axes.text(longest * 0.01, place + 0.85, missing, va="baseline", color=MUTED, style="italic")
-            continue
-        axes.barh(place + 0.72, found.estimate, 0.34, color=SERIES[0])
-        end = found.estimate
-        if math.isfinite(found.high):
-            axes.errorbar(found.estimate, place + 0.72, xerr=arms(found), color=INK, capsize=2, linewidth=0.9)
-            end = max(end, found.high)
-        axes.annotate(plain(found.estimate), (end, place + 0.72), (4, 0), textcoords="offset points", va="center")
+    rows = _sort_bars(rows)
+    figure, (axes,) = stacked_axes(0.34 * len(rows), left=0.14)
+    longest = max(
+        interval.high if math.isfinite(interval.high) else interval.estimate for _, interval in rows if interval.n
+    )
+    for row, (group, interval) in enumerate(rows):
+        _draw_bar(axes, row, group, interval, longest)
     axes.set(xlim=(0, longest * 1.16), ylim=(len(rows) + 0.1, 0), xlabel=unit)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}" if value < 1e5 else f"{value:,.0f}")
     axes.yaxis.set_visible(False)
     axes.spines["left"].set_visible(False)
     data = [
         {
-            "cell": cell.title,
-            "accelerators": cell.accelerators,
-            "runs": len(cell.runs),
-            "failed": cell.failed,
-            **in_columns(unit.replace(" ", "_"), found),
+            "group": group.title,
+            "accelerators": group.accelerators,
+            "runs": len(group.runs),
+            "failed": group.num_failed,
+            **interval_columns(unit.replace(" ", "_"), interval),
         }
-        for cell, found in rows
+        for group, interval in rows
     ]
-    described = "; ".join(f"{label(cell)}: {plain(found.estimate)}" for cell, found in rows[:_SORTED_FROM])
-    return picture(name, title, caption, f"Horizontal bars of {unit}. {described}.", canvas, data)
+    values = "; ".join(
+        f"{group_label(group)}: {format_number(interval.estimate)}" for group, interval in rows[:_MAX_BARS_BY_DEVICE]
+    )
+    return render_plot(name, title, caption, f"Horizontal bars of {unit}. {values}.", figure, data)
 
 
-def _qualities(name: str, title: str, cells: Sequence[Cell]) -> list[Picture | None]:
-    metrics = dict.fromkeys(metric for cell in cells for metric in cell.runs[0].target) or {"quality": None}
+def _sort_bars(rows: Sequence[tuple[RunGroup, Interval]]) -> list[tuple[RunGroup, Interval]]:
+    """Sort a few bars by accelerator and count, many by value."""
+
+    def by_device(row: tuple[RunGroup, Interval]) -> Any:
+        run = row[0].runs[0]
+        return run.accelerator, run.num_accelerators or 0, group_label(row[0])
+
+    def by_value(row: tuple[RunGroup, Interval]) -> Any:
+        return (row[1].estimate if row[1].n else math.inf), group_label(row[0])
+
+    return sorted(rows, key=by_device if len(rows) <= _MAX_BARS_BY_DEVICE else by_value)
+
+
+def _draw_bar(axes: Axes, row: int, group: RunGroup, interval: Interval, longest: float) -> None:
+    """Draw the label of a group and below it its bar with error bar and value, or why there is none."""
+    axes.text(0, row + 0.42, group_label(group), va="baseline")
+    if not interval.n:
+        reason = no_result(group) or "unknown"
+        axes.text(longest * 0.01, row + 0.85, reason, va="baseline", color=MUTED, style="italic")
+        return
+    center, end = row + 0.72, interval.estimate
+    axes.barh(center, interval.estimate, 0.34, color=SERIES[0])
+    if math.isfinite(interval.high):
+        axes.errorbar(interval.estimate, center, xerr=error_bar(interval), color=INK, capsize=2, linewidth=0.9)
+        end = max(end, interval.high)
+    axes.annotate(format_number(interval.estimate), (end, center), (4, 0), textcoords="offset points", va="center")
+
+
+def _plot_qualities(name: str, title: str, groups: Sequence[RunGroup]) -> list[Plot | None]:
+    metrics = dict.fromkeys(metric for group in groups for metric in group.runs[0].target) or {"quality": None}
     names = {metric: name if number == 0 else f"{name}-{number + 1}" for number, metric in enumerate(metrics)}
-    return [_quality(names[metric], title, cells, metric) for metric in metrics]
+    return [_plot_quality(names[metric], title, groups, metric) for metric in metrics]
 
 
-def _quality(name: str, title: str, cells: Sequence[Cell], metric: str) -> Picture | None:
-    curves = [(cell, run, _curve(run, metric)) for cell in cells for run in cell.runs]
-    data = [
-        {"cell": cell.title, "run": run.path.as_posix(), "epoch": epoch, metric: quality, "reached": run.success}
-        for cell, run, curve in curves
-        for epoch, quality in curve
-    ]
-    shown = [cell for cell in _fastest(cells) if any(mine is cell and curve for mine, _, curve in curves)]
-    shown = shown[: len(SERIES)]
+def _plot_quality(name: str, title: str, groups: Sequence[RunGroup], metric: str) -> Plot | None:
+    """Plot `metric` by epoch, one line per run, for the fastest groups."""
+    curves = [[(run, _quality_curve(run, metric)) for run in group.runs] for group in groups]
+    curves_of = {
+        id(group): [(run, curve) for run, curve in own if curve] for group, own in zip(groups, curves, strict=True)
+    }
+    shown = [group for group in _by_speed(groups) if curves_of[id(group)]][: len(SERIES)]
     if not shown:
         return None
-    most = max(1, _MOST_RUNS // len(shown))
-    canvas, (axes,) = panels(2.5, legend=len(shown) + 1)
+    per_group = max(1, _MAX_CURVES // len(shown))
+    figure, (axes,) = stacked_axes(2.5, legend_lines=len(shown) + 1)
     drawn = 0
-    for number, cell in enumerate(shown):
-        style = series(number)
-        own = [(run, curve) for mine, run, curve in curves if mine is cell and curve]
-        for run, curve in own[:most]:
-            x, y = zip(*curve, strict=True)
-            axes.plot(x, y, color=style["color"], linestyle=style["linestyle"], linewidth=0.8)
-            end = {"marker": style["marker"]} if run.success else {"marker": "x", "markeredgewidth": 1.4}
-            axes.plot(x[-1:], y[-1:], color=style["color"] if run.success else INK, **end)
-        drawn += len(own[:most])
-    handles = [Line2D([], [], **series(number), label=label(cell)) for number, cell in enumerate(shown)]
+    for number, group in enumerate(shown):
+        for run, curve in curves_of[id(group)][:per_group]:
+            _draw_quality_curve(axes, series_style(number), curve, run.success)
+            drawn += 1
+    handles = [Line2D([], [], **series_style(number), label=group_label(group)) for number, group in enumerate(shown)]
     target = shown[0].runs[0].target.get(metric)
     if target is not None:
-        axes.axhline(target, color=INK, linewidth=1, linestyle=(0, (7, 3)))
-        handles.append(Line2D([], [], color=INK, linewidth=1, linestyle=(0, (7, 3)), label=f"target {target:g}"))
-    word = "quality" if metric == "value" else metric
-    axes.set(xlabel="epoch", ylabel=word)
+        axes.axhline(target, **_REFERENCE_LINE)
+        handles.append(Line2D([], [], **_REFERENCE_LINE, label=f"target {target:g}"))
+    metric_name = "quality" if metric == "value" else metric
+    axes.set(xlabel="epoch", ylabel=metric_name)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    legend(canvas, handles)
-    caption = "One line a run; the symbol at its end tells the cells apart, a cross is a run without a result."
-    if drawn < sum(bool(curve) for _, _, curve in curves):
-        caption += f" Drawn are {drawn} runs of the {len(shown)} fastest cells; all are in the data."
-    described = f"Lines of {word} against epoch for {drawn} runs in {len(shown)} cells."
-    return picture(name, f"{word[0].upper()}{word[1:]} by epoch, {title}", caption, described, canvas, data)
+    draw_legend(figure, handles)
+    caption = "One line per run. The marker at its end identifies the group; a cross marks a run without a result."
+    if drawn < sum(map(len, curves_of.values())):
+        caption += f" Showing {drawn} runs of the {len(shown)} fastest groups; the CSV file has all runs."
+    description = f"Lines of {metric_name} by epoch for {drawn} runs in {len(shown)} groups."
+    data = _quality_rows(groups, curves, metric)
+    plot_title = f"{metric_name[0].upper()}{metric_name[1:]} by epoch, {title}"
+    return render_plot(name, plot_title, caption, description, figure, data)
 
 
-def _curve(run: Run, metric: str) -> list[tuple[float, float]]:
-    """Epoch and quality of the evaluations that say both."""
-
-    def of(evaluation: Evaluation) -> float | None:
-        alone = next(iter(evaluation.quality.values())) if len(evaluation.quality) == 1 else None
-        return evaluation.quality.get(metric, alone if len(run.target) < 2 else None)
-
+def _quality_rows(
+    groups: Sequence[RunGroup], curves: Sequence[Sequence[tuple[Run, _Curve]]], metric: str
+) -> list[dict[str, Any]]:
     return [
-        (one.epoch, quality) for one in run.evaluations if one.epoch is not None and (quality := of(one)) is not None
+        {"group": group.title, "run": run.path.as_posix(), "epoch": epoch, metric: quality, "reached": run.success}
+        for group, own in zip(groups, curves, strict=True)
+        for run, curve in own
+        for epoch, quality in curve
     ]
 
 
-def _epochs(name: str, title: str, cells: Sequence[Cell]) -> Picture | None:
-    """The cumulative distribution above, boxes below."""
-    counted = [cell for cell in _fastest(cells) if len(cell.epochs) > 1]
-    shown = counted[: len(SERIES)]
+def _draw_quality_curve(axes: Axes, style: Mapping[str, Any], curve: _Curve, success: bool) -> None:
+    epochs, qualities = zip(*curve, strict=True)
+    axes.plot(epochs, qualities, color=style["color"], linestyle=style["linestyle"], linewidth=0.8)
+    marker = {"marker": style["marker"]} if success else {"marker": "x", "markeredgewidth": 1.4}
+    axes.plot(epochs[-1:], qualities[-1:], color=style["color"] if success else INK, **marker)
+
+
+def _quality_curve(run: Run, metric: str) -> _Curve:
+    """Return (epoch, quality) of the evaluations that have both."""
+
+    def quality_of(evaluation: Evaluation) -> float | None:
+        only = next(iter(evaluation.quality.values())) if len(evaluation.quality) == 1 else None
+        return evaluation.quality.get(metric, only if len(run.target) < 2 else None)
+
+    return [
+        (evaluation.epoch, quality)
+        for evaluation in run.evaluations
+        if evaluation.epoch is not None and (quality := quality_of(evaluation)) is not None
+    ]
+
+
+def _plot_epochs(name: str, title: str, groups: Sequence[RunGroup]) -> Plot | None:
+    """Plot the cumulative distribution of the epochs to converge above, box plots below."""
+    repeated = [group for group in _by_speed(groups) if len(group.epochs) > 1]
+    shown = repeated[: len(SERIES)]
     if not shown:
         return None
-    canvas, (above, below) = panels(1.7, 0.22 * len(shown) + 0.1, legend=len(shown), gap=0.3)
-    last = max(max(cell.epochs) for cell in shown)
-    first = min(min(cell.epochs) for cell in shown)
-    for number, cell in enumerate(shown):
-        values, style = sorted(cell.epochs), series(number)
-        share = np.arange(len(values) + 1) / len(values)
-        line = {"color": style["color"], "linestyle": style["linestyle"]}
-        above.step([first - 1, *values, last + 1], [*share, 1], where="post", **line)
-        low, middle, high = np.percentile(values, [25, 50, 75])
-        below.plot([values[0], values[-1]], [number, number], color=style["color"], linewidth=1)
-        below.barh(number, high - low, 0.5, low, facecolor=style["color"], alpha=0.35, edgecolor=style["color"])
-        below.plot(middle, number, color=INK, marker=style["marker"], linestyle="none")
+    figure, (above, below) = stacked_axes(1.7, 0.22 * len(shown) + 0.1, legend_lines=len(shown), gap=0.3)
+    first, last = min(min(group.epochs) for group in shown), max(max(group.epochs) for group in shown)
+    for number, group in enumerate(shown):
+        _draw_epochs(above, below, number, group.epochs, (first - 1, last + 1))
     margin = max(0.05 * (last - first), 0.02 * last)
     below.set(xlabel="epochs to converge", ylim=(len(shown) - 0.4, -0.6), xlim=(first - margin, last + margin))
     below.xaxis.set_major_locator(MaxNLocator(integer=True))
     above.xaxis.set_major_locator(MaxNLocator(integer=True))
     below.yaxis.set_visible(False)
-    above.set(ylabel="share of runs", ylim=(0, 1.03), xlim=below.get_xlim())
+    above.set(ylabel="fraction of runs", ylim=(0, 1.03), xlim=below.get_xlim())
     above.tick_params(labelbottom=False)
-    legend(canvas, [Line2D([], [], **series(number), label=label(cell)) for number, cell in enumerate(shown)])
+    labels = [group_label(group) for group in shown]
+    draw_legend(figure, [Line2D([], [], **series_style(number), label=label) for number, label in enumerate(labels)])
     caption = (
-        "Above, the share of converged runs that needed at most so many epochs; below, all (line), the middle half "
-        "(box) and the median (symbol)."
+        "Above: fraction of the converged runs that needed at most this many epochs. Below: range (line), middle 50% "
+        "(box) and median (marker)."
     )
-    if len(shown) < len(counted):
-        caption += f" Drawn are the {len(shown)} fastest of {len(counted)} cells; all are in the data."
-    data = [{"cell": cell.title, "epochs": value} for cell in counted for value in cell.epochs]
-    described = "; ".join(f"{label(cell)}: median {plain(float(np.median(cell.epochs)))} epochs" for cell in shown)
-    return picture(name, f"Epochs to converge, {title}", caption, described + ".", canvas, data)
+    if len(shown) < len(repeated):
+        caption += f" Showing the {len(shown)} fastest of {len(repeated)} groups; the CSV file has all groups."
+    data = [{"group": group.title, "epochs": value} for group in repeated for value in group.epochs]
+    description = "; ".join(
+        f"{label}: median {format_number(float(np.median(group.epochs)))} epochs"
+        for label, group in zip(labels, shown, strict=True)
+    )
+    return render_plot(name, f"Epochs to converge, {title}", caption, description + ".", figure, data)
 
 
-def _scaling(name: str, title: str, scalings: Sequence[Scaling]) -> Picture | None:
+def _draw_epochs(above: Axes, below: Axes, number: int, epochs: Sequence[float], ends: tuple[float, float]) -> None:
+    """Draw one group's steps, which reach from `ends[0]` to `ends[1]`, and its box plot."""
+    values, style = sorted(epochs), series_style(number)
+    color = style["color"]
+    fractions = np.arange(len(values) + 1) / len(values)
+    steps, heights = [ends[0], *values, ends[1]], [*fractions, 1]
+    above.step(steps, heights, where="post", color=color, linestyle=style["linestyle"])
+    low, median, high = np.percentile(values, [25, 50, 75])
+    below.plot([values[0], values[-1]], [number, number], color=color, linewidth=1)
+    below.barh(number, high - low, 0.5, low, facecolor=color, alpha=0.35, edgecolor=color)
+    below.plot(median, number, color=INK, marker=style["marker"], linestyle="none")
+
+
+def _plot_scaling(name: str, title: str, scalings: Sequence[Scaling]) -> Plot | None:
+    """Plot the speedup by number of accelerators on log axes, with ideal scaling as a dashed line."""
     if not scalings:
         return None
     shown = scalings[: len(SERIES)]
-    canvas, (axes,) = panels(2.4, legend=len(shown) + 1)
-    most = max(one.counts[-1] / one.counts[0] for one in shown)
-    axes.plot([1, most], [1, most], color=INK, linewidth=1, linestyle=(0, (7, 3)))
-    handles = [Line2D([], [], color=INK, linewidth=1, linestyle=(0, (7, 3)), label="ideal: as many times faster")]
-    for number, one in enumerate(shown):
-        factors = [count / one.counts[0] for count in one.counts]
-        axes.plot(factors, one.speedup, **series(number))
-        above = [(x, y) for x, y, more in zip(factors, one.speedup, one.super_linear, strict=True) if more]
-        if above:
-            axes.plot(*zip(*above, strict=True), "o", markersize=9, markerfacecolor="none", markeredgecolor=INK)
-        counts = f"{', '.join(map(str, one.counts))} cards"
-        handles.append(Line2D([], [], **series(number), label=f"{' '.join(one.title.split())[:56]}: {counts}"))
-    axes.set(xscale="log", yscale="log", xlabel="times as many cards as the fewest", ylabel="times faster")
+    figure, (axes,) = stacked_axes(2.4, legend_lines=len(shown) + 1)
+    max_factor = max(scaling.counts[-1] / scaling.counts[0] for scaling in shown)
+    axes.plot([1, max_factor], [1, max_factor], **_REFERENCE_LINE)
+    handles = [Line2D([], [], **_REFERENCE_LINE, label="ideal scaling")]
+    for number, scaling in enumerate(shown):
+        factors = [count / scaling.counts[0] for count in scaling.counts]
+        axes.plot(factors, scaling.speedup, **series_style(number))
+        rows = zip(factors, scaling.speedup, scaling.super_linear, strict=True)
+        rings = [(factor, speedup) for factor, speedup, is_super_linear in rows if is_super_linear]
+        if rings:
+            axes.plot(*zip(*rings, strict=True), "o", markersize=9, markerfacecolor="none", markeredgecolor=INK)
+        label = f"{' '.join(scaling.title.split())[:56]}: {', '.join(map(str, scaling.counts))} GPUs"
+        handles.append(Line2D([], [], **series_style(number), label=label))
+    axes.set(xscale="log", yscale="log", xlabel="number of GPUs, relative to the smallest", ylabel="speedup")
+    max_speedup = max(max_factor, *(max(scaling.speedup) for scaling in shown))
     for axis in (axes.xaxis, axes.yaxis):
-        plain_ticks(axis, 1, max(most, *(max(one.speedup) for one in shown)), powers_of_two=True)
-    legend(canvas, handles)
-    caption = f"Speed-up by {shown[0].basis} against the fewest cards."
-    if any(any(one.super_linear) for one in shown):
-        caption += " A ring marks a gain beyond the number of cards, which something else must explain."
+        set_log_ticks(axis, 1, max_speedup, powers_of_two=True)
+    draw_legend(figure, handles)
+    caption = f"Speedup in {shown[0].basis} over the smallest number of GPUs."
+    if any(any(scaling.super_linear) for scaling in shown):
+        caption += " A ring marks super-linear scaling, which the additional GPUs alone cannot explain."
     if len(shown) < len(scalings):
-        caption += f" Drawn are {len(shown)} of {len(scalings)} lines; all are in the data."
-    data = [
+        caption += f" Showing {len(shown)} of {len(scalings)} lines; the CSV file has all lines."
+    description = "; ".join(
+        f"{scaling.title}: {format_number(scaling.speedup[-1])} times on {scaling.counts[-1]} GPUs" for scaling in shown
+    )
+    return render_plot(name, f"Scaling, {title}", caption, description + ".", figure, _scaling_rows(scalings))
+
+
+def _scaling_rows(scalings: Sequence[Scaling]) -> list[dict[str, Any]]:
+    return [
         {
-            "title": one.title,
-            "basis": one.basis,
-            "cards": count,
-            "speedup": gain,
-            "efficiency": share,
-            "super_linear": more,
+            "title": scaling.title,
+            "basis": scaling.basis,
+            "num_accelerators": count,
+            "speedup": speedup,
+            "efficiency": efficiency,
+            "super_linear": is_super_linear,
         }
-        for one in scalings
-        for count, gain, share, more in zip(one.counts, one.speedup, one.efficiency, one.super_linear, strict=True)
+        for scaling in scalings
+        for count, speedup, efficiency, is_super_linear in zip(
+            scaling.counts, scaling.speedup, scaling.efficiency, scaling.super_linear, strict=True
+        )
     ]
-    described = "; ".join(f"{one.title}: {plain(one.speedup[-1])} times on {one.counts[-1]} cards" for one in shown)
-    return picture(name, f"Scaling, {title}", caption, described + ".", canvas, data)
 
 
-def _ratios(name: str, title: str, comparisons: Sequence[Comparison]) -> Picture | None:
-    """A forest plot: one row a comparison, its ratios below one another."""
-    kinds = {"epochs": "epochs", "time per epoch": "per_epoch", "time-to-train": "time"}
-    if any(found.expected for found in comparisons):
-        kinds["the same, epochs pooled"] = "expected"
-    rows = [(found, {word: getattr(found, kind) for word, kind in kinds.items()}) for found in comparisons]
-    known = [one for _, ratios in rows for one in ratios.values() if one and one.estimate > 0]
+def _plot_ratios(name: str, title: str, comparisons: Sequence[Comparison]) -> Plot | None:
+    """Plot a forest plot: one row per comparison, with its ratios below one another."""
+    kinds = {"epochs": "epochs", "time per epoch": "time_per_epoch", "time-to-train": "time_to_train"}
+    if any(comparison.pooled_time_to_train for comparison in comparisons):
+        kinds["time-to-train, epochs pooled"] = "pooled_time_to_train"
+    rows = [
+        (comparison, {kind: getattr(comparison, attribute) for kind, attribute in kinds.items()})
+        for comparison in comparisons
+    ]
+    known = [ratio for _, ratios in rows for ratio in ratios.values() if ratio and ratio.estimate > 0]
     if not known:
         return None
-    canvas, (axes,) = panels(0.62 * len(rows), legend=len(kinds), left=0.14)
-    for place, (found, ratios) in enumerate(rows):
-        # On paper, so that neither grid nor the line at 1 runs through the words.
-        ground = {"facecolor": PAPER, "edgecolor": "none", "pad": 1}
-        where: dict[str, Any] = {"va": "baseline", "transform": axes.get_yaxis_transform(), "bbox": ground}
-        axes.text(0, place + 0.24, pair_label(found), **where)
-        for number, one in enumerate(ratios.values()):
-            if one and one.estimate > 0:
-                style = series(number) | {"linestyle": "none"}
-                axes.errorbar(one.estimate, place + 0.42 + 0.14 * number, xerr=arms(one), elinewidth=1.1, **style)
-    ends = [value for one in known for value in (one.low, one.high, one.estimate) if math.isfinite(value) and value > 0]
+    figure, (axes,) = stacked_axes(0.62 * len(rows), legend_lines=len(kinds), left=0.14)
+    for row, (comparison, ratios) in enumerate(rows):
+        _draw_ratios(axes, row, comparison_label(comparison), list(ratios.values()))
+    ends = [value for ratio in known for value in (ratio.low, ratio.high, ratio.estimate)]
+    ends = [value for value in ends if math.isfinite(value) and value > 0]
     low, high = min([*ends, 1 / 1.05]) / 1.02, max([*ends, 1.05]) * 1.02
     axes.axvline(1, color=INK, linewidth=1)
     axes.set(xscale="log", xlim=(low, high), ylim=(len(rows) + 0.05, 0), xlabel="ratio, first over second (log axis)")
     axes.yaxis.set_visible(False)
     axes.spines["left"].set_visible(False)
-    plain_ticks(axes.xaxis, low, high)
-    styles = [series(number) | {"linestyle": "none", "label": word} for number, word in enumerate(kinds)]
-    legend(canvas, [Line2D([], [], **style) for style in styles])
-    caption = "Ratios with 95% intervals; left of 1 the first needs less. An interval that holds 1 shows no difference."
-    data = [
-        {"first": found.one.title, "second": found.other.title, "ratio": word, **in_columns("estimate", one)}
-        for found, ratios in rows
-        for word, one in ratios.items()
-        if one
-    ]
-    described = "; ".join(f"{pair_label(found)}: time {plain(found.time.estimate, 3)}" for found in comparisons)
-    return picture(name, f"Ratios, {title}", caption, described + ".", canvas, data)
-
-
-def _card_line(name: str, found: CardLine) -> Picture:
-    """Points, line and band above; residuals below; two peaks that nobody measured with their predictions."""
-    peaks, speeds, line = np.array(found.peaks), np.array(found.speeds), found.line
-    asked = [float(peaks.min() + peaks.max()) / 2, 1.5 * float(peaks.max())]
-    guesses = [line.predict(peak) for peak in asked]
-    x = np.linspace(0, asked[1] * 1.05, 25)
-    band = [line.predict(float(value)) for value in x]
-    canvas, (above, below) = panels(2.3, 0.8, gap=0.28)
-    above.fill_between(
-        x, [one.low for one in band], [one.high for one in band], color=SERIES[0], alpha=0.15, linewidth=0
+    set_log_ticks(axes.xaxis, low, high)
+    styles = [series_style(number) | {"linestyle": "none", "label": kind} for number, kind in enumerate(kinds)]
+    draw_legend(figure, [Line2D([], [], **style) for style in styles])
+    caption = (
+        "Ratios with 95% confidence intervals. Left of 1 the first group needs less. An interval that contains 1 shows "
+        "no significant difference."
     )
-    above.plot(x, line.slope * x, color=SERIES[0])
-    above.plot(peaks, speeds, "o", color=INK)
-    over = [place for place in np.argsort(peaks) if line.residuals[place] >= 0]
-    for place, card in enumerate(found.cards):
-        # Names stand off the line: left above it, but for the last, and right below it.
-        shift, side = (
-            ((-4, 5), "right") if place in over[:-1] else ((4, 5), "left") if place in over else ((4, -10), "left")
-        )
-        where = (float(peaks[place]), float(speeds[place]))
-        above.annotate(card, where, shift, textcoords="offset points", ha=side)
-    for peak, guess in zip(asked, guesses, strict=True):
-        above.errorbar(
-            peak, guess.estimate, yerr=arms(guess), marker="D", markerfacecolor="none", color=SERIES[1], capsize=2
-        )
+    description = "; ".join(
+        f"{comparison_label(comparison)}: time {format_number(comparison.time_to_train.estimate, 3)}"
+        for comparison in comparisons
+    )
+    return render_plot(name, f"Ratios, {title}", caption, description + ".", figure, _ratio_rows(rows))
+
+
+def _ratio_rows(rows: Sequence[tuple[Comparison, Mapping[str, Interval | None]]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "first": comparison.first.title,
+            "second": comparison.second.title,
+            "ratio": kind,
+            **interval_columns("estimate", ratio),
+        }
+        for comparison, ratios in rows
+        for kind, ratio in ratios.items()
+        if ratio
+    ]
+
+
+def _draw_ratios(axes: Axes, row: int, label: str, ratios: Sequence[Interval | None]) -> None:
+    """Draw the label of a comparison and its ratios; unknown ratios are left out."""
+    # The background keeps the grid and the line at 1 from crossing the text.
+    background = {"facecolor": PAPER, "edgecolor": "none", "pad": 1}
+    axes.text(0, row + 0.24, label, va="baseline", transform=axes.get_yaxis_transform(), bbox=background)
+    for number, ratio in enumerate(ratios):
+        if ratio and ratio.estimate > 0:
+            style = series_style(number) | {"linestyle": "none"}
+            axes.errorbar(ratio.estimate, row + 0.42 + 0.14 * number, xerr=error_bar(ratio), elinewidth=1.1, **style)
+
+
+def _plot_peak_fit(name: str, fit: PeakFit) -> Plot:
+    """Plot measured speed over peak with fitted line and prediction band above, residuals below.
+
+    Diamonds mark the predictions for two peaks that were not measured: the middle of the range, and 1.5 times its end.
+    """
+    peaks, line = np.array(fit.peaks), fit.line
+    unmeasured = [float(peaks.min() + peaks.max()) / 2, 1.5 * float(peaks.max())]
+    predictions = {peak: line.predict(peak) for peak in unmeasured}
+    x_max = unmeasured[1] * 1.05
+    figure, (above, below) = stacked_axes(2.3, 0.8, gap=0.28)
+    _draw_fit(above, fit, predictions, np.linspace(0, x_max, 25))
     below.axhline(0, color=SERIES[0])
     below.vlines(peaks, 0, line.residuals, color=INK, linewidth=1)
     below.plot(peaks, line.residuals, "o", color=INK)
-    above.set(ylabel=found.speed, xlim=(0, x[-1]), ylim=(0, None))
+    above.set(ylabel=fit.speed_unit, xlim=(0, x_max), ylim=(0, None))
     above.tick_params(labelbottom=False)
-    below.set(xlabel=f"{found.peak} in {found.unit}", ylabel="residual", xlim=(0, x[-1]))
-    told = " and ".join(
-        f"{plain(guess.estimate)} ({plain(guess.low)} to {plain(guess.high)}) at {plain(peak)} {found.unit}"
-        for peak, guess in zip(asked, guesses, strict=True)
+    below.set(xlabel=f"{fit.peak_name} in {fit.peak_unit}", ylabel="residual", xlim=(0, x_max))
+    predicted = " and ".join(
+        f"{format_number(speed.estimate)} ({format_number(speed.low)} to {format_number(speed.high)}) "
+        f"at {format_number(peak)} {fit.peak_unit}"
+        for peak, speed in predictions.items()
     )
     caption = (
-        f"Least squares through the origin, {line.n} cards: R² {line.r2_uncentred:.3f} uncentred, "
-        f"{line.r2_centred:.3f} centred. The band holds a further card in 95% of cases; predicted (diamonds): {told}."
+        f"Least squares through the origin, {line.n} GPUs: R² {line.r2_uncentered:.3f} uncentered, "
+        f"{line.r2_centered:.3f} centered. The band is the 95% prediction interval for another GPU. Predictions "
+        f"(diamonds): {predicted}."
     )
-    data: list[dict[str, Any]] = [
-        {"card": card, "peak": peak, "speed": speed, "residual": rest, "low": "", "high": ""}
-        for card, peak, speed, rest in zip(found.cards, found.peaks, found.speeds, line.residuals, strict=True)
+    description = (
+        f"Points of {line.n} GPUs with a line of slope {format_number(line.slope)} through the origin, residuals below."
+    )
+    title = f"Speed by {fit.peak_name}: {fit.workload}"
+    return render_plot(name, title, caption, description, figure, _peak_fit_rows(fit, predictions))
+
+
+def _draw_fit(axes: Axes, fit: PeakFit, predictions: Mapping[float, Interval], x: Any) -> None:
+    """Draw prediction band, line, measured points with their names, and predictions."""
+    peaks, line = np.array(fit.peaks), fit.line
+    band = [line.predict(float(value)) for value in x]
+    lows, highs = [interval.low for interval in band], [interval.high for interval in band]
+    axes.fill_between(x, lows, highs, color=SERIES[0], alpha=0.15, linewidth=0)
+    axes.plot(x, line.slope * x, color=SERIES[0])
+    axes.plot(peaks, np.array(fit.speeds), "o", color=INK)
+    above_line = [index for index in np.argsort(peaks) if line.residuals[index] >= 0]
+    for index, device in enumerate(fit.accelerators):
+        # Names stay clear of the line: upper left of points above it (upper right of the last), else lower right.
+        if index in above_line[:-1]:
+            offset, alignment = (-4, 5), "right"
+        else:
+            offset, alignment = ((4, 5) if index in above_line else (4, -10)), "left"
+        point = (float(peaks[index]), float(fit.speeds[index]))
+        axes.annotate(device, point, offset, textcoords="offset points", ha=alignment)
+    diamond: dict[str, Any] = {"marker": "D", "markerfacecolor": "none", "color": SERIES[1], "capsize": 2}
+    for peak, speed in predictions.items():
+        axes.errorbar(peak, speed.estimate, yerr=error_bar(speed), **diamond)
+
+
+def _peak_fit_rows(fit: PeakFit, predictions: Mapping[float, Interval]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [
+        {"accelerator": device, "peak": peak, "speed": speed, "residual": residual, "low": "", "high": ""}
+        for device, peak, speed, residual in zip(
+            fit.accelerators, fit.peaks, fit.speeds, fit.line.residuals, strict=True
+        )
     ]
-    for peak, guess in zip(asked, guesses, strict=True):
-        told_of = {"card": "predicted", "peak": peak, "speed": guess.estimate, "residual": ""}
-        data.append(told_of | {"low": guess.low, "high": guess.high})
-    described = (
-        f"Points of {line.n} cards with a line of slope {plain(line.slope)} through the origin, residuals below."
-    )
-    return picture(name, f"Speed against {found.peak}: {found.work}", caption, described, canvas, data)
+    for peak, speed in predictions.items():
+        row = {"accelerator": "predicted", "peak": peak, "speed": speed.estimate, "residual": ""}
+        rows.append(row | {"low": speed.low, "high": speed.high})
+    return rows
 
 
-def _fastest(cells: Iterable[Cell]) -> list[Cell]:
-    return sorted(cells, key=lambda cell: cell.mean_minutes.estimate if cell.mean_minutes.n else math.inf)
+def _by_speed(groups: Iterable[RunGroup]) -> list[RunGroup]:
+    """Return the groups in order of their mean time-to-train; groups without one come last."""
+    return sorted(groups, key=lambda group: group.mean_minutes.estimate if group.mean_minutes.n else math.inf)

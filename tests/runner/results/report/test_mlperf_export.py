@@ -1,4 +1,4 @@
-"""The export, read by the official tools themselves."""
+"""Tests of the MLPerf export with the official tools."""
 
 import contextlib
 import io
@@ -8,14 +8,14 @@ from mlperf_logging.rcp_checker.rcp_checker import check_directory
 from mlperf_logging.result_summarizer import result_summarizer
 
 from timetrial.runner.core.errors import ConfigurationError
-from timetrial.runner.results.analysis.groups import cells_of
+from timetrial.runner.results.analysis.groups import group_runs
 from timetrial.runner.results.parse import sources
 from timetrial.runner.results.report import mlperf_export
 
 
 @pytest.fixture
-def exported(published, log, tmp_path):
-    """Five runs of ResNet with all lines that ruleset 0.7.0 asks of the open division."""
+def exported(log, tmp_path):
+    """Return a group of five ResNet runs with all keys that ruleset 0.7.0 requires, and its exported submitter."""
     for number, epochs in enumerate((34, 35, 35, 36, 35)):
         writer = log(f"tree/v0.7/Maker/box/resnet/result_{number}.txt")
         for key, value in {
@@ -27,24 +27,24 @@ def exported(published, log, tmp_path):
         writer("epoch_start", epoch_num=1).evaluate(epochs, 0.76, after=60.0 * epochs)("epoch_stop", epoch_num=1)
         writer("eval_start", epoch_num=1)("eval_stop", epoch_num=1)
         writer("block_start", first_epoch_num=1, epoch_count=1)("block_stop", first_epoch_num=1).stop(after=0.0).write()
-    cells = cells_of(sources.gather([tmp_path / "tree"]))
-    (submitter,) = mlperf_export.export(cells, tmp_path / "out")
-    return cells[0], submitter
+    groups = group_runs(sources.read_runs([tmp_path / "tree"]))
+    (submitter,) = mlperf_export.export(groups, tmp_path / "out")
+    return groups[0], submitter
 
 
-def test_the_official_summarizer_gives_the_same_score(exported):
-    cell, submitter = exported
+def test_official_summarizer_computes_the_same_score(exported):
+    group, submitter = exported
     folder = submitter / "results" / "box" / "resnet"
     with contextlib.redirect_stdout(io.StringIO()):
         score = result_summarizer._compute_strong_score_standalone(
             "resnet", "box", False, str(folder), "training", "0.7.0"
         )[0]
         summary = result_summarizer.summarize_results(str(submitter), "training", "0.7.0")
-    assert score == pytest.approx(cell.minutes_olympic, abs=1e-9)
+    assert score == pytest.approx(group.minutes_olympic, abs=1e-9)
     assert "resnet" in str(summary[0].to_dict())
 
 
-def test_the_official_rcp_checker_reads_it(exported):
+def test_official_rcp_checker_accepts_the_export(exported):
     _, submitter = exported
     folder = submitter / "results" / "box" / "resnet"
     with contextlib.redirect_stdout(io.StringIO()):
@@ -52,7 +52,7 @@ def test_the_official_rcp_checker_reads_it(exported):
     assert accepted
 
 
-def test_an_export_never_mixes_with_another(exported, tmp_path):
-    cell, _ = exported
+def test_rejects_folder_that_is_not_empty(exported, tmp_path):
+    group, _ = exported
     with pytest.raises(ConfigurationError, match="is not empty"):
-        mlperf_export.export([cell], tmp_path / "out")
+        mlperf_export.export([group], tmp_path / "out")
