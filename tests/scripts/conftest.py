@@ -1,4 +1,4 @@
-"""A real Slurm of one's own: munge, controller and nodes as plain processes on this machine, all below one folder."""
+"""A private Slurm cluster: munge, controller and nodes run as ordinary processes, with all state in one folder."""
 
 import os
 import re
@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +23,7 @@ SlurmctldPort={controller_port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-# A requeued job waits until its credential has expired: two minutes, unless told.
+# A requeued job waits until its credential has expired. The default is two minutes.
 AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CredType=cred/munge
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
@@ -32,7 +33,7 @@ StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd-%n.log
-# Nothing of the machine is touched: no control groups, no accounting, no affinity.
+# Leave the machine alone: no control groups, no accounting, no affinity.
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
@@ -53,7 +54,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=01:00:00 OverSubscribe=FORCE:8
 
 
 class Cluster:
-    """A Slurm whose state lies in `folder`, with two processors and two false GPUs a node."""
+    """A Slurm cluster with its state in `folder`; each node has two CPUs and two fake GPUs."""
 
     def __init__(self, folder: Path, nodes: int = 2) -> None:
         self.folder, self.nodes = folder, nodes
@@ -63,96 +64,97 @@ class Cluster:
         (folder / "state").mkdir()
         (folder / "munge.key").write_bytes(secrets.token_bytes(1024))
         (folder / "munge.key").chmod(0o400)
-        first, *ports = _free_ports(nodes + 1)
+        controller_port, *node_ports = _free_ports(nodes + 1)
         text = CONFIGURATION.format(
             folder=folder, nodes=nodes, host=socket.gethostname().split(".")[0], user=_user(),
-            controller_port=first, node_ports=",".join(map(str, ports)),
+            controller_port=controller_port, node_ports=",".join(map(str, node_ports)),
         )  # fmt: skip
         (folder / "slurm.conf").write_text(text)
-        # A GPU of Slurm's is a device file; these are there, and are no GPUs.
+        # Slurm identifies a GPU by a device file, so any existing device files serve as fake GPUs.
         (folder / "gres.conf").write_text("Name=gpu File=/dev/zero\nName=gpu File=/dev/full\n")
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
 
     def start(self) -> None:
-        """Starts everything and waits until all nodes are idle."""
-        private = {name: self.folder / f"munge.{name}" for name in ("socket", "pid", "log", "seed")}
+        """Start all daemons and wait until all nodes are idle."""
+        files = {name: self.folder / f"munge.{name}" for name in ("socket", "pid", "log", "seed")}
         self.call(
-            "munged", "--force", f"--key-file={self.folder}/munge.key", f"--socket={private['socket']}",
-            f"--pid-file={private['pid']}", f"--log-file={private['log']}", f"--seed-file={private['seed']}",
+            "munged", "--force", f"--key-file={self.folder}/munge.key", f"--socket={files['socket']}",
+            f"--pid-file={files['pid']}", f"--log-file={files['log']}", f"--seed-file={files['seed']}",
         )  # fmt: skip
         self.call("slurmctld", "-f", self.folder / "slurm.conf")
         for node in range(1, self.nodes + 1):
             self.start_node(node)
-        self.until(lambda: self.call("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * self.nodes, 60)
+        self.wait_until(lambda: self.call("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * self.nodes, 60)
 
     def start_node(self, node: int) -> None:
-        """Starts a node's daemon."""
+        """Start the daemon of a node."""
         (self.folder / f"spool-n{node}").mkdir(exist_ok=True)
         self.call("slurmd", "-f", self.folder / "slurm.conf", "-N", f"n{node}")
 
     def break_node(self, node: int) -> None:
-        """What a power cut does to a node: daemon and jobs are gone at once, and the controller notices."""
-        lost = [psutil.Process(int((self.folder / f"slurmd-n{node}.pid").read_text()))]
-        for process, here in self._of_this_cluster():
-            if here.get("SLURMD_NODENAME") == f"n{node}":
+        """Kill the daemon and all jobs of a node, as a power failure does, and mark the node as down."""
+        processes = [psutil.Process(int((self.folder / f"slurmd-n{node}.pid").read_text()))]
+        for process, environment in self._cluster_processes():
+            if environment.get("SLURMD_NODENAME") == f"n{node}":
                 with suppress(psutil.Error):
-                    lost += [process, *(parent for parent in process.parents() if parent.name() == "slurmstepd")]
-        _kill(lost)
+                    processes += [process, *(parent for parent in process.parents() if parent.name() == "slurmstepd")]
+        _kill(processes)
         self.call("scontrol", "update", f"nodename=n{node}", "state=down", "reason=power")
 
     def stop(self) -> None:
-        """Ends all jobs and daemons, and whatever of them has not ended by itself."""
+        """Cancel all jobs, terminate all daemons, and kill the processes that remain."""
         subprocess.run(["scancel", "--full", "-u", _user()], env=self.environment, check=False)
         with suppress(AssertionError):
-            self.until(lambda: not self.queue(), 30)
+            self.wait_until_idle(30)
         for name in [f"slurmd-n{node}" for node in range(1, self.nodes + 1)] + ["slurmctld", "munge"]:
             file = self.folder / f"{name}.pid"
             if file.exists():
                 os.kill(int(file.read_text()), signal.SIGTERM)
         time.sleep(1)
-        _kill([process for process, _ in self._of_this_cluster()])
+        _kill([process for process, _ in self._cluster_processes()])
 
-    def _of_this_cluster(self) -> list[tuple[psutil.Process, dict[str, str]]]:
-        """Daemons, steps and jobs with their environments."""
-        found = []
+    def _cluster_processes(self) -> list[tuple[psutil.Process, dict[str, str]]]:
+        """Return daemons, steps and jobs with their environments."""
+        processes = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                here = process.environ()
-                if here.get("SLURM_CONF", "") == str(self.folder / "slurm.conf"):
-                    found.append((process, here))
-        return found
+                environment = process.environ()
+                if environment.get("SLURM_CONF", "") == str(self.folder / "slurm.conf"):
+                    processes.append((process, environment))
+        return processes
 
-    def call(self, *words: object) -> str:
-        """Runs a command in the cluster's environment; returns what it printed."""
-        done = subprocess.run(list(map(str, words)), env=self.environment, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, (words, done.stdout, done.stderr)
-        return done.stdout
+    def call(self, *command: object) -> str:
+        """Run a command in the environment of the cluster and return its stdout."""
+        result = subprocess.run(
+            list(map(str, command)), env=self.environment, capture_output=True, text=True, timeout=120
+        )
+        assert result.returncode == 0, (command, result.stdout, result.stderr)
+        return result.stdout
 
-    def preempt(self, element: str) -> None:
-        """Sends USR1 to an array element's script, as `--signal=B:USR1` does."""
-        # scancel hears that it should try again, though the signal went through, and would stop the next start too.
-        with subprocess.Popen(["scancel", "--signal=USR1", "--batch", element], env=self.environment) as scancel:
+    def preempt(self, array_task: str) -> None:
+        """Send USR1 to the batch script of an array task, as `--signal=B:USR1` does."""
+        # scancel retries although the signal was delivered. Kill it, or it would signal the restarted job as well.
+        with subprocess.Popen(["scancel", "--signal=USR1", "--batch", array_task], env=self.environment) as scancel:
             time.sleep(1)
             scancel.kill()
 
     def queue(self) -> list[str]:
-        """`<job>_<task> <state> <restarts>` of everything that has not ended."""
+        """Return `<job>_<task> <state> <reason>` of all jobs that have not ended."""
         return self.call("squeue", "-h", "-r", "-o", "%i %T %r").splitlines()
 
-    def until(self, true, seconds: float):
-        """Waits for a condition, and returns what it gave."""
-        end = time.monotonic() + seconds
-        while not (found := true()):
+    def wait_until(self, condition: Callable[[], bool], timeout_seconds: float) -> None:
+        """Wait until `condition()` is true; fail after the timeout."""
+        end = time.monotonic() + timeout_seconds
+        while not condition():
             assert time.monotonic() < end, (self.queue(), self.logs())
             time.sleep(0.1)
-        return found
 
-    def until_empty(self, seconds: float) -> None:
-        """Waits until every job has ended."""
-        self.until(lambda: not self.queue(), seconds)
+    def wait_until_idle(self, timeout_seconds: float) -> None:
+        """Wait until all jobs have ended."""
+        self.wait_until(lambda: not self.queue(), timeout_seconds)
 
     def logs(self) -> str:
-        """The end of what the daemons have said."""
+        """Return the last lines of the daemons' logs."""
         return "\n".join(text for file in self.folder.glob("*.log") for text in file.read_text().splitlines()[-15:])
 
 
@@ -179,9 +181,9 @@ def _free_ports(count: int) -> list[int]:
 
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory):
-    """A running Slurm of two nodes."""
+    """Return a running Slurm cluster of two nodes."""
     if not shutil.which("slurmctld", path=f"{os.environ['PATH']}:/usr/sbin") or not shutil.which("munge"):
-        pytest.skip("no Slurm here: install slurm-wlm and munge")
+        pytest.skip("Slurm is not installed: install slurm-wlm and munge")
     cluster = Cluster(tmp_path_factory.mktemp("slurm") / "cluster")
     try:
         cluster.start()
