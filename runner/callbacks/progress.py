@@ -1,4 +1,4 @@
-"""What a person watches: a bar on a terminal, one plain line a minute elsewhere."""
+"""The observer that shows progress: a bar on a terminal, one plain line a minute elsewhere."""
 
 from typing import Any
 
@@ -11,85 +11,61 @@ from ..training.loop import TrainingPlan
 _SECONDS_BETWEEN_LINES = 60.0
 
 
-class Lines:
-    """What is being done to a text, and to how many lines so far; called with both."""
-
-    def __init__(self, console: Console) -> None:
-        self._console, self._doing = console, ""
-        self._status = console.status("") if console.is_terminal else None
-
-    def __enter__(self) -> "Lines":
-        return self
-
-    def __call__(self, doing: str, lines: int) -> None:
-        """Redraws a terminal's line; elsewhere says each thing once."""
-        if self._status:
-            self._status.update(f"{doing}, {lines:,} lines" if lines else doing)
-            self._status.start()
-        elif doing != self._doing:
-            self._console.print(doing, soft_wrap=True, markup=False)
-        self._doing = doing
-
-    def __exit__(self, *exception: object) -> None:
-        if self._status:
-            self._status.stop()
-
-
 class ProgressBar:
-    """The observer that draws; `console` decides between a bar and lines."""
+    """The observer that shows epoch, quality and throughput; `console` decides between a bar and lines."""
 
     def __init__(self, console: Console, plan: TrainingPlan, train_size: int) -> None:
         self._console, self._plan, self._train_size = console, plan, train_size
         self._text: dict[str, Any] = {"quality": "no evaluation yet", "rate": "", "phase": ""}
-        self._block_started, self._last_line, self._samples = 0.0, 0.0, 0
+        self._block_started, self._last_line_time, self._samples = 0.0, 0.0, 0
         self._bar = self._new_bar() if console.is_terminal else None
         self._task = self._bar.add_task("", total=None, **self._text) if self._bar else None
 
     def __call__(self, event: Event) -> None:
-        """Follows the run."""
+        """Follow the run."""
         match event:
             case RunStarted():
                 if self._bar:
                     self._bar.start()
-                self._last_line = event.time
-                self._draw(phase="training", total=self._plan.max_epochs * self._train_size)
+                self._last_line_time = event.time
+                self._update(phase="training", total=self._plan.max_epochs * self._train_size)
             case BlockStarted(first_epoch=first):
                 self._block_started, self._samples = event.time, (first - 1) * self._train_size
-                self._draw(phase=f"epoch {first}/{self._plan.max_epochs}", completed=self._samples)
+                self._update(phase=f"epoch {first}/{self._plan.max_epochs}", completed=self._samples)
             case StepEnded(samples=samples):
                 self._samples += samples
-                self._draw(completed=self._samples)
-                self._line(event.time)
+                self._update(completed=self._samples)
+                self._print_line(event.time)
             case BlockEnded(samples=samples):
-                self._draw(rate=f"{samples / (event.time - self._block_started):,.0f}/s")
+                self._update(rate=f"{samples / (event.time - self._block_started):,.0f}/s")
             case EvalStarted(epoch=epoch):
-                self._draw(phase=f"evaluating {epoch}/{self._plan.max_epochs}")
+                self._update(phase=f"evaluating {epoch}/{self._plan.max_epochs}")
             case EvalEnded(quality=quality):
-                self._draw(
+                self._update(
                     quality=", ".join(
-                        f"{name} {quality[name]:.4f}/{least:g}" for name, least in self._plan.target.items()
+                        f"{name} {quality[name]:.4f}/{value:g}" for name, value in self._plan.target.items()
                     )
                 )
-                self._line(event.time)
+                self._print_line(event.time)
             case RunStopped():
                 self.close()
 
     def close(self) -> None:
-        """Takes the bar off the terminal."""
+        """Remove the bar from the terminal."""
         if self._bar:
             self._bar.stop()
 
-    def _draw(self, *, total: int | None = None, completed: int | None = None, **text: str) -> None:
+    def _update(self, *, total: int | None = None, completed: int | None = None, **text: str) -> None:
         self._text |= text
         if self._bar is not None and self._task is not None:
-            places: dict[str, Any] = {"total": total, "completed": completed}
+            position: dict[str, Any] = {"total": total, "completed": completed}
             self._bar.update(
-                self._task, **{name: value for name, value in places.items() if value is not None}, **self._text
+                self._task, **{name: value for name, value in position.items() if value is not None}, **self._text
             )
 
-    def _line(self, time: float) -> None:
-        if self._bar is None and time - self._last_line >= _SECONDS_BETWEEN_LINES:
-            self._last_line = time
+    def _print_line(self, time: float) -> None:
+        if self._bar is None and time - self._last_line_time >= _SECONDS_BETWEEN_LINES:
+            self._last_line_time = time
             self._console.print(
                 "  ".join(part for part in (self._text["phase"], self._text["quality"], self._text["rate"]) if part),
                 soft_wrap=True,

@@ -1,4 +1,4 @@
-"""`timetrial data`: what lies on disk for workloads, and how it gets there."""
+"""`timetrial data`: list, fetch, prepare, verify and bundle datasets."""
 
 import re
 import threading
@@ -14,149 +14,156 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from ...datasets.build.store import Store
+from ...datasets.build.store import DatasetStore
 from ...datasets.download import bundles
 from ...datasets.registry import catalog
 from ...datasets.registry.catalog import Source
-from ..core.console import table_console
+from ..core.console import StatusLine, table_console
 from ..core.errors import ConfigurationError, DataError
 
-data = typer.Typer(no_args_is_help=True, help="What lies on disk for a workload, and how it gets there.")
+app = typer.Typer(no_args_is_help=True, help="List, fetch, prepare, verify and bundle datasets.")
 
-_REDRAWN_SECONDS, _LINE_SECONDS = 0.1, 60.0
-STATE_COLOURS = {"there": "green", "by hand": "green", "begun": "yellow", "damaged": "red", "absent": "dim"}
+_REFRESH_SECONDS, _LINE_SECONDS = 0.1, 60.0
+STATE_COLORS = {"ready": "green", "unmanaged": "green", "partial": "yellow", "damaged": "red", "missing": "dim"}
 
 _Names = Annotated[list[str], typer.Argument(help="Names from `timetrial data list`.", show_default=False)]
-_Words = Annotated[
+_NamesOrOverrides = Annotated[
     list[str] | None,
     typer.Argument(help="Names from `timetrial data list`, or overrides of `run`.", show_default=False),
 ]
-DataDir = Annotated[Path, typer.Option(help="Folder that holds the sets.", metavar="FOLDER")]
-_Jobs = Annotated[int, typer.Option(help="Files at a time, and threads that unpack.")]
+DataDir = Annotated[Path, typer.Option(help="Folder of the datasets.", metavar="FOLDER")]
+_Jobs = Annotated[int, typer.Option(help="Concurrent downloads and threads that unpack.")]
 _Sources = Annotated[
     Path | None,
-    typer.Option(help="More sets, or other mirrors: a folder of files like datasets/sources/*.yaml.", metavar="FOLDER"),
+    typer.Option(
+        help="More datasets or other mirrors: a folder of files like datasets/registry/sources/*.yaml.",
+        metavar="FOLDER",
+    ),
 ]
 
 
-@data.command("list")
-def list_sets(data_dir: DataDir = Path("data"), sources: _Sources = None) -> None:
-    """Every set: what for, how large, under which licence, and whether it is there."""
+@app.command("list")
+def list_datasets(data_dir: DataDir = Path("data"), sources: _Sources = None) -> None:
+    """List all datasets with state, size, use and license."""
     terminal = Console()
     table = Table(box=None, padding=(0, 2, 0, 0), expand=terminal.is_terminal)
-    for title in ("set", "state", "download", "checksums", "for", "licence"):
-        shares = {"for": 1, "licence": 2}.get(title) if terminal.is_terminal else None  # of what the others leave
-        table.add_column(title, no_wrap=True, ratio=shares)
-    store = Store(data_dir)
+    for title in ("dataset", "state", "download", "checksums", "used by", "license"):
+        ratio = {"used by": 1, "license": 2}.get(title) if terminal.is_terminal else None  # of the remaining width
+        table.add_column(title, no_wrap=True, ratio=ratio)
+    store = DatasetStore(data_dir)
     for source in catalog.read(sources).values():
         state = store.state(source)
         files = [file for file in source.files if not file.optional]
-        sums = f"{sum(file.published_sum is not None for file in files)} of {len(files)}"
-        licence = f"{'to be accepted: ' if source.accept else ''}{source.licence}"
-        said = f"[{STATE_COLOURS[state]}]{state}[/]"
-        table.add_row(escape(source.name), said, *map(escape, (_size(source), sums, source.serves, licence)))
+        checksums = f"{sum(file.published_checksum is not None for file in files)} of {len(files)}"
+        license_ = f"{'acceptance required: ' if source.requires_acceptance else ''}{source.license}"
+        cells = (_format_download_size(source), checksums, source.used_by, license_)
+        table.add_row(escape(source.name), f"[{STATE_COLORS[state]}]{state}[/]", *map(escape, cells))
     console = table_console(terminal)
     console.print(table)
     console.print(
-        "Where no checksum is published, that of the first download is recorded, and later ones must have it."
+        "Where no checksum is published, the first download's is recorded, and later downloads must match it."
     )
 
 
-@data.command()
+@app.command()
 def fetch(
     names: _Names,
     data_dir: DataDir = Path("data"),
-    accept_licence: Annotated[bool, typer.Option("--accept-licence", help="You have read the licences.")] = False,
+    accept_license: Annotated[bool, typer.Option("--accept-license", help="Accept the licenses.")] = False,
     jobs: _Jobs = 4,
-    given: Annotated[
+    origin: Annotated[
         Path | None,
-        typer.Option("--from", help="A folder or bundle that holds the files: no network is used.", metavar="PLACE"),
+        typer.Option("--from", help="A folder or bundle with the raw files; the network is not used.", metavar="PATH"),
     ] = None,
     sources: _Sources = None,
 ) -> None:
-    """Download sets and make of them what recipes read. Goes on where it was interrupted."""
-    if given and not given.exists():
-        raise DataError(f"{given} is missing: name a folder or a bundle that is there.")
-    with _at_work(data_dir, jobs) as (store, console):
-        wanted = _unmade(catalog.select(catalog.read(sources), names), store, data_dir, console)
-        for source in wanted:
-            console.print(f"{source.title} ({_size(source)}): {source.licence}; {source.licence_url}", markup=False)
-        unread = [source.name for source in wanted if source.accept and not accept_licence]
-        if unread:
+    """Download datasets and prepare them for recipes. Continues after an interruption."""
+    if origin and not origin.exists():
+        raise DataError(f"{origin} is missing: name an existing folder or bundle.")
+    with _locked_store(data_dir, jobs) as (store, console):
+        selected = _select_missing(catalog.select(catalog.read(sources), names), store, data_dir, console)
+        for source in selected:
+            size = _format_download_size(source)
+            console.print(f"{source.title} ({size}): {source.license}; {source.license_url}", markup=False)
+        unaccepted = [source.name for source in selected if source.requires_acceptance and not accept_license]
+        if unaccepted:
             raise ConfigurationError(
-                f"The licence of {', '.join(unread)} binds who downloads: read it, then add --accept-licence."
+                f"The license of {', '.join(unaccepted)} must be accepted: read it, then add --accept-license."
             )
-        store.fetch(wanted, given)
-        _make(wanted, store, data_dir, console)
+        store.fetch(selected, origin)
+        _prepare(selected, store, data_dir, console)
 
 
-@data.command()
-def prepare(words: _Words, data_dir: DataDir = Path("data"), jobs: _Jobs = 4, sources: _Sources = None) -> None:
-    """Make of fetched files what recipes read; or, given overrides of `run`, of those what that run reads.
+@app.command()
+def prepare(
+    names: _NamesOrOverrides, data_dir: DataDir = Path("data"), jobs: _Jobs = 4, sources: _Sources = None
+) -> None:
+    """Prepare fetched datasets for recipes; or, given overrides of `run`, what that run reads.
 
-    For instance: timetrial data prepare coco, timetrial data prepare workload=NAME scale=mini
+    For example: timetrial data prepare coco, timetrial data prepare workload=NAME scale=mini
     """
-    if words and not _are_overrides(words):
-        with _at_work(data_dir, jobs) as (store, console):
-            chosen = catalog.select(catalog.read(sources), words)
-            _make(_unmade(chosen, store, data_dir, console), store, data_dir, console)
+    if names and not _are_overrides(names):
+        with _locked_store(data_dir, jobs) as (store, console):
+            selected = catalog.select(catalog.read(sources), names)
+            _prepare(_select_missing(selected, store, data_dir, console), store, data_dir, console)
         return
-    from ..callbacks.progress import Lines
+    from ..training.workload import Data
 
-    title, owner, settings = _composed(words or [])
+    title, data_class, settings = _compose(names or [])
     console = Console(soft_wrap=True, highlight=False)
-    prepare_data = getattr(owner, "prepare_data", None)
-    if prepare_data:
-        with Lines(console) as lines:
-            prepare_data(settings, lines)
-    console.print(f"{title}'s data are {'ready' if prepare_data else 'made ready as a run starts'}.", markup=False)
+    with StatusLine(console) as status_line:
+        data_class.prepare_data(settings, status_line)
+    is_prepared = data_class.prepare_data.__func__ is not Data.prepare_data.__func__  # type: ignore[attr-defined]
+    console.print(f"{title}'s data are {'ready' if is_prepared else 'prepared when a run starts'}.", markup=False)
 
 
-@data.command()
-def verify(words: _Words = None, data_dir: DataDir = Path("data"), jobs: _Jobs = 4, sources: _Sources = None) -> None:
-    """Look for all that is wrong with sets or bundles, to the byte; or with what overrides of `run` would read.
+@app.command()
+def verify(
+    names: _NamesOrOverrides = None, data_dir: DataDir = Path("data"), jobs: _Jobs = 4, sources: _Sources = None
+) -> None:
+    """Check every byte of datasets or bundles; or, given overrides of `run`, the files which that run reads.
 
-    Says a sentence for each problem and ends with exit code 21 if there is one. For instance:
+    Prints a sentence for each problem and exits with code 21 if there is one. For example:
     timetrial data verify coco, timetrial data verify bundle.tar, timetrial data verify workload=NAME scale=mini
     """
-    if not words or _are_overrides(words):
-        _verify_workload(words or [])
+    if not names or _are_overrides(names):
+        _verify_workload(names or [])
         return
-    known, problems = catalog.read(sources), 0
-    with _watch() as (console, watch):
-        store = Store(data_dir, jobs, watch)
-        for word in words:
-            if word not in known and not Path(word).is_file():
-                raise ConfigurationError(f"{word} is no data set and no bundle: choose from {', '.join(known)}.")
-            faults = store.faults(known[word]) if word in known else bundles.faults(Path(word), watch)
-            before = problems
-            for fault in faults:
-                console.print(fault, markup=False)
-                problems += 1
-            if problems == before:
-                console.print(f"{word} is whole.", markup=False)
-    if problems:
-        found = "1 problem was" if problems == 1 else f"{problems} problems were"
-        raise DataError(f"{found} found: remove what is damaged and fetch it again.")
+    known, num_problems = catalog.read(sources), 0
+    with _progress_display() as (console, progress):
+        store = DatasetStore(data_dir, jobs, progress)
+        for name in names:
+            if name not in known and not Path(name).is_file():
+                raise ConfigurationError(f"{name} is neither a dataset nor a bundle: choose from {', '.join(known)}.")
+            is_dataset = name in known
+            faults = store.find_faults(known[name]) if is_dataset else bundles.find_faults(Path(name), progress)
+            num_faults = _print_all(faults, console)
+            if not num_faults:
+                console.print(f"{name} is intact.", markup=False)
+            num_problems += num_faults
+    if num_problems:
+        problems = "1 problem" if num_problems == 1 else f"{num_problems} problems"
+        raise DataError(f"{problems} found: remove the damaged files and fetch them again.")
 
 
-@data.command()
+@app.command()
 def bundle(
     names: _Names,
     out: Annotated[Path, typer.Option(help="The bundle to write.", metavar="FILE", show_default=False)],
     data_dir: DataDir = Path("data"),
     sources: _Sources = None,
 ) -> None:
-    """Pack fetched files for a machine without a network, where `fetch --from FILE` takes them."""
-    with _at_work(data_dir, 1) as (store, console):
-        chosen = catalog.select(catalog.read(sources), names)
-        store.bundle(chosen, out)
-        console.print(f"{out} holds {', '.join(source.name for source in chosen)} ({_bytes(out.stat().st_size)}).")
-        console.print("It is a copy: the licences in its list say who may have it.")
+    """Pack fetched files into one file for machines without network access; `fetch --from FILE` reads it."""
+    with _locked_store(data_dir, 1) as (store, console):
+        selected = catalog.select(catalog.read(sources), names)
+        store.write_bundle(selected, out)
+        contents = ", ".join(source.name for source in selected)
+        console.print(f"{out} contains {contents} ({_format_bytes(out.stat().st_size)}).")
+        console.print("The licenses in its manifest say who may receive it.")
 
 
-class _Watch:
-    """Bars on a terminal; elsewhere a line when something begins, and one a minute. Called from any thread."""
+class _ProgressDisplay:
+    """Progress bars on a terminal; elsewhere a line when an operation begins and one per minute. Thread-safe."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._lock = console, threading.Lock()
@@ -167,106 +174,118 @@ class _Watch:
                 *columns, TransferSpeedColumn(), TimeRemainingColumn(), console=console, transient=True
             )
         self._tasks: dict[str, Any] = {}
-        self._drawn: dict[str, float] = {}
+        self._last_shown: dict[str, float] = {}
 
-    def __call__(self, what: str, done: int, total: int | None) -> None:
-        """Shows how many bytes of something are done."""
+    def __call__(self, description: str, done: int, total: int | None = None) -> None:
+        """Show how many bytes of an operation are done."""
         with self._lock:
             now = time.monotonic()
-            every = _REDRAWN_SECONDS if self._bars else _LINE_SECONDS
-            if what in self._drawn and done != total and now - self._drawn[what] < every:
+            interval = _REFRESH_SECONDS if self._bars else _LINE_SECONDS
+            is_new = description not in self._last_shown
+            if not is_new and done != total and now - self._last_shown[description] < interval:
                 return
-            new, self._drawn[what] = what not in self._drawn, now
+            self._last_shown[description] = now
             if self._bars:
-                if new:
-                    self._tasks[what] = self._bars.add_task(what, total=total)
+                if is_new:
+                    self._tasks[description] = self._bars.add_task(description, total=total)
                 self._bars.start()
-                self._bars.update(self._tasks[what], completed=done, total=total, visible=done != total)
-            elif new or done != total:
-                of = f" of {_bytes(total)}" if total else ""
-                self._console.print(what if new else f"{what}: {_bytes(done)}{of}", markup=False)
+                self._bars.update(self._tasks[description], completed=done, total=total, visible=done != total)
+            elif is_new or done != total:
+                of_total = f" of {_format_bytes(total)}" if total else ""
+                line = description if is_new else f"{description}: {_format_bytes(done)}{of_total}"
+                self._console.print(line, markup=False)
 
     def close(self) -> None:
-        """Takes the bars off the terminal."""
+        """Remove the bars from the terminal."""
         if self._bars:
             self._bars.stop()
 
 
 @contextmanager
-def _watch() -> Iterator[tuple[Console, _Watch]]:
+def _progress_display() -> Iterator[tuple[Console, _ProgressDisplay]]:
     console = Console(soft_wrap=True, highlight=False)
-    watch = _Watch(console)
+    progress = _ProgressDisplay(console)
     try:
-        yield console, watch
+        yield console, progress
     finally:
-        watch.close()
+        progress.close()
 
 
 @contextmanager
-def _at_work(data_dir: Path, jobs: int) -> Iterator[tuple[Store, Console]]:
-    """The store of a folder that nobody else writes to meanwhile."""
-    with _watch() as (console, watch):
-        store = Store(data_dir, jobs, watch)
-        with store.held():
+def _locked_store(data_dir: Path, jobs: int) -> Iterator[tuple[DatasetStore, Console]]:
+    """Yield the store of a folder, locked for this process."""
+    with _progress_display() as (console, progress):
+        store = DatasetStore(data_dir, jobs, progress)
+        with store.lock():
             yield store, console
 
 
-def _unmade(chosen: list[Source], store: Store, data_dir: Path, console: Console) -> list[Source]:
-    """Those of the sets that are to be made; says which are not, and refuses to make one over a damaged one."""
-    unmade = []
-    for source in chosen:
+def _select_missing(selected: list[Source], store: DatasetStore, data_dir: Path, console: Console) -> list[Source]:
+    """Return the datasets that are to be built and report the others; raises `DataError` for a damaged one."""
+    missing = []
+    for source in selected:
+        path = data_dir / source.name
         match store.state(source):
             case "damaged":
-                raise DataError(f"{data_dir / source.name} is damaged: remove it, then fetch {source.name} again.")
-            case "there":
-                console.print(f"{data_dir / source.name} is there.", markup=False)
-            case "by hand":
-                console.print(f"{data_dir / source.name} was put there by hand and stays as it is.", markup=False)
+                raise DataError(f"{path} is damaged: remove it, then fetch {source.name} again.")
+            case "ready":
+                console.print(f"{path} is ready.", markup=False)
+            case "unmanaged":
+                console.print(f"{path} is unmanaged (it has no manifest) and stays unchanged.", markup=False)
             case _:
-                unmade.append(source)
-    return unmade
+                missing.append(source)
+    return missing
 
 
-def _make(wanted: list[Source], store: Store, data_dir: Path, console: Console) -> None:
-    for source in wanted:
+def _prepare(selected: list[Source], store: DatasetStore, data_dir: Path, console: Console) -> None:
+    for source in selected:
         store.prepare(source)
         console.print(f"{data_dir / source.name} is ready.", markup=False)
 
 
-def _are_overrides(words: list[str]) -> bool:
-    """Whether words are overrides of a configuration and no names."""
-    return any(re.match(r"[~+]|[\w./@]+=", word) for word in words)
+def _are_overrides(names: list[str]) -> bool:
+    """Return whether the arguments are overrides of a configuration rather than names."""
+    return any(re.match(r"[~+]|[\w./@]+=", name) for name in names)
 
 
-def _composed(words: list[str]) -> tuple[str, Any, Any]:
-    """Of a configuration: the workload's title, the class of its data, and their settings."""
-    from ..config import schema
+def _compose(overrides: list[str]) -> tuple[str, Any, Any]:
+    """Return the workload's title, its data class and the settings of its data."""
+    from ..config.compose import compose
+    from ..config.validation import build_settings, resolve_classes, validate
 
-    settings = schema.check(schema.compose(["accelerator=cpu", *words]))
-    _, owner = schema.classes(settings)
-    return settings.workload.title, owner, schema.settings_of(owner, settings.recipe.data, "recipe.data")
+    config = validate(compose(["accelerator=cpu", *overrides]).node)
+    _, data_class = resolve_classes(config)
+    return config.workload.title, data_class, build_settings(data_class, config.recipe.data, "recipe.data")
 
 
-def _verify_workload(words: list[str]) -> None:
-    title, owner, settings = _composed(words)
-    look = getattr(owner, "verify", None)
-    if look is None:
+def _verify_workload(overrides: list[str]) -> None:
+    title, data_class, settings = _compose(overrides)
+    problems = data_class.verify(settings)
+    if problems is None:
         raise ConfigurationError(f"{title}'s data are checked as they are read: start a run.")
-    console, problems = Console(soft_wrap=True, highlight=False), 0
-    for problem in look(settings):
+    console = Console(soft_wrap=True, highlight=False)
+    num_problems = _print_all(problems, console)
+    if num_problems:
+        suffix = "s" * (num_problems > 1)
+        raise DataError(f"{title}'s data have {num_problems} problem{suffix}: correct the files and verify again.")
+    console.print(f"{title}'s data are intact.")
+
+
+def _print_all(problems: Iterator[str], console: Console) -> int:
+    """Print each problem and return their number."""
+    num_problems = 0
+    for problem in problems:
         console.print(problem, markup=False)
-        problems += 1
-    if problems:
-        raise DataError(f"{title}'s data have {problems} problem{'s' * (problems > 1)}: mend the files and look again.")
-    console.print(f"{title}'s data are whole.")
+        num_problems += 1
+    return num_problems
 
 
-def _size(source: Source) -> str:
-    size, all_known = source.size()
+def _format_download_size(source: Source) -> str:
+    size, is_complete = source.download_size()
     if not size:
         return "size unpublished"
-    return _bytes(size) if all_known else f"over {_bytes(size)}"
+    return _format_bytes(size) if is_complete else f"over {_format_bytes(size)}"
 
 
-def _bytes(size: int) -> str:
+def _format_bytes(size: int) -> str:
     return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"

@@ -1,34 +1,37 @@
-"""What tells one configuration from another: a run is resumed only under its own."""
+"""Compare configurations: a run is resumed only under its own."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from omegaconf import OmegaConf
 
+# Keys that say where and how far a run goes, and may change when it is resumed.
+_FREE_KEYS = {
+    "run_dir",
+    "resume",
+    "runs_dir",
+    "time_limit_seconds",
+    "checkpoint.every_seconds",
+    "checkpoint.at_end",
+    "staging_dir",
+    "system",
+    "submission.platform",
+    "telemetry.every_seconds",
+    "usd_per_gpu_hour",
+    "accelerator.usd_per_gpu_hour",
+    "accelerator.usd_per_gpu",
+}
 
-def diff_configs(begun: Any, asked: Any) -> list[str]:
-    """Keys in which two configurations differ, leaving out those that only say where and how far a run goes."""
-    free = {
-        "run_dir",
-        "resume",
-        "runs",
-        "time_limit_seconds",
-        "checkpoint.every_seconds",
-        "checkpoint.at_end",
-        "staging_dir",
-        "system",
-        "submission.platform",
-        "telemetry.every_seconds",
-        "usd_per_gpu_hour",
-        "accelerator.usd_per_gpu_hour",
-        "accelerator.usd_per_gpu",
-    }
-    before, after = (dict(flatten(OmegaConf.to_container(node))) for node in (begun, asked))
-    return sorted(key for key in before.keys() | after.keys() if key not in free and before.get(key) != after.get(key))
+
+def diff_configs(a: Any, b: Any) -> list[str]:
+    """Return the dotted keys in which two configurations differ and that a resumed run may not change."""
+    first, second = (dict(flatten(OmegaConf.to_container(node))) for node in (a, b))
+    keys = (first.keys() | second.keys()) - _FREE_KEYS
+    return sorted(key for key in keys if first.get(key) != second.get(key))
 
 
 def flatten(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of nested dictionaries."""
+    """Yield the dotted keys and values of nested dictionaries."""
     if not isinstance(node, dict):
         yield prefix, node
         return

@@ -1,4 +1,4 @@
-"""What Hydra and OmegaConf refuse, in our words."""
+"""Word the errors of Hydra and OmegaConf as one sentence with the remedy."""
 
 import re
 
@@ -6,25 +6,25 @@ from hydra.errors import HydraException
 
 from .errors import RunError
 
-_USUAL = {
+_KNOWN_ERRORS = {
     r"Could not override '(\S+?)'": (
         "{0} is not set here: check the spelling, or write +{0}=... for one that the recipe leaves out."
     ),
     r"Could not find '([^/']+)/([^']+)'\s+Available options in '[^']+':(.*?)(?:Config search path|$)": (
-        "{0}={1} is not known: choose of {2}."
+        "{0}={1} is not known: choose one of {2}."
     ),
-    r"Could not find '([^/']+)/([^']+)'": "{0}={1} is not known: timetrial list shows what is there.",
+    r"Could not find '([^/']+)/([^']+)'": "{0}={1} is not known: timetrial list shows the choices.",
     r"override '(\S+)'\s+missing EQUAL": "{0} is no override: write KEY=VALUE or GROUP=NAME, such as scale=mini.",
 }
 
 
 def format_error(error: Exception) -> str:
-    """Any refusal as one sentence; Hydra's and OmegaConf's with the key in front."""
+    """Return the error as one sentence; those of Hydra and OmegaConf start with the key."""
     if isinstance(error, RunError):
         return str(error)
-    for pattern, words in _USUAL.items():
-        if found := re.search(pattern, str(error), re.S):
-            return words.format(*map(_listed, found.groups()))
+    for pattern, template in _KNOWN_ERRORS.items():
+        if match := re.search(pattern, str(error), re.S):
+            return template.format(*map(_join_words, match.groups()))
     text = re.sub(r"\b(object|reference)_type=\S+", "", str(error).split("Config search path")[0])
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("To append")]
     key = next((line.removeprefix("full_key:").strip() for line in lines if line.startswith("full_key:")), "")
@@ -34,5 +34,5 @@ def format_error(error: Exception) -> str:
     return f"{key}: {text}." if key and key not in text else f"{text}."
 
 
-def _listed(text: str) -> str:
+def _join_words(text: str) -> str:
     return ", ".join(text.split())

@@ -1,5 +1,7 @@
 """Numbers as people read them in tables and on the report's page."""
 
+import re
+
 
 def format_number(value: float | None) -> str:
     """Format with three significant digits, or as an integer from 100 on; an empty string for None."""
@@ -13,3 +15,8 @@ def format_energy(joules: float) -> str:
     if joules >= 3.6e5:
         return f"{joules / 3.6e6:,.3g} kWh"
     return f"{joules / 1e3:,.3g} kJ" if joules >= 1e3 else f"{joules:,.3g} J"
+
+
+def slug(text: str) -> str:
+    """Return `text` as a folder name: lower case, words joined by dashes."""
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-") or "unknown"

@@ -6,34 +6,34 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)  # the last is Ctrl-C
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)  # the last is Ctrl-C
 
 
 @dataclass
 class StopSignal:
-    """Raised, that is `name` is set, once one of the signals has arrived."""
+    """Whether a stop signal has arrived: `name` is its name, empty until then."""
 
     name: str = ""
 
     @contextmanager
     def listen(self, *, ignore_after: bool = False) -> Iterator["StopSignal"]:
-        """Takes the signals over within the body, so that the run ends at a step's end and not in its middle.
+        """Note stop signals within the body, so that the run ends after a step and not in its middle.
 
-        `ignore_after` is of a process that ends after the body: signals that come then are ignored.
+        With `ignore_after`, for a process that ends after the body, later signals are ignored.
         """
 
         def note(number: int, frame: FrameType | None) -> None:
             self.name = signal.Signals(number).name
 
-        before = {number: signal.signal(number, note) for number in SIGNALS}
+        previous = {number: signal.signal(number, note) for number in STOP_SIGNALS}
         try:
             yield self
         finally:
-            for number, handler in before.items():
+            for number, handler in previous.items():
                 signal.signal(number, signal.SIG_IGN if ignore_after else handler)
 
 
 def ignore_stop_signals() -> None:
-    """For a process that is about to end: batch systems send several, and Python would let the last one kill it."""
-    for number in SIGNALS:
+    """Ignore further stop signals in a process that is about to end; batch systems send several."""
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -1,7 +1,7 @@
-"""A run over several nodes, one launcher on each: which node this is, and how the launchers find one another.
+"""How the launchers of a run over several nodes find each other.
 
-Slurm's `srun` says which is the first node. It makes the run folder, opens a store on a port that its kernel picks, and
-writes the place into status.json; the others wait there for it. No port is agreed on beforehand, so none can be taken.
+Slurm's `srun` says which node is the first. It makes the run directory, opens a store on a port that the kernel picks,
+and writes the address to the run record, where the other nodes wait for it. No port is agreed on beforehand.
 """
 
 import os
@@ -10,98 +10,96 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
 from ..core.errors import LostRank
 from ..record.run_dir import RunDir
+from ..record.run_record import Rendezvous, RunRecord
 
-_SECONDS_BETWEEN_LOOKS = 0.5
-_SECONDS_TO_LEAVE = 30.0
-_LEFT = "timetrial/left"  # counts launchers that have left a meeting
-# For data that one node has to prepare for all.
-_PATIENCE_SECONDS = 3600.0
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """Where the launchers of a run meet; without others, anywhere on this machine."""
-
-    id: str
-    endpoint: str = "localhost:0"
-    step: str = ""
-    nodes: int = 1
-
-    def settings(self) -> dict[str, Any]:
-        """The part of torch's LaunchConfig that says where to meet."""
-        found: dict[str, Any] = {"run_id": self.id, "rdzv_backend": "c10d", "rdzv_endpoint": self.endpoint}
-        if self.nodes > 1:
-            found |= {"local_addr": socket.gethostname(), "rdzv_configs": {"is_host": False}}
-        return {"min_nodes": self.nodes, "max_nodes": self.nodes, **found}
+_POLL_SECONDS = 0.5
+_LEAVE_TIMEOUT_SECONDS = 30.0
+_LEFT = "timetrial/left"  # key that counts the launchers that have left
+_WAIT_TIMEOUT_SECONDS = 3600.0  # the first node may prepare data for all
 
 
-def is_first() -> bool:
-    """True on the node that makes and closes the run: the only one, or the first of an srun."""
+def launch_options(rendezvous: Rendezvous) -> dict[str, Any]:
+    """Return the part of torch's LaunchConfig that says where to meet."""
+    options: dict[str, Any] = {
+        "run_id": rendezvous.id,
+        "rdzv_backend": "c10d",
+        "rdzv_endpoint": rendezvous.endpoint,
+        "min_nodes": rendezvous.nodes,
+        "max_nodes": rendezvous.nodes,
+    }
+    if rendezvous.nodes > 1:
+        options |= {"local_addr": socket.gethostname(), "rdzv_configs": {"is_host": False}}
+    return options
+
+
+def is_first_node() -> bool:
+    """Return whether this node manages the run: the only node, or the first of an srun."""
     return int(os.environ.get("SLURM_NODEID", "0")) == 0
 
 
 @contextmanager
-def opened(nodes: int, folder: RunDir) -> Iterator[Meeting]:
-    """A meeting for the launchers of `nodes` nodes, announced in the folder where there are several."""
+def host(nodes: int, run_dir: RunDir) -> Iterator[Rendezvous]:
+    """Host the rendezvous of `nodes` launchers; with several, its address is in the run record meanwhile."""
     if nodes == 1:
-        yield Meeting(uuid.uuid4().hex)
+        yield Rendezvous(uuid.uuid4().hex, "localhost:0", "", nodes)
         return
-    host = socket.gethostname()
-    store = _store(host, 0, is_master=True, wait_for_workers=False)
-    meeting = Meeting(uuid.uuid4().hex, f"{host}:{store.port}", _step(), nodes)
-    folder.update_status(meeting=asdict(meeting))
+    hostname = socket.gethostname()
+    store = _connect(hostname, 0, is_master=True, wait_for_workers=False)
+    rendezvous = Rendezvous(uuid.uuid4().hex, f"{hostname}:{store.port}", _slurm_step(), nodes)
+    run_dir.update_record(rendezvous=rendezvous)
     try:
-        yield meeting
+        yield rendezvous
     finally:
-        until = time.monotonic() + _SECONDS_TO_LEAVE
-        while store.add(_LEFT, 0) < nodes - 1 and time.monotonic() < until:  # whose launchers still talk to the store
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
-        folder.update_status(meeting=None)
+        deadline = time.monotonic() + _LEAVE_TIMEOUT_SECONDS
+        while store.add(_LEFT, 0) < nodes - 1 and time.monotonic() < deadline:  # the others still use the store
+            time.sleep(_POLL_SECONDS)
+        run_dir.update_record(rendezvous=None)
 
 
-def leave(meeting: Meeting) -> None:
-    """Tells the first node that this one's launcher needs the store no more."""
-    host, port = meeting.endpoint.rsplit(":", 1)
-    with suppress(RuntimeError):  # the first node is gone: nobody is left to tell
-        _store(host, int(port), is_master=False, timeout=timedelta(seconds=_SECONDS_TO_LEAVE)).add(_LEFT, 1)
+def wait(run_dir: RunDir) -> Rendezvous:
+    """Wait until the first node of this srun hosts a rendezvous, and return it."""
+    deadline = time.monotonic() + _WAIT_TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        rendezvous = run_dir.record().rendezvous
+        if rendezvous and rendezvous.step == _slurm_step():
+            return rendezvous
+        time.sleep(_POLL_SECONDS)
+    raise LostRank(
+        f"The first node did not start {run_dir.path}: check its output, and that all nodes share this folder."
+    )
 
 
-def announced(folder: RunDir) -> Meeting:
-    """The meeting that the first node of this srun has opened; waits for it."""
-    until = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < until:
-        meeting = folder.status().get("meeting")
-        if meeting and meeting["step"] == _step():
-            return Meeting(**meeting)
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-    raise LostRank(f"The first node did not begin {folder.path}: see its output, and that all nodes share this folder.")
+def leave(rendezvous: Rendezvous) -> None:
+    """Tell the first node that this launcher no longer needs the store."""
+    hostname, port = rendezvous.endpoint.rsplit(":", 1)
+    with suppress(RuntimeError):  # the first node is gone
+        _connect(hostname, int(port), is_master=False, timeout=timedelta(seconds=_LEAVE_TIMEOUT_SECONDS)).add(_LEFT, 1)
 
 
-def wait_for_the_end(folder: RunDir, meeting: Meeting) -> dict[str, Any]:
-    """What status.json says once the first node has left the meeting and closed the run."""
-    until = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < until:
-        status = folder.status()
-        met = status.get("meeting") or {}
-        if met.get("id") != meeting.id and status.get("state") != "running":
-            return status
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-    raise LostRank(f"The first node did not close {folder.path}: see its output, then run again.")
+def wait_for_final_record(run_dir: RunDir, rendezvous: Rendezvous) -> RunRecord:
+    """Wait until the first node has finalized the run, and return its record."""
+    deadline = time.monotonic() + _WAIT_TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        record = run_dir.record()
+        closed = record.rendezvous is None or record.rendezvous.id != rendezvous.id
+        if closed and not record.is_running:
+            return record
+        time.sleep(_POLL_SECONDS)
+    raise LostRank(f"The first node did not finalize {run_dir.path}: check its output, then run again.")
 
 
-def _store(*arguments: Any, **named: Any) -> Any:
+def _connect(*arguments: Any, **options: Any) -> Any:
     from torch import distributed
 
-    return distributed.TCPStore(*arguments, **named)  # type: ignore[attr-defined]
+    return distributed.TCPStore(*arguments, **options)  # type: ignore[attr-defined]
 
 
-def _step() -> str:
-    """Names this srun, and none before it in the same job."""
+def _slurm_step() -> str:
+    """Return a name of this srun that no earlier one of the same job had."""
     names = ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID")
     return ".".join(os.environ.get(name, "0") for name in names)

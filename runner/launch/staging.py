@@ -1,7 +1,7 @@
-"""Folders that training reads again and again, copied to a disk of the node's own before the clock starts.
+"""Copy the folders that training reads to a node-local disk before the clock starts.
 
-What lies in files is read once, before the clock; what lies in folders (images, shards) is read on it. `stage` is
-therefore about folders alone, and `prepared` stays where all nodes share it.
+Single files are read once, before the clock; folders (images, shards) are read on it. Only folders are staged, and the
+cache directory stays where all nodes share it.
 """
 
 import fcntl
@@ -16,76 +16,87 @@ from typing import Any
 
 from rich.console import Console
 
+from ..config.schema import Config
+from ..config.validation import build_settings
 from ..core.atomic_files import replace_on_success, write_atomically, write_failure
 from ..core.errors import HardwareError, RunError
+from ..record.run_record import Staging
 
 _THREADS = 16  # a shared file system answers many at once
 _CHUNK_BYTES = 1 << 22
 _Files = dict[str, tuple[int, int]]  # name below the folder -> size in bytes, time of change in nanoseconds
 
 
-def stage(recipe_data: dict[str, Any], data_dir: Path, disk: Path, console: Console) -> dict[str, float]:
-    """Copies what is not yet on `disk`; returns bytes and seconds. Runs on one node take turns."""
+def stage(recipe_data: dict[str, Any], data_dir: Path, disk: Path, console: Console) -> Staging:
+    """Copy what is not yet on `disk`. Runs on one node take turns."""
     started, copied = time.monotonic(), 0
     for source in sorted(_folders(recipe_data, data_dir)):
         copied += _copy_folder(source, disk / source.relative_to(data_dir), console)
-    return {"bytes": copied, "seconds": time.monotonic() - started}
+    return Staging(bytes=copied, seconds=time.monotonic() - started)
 
 
-def staged(value: Any, data_dir: Path, disk: Path) -> Any:
-    """`value`, a recipe's data or a part of them, with every folder that has been copied in place of its source."""
+def data_settings(config: Config, data_class: type) -> Any:
+    """Return the recipe's data settings for `data_class`, with staged copies in place of their sources."""
+    data = config.recipe.data
+    if config.staging_dir is not None:
+        data = with_staged_folders(data, Path(config.data_dir), Path(config.staging_dir))
+    return build_settings(data_class, data, "recipe.data")
+
+
+def with_staged_folders(value: Any, data_dir: Path, disk: Path) -> Any:
+    """Return `value`, a recipe's data or a part of it, with the staged copy in place of every copied folder."""
     if isinstance(value, dict):
-        return {key: staged(entry, data_dir, disk) for key, entry in value.items()}
+        return {key: with_staged_folders(entry, data_dir, disk) for key, entry in value.items()}
     if isinstance(value, list):
-        return [staged(entry, data_dir, disk) for entry in value]
+        return [with_staged_folders(entry, data_dir, disk) for entry in value]
     if isinstance(value, str) and data_dir in Path(value).parents:
         copy = disk / Path(value).relative_to(data_dir)
-        return str(copy) if _record(copy).exists() else value
+        return str(copy) if _digest_file(copy).exists() else value
     return value
 
 
 def _folders(recipe_data: Any, data_dir: Path) -> Iterator[Path]:
-    """Folders below `data_dir` that the recipe names, but for the one that it writes to."""
+    """Yield the folders below `data_dir` that the recipe reads."""
     if isinstance(recipe_data, dict):
         for key, entry in recipe_data.items():
-            yield from _folders(entry, data_dir) if key != "prepared" else ()
+            yield from _folders(entry, data_dir) if key != "cache_dir" else ()
     elif isinstance(recipe_data, str) and data_dir in Path(recipe_data).parents and Path(recipe_data).is_dir():
         yield Path(recipe_data)
 
 
-def _record(copy: Path) -> Path:
-    """Beside a folder that has been copied: a digest of what was in it."""
+def _digest_file(copy: Path) -> Path:
+    """Return the file beside a staged folder that holds a digest of its contents."""
     return copy.with_name(f".{copy.name}.staged")
 
 
 def _copy_folder(source: Path, copy: Path, console: Console) -> int:
-    """Makes `copy` equal to `source`, file by file; returns the bytes that had to be copied."""
-    record, files = _record(copy), _listed(source)
+    """Make `copy` equal to `source` file by file; return the bytes that had to be copied."""
+    digest_file, files = _digest_file(copy), _listed(source)
     digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
     try:
         copy.mkdir(parents=True, exist_ok=True)
         with open(copy.with_name(f".{copy.name}.lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if record.exists() and record.read_text() == digest:
+            if digest_file.exists() and digest_file.read_text() == digest:
                 return 0
-            record.unlink(missing_ok=True)
+            digest_file.unlink(missing_ok=True)
             present = _listed(copy)
-            wanted = {name: what for name, what in files.items() if present.get(name) != what}
-            size = sum(bytes_ for bytes_, _ in wanted.values())
+            missing = {name: stamp for name, stamp in files.items() if present.get(name) != stamp}
+            size = sum(bytes_ for bytes_, _ in missing.values())
             free = shutil.disk_usage(copy).free
             if size > free:
                 raise RunError(
-                    f"{source} wants {size / 1e9:.1f} GB and {copy} has {free / 1e9:.1f} GB free: "
-                    "free space there, or leave staging_dir= out."
+                    f"{source} needs {size / 1e9:.1f} GB and {copy} has {free / 1e9:.1f} GB free: "
+                    "free space there, or leave staging_dir out."
                 )
             console.print(
-                f"copying {len(wanted):,} files, {size / 1e9:.2f} GB, from {source} to {copy}", soft_wrap=True
+                f"copying {len(missing):,} files, {size / 1e9:.2f} GB, from {source} to {copy}", soft_wrap=True
             )
             for name in present.keys() - files.keys():
                 (copy / name).unlink()
             with ThreadPoolExecutor(_THREADS) as pool:
-                list(pool.map(lambda name: _copy_file(source / name, copy / name), wanted))
-            write_atomically(record, digest)
+                list(pool.map(lambda name: _copy_file(source / name, copy / name), missing))
+            write_atomically(digest_file, digest)
             return size
     except OSError as error:
         raise write_failure(copy, error) from error
@@ -101,7 +112,7 @@ def _listed(folder: Path) -> _Files:
 
 
 def _copy_file(source: Path, copy: Path) -> None:
-    """Copies one file with its time of change, whole or not at all, and reads it back."""
+    """Copy one file with its modification time, completely or not at all, and verify it by reading it back."""
     copy.parent.mkdir(parents=True, exist_ok=True)
     with replace_on_success(copy) as temporary:
         written = hashlib.sha256()
@@ -111,7 +122,7 @@ def _copy_file(source: Path, copy: Path) -> None:
                 writing.write(chunk)
             writing.flush()
             os.fsync(writing.fileno())
-            if hasattr(os, "posix_fadvise"):  # so that the disk is read, and not what the system still remembers
+            if hasattr(os, "posix_fadvise"):  # read back from the disk, not from the page cache
                 os.posix_fadvise(writing.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         with open(temporary, "rb") as file:
             if hashlib.file_digest(file, "sha256").digest() != written.digest():

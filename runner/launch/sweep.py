@@ -1,108 +1,125 @@
-"""What `timetrial run -m` adds to Hydra's sweeps: each run's exit code is kept, and the sweep ends with a table."""
+"""The jobs of `timetrial run` and `timetrial throughput`, and the table that ends a sweep."""
 
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
 from rich.table import Table
 
-from ..callbacks.summary import figure
 from ..core.atomic_files import to_json, write_atomically
 from ..core.console import table_console
-from ..core.errors import Exit
+from ..core.error_messages import format_error
+from ..core.errors import Exit, RunError, error_of
+from ..core.formatting import format_number
+from .run import launch
 
-# Columns of the table: titles, and keys of a result.
-_TRAINING = {"epochs": "epochs", "seconds": "seconds", "samples/s": "samples_per_second"}
-_SPEEDS = {"samples/s": "samples_per_second", "training ms": "train_ms", "evaluation ms": "eval_ms"}
-
-# The exit code of the sweep that this process has finished, for the command line.
-finished: list[Exit] = []
-
-
-def active() -> bool:
-    """True inside a run of a sweep."""
-    return bool(HydraConfig.get().mode == RunMode.MULTIRUN)
+_TRAINING_COLUMNS = {"epochs": "epochs", "seconds": "seconds", "samples/s": "samples_per_second"}
+_THROUGHPUT_COLUMNS = {"samples/s": "samples_per_second", "training ms": "train_ms", "evaluation ms": "eval_ms"}
+_STOPPED_FILE = "stopped"  # in the sweep's folder: the jobs that follow are not started
 
 
-def keep(code: Exit, sentence: str, result: dict[str, Any] | None) -> None:
-    """Leaves a run's exit code and numbers in the sweep's folder, whichever process ran it."""
+@dataclass(frozen=True)
+class JobResult:
+    """How one run ended: its exit code, the sentence of an error, and the numbers of its result."""
+
+    exit_code: Exit
+    error: str = ""
+    numbers: Mapping[str, Any] | None = None
+
+
+def run_job(node: DictConfig) -> JobResult:
+    """Launch one composed run, in whichever process Hydra puts it. In a sweep, a run that fails is noted."""
     hydra = HydraConfig.get()
-    number = int(hydra.job.num)
-    folder = Path(hydra.sweep.dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    entry = {
-        "job": number,
-        "overrides": list(hydra.overrides.task),
-        "exit_code": int(code),
-        "error": sentence,
-        "result": result,
-    }
-    write_atomically(folder / f"job_{number:05d}.json", to_json(entry))
+    sweep_dir = Path(hydra.sweep.dir) if hydra.mode == RunMode.MULTIRUN else None
+    if sweep_dir and (sweep_dir / _STOPPED_FILE).exists():
+        return JobResult(Exit.STOPPED, "Not started, because the sweep was stopped.")
+    try:
+        result = launch(node, Console())
+    except (RunError, OmegaConfBaseException) as error:
+        job = JobResult(getattr(error, "exit_code", Exit.CONFIGURATION), format_error(error))
+        if sweep_dir:
+            Console(stderr=True, soft_wrap=True).print(f"timetrial: {job.error}", markup=False, highlight=False)
+    else:
+        record = result.run_dir.record()
+        numbers = record.throughput or record.training
+        job = JobResult(result.exit_code, record.error, asdict(numbers) if numbers else None)
+    if sweep_dir and job.exit_code == Exit.STOPPED:
+        sweep_dir.mkdir(parents=True, exist_ok=True)
+        (sweep_dir / _STOPPED_FILE).touch()
+    return job
 
 
-class SweepSummary(Callback):
-    """Named in conf/config.yaml; Hydra calls it."""
+def exit_code_of_run(job: JobResult) -> Exit:
+    """Return the exit code of a single run; raise the error of a run that never began."""
+    if job.error and job.numbers is None and job.exit_code != Exit.STOPPED:
+        raise error_of(job.exit_code, job.error)
+    return job.exit_code
 
-    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Prints one line a run and settles the sweep's exit code: that of the first run that missed its target."""
-        summarise(Path(config.hydra.sweep.dir), config.throughput.steps > 0)
 
-
-def summarise(folder: Path, speeds: bool) -> None:
-    """Prints what became of a sweep's runs so far, and keeps the fastest of a sweep of `speeds`."""
-    entries = [json.loads(file.read_text()) for file in sorted(folder.glob("job_*.json"))]
-    table = Table(title=f"sweep of {len(entries)} runs", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    columns = _SPEEDS if speeds else _TRAINING
-    for name in ("run", "overrides", "ended", *columns):
+def summarize_sweep(folder: Path, overrides: Sequence[Sequence[str]], jobs: Sequence[JobResult]) -> Exit:
+    """Print one line per run, write `sweep.json`, and return the exit code of the first run that missed its target."""
+    is_throughput = any(job.numbers and "train_ms" in job.numbers for job in jobs)
+    columns = _THROUGHPUT_COLUMNS if is_throughput else _TRAINING_COLUMNS
+    table = Table(title=f"sweep of {len(jobs)} runs", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for name in ("run", "overrides", "state", *columns):
         table.add_column(name, overflow="fold")
-    shared = set.intersection(*(set(entry["overrides"]) for entry in entries)) if len(entries) > 1 else set()
-    for entry in entries:
-        own = " ".join(word for word in entry["overrides"] if word not in shared)
-        done = "measured" if speeds and not entry["exit_code"] else None
-        ended = done or Exit(entry["exit_code"]).name.lower().replace("_", " ")
-        result = entry["result"] or {}
-        numbers = [_written(key, result.get(key)) for key in columns.values()]
-        table.add_row(str(entry["job"]), own, ended, *numbers)
-    wide = table_console()
-    wide.print(table)
-    if speeds and (fastest := best(entries)):
-        for line in fastest:
-            words = " ".join(word for word in line["overrides"] if word not in shared)
-            wide.print(f"best: {words}, {figure(line['samples_per_second'])} samples/s", highlight=False, markup=False)
-        write_atomically(folder / "best.json", to_json({"best": fastest}))
-    # A batch that does not fit is one of the values that a sweep of speeds is made for.
-    fine = (Exit.TARGET_REACHED, Exit.OUT_OF_MEMORY) if speeds else (Exit.TARGET_REACHED,)
-    codes = [Exit(entry["exit_code"]) for entry in entries]
-    finished.append(next((code for code in codes if code not in fine), Exit.TARGET_REACHED))
+    shared = set.intersection(*map(set, overrides)) if len(overrides) > 1 else set()
+    for number, (words, job) in enumerate(zip(overrides, jobs, strict=True)):
+        state = job.exit_code.name.lower().replace("_", " ")
+        if is_throughput and job.exit_code == Exit.TARGET_REACHED:
+            state = "measured"
+        values = [_format(key, (job.numbers or {}).get(key)) for key in columns.values()]
+        table.add_row(str(number), " ".join(word for word in words if word not in shared), state, *values)
+    console = table_console()
+    console.print(table)
+    runs = [
+        {"overrides": list(words), "exit_code": int(job.exit_code), "error": job.error, "numbers": job.numbers}
+        for words, job in zip(overrides, jobs, strict=True)
+    ]
+    fastest = best_runs(overrides, jobs) if is_throughput else []
+    for words, rate in fastest:
+        chosen = " ".join(word for word in words if word not in shared)
+        console.print(f"best: {chosen}, {format_number(rate)} samples/s", highlight=False, markup=False)
+    best = [{"overrides": list(words), "samples_per_second": rate} for words, rate in fastest]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "sweep.json", to_json({"runs": runs, "best": best}))
+    # A batch that does not fit is one of the values of a throughput sweep.
+    fine = (Exit.TARGET_REACHED, Exit.OUT_OF_MEMORY) if is_throughput else (Exit.TARGET_REACHED,)
+    if any(job.exit_code == Exit.STOPPED for job in jobs):
+        return Exit.STOPPED
+    return next((job.exit_code for job in jobs if job.exit_code not in fine), Exit.TARGET_REACHED)
 
 
-def best(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The fastest run over the values that were swept, for each choice of groups: words without a dot are choices.
+def best_runs(overrides: Sequence[Sequence[str]], jobs: Sequence[JobResult]) -> list[tuple[Sequence[str], float]]:
+    """Return the fastest run over the swept values, for each choice of groups: overrides without a dot are choices.
 
-    `recipe.global_batch_size=16,32` are values of one thing; of `model=a,b` and `gpus=1,2` each has a best of its own.
-    None for a choice of which fewer than two runs were asked for, or none could be measured.
+    `recipe.global_batch_size=16,32` are values of one setting; `model=a,b` and `gpus=1,2` each have a best of their
+    own. A choice with fewer than two runs, or without a measured one, has none.
     """
-    choices: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for entry in entries:
-        names = ((word, word.split("=")[0].lstrip("+")) for word in entry["overrides"])
+    runs_of_choice: dict[tuple[str, ...], list[tuple[Sequence[str], JobResult]]] = {}
+    for words, job in zip(overrides, jobs, strict=True):
+        names = ((word, word.split("=")[0].lstrip("+")) for word in words)
         choice = tuple(word for word, name in names if "." not in name and name != "seed")
-        choices.setdefault(choice, []).append(entry)
-    found = []
-    for same in choices.values():
-        fit = [entry for entry in same if entry["result"] and not entry["exit_code"]]
-        if len(same) > 1 and fit:
-            first = max(fit, key=lambda entry: float(entry["result"]["samples_per_second"]))
-            speed = first["result"]["samples_per_second"]
-            found.append({"job": first["job"], "overrides": first["overrides"], "samples_per_second": speed})
-    return found
+        runs_of_choice.setdefault(choice, []).append((words, job))
+    best: list[tuple[Sequence[str], float]] = []
+    for runs in runs_of_choice.values():
+        rates = [
+            (words, float(job.numbers["samples_per_second"]))
+            for words, job in runs
+            if job.numbers and job.exit_code == Exit.TARGET_REACHED
+        ]
+        if len(runs) > 1 and rates:
+            best.append(max(rates, key=lambda run: run[1]))
+    return best
 
 
-def _written(name: str, value: float | None) -> str:
-    if value is None or name == "samples_per_second":
-        return figure(value)
+def _format(key: str, value: float | None) -> str:
+    if value is None or key == "samples_per_second":
+        return format_number(value)
     return f"{value:.2f}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""One rank of a run: builds, warms up, resumes, trains, and says how it ended."""
+"""One rank of a run: build, warm up, resume, train, and record how it ended."""
 
 import ctypes
 import os
@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,275 +16,306 @@ from hydra.utils import get_class
 from rich.console import Console
 
 from ..callbacks import telemetry
-from ..callbacks.progress import Lines, ProgressBar
-from ..callbacks.summary import Summary
-from ..callbacks.throughput import LimitedBatches, ThroughputMeter, until_stopped
-from ..config import schema
+from ..callbacks.progress import ProgressBar
+from ..callbacks.record_writer import RecordWriter
+from ..callbacks.throughput import LimitedBatches, ThroughputMeter
+from ..config.compose import load_config
 from ..config.schema import Config
-from ..core.errors import Exit, RunError, Stopped, TimeLimit
+from ..config.validation import build_settings, gradient_accumulation_steps, resolve_classes
+from ..core.console import StatusLine
+from ..core.errors import Exit, RunError, Stopped
 from ..core.signals import StopSignal
 from ..hardware import devices
+from ..hardware.error_translation import to_run_error
 from ..hardware.precision import Precision
+from ..hardware.sensors import open_sensors
 from ..mlperf import compliance
 from ..mlperf.log_writer import MLPerfLog
-from ..record.flops import PURCHASE
-from ..record.run_dir import RunDir
-from ..training import all_reduce, checkpoint, distributed, flops, seeds
-from ..training.checkpoint import Checkpointer
+from ..record.run_dir import RankError, RunDir
+from ..training import all_reduce, distributed, flops, seeds
+from ..training.checkpoint import Checkpointer, load_checkpoint
 from ..training.distributed import World
-from ..training.events import InitStarted, Observer
-from ..training.loop import TrainingPlan, train_to_target
+from ..training.engine import Engine
+from ..training.events import InitStarted, Observer, StatefulObserver
+from ..training.loop import Outcome, TrainingPlan, train_to_target
+from ..training.stopping import EarlyStop
 from ..training.torch_engine import TorchEngine
 from ..training.workload import BatchSharding
+from .staging import data_settings
 
-_LINKS_MIB = 64  # of a tensor that says how fast the ranks add up: milliseconds
+_ALL_REDUCE_MIB = 64  # tensor by which the speed of the interconnect is measured: milliseconds
+_RESULTS = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED, Exit.STOPPED, Exit.TIME_LIMIT)
 
 
-def work(settings: Config, folder: RunDir, console: Console, stop: StopSignal) -> Exit:
-    """Runs this rank to its end; disorderly ends leave their sentence in the folder for the launcher."""
+@dataclass(frozen=True)
+class Rank:
+    """What the stages of one rank share."""
+
+    config: Config
+    run_dir: RunDir
+    console: Console
+    stop: StopSignal
+    world: World
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this rank writes the run's files."""
+        return self.world.rank == 0
+
+
+def run_rank(config: Config, run_dir: RunDir, console: Console, stop: StopSignal) -> Exit:
+    """Run this rank to its end; an error is left in the run directory for the launcher."""
     try:
-        return _run(settings, folder, console, stop)
+        return _run(config, run_dir, console, stop)
     except Exception as error:
         if not isinstance(error, RunError):
             traceback.print_exc()
-        known = devices.explain(error)
+        known = to_run_error(error)
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.lineno}"
         sentence = str(
             known or f"{type(error).__name__} at {where}: {error} (this is a defect of timetrial: please report it)."
         )
-        code = known.exit_code if known else Exit.FAILURE
+        exit_code = known.exit_code if known else Exit.FAILURE
         try:
-            folder.write_error(int(os.environ.get("RANK", "0")), code, sentence)
+            run_dir.write_rank_error(RankError(int(os.environ.get("RANK", "0")), int(exit_code), sentence))
         except RunError:
             console.print(sentence, soft_wrap=True)
-        return code
+        return exit_code
 
 
-def _run(settings: Config, folder: RunDir, console: Console, stop: StopSignal) -> Exit:
-    """Initialises off the clock, then trains; the order is that of MLPerf's rules."""
-    device = devices.device(settings.accelerator.name, int(os.environ.get("LOCAL_RANK", "0")))
-    if settings.accelerator.threads is not None:
-        torch.set_num_threads(settings.accelerator.threads)
-    saved = checkpoint.load(folder.checkpoint) if folder.checkpoint.exists() else None
-    with (
-        distributed.join(device, settings.launcher.hang_timeout_seconds, peer_to_peer=settings.peer_to_peer) as world,
-        _sampling(settings, folder, world) as sampler,
-    ):
-        if settings.throughput.steps:
-            return _measure(settings, folder, console, stop, world, device, sampler)
-        return _train(settings, folder, console, stop, world, device, saved, sampler)
+def _run(config: Config, run_dir: RunDir, console: Console, stop: StopSignal) -> Exit:
+    """Initialize off the clock, then measure or train, in the order of MLPerf's rules."""
+    device = devices.select_device(config.accelerator.name, int(os.environ.get("LOCAL_RANK", "0")))
+    if config.accelerator.threads is not None:
+        torch.set_num_threads(config.accelerator.threads)
+    checkpoint = load_checkpoint(run_dir.checkpoint) if run_dir.checkpoint.exists() else None
+    hang_timeout = config.launcher.hang_timeout_seconds
+    with distributed.join_world(device, hang_timeout, peer_to_peer=config.peer_to_peer) as world:
+        rank = Rank(config, run_dir, console, stop, world, device)
+        with _telemetry(rank) as telemetry_observers:
+            if config.throughput.steps:
+                return _measure(rank, telemetry_observers)
+            return _train(rank, telemetry_observers, checkpoint)
 
 
 @contextmanager
-def _sampling(settings: Config, folder: RunDir, world: World) -> Iterator[list[Observer]]:
-    """The observer that samples this node's cards and host, on the first rank of each; none with `every_seconds` 0."""
-    every = settings.telemetry.every_seconds
-    if not every or world.local_rank:
+def _telemetry(rank: Rank) -> Iterator[list[Observer]]:
+    """Yield the observer that samples this node's GPUs and host, on the first rank of each node."""
+    config, world = rank.config, rank.world
+    every_seconds, nodes = config.telemetry.every_seconds, config.launcher.nodes
+    if not every_seconds or world.local_rank:
         yield []
         return
-    nodes = settings.launcher.nodes
-    count = 0 if settings.accelerator.name == "cpu" else settings.gpus // nodes
-    node = world.rank // (world.size // nodes)
-    sampler = telemetry.Telemetry(telemetry.file_of(folder.path, node), devices.sensors(count), every)
+    num_gpus = 0 if config.accelerator.name == "cpu" else config.gpus // nodes
+    path = telemetry.telemetry_path(rank.run_dir.path, node=world.rank // (world.size // nodes))
+    sampler = telemetry.TelemetrySampler(path, open_sensors(num_gpus), every_seconds)
     try:
         yield [sampler]
     finally:
         sampler.close()
 
 
-def _measure(
-    settings: Config,
-    folder: RunDir,
-    console: Console,
-    stop: StopSignal,
-    world: World,
-    device: torch.device,
-    sampler: list[Observer],
-) -> Exit:
-    """A fixed number of steps, without a log, a target or a checkpoint: nothing is learned that is worth keeping."""
-    engine = _ready_engine(settings, folder, world, device, console)
+def _measure(rank: Rank, telemetry_observers: list[Observer]) -> Exit:
+    """Train a fixed number of steps, without log, target and checkpoint."""
+    config = rank.config
+    engine = _build_and_warm_up(rank)
     assert isinstance(engine.data, LimitedBatches)
-    measured = ThroughputMeter(world.size, engine.data)
-    plan = TrainingPlan(target={}, first_eval_epoch=1, eval_every_epochs=1, max_epochs=settings.throughput.blocks)
-    train_to_target(engine, plan, [*sampler, measured, until_stopped(stop)])
-    if world.rank == 0:
-        peak = devices.peak_memory_bytes(device)
-        cards = {"cards": settings.gpus, "sheet_tflops": settings.accelerator.tflops.get(settings.precision.name)}
-        cards["peer_to_peer"] = settings.peer_to_peer
-        result = measured.result() | cards | {"counted": None}
-        bought = settings.accelerator.usd_per_gpu
-        paid = bought * settings.gpus / result["samples_per_second"] if bought else None
-        result[PURCHASE] = paid
-        folder.update_status(exit_code=int(Exit.TARGET_REACHED), error="", peak_memory_bytes=peak, result=result)
-        # Which takes seconds, while what was measured is safe already.
-        folder.update_status(result=result | {"counted": flops.counted(engine)})
+    meter = ThroughputMeter(rank.world.size, engine.data)
+    early_stop = EarlyStop(rank.stop, rank.world)
+    plan = TrainingPlan(target={}, first_eval_epoch=1, eval_every_epochs=1, max_epochs=config.throughput.blocks)
+    observers = [*telemetry_observers, meter, early_stop]
+    if train_to_target(engine, plan, observers, should_stop=early_stop.should_stop) is Outcome.INTERRUPTED:
+        raise Stopped("Stopped before the measurement was complete: run it again.")
+    if rank.is_main:
+        result = meter.result(
+            gpus=config.gpus,
+            datasheet_tflops=config.accelerator.tflops.get(config.precision.name),
+            peer_to_peer=config.peer_to_peer,
+            usd_per_gpu=config.accelerator.usd_per_gpu,
+        )
+        peak = devices.peak_memory_bytes(rank.device)
+        exit_code = int(Exit.TARGET_REACHED)
+        rank.run_dir.update_record(exit_code=exit_code, error="", peak_memory_bytes=peak, throughput=result)
+        # Counting takes seconds; the measurement is safe already.
+        rank.run_dir.update_record(throughput=replace(result, step_cost=flops.try_count_flops(engine)))
     return Exit.TARGET_REACHED
 
 
-def _train(
-    settings: Config,
-    folder: RunDir,
-    console: Console,
-    stop: StopSignal,
-    world: World,
-    device: torch.device,
-    saved: dict[str, Any] | None,
-    sampler: list[Observer],
-) -> Exit:
-    """Trains to the target, logged and saved."""
-    plan = plan_of(settings)
+def _train(rank: Rank, telemetry_observers: list[Observer], checkpoint: dict[str, Any] | None) -> Exit:
+    """Train to the target, with log, record and checkpoints."""
+    config, plan = rank.config, training_plan(rank.config)
+    completed_epochs = checkpoint["completed_epochs"] if checkpoint else 0
     with ExitStack() as closing:
-        observers: list[Observer] = []
-        if world.rank == 0:
-            log = MLPerfLog(folder.log, _header(settings), plan.target, saved)
-            closing.callback(log.close)
-            log(InitStarted())
-            summary = Summary(folder, plan, saved)
-            observers = [log, summary]
-        engine = _ready_engine(settings, folder, world, device, console)
-        if saved:
-            engine.load_state_dict(saved["engine"])
-        if world.rank == 0:
-            console.print(f"run folder {folder.path}", soft_wrap=True, markup=False)
-            bar = ProgressBar(console, plan, engine.data.train_size)
+        stateful = _main_rank_observers(rank, plan, checkpoint, closing) if rank.is_main else {}
+        engine = _build_and_warm_up(rank)
+        if checkpoint:
+            engine.load_state_dict(checkpoint["engine"])
+        observers: list[Observer] = [*stateful.values(), *telemetry_observers]
+        if rank.is_main:
+            rank.console.print(f"run directory {rank.run_dir.path}", soft_wrap=True, markup=False)
+            bar = ProgressBar(rank.console, plan, engine.data.train_size)
             closing.callback(bar.close)
             observers.append(bar)
         checkpointer = Checkpointer(
-            path=folder.checkpoint,
-            engine=engine,
-            world=world,
-            stop=stop,
-            history=lambda: {"log_bytes": log.size, "history": summary.history()},
-            every_seconds=settings.checkpoint.every_seconds,
-            time_limit_seconds=settings.time_limit_seconds,
-            done=saved["done"] if saved else 0,
+            rank.run_dir.checkpoint, engine, rank.world, stateful, config.checkpoint.every_seconds, completed_epochs
         )
-        try:
-            if world.any(bool(stop.name)):
-                raise Stopped("Stopped before training began: run it again.")
-            reached = train_to_target(engine, plan, [*observers, *sampler, checkpointer], done=checkpointer.done)
-            code, sentence = (Exit.TARGET_REACHED if reached else Exit.TARGET_NOT_REACHED), ""
-            if settings.checkpoint.at_end:  # the clock has stopped
+        early_stop = EarlyStop(rank.stop, rank.world, config.time_limit_seconds)
+        if rank.world.any(bool(rank.stop.name)):
+            exit_code, error = Exit.STOPPED, "Stopped before training began: run it again."
+        else:
+            outcome = train_to_target(
+                engine,
+                plan,
+                [*observers, checkpointer, early_stop],
+                completed_epochs=completed_epochs,
+                should_stop=early_stop.should_stop,
+            )
+            exit_code, error = _exit_code(outcome, early_stop)
+            if config.checkpoint.at_end and outcome is not Outcome.INTERRUPTED:  # the clock has stopped
                 checkpointer.save()
-        except (Stopped, TimeLimit) as end:
-            # Past its target, a run that is stopped has its result already.
-            code, sentence = (Exit.TARGET_REACHED, "") if checkpointer.over else (end.exit_code, str(end))
-        if world.rank == 0:
-            # Another framework keeps its own count.
-            peak = devices.peak_memory_bytes(device) if settings.engine.name == "torch" else None
-            folder.update_status(exit_code=int(code), error=sentence, peak_memory_bytes=peak)
-    return code
+        if rank.is_main:
+            # Other frameworks count their own memory.
+            peak = devices.peak_memory_bytes(rank.device) if config.engine.name == "torch" else None
+            rank.run_dir.update_record(exit_code=int(exit_code), error=error, peak_memory_bytes=peak)
+    return exit_code
 
 
-def _ready_engine(settings: Config, folder: RunDir, world: World, device: torch.device, console: Console) -> Any:
-    """The engine of one rank, warmed up; a person is told why nothing moves.
+def _main_rank_observers(
+    rank: Rank, plan: TrainingPlan, checkpoint: dict[str, Any] | None, closing: ExitStack
+) -> dict[str, StatefulObserver]:
+    """Return the observers of rank 0 whose state belongs to the checkpoint, continued from it."""
+    log = MLPerfLog(rank.run_dir.log, _log_header(rank.config), plan.target)
+    closing.callback(log.close)
+    observers: dict[str, StatefulObserver] = {"log": log, "record": RecordWriter(rank.run_dir, plan)}
+    if checkpoint:
+        for name, observer in observers.items():
+            observer.load_state_dict(checkpoint["observers"][name])
+    log(InitStarted())
+    return observers
 
-    Compiling can take minutes, and so can a card's search for the fastest convolutions of large fp32 batches.
+
+def _exit_code(outcome: Outcome, early_stop: EarlyStop) -> tuple[Exit, str]:
+    match outcome:
+        case Outcome.TARGET_REACHED:
+            return Exit.TARGET_REACHED, ""
+        case Outcome.TARGET_NOT_REACHED:
+            return Exit.TARGET_NOT_REACHED, ""
+    error = early_stop.error()
+    return error.exit_code, str(error)
+
+
+def _build_and_warm_up(rank: Rank) -> Engine:
+    """Return the engine of one rank, warmed up; say why nothing moves.
+
+    Compiling can take minutes, and so can cuDNN's search for the fastest convolutions of large fp32 batches.
     """
-    devices.start_memory_watch(device)
-    engine = build_engine(settings, world, device)
-    doing = "compiling" if settings.engine.compile is not None else "warming up"
-    can_take_minutes = doing == "compiling" or device.type != "cpu"
-    with Lines(console) as tell:
-        if settings.engine.warm_up:
-            if world.rank == 0 and (can_take_minutes or console.is_terminal):
-                tell(f"{doing}, which can take minutes" if can_take_minutes else doing, 0)
+    config, device = rank.config, rank.device
+    devices.reset_peak_memory(device)
+    engine = build_engine(config, rank.world, device)
+    activity = "compiling" if config.engine.compile is not None else "warming up"
+    takes_minutes = activity == "compiling" or device.type != "cpu"
+    with StatusLine(rank.console) as status_line:
+        if config.engine.warm_up:
+            if rank.is_main and (takes_minutes or rank.console.is_terminal):
+                status_line(f"{activity}, which can take minutes" if takes_minutes else activity)
             engine.warm_up()
         engine.synchronize()
-    if world.size > 1:
-        speed = all_reduce.bus_gb_s(world, device, _LINKS_MIB if device.type != "cpu" else 1)
-        if world.rank == 0:
-            folder.add_to_system(all_reduce_gb_s=speed)
+    if rank.world.size > 1:
+        speed = all_reduce.bus_gb_s(rank.world, device, _ALL_REDUCE_MIB if device.type != "cpu" else 1)
+        if rank.is_main:
+            environment = rank.run_dir.record().environment | {"all_reduce_gb_s": speed}
+            rank.run_dir.update_record(environment=environment)
     return engine
 
 
-def build_engine(settings: Config, world: World, device: torch.device) -> Any:
-    """The engine of one rank, with its workload and data, from the configuration alone."""
-    workload_class, data_class = schema.classes(settings)
-    recipe, streams = settings.recipe, seeds.derive_streams(settings.seed, **asdict(settings.seeds))
-    accumulation = schema.accumulation(settings)
+def build_engine(config: Config, world: World, device: torch.device) -> Engine:
+    """Build the engine of one rank, with its workload and data, from the configuration alone."""
+    workload_class, data_class = resolve_classes(config)
+    recipe, streams = config.recipe, seeds.derive_streams(config.seed, **asdict(config.seeds))
+    accumulation = gradient_accumulation_steps(config)
     with world.main_process_first():
         data = data_class(
-            schema.data_settings(settings, data_class),
+            data_settings(config, data_class),
             global_batch_size=recipe.global_batch_size,
             sharding=BatchSharding(world.rank, world.size, accumulation),
             device=device,
             seeds=streams,
         )
-    workload = workload_class(schema.settings_of(workload_class, recipe.training, "recipe.training"), data)
-    steps = settings.throughput.steps
+    workload = workload_class(build_settings(workload_class, recipe.training, "recipe.training"), data)
+    steps = config.throughput.steps
     common = {
         "workload": workload,
         "data": LimitedBatches(data, steps) if steps else data,
         "global_batch_size": recipe.global_batch_size,
         "accumulation": accumulation,
-        "compile_mode": settings.engine.compile,
-        "seeds_of_run": streams,
+        "compile_mode": config.engine.compile,
+        "run_seeds": streams,
     }
-    if settings.engine.name != "torch":
-        engine_class = get_class(settings.workload.engines[settings.engine.name])
-        return engine_class(**common, precision=settings.precision.name, gpus=settings.gpus)
+    if config.engine.name != "torch":
+        engine_class = get_class(config.workload.engines[config.engine.name])
+        engine: Engine = engine_class(**common, precision=config.precision.name, gpus=config.gpus)
+        return engine
     return TorchEngine(
-        **common, precision=Precision(settings.precision.name, device), max_grad_norm=recipe.max_grad_norm, world=world
+        **common, precision=Precision(config.precision.name, device), max_grad_norm=recipe.max_grad_norm, world=world
     )
 
 
-def plan_of(settings: Config) -> TrainingPlan:
-    """When to evaluate and stop, from the recipe and the round."""
-    recipe = settings.recipe
+def training_plan(config: Config) -> TrainingPlan:
+    """Return when to evaluate and stop, from the recipe and the round."""
+    recipe = config.recipe
     return TrainingPlan(
-        target=recipe.target[settings.round.name],
+        target=recipe.target[config.round.name],
         first_eval_epoch=recipe.first_eval_epoch,
         eval_every_epochs=recipe.eval_every_epochs,
         max_epochs=recipe.max_epochs,
-        epochs_past_target=settings.epochs_past_target,
+        epochs_past_target=config.epochs_past_target,
     )
 
 
-def _header(settings: Config) -> dict[str, Any]:
-    """The log's lines before the facts, division first; a benchmark without closed rules is always open."""
-    closed = settings.scale.division == "closed" and compliance.has_closed_rules(settings.workload.benchmark)
-    submission = settings.submission
-    streams = seeds.derive_streams(settings.seed, **asdict(settings.seeds))
+def _log_header(config: Config) -> dict[str, Any]:
+    """Return the first lines of the log, division first; a benchmark without closed rules is always open."""
+    closed = config.scale.division == "closed" and compliance.has_closed_rules(config.workload.benchmark)
+    submission = config.submission
+    streams = seeds.derive_streams(config.seed, **asdict(config.seeds))
     return {
         "submission_division": "closed" if closed else "open",
-        "submission_benchmark": settings.workload.benchmark,
+        "submission_benchmark": config.workload.benchmark,
         "submission_org": submission.org,
         "submission_platform": submission.platform,
         "submission_status": submission.status,
         "submission_poc_name": submission.poc_name,
-        "seed": settings.seed,
+        "seed": config.seed,
         **seeds.mlperf_params(streams),
     }
 
 
-def _die_with_the_launcher() -> None:
-    """On Linux: a launcher that is killed outright takes its ranks along, as a stop signal to each."""
+def _stop_with_the_launcher() -> None:
+    """On Linux, let the kernel send this rank a stop signal when its launcher is killed."""
     if sys.platform == "linux":
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
 
 def main() -> None:
-    """`python -P -m timetrial.runner.launch.worker FOLDER`: how the launcher starts a rank."""
+    """Run one rank: `python -P -m timetrial.runner.launch.worker RUN_DIR`, as the launcher starts it."""
     path, rank = Path(sys.argv[1]), int(os.environ["RANK"])
-    _die_with_the_launcher()
+    _stop_with_the_launcher()
     terminal = os.fdopen(os.dup(2), "w")
     for number, name in ((1, "stdout"), (2, "stderr")):
         with open(path / f"{name}_{rank}.txt", "ab") as file:
             os.dup2(file.fileno(), number)
-    settings = schema.load(path / "config.yaml")
-    folder = RunDir(path, settings.seed)
-    # A rank that has obeyed is told once more by its launcher where the batch system has told all processes.
-    with folder.shared(), StopSignal().listen(ignore_after=True) as stop:
-        code = work(settings, folder, Console(file=terminal), stop)
-    orderly = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED, Exit.STOPPED, Exit.TIME_LIMIT)
-    if code in orderly:
+    config = load_config(path / "config.yaml")
+    run_dir = RunDir(path, config.seed)
+    # The launcher may repeat a signal that the batch system has sent to all processes.
+    with run_dir.locked_by_rank(), StopSignal().listen(ignore_after=True) as stop:
+        exit_code = run_rank(config, run_dir, Console(file=terminal), stop)
+    if exit_code in _RESULTS:
         sys.exit(0)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(int(code))  # at once: what is still under way on the device may wait for ranks that will never come
+    os._exit(int(exit_code))  # at once: work queued on the device may wait for ranks that never come
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Events to MLPerf log lines, in the `:::MLLOG` dialect of v0.7 and later: the only writer of such lines."""
+"""Write events as MLPerf log lines, in the `:::MLLOG` form of v0.7 and later. Nothing else writes such lines."""
 
 import contextlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from mlperf_logging.mllog import constants as keys
 from mlperf_logging.mllog.mllog import MLLogger
@@ -21,44 +21,50 @@ from ..training.events import (
     InitStarted,
     RunStarted,
     RunStopped,
+    now,
 )
 
-# Keys of ours beside MLPerf's: the checker passes over them, `timetrial check` reads them.
+# Keys of our own: the official checker ignores them, `timetrial check` reads them.
 VERSION, TARGET, RESUMED = "timetrial_version", "quality_target", "timetrial_resumed"
 
 
 class MLPerfLog:
-    """The observer that writes one run's log; `header` holds submission_* and what else precedes the parameters.
+    """The observer that writes the log of one run; `header` holds submission_* and what else precedes the parameters.
 
-    A resumed run's log is cut back to its checkpoint `saved` and goes on with one `timetrial_resumed` line.
+    The log of a resumed run is cut back to its checkpoint and continues with one `timetrial_resumed` line.
     """
 
-    def __init__(
-        self, path: Path, header: Mapping[str, Any], target: Mapping[str, float], saved: Mapping[str, Any] | None = None
-    ) -> None:
-        self._file = _LogFile(path, saved["log_bytes"] if saved else 0)
+    def __init__(self, path: Path, header: Mapping[str, Any], target: Mapping[str, float]) -> None:
+        self._file = _LogFile(path)
         logger = logging.Logger("mlperf")
         logger.addHandler(self._file)
-        # Call sites are logged relative to the package, so that a log tells nothing of the machine's folders.
+        # Call sites are logged relative to the package, so that a log does not reveal the folders of the machine.
         self._log = MLLogger(logger=logger, root_dir=str(Path(__file__).resolve().parents[2]))
-        self._header, self._target, self._saved = header, target, saved
+        self._header, self._target = header, target
+        self._resumed_from: Mapping[str, Any] | None = None
         self._block_started = 0.0
         self._first_epoch = 1
+        self._completed_epochs = 0
 
-    @property
-    def size(self) -> int:
-        """Bytes written so far: where a checkpoint taken now would cut the log."""
-        return self._file.size
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the log ends, and the time."""
+        return {"bytes": self._file.size, "completed_epochs": self._completed_epochs, "time": now()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue the log of `state`, without what was written after it."""
+        self._resumed_from = state
+        self._completed_epochs = state["completed_epochs"]
+        self._file.size = state["bytes"]
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
     def __call__(self, event: Event) -> None:
-        """Writes the lines of one event, all with its time."""
+        """Write the lines of one event, all with its time."""
         ms = int(event.time * 1000)
         match event:
-            case InitStarted(caches_cleared=cleared) if not self._saved:
+            case InitStarted(caches_cleared=cleared) if not self._resumed_from:
                 self._log.event(keys.CACHE_CLEAR, cleared, time_ms=ms)
                 self._log.start(keys.INIT_START, time_ms=ms)
             case RunStarted(params=params):
@@ -77,6 +83,7 @@ class MLPerfLog:
             case EvalStarted(epoch=epoch):
                 self._log.start(keys.EVAL_START, metadata={"epoch_num": epoch}, time_ms=ms)
             case EvalEnded(epoch=epoch, quality=quality):
+                self._completed_epochs = epoch
                 self._log.event(keys.EVAL_ACCURACY, _value(quality), {"epoch_num": epoch}, time_ms=ms)
                 self._log.end(keys.EVAL_STOP, metadata={"epoch_num": epoch}, time_ms=ms)
                 self._log.end(keys.BLOCK_STOP, metadata={"first_epoch_num": self._first_epoch}, time_ms=ms)
@@ -85,8 +92,8 @@ class MLPerfLog:
 
     def _run_started(self, params: Mapping[str, Any], time: float) -> None:
         ms = int(time * 1000)
-        if self._saved:
-            resumed = {"epochs_done": self._saved["done"], "lost_seconds": time - self._saved["time"]}
+        if state := self._resumed_from:
+            resumed = {"epochs_done": state["completed_epochs"], "lost_seconds": time - state["time"]}
             self._log.event(RESUMED, resumed, time_ms=ms)
             return
         self._log.event(VERSION, __version__, time_ms=ms)
@@ -99,33 +106,44 @@ class MLPerfLog:
 
 
 def _value(quality: Mapping[str, float]) -> float | dict[str, float]:
-    """One metric is logged as a number, several as a dict, as the rule files want several."""
+    """Return one metric as a number and several as a dict, as the rule files require."""
     return next(iter(quality.values())) if len(quality) == 1 else dict(quality)
 
 
 class _LogFile(logging.Handler):
-    """Appends whole lines, unbuffered; a line that does not fit on the disk leaves nothing of itself behind."""
+    """Append whole lines, unbuffered; a line that does not fit on the disk leaves nothing behind."""
 
-    def __init__(self, path: Path, cut_to: int) -> None:
+    def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
-        try:
-            if cut_to > (path.stat().st_size if path.exists() else 0):
-                raise DataError(f"{path} was removed or cut since the checkpoint: start the run over in a new folder.")
-            self._stream = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
-            if path.is_file():
-                self._stream.truncate(cut_to)
-        except OSError as error:
-            raise write_failure(path, error) from error
-        self.size = cut_to
+        self._stream: IO[bytes] | None = None  # opened by the first line
+        self.size = 0  # bytes of whole lines; what lies behind them is cut off when the file is opened
         self._failure: RunError | None = None
 
+    def _open(self) -> IO[bytes]:
+        try:
+            if self.size > (self._path.stat().st_size if self._path.exists() else 0):
+                raise DataError(
+                    f"{self._path} was removed or cut since the checkpoint: start the run over in a new run directory."
+                )
+            stream = open(self._path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+            if self._path.is_file():
+                stream.truncate(self.size)
+        except OSError as error:
+            raise write_failure(self._path, error) from error
+        return stream
+
     def emit(self, record: logging.LogRecord) -> None:
-        if self._failure:  # mllog catches what its handlers raise, and then logs its own complaint: raise it again
+        if self._failure:  # mllog catches what its handlers raise and then logs an error of its own: raise it again
             raise self._failure
-        # mllog reports a value that it cannot encode as a log message at ERROR level, in place of the line.
+        # mllog reports a value that it cannot encode as a message at ERROR level, in place of the line.
         assert record.levelno < logging.WARNING, record.getMessage()
         line = record.getMessage().encode() + b"\n"
+        try:
+            self._stream = self._stream or self._open()
+        except RunError as error:
+            self._failure = error
+            raise
         try:
             written = self._stream.write(line)
             if written != len(line):
@@ -138,5 +156,6 @@ class _LogFile(logging.Handler):
         self.size += len(line)
 
     def close(self) -> None:
-        self._stream.close()
+        if self._stream:
+            self._stream.close()
         super().close()

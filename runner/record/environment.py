@@ -1,4 +1,4 @@
-"""What the run ran on: system.json."""
+"""Describe the machine and the software of a run."""
 
 import hashlib
 import os
@@ -10,6 +10,7 @@ from typing import Any
 
 from ... import __version__
 from ..hardware import devices, host
+from ..hardware.sensors import open_sensors
 
 _PACKAGES = (
     "torch",
@@ -27,14 +28,14 @@ _PACKAGES = (
     "tensorflow-cpu",
     "nvidia-dali-cuda130",
 )
-_LONGEST_DIFF = 100_000  # characters; beyond, its hash must do
+_MAX_DIFF_CHARS = 100_000  # of a longer diff only the hash is kept
 
 
-def describe(**places: Path) -> dict[str, Any]:
-    """Machine, processor, memory, cards, driver-side libraries, packages and the revision of timetrial.
+def describe(**paths: Path) -> dict[str, Any]:
+    """Return the facts of machine, CPU, memory, storage, GPUs, vendor libraries, packages and timetrial's revision.
 
-    Of each of the named `places` the kind of storage is told, of cards what their vendor's tool adds: driver, power
-    cap, clocks, persistence, bus and links.
+    Storage is described for each of the named `paths`; GPUs with what their vendor's tool reports: driver, power cap,
+    clocks, persistence mode, PCIe and links.
     """
     return {
         "hostname": platform.node(),
@@ -48,10 +49,10 @@ def describe(**places: Path) -> dict[str, Any]:
         },
         "memory_bytes": _memory_bytes(),
         **host.describe(),
-        "storage": {name: host.storage(place) for name, place in places.items()},
-        **_cards(),
-        "selection": devices.selection(),
-        "libraries": devices.versions(),
+        "storage": {name: host.describe_storage(path) for name, path in paths.items()},
+        **_describe_gpus(),
+        "visible_devices": devices.visibility_settings(),
+        "libraries": devices.library_versions(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "compiled_architectures": devices.compiled_architectures(),
         "timetrial": {"version": __version__, **_revision()},
@@ -80,34 +81,34 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _cards() -> dict[str, Any]:
-    """The visible cards, and how they reach one another."""
-    cards, sensors = devices.cards(), devices.sensors(devices.available())
+def _describe_gpus() -> dict[str, Any]:
+    """Return the visible GPUs and the links between them."""
+    gpus, sensors = devices.describe_gpus(), open_sensors(devices.device_count())
     if sensors is None:
-        return {"cards": cards, "links": {}}
+        return {"gpus": gpus, "gpu_links": {}}
     try:
-        told = [sensors.describe(index) for index in range(len(sensors))]
-        return {"cards": [card | more for card, more in zip(cards, told, strict=True)], "links": sensors.links()}
+        facts = [sensors.describe(index) for index in range(len(sensors))]
+        return {"gpus": [gpu | more for gpu, more in zip(gpus, facts, strict=True)], "gpu_links": sensors.links()}
     finally:
         sensors.close()
 
 
 def _revision() -> dict[str, Any]:
-    """Git revision of the checkout, and where it was changed how and a hash of that; empty for an installed wheel."""
+    """Return git revision, diff and hash of the uncommitted changes of a checkout; empty for an installed package."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return {}
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
         revision, changes = git("rev-parse", "HEAD"), git("status", "--porcelain")
         diff = git("diff", "HEAD") if changes else ""
-    except (OSError, subprocess.CalledProcessError):  # no git here, or none that reads what another user checked out
-        return {"revision": None, "changed": None, "difference": None, "diff": None}
-    # New files count by their names, what git follows by its text.
-    difference = hashlib.sha256((changes + diff).encode()).hexdigest() if changes else None
-    told = diff if len(diff) <= _LONGEST_DIFF else None
-    return {"revision": revision, "changed": bool(changes), "difference": difference, "diff": told}
+    except (OSError, subprocess.CalledProcessError):  # no git, or a checkout of another user
+        return {"revision": None, "changed": None, "changes_sha256": None, "diff": None}
+    # Untracked files count by name, tracked ones by content.
+    digest = hashlib.sha256((changes + diff).encode()).hexdigest() if changes else None
+    diff_or_none = diff if len(diff) <= _MAX_DIFF_CHARS else None
+    return {"revision": revision, "changed": bool(changes), "changes_sha256": digest, "diff": diff_or_none}

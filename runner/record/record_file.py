@@ -184,10 +184,21 @@ def _unversioned_training(status: Mapping[str, Any], result: Mapping[str, Any]) 
 
 
 def _unversioned_throughput(result: Mapping[str, Any]) -> dict[str, Any]:
-    same = (
-        "steps samples_per_second tokens_per_second train_ms eval_samples_per_second eval_tokens_per_second eval_ms "
-        "spread train_size eval_size train_rates eval_rates peer_to_peer"
-    ).split()
+    same = [
+        "steps",
+        "samples_per_second",
+        "tokens_per_second",
+        "train_ms",
+        "eval_samples_per_second",
+        "eval_tokens_per_second",
+        "eval_ms",
+        "spread",
+        "train_size",
+        "eval_size",
+        "train_rates",
+        "eval_rates",
+        "peer_to_peer",
+    ]
     counted = result.get("counted")
     step_cost = {entry.name: counted[entry.name] for entry in fields(StepCost)} if counted else None
     return {key: result.get(key) for key in same} | {

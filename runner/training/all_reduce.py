@@ -1,4 +1,4 @@
-"""All ranks of this machine add up a tensor: do they find one another, is the sum right, how fast is it?"""
+"""Measure the all-reduce bandwidth of this machine, which also shows whether its ranks can communicate."""
 
 import json
 import os
@@ -15,70 +15,75 @@ from . import distributed
 
 _MIB = 2**20
 _ROUNDS = 5
-_SUMS = 4  # in a round, one behind the other, so that starting one is hidden by the one before
-_PATIENCE_SECONDS = 120.0
-_MARK = "all-reduce:"
+_REDUCTIONS_PER_ROUND = 4  # back to back, so that launching one overlaps with the one before
+_TIMEOUT_SECONDS = 120.0
+_RESULT_PREFIX = "all-reduce:"
 
 
-def measure(name: str, ranks: int, *, mib: int = 64, peer_to_peer: bool = True) -> float:
-    """Bus bandwidth in GB/s of adding up `mib` MiB over `ranks` processes on the accelerator group `name`.
+def measure(accelerator: str, ranks: int, *, mib: int = 64, peer_to_peer: bool = True) -> float:
+    """Return the bus bandwidth in GB/s of an all-reduce of `mib` MiB over `ranks` new processes.
 
-    That is 2(n - 1)/n times the tensor's bytes over the seconds of one sum, the best round's mean: what the slowest
-    link carries if the sum is made in a ring, whatever n (as the vendors' own tests define it). Without `peer_to_peer`
-    all goes through the host's memory. Raises `LostRank` where they do not come to the right sum in two minutes.
+    Bus bandwidth is 2(n - 1)/n times the bytes of the tensor over the seconds of one all-reduce, as in nccl-tests: the
+    traffic of the slowest link of a ring, independent of n. The fastest round counts, by its mean. Without
+    `peer_to_peer`, the data go through host memory. Raises `LostRank` unless the ranks get the right sum in time.
     """
     command = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    words = [name, str(mib), "peers" if peer_to_peer else "host"]
+    arguments = [accelerator, str(mib), "peers" if peer_to_peer else "host"]
     environment = os.environ | {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
-        [*command, "-m", __name__, *words],
+        [*command, "-m", __name__, *arguments],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as launcher:  # fmt: skip
         try:
-            out, errors = launcher.communicate(timeout=_PATIENCE_SECONDS)
+            out, errors = launcher.communicate(timeout=_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired as error:
-            raise LostRank(f"{ranks} ranks did not add up a tensor within {_PATIENCE_SECONDS:g} s.") from error
+            raise LostRank(f"{ranks} ranks did not finish an all-reduce within {_TIMEOUT_SECONDS:g} s.") from error
         finally:
-            if launcher.poll() is None:  # its ranks with it, which have sessions of their own and would hold the cards
-                above = psutil.Process(launcher.pid)
-                for process in (*above.children(recursive=True), above):
-                    process.kill()
-    said = [line.removeprefix(_MARK) for line in out.splitlines() if line.startswith(_MARK)]
-    if launcher.returncode or not said:
-        last = (errors.strip().splitlines() or ["no word"])[-1]
-        raise LostRank(f"{ranks} ranks could not add up a tensor: {last}")
-    return float(json.loads(said[0]))
+            if launcher.poll() is None:
+                _kill_tree(launcher.pid)
+    results = [line.removeprefix(_RESULT_PREFIX) for line in out.splitlines() if line.startswith(_RESULT_PREFIX)]
+    if launcher.returncode or not results:
+        last_line = (errors.strip().splitlines() or ["no error message"])[-1]
+        raise LostRank(f"{ranks} ranks could not run an all-reduce: {last_line}")
+    return float(json.loads(results[0]))
+
+
+def _kill_tree(pid: int) -> None:
+    """Kill the launcher and its ranks, which are in sessions of their own and would keep the GPUs busy."""
+    launcher = psutil.Process(pid)
+    for process in (*launcher.children(recursive=True), launcher):
+        process.kill()
 
 
 def main() -> None:
-    """One rank, of arguments NAME [MIB [peers|host]]; the first prints what it measured."""
-    name, mib, way = [*sys.argv[1:], *("64", "peers")[len(sys.argv) - 2 :]]
-    device = devices.device(name, int(os.environ["LOCAL_RANK"]))
-    with distributed.join(device, _PATIENCE_SECONDS, peer_to_peer=way == "peers") as world:
-        speed = bus_gb_s(world, device, int(mib))
+    """Run one rank, with arguments ACCELERATOR [MIB [peers|host]]; rank 0 prints the bandwidth."""
+    accelerator, mib, path = [*sys.argv[1:], *("64", "peers")[len(sys.argv) - 2 :]]
+    device = devices.select_device(accelerator, int(os.environ["LOCAL_RANK"]))
+    with distributed.join_world(device, _TIMEOUT_SECONDS, peer_to_peer=path == "peers") as world:
+        bandwidth = bus_gb_s(world, device, int(mib))
         if world.rank == 0:
-            print(f"{_MARK}{json.dumps(speed)}")
+            print(f"{_RESULT_PREFIX}{json.dumps(bandwidth)}")
 
 
 def bus_gb_s(world: distributed.World, device: torch.device, mib: int) -> float:
-    """The same of ranks that are joined already; raises `LostRank` for a wrong sum."""
+    """Return the bus bandwidth in GB/s among joined ranks; raise `LostRank` for a wrong sum."""
     tensor = torch.ones(mib * _MIB // 4, device=device)
-    least, most = (float(value) for value in world.all_reduce_sum(tensor).aminmax())  # waits for the device
-    if least != world.size or most != world.size:
-        raise LostRank(f"{world.size} ranks of one each added up to between {least:g} and {most:g}.")
-    tensor.zero_()  # sums of sums stay finite
-    seconds = min(_seconds(world, tensor) for _ in range(_ROUNDS))
+    low, high = (float(value) for value in world.all_reduce_sum(tensor).aminmax())  # waits for the device
+    if low != world.size or high != world.size:
+        raise LostRank(f"The sum of ones over {world.size} ranks is between {low:g} and {high:g}.")
+    tensor.zero_()  # keeps repeated sums finite
+    seconds = min(_mean_seconds(world, tensor) for _ in range(_ROUNDS))
     return 2 * (world.size - 1) / world.size * tensor.nbytes / 1e9 / seconds
 
 
-def _seconds(world: distributed.World, tensor: torch.Tensor) -> float:
-    """The mean of a round's sums."""
+def _mean_seconds(world: distributed.World, tensor: torch.Tensor) -> float:
+    """Return the mean seconds of an all-reduce in one round."""
     world.barrier()
     started = time.perf_counter()
-    for _ in range(_SUMS):
+    for _ in range(_REDUCTIONS_PER_ROUND):
         world.all_reduce_sum(tensor)
     tensor[-1].item()  # waits for the device
-    return (time.perf_counter() - started) / _SUMS
+    return (time.perf_counter() - started) / _REDUCTIONS_PER_ROUND
 
 
 if __name__ == "__main__":

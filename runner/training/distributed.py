@@ -1,4 +1,4 @@
-"""Ranks: who they are, how they agree, how long they wait for one another."""
+"""The process group of a run: ranks, collectives and their timeouts."""
 
 import os
 from collections.abc import Iterator
@@ -12,62 +12,65 @@ import torch.distributed as dist
 
 from ..hardware import devices
 
-# Rank 0 may score or prepare data for long while the others wait.
+# Rank 0 may score or prepare data for a long time while the others wait.
 _CONTROL_TIMEOUT = timedelta(minutes=60)
 
 
 @dataclass
 class World:
-    """The ranks of a run. `gradients` moves device tensors and gives up fast; `control` moves objects, patiently."""
+    """The ranks of a run.
+
+    `device_group` reduces device tensors and times out fast; `control_group` exchanges Python objects and waits.
+    """
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    gradients: Any = None
-    control: Any = None
+    device_group: Any = None
+    control_group: Any = None
 
     def all_reduce_max(self, number: int) -> int:
-        """The greatest `number` of all ranks, on every rank."""
+        """Return the largest `number` of all ranks, on every rank."""
         if self.size == 1:
             return number
         numbers = torch.tensor([number])
-        dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self.control)
+        dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self.control_group)
         return int(numbers.item())
 
     def any(self, flag: bool) -> bool:
-        """True on every rank if `flag` is true on one of them."""
+        """Return whether `flag` is true on any rank, on every rank."""
         return bool(self.all_reduce_max(int(flag)))
 
-    def gather(self, thing: Any) -> list[Any]:
-        """Every rank's `thing` in rank order, on rank 0; an empty list elsewhere."""
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks in rank order on rank 0, an empty list elsewhere."""
         if self.size == 1:
-            return [thing]
-        things = [None] * self.size if self.rank == 0 else None
-        dist.gather_object(thing, things, dst=0, group=self.control)
-        return things or []
+            return [value]
+        values = [None] * self.size if self.rank == 0 else None
+        dist.gather_object(value, values, dst=0, group=self.control_group)
+        return values or []
 
-    def broadcast(self, thing: Any) -> Any:
-        """Rank 0's `thing`, on every rank."""
+    def broadcast(self, value: Any) -> Any:
+        """Return rank 0's `value` on every rank."""
         if self.size == 1:
-            return thing
-        box = [thing]
-        dist.broadcast_object_list(box, src=0, group=self.control)
-        return box[0]
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, src=0, group=self.control_group)
+        return values[0]
 
     def all_reduce_sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Adds a device tensor up over the ranks in place, without waiting for the device where its backend allows."""
+        """Sum a device tensor over the ranks in place; asynchronous to the host where the backend allows."""
         if self.size > 1:
-            dist.all_reduce(tensor, group=self.gradients)
+            dist.all_reduce(tensor, group=self.device_group)
         return tensor
 
     def barrier(self) -> None:
-        """Waits until every rank has come here."""
+        """Wait until every rank has arrived."""
         if self.size > 1:
-            dist.barrier(group=self.control)
+            dist.barrier(group=self.control_group)
 
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
-        """Rank 0 runs the body first, the others after it: for work that leaves a file behind."""
+        """Run the body on rank 0 first and on the others afterwards: for work that leaves a file behind."""
         if self.rank != 0:
             self.barrier()
         yield
@@ -76,23 +79,24 @@ class World:
 
 
 @contextmanager
-def join(device: torch.device, hang_timeout_seconds: float, *, peer_to_peer: bool = True) -> Iterator[World]:
-    """The world of this process, from the environment that the launcher set; a world of one needs no process group.
+def join_world(device: torch.device, hang_timeout_seconds: float, *, peer_to_peer: bool = True) -> Iterator[World]:
+    """Yield the world of this process, from the environment variables of the launcher.
 
-    Without `peer_to_peer` the cards of a node reach one another through the host alone.
+    A single rank needs no process group. Without `peer_to_peer`, GPUs of a node exchange data through host memory only.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield World()
         return
-    devices.link_peers(peer_to_peer)
+    devices.set_peer_to_peer(peer_to_peer)
     dist.init_process_group("gloo", timeout=_CONTROL_TIMEOUT)
-    gradients = dist.new_group(backend=devices.collectives(device), timeout=timedelta(seconds=hang_timeout_seconds))
+    timeout = timedelta(seconds=hang_timeout_seconds)
+    device_group = dist.new_group(backend=devices.collective_backend(device), timeout=timeout)
     yield World(
         rank=dist.get_rank(),
         size=size,
         local_rank=int(os.environ["LOCAL_RANK"]),
-        gradients=gradients,
-        control=dist.group.WORLD,
+        device_group=device_group,
+        control_group=dist.group.WORLD,
     )
-    dist.destroy_process_group()  # not after an error: it would wait for what the other ranks have not come to
+    dist.destroy_process_group()  # not after an error: it would wait for collectives that the other ranks never reach

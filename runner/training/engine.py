@@ -1,4 +1,4 @@
-"""The seam between the loop and a framework."""
+"""The interface between the training loop and a framework."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class StepResult:
-    """One update of the weights, over `samples` samples of all ranks; of text, that many `tokens` without padding."""
+    """One weight update over `samples` samples of all ranks; for text, `tokens` counts them without padding."""
 
     samples: int
     tokens: int = 0
@@ -15,7 +15,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class TrainingStats:
-    """What training came to since the last `finish`: the mean loss a step, and how long devices waited for batches."""
+    """Training since the last `synchronize`: mean loss of a step, and seconds that this rank waited for batches."""
 
     loss: float
     data_wait_seconds: float = 0.0
@@ -32,19 +32,38 @@ class EvalResult:
     tokens: int = 0
 
 
-class Engine(Protocol):
-    """What the loop drives; every method is called on every rank."""
+class DataSizes(Protocol):
+    """What every engine tells of its data."""
 
-    def mlperf_params(self) -> dict[str, Any]:
-        """Sizes and hyperparameters under their MLPerf names."""
+    train_size: int
+    eval_size: int
+    steps_per_epoch: int
+
+
+class Engine(Protocol):
+    """What the loop and the launcher drive. Every method is called on every rank."""
+
+    @property
+    def data(self) -> DataSizes:
+        """The data that the engine trains on."""
         ...
 
-    def train_epoch(self, number: int) -> Iterator[StepResult]:
-        """Trains the 1-based epoch `number`, yielding after each update without waiting for the device."""
+    def warm_up(self) -> None:
+        """Compile and allocate on synthetic batches, then restore the state: nothing is learned."""
+        ...
+
+    def mlperf_params(self) -> dict[str, Any]:
+        """Return sizes and hyperparameters under their MLPerf names."""
+        ...
+
+    def train_epoch(self, epoch: int) -> Iterator[StepResult]:
+        """Train the 1-based `epoch`, yielding after each update without waiting for the device."""
         ...
 
     def synchronize(self) -> TrainingStats:
-        """Waits for all devices; sums up since the last call, raises `Diverged` if the loss is not finite."""
+        """Wait for all devices and return the statistics since the last call; raise `Diverged` for a loss that is
+        not finite.
+        """
         ...
 
     def evaluate(self) -> EvalResult:
@@ -52,9 +71,9 @@ class Engine(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a bit-exact continuation needs."""
+        """Return all that a bit-exact continuation needs."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up a `state()`."""
+        """Continue from a `state_dict()`."""
         ...

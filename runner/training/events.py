@@ -1,15 +1,27 @@
-"""What happens during a run, as values: each event is stamped once and every observer sees the same time."""
+"""The events of a run. Each is stamped once, so that every observer sees the same time.
+
+    InitStarted
+    RunStarted                                  the clock starts
+        BlockStarted
+            StepEnded ...
+        BlockEnded
+        EvalStarted
+        EvalEnded
+        ...
+        RunInterrupted                          only if the run is to stop early
+    RunStopped                                  the clock stops
+"""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 _WALL = time.time() - time.perf_counter()
 
 
 def now() -> float:
-    """Seconds since the epoch on a clock that never steps: wall time at import plus the performance counter."""
+    """Return seconds since the epoch on a monotonic clock: wall time at import plus the performance counter."""
     return _WALL + time.perf_counter()
 
 
@@ -22,7 +34,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class InitStarted(Event):
-    """Building, compiling and warming up begin; nothing of it is on the clock."""
+    """Building, compiling and warming up begin, off the clock."""
 
     caches_cleared: bool = False
 
@@ -36,7 +48,7 @@ class RunStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class BlockStarted(Event):
-    """Training of `epochs` epochs begins with the 1-based epoch `first_epoch`; an evaluation follows the block."""
+    """Training of `epochs` epochs begins with the 1-based `first_epoch`; an evaluation follows the block."""
 
     first_epoch: int
     epochs: int
@@ -44,9 +56,9 @@ class BlockStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StepEnded(Event):
-    """One update of the weights was queued on the device, for `samples` samples over all ranks.
+    """One weight update was queued on the device, over `samples` samples of all ranks.
 
-    Of text, they hold that many `tokens`, source and target, without padding.
+    For text, `tokens` counts their source and target tokens, without padding.
     """
 
     epoch: int
@@ -56,7 +68,7 @@ class StepEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class BlockEnded(Event):
-    """The device has finished the block: its mean training loss, and the time that devices waited for batches."""
+    """The device has finished the block. `loss` is the mean of its steps."""
 
     first_epoch: int
     epochs: int
@@ -86,10 +98,34 @@ class EvalEnded(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunInterrupted(Event):
+    """The run is to stop early, after a step or at the start of a block; `completed_epochs` have been evaluated."""
+
+    completed_epochs: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunStopped(Event):
     """The clock stops; `status` is `success` or `aborted`."""
 
     status: str
 
 
-Observer = Callable[[Event], None]
+class Observer(Protocol):
+    """Whatever follows a run without being part of training."""
+
+    def __call__(self, event: Event, /) -> None:
+        """Handle one event."""
+        ...
+
+
+class StatefulObserver(Observer, Protocol):
+    """An observer whose state goes into the checkpoint, so that a resumed run continues it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `load_state_dict` needs, as of now."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state`; called before the first event."""
+        ...

@@ -1,10 +1,30 @@
-"""The loop: trains to a target quality, whatever the framework and the task."""
+"""The training loop: train to a target quality, whatever the framework and the task."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from .engine import Engine
-from .events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, Observer, RunStarted, RunStopped, StepEnded
+from .events import (
+    BlockEnded,
+    BlockStarted,
+    EvalEnded,
+    EvalStarted,
+    Event,
+    Observer,
+    RunInterrupted,
+    RunStarted,
+    RunStopped,
+    StepEnded,
+)
+
+
+class Outcome(Enum):
+    """How the loop ended."""
+
+    TARGET_REACHED = "target reached"
+    TARGET_NOT_REACHED = "target not reached"
+    INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
@@ -18,60 +38,75 @@ class TrainingPlan:
     epochs_past_target: int = 0
 
     def target_reached(self, quality: Mapping[str, float]) -> bool:
-        """True when every metric has reached its target; never where there is none."""
-        return bool(self.target) and all(quality[metric] >= least for metric, least in self.target.items())
+        """Return whether every metric has reached its target; never without a target."""
+        return bool(self.target) and all(quality[metric] >= value for metric, value in self.target.items())
 
-    def epochs_until_eval(self, done: int) -> int:
-        """Epochs to train after `done` epochs until the next evaluation."""
-        if done < self.first_eval_epoch:
-            return self.first_eval_epoch - done
-        return self.eval_every_epochs - (done - self.first_eval_epoch) % self.eval_every_epochs
+    def epochs_until_eval(self, completed_epochs: int) -> int:
+        """Return the epochs to train until the next evaluation."""
+        if completed_epochs < self.first_eval_epoch:
+            return self.first_eval_epoch - completed_epochs
+        return self.eval_every_epochs - (completed_epochs - self.first_eval_epoch) % self.eval_every_epochs
 
 
-def train_to_target(engine: Engine, plan: TrainingPlan, observers: Sequence[Observer], *, done: int = 0) -> bool:
-    """Trains until `plan` is met or its epochs are used up, `done` epochs being behind us; True if the target was met.
+def train_to_target(
+    engine: Engine,
+    plan: TrainingPlan,
+    observers: Sequence[Observer],
+    *,
+    completed_epochs: int = 0,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Train until the target is reached, the epochs are used up, or `should_stop` says so.
 
-    The clock runs from RunStarted to RunStopped and every way out passes through the one `finally`. Epochs past the
-    target are trained after the clock has stopped.
+    The clock runs from RunStarted to RunStopped, and every way out passes through the one `finally`. Epochs past the
+    target are trained after the clock has stopped. `should_stop` is asked at the start of each block and after each
+    step, on every rank.
     """
 
     def emit(event: Event) -> None:
-        for observe in observers:
-            observe(event)
+        for observer in observers:
+            observer(event)
+
+    def interrupted() -> bool:
+        if should_stop():
+            emit(RunInterrupted(completed_epochs=completed_epochs))
+            return True
+        return False
 
     reached = False
     last_epoch = plan.max_epochs
     emit(RunStarted(params=engine.mlperf_params()))
     try:
-        while done < last_epoch:
-            epochs = min(plan.epochs_until_eval(done), last_epoch - done)
+        while completed_epochs < last_epoch:
+            first = completed_epochs + 1
+            epochs = min(plan.epochs_until_eval(completed_epochs), last_epoch - completed_epochs)
+            block = {"first_epoch": first, "epochs": epochs}
             samples = tokens = 0
-            emit(BlockStarted(first_epoch=done + 1, epochs=epochs))
-            for epoch in range(done + 1, done + epochs + 1):
+            emit(BlockStarted(**block))
+            if interrupted():
+                return Outcome.TARGET_REACHED if reached else Outcome.INTERRUPTED
+            for epoch in range(first, first + epochs):
                 for step in engine.train_epoch(epoch):
                     samples += step.samples
                     tokens += step.tokens
                     emit(StepEnded(epoch=epoch, samples=step.samples, tokens=step.tokens))
-            trained = engine.synchronize()
+                    if interrupted():
+                        return Outcome.TARGET_REACHED if reached else Outcome.INTERRUPTED
+            stats = engine.synchronize()
             emit(
                 BlockEnded(
-                    first_epoch=done + 1,
-                    epochs=epochs,
-                    samples=samples,
-                    tokens=tokens,
-                    loss=trained.loss,
-                    data_wait_seconds=trained.data_wait_seconds,
+                    **block, samples=samples, tokens=tokens, loss=stats.loss, data_wait_seconds=stats.data_wait_seconds
                 )
             )
-            done += epochs
-            emit(EvalStarted(epoch=done))
-            evaluated = engine.evaluate()
-            emit(EvalEnded(epoch=done, quality=evaluated.quality, tokens=evaluated.tokens))
-            if plan.target_reached(evaluated.quality) and not reached:
+            completed_epochs += epochs
+            emit(EvalStarted(epoch=completed_epochs))
+            evaluation = engine.evaluate()
+            emit(EvalEnded(epoch=completed_epochs, quality=evaluation.quality, tokens=evaluation.tokens))
+            if plan.target_reached(evaluation.quality) and not reached:
                 reached = True
                 emit(RunStopped(status="success"))
-                last_epoch = done + plan.epochs_past_target
+                last_epoch = completed_epochs + plan.epochs_past_target
     finally:
         if not reached:
             emit(RunStopped(status="aborted"))
-    return reached
+    return Outcome.TARGET_REACHED if reached else Outcome.TARGET_NOT_REACHED

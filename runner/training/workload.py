@@ -1,21 +1,23 @@
-"""The seam between the PyTorch engine and a task: what a task author writes."""
+"""The interface between the PyTorch engine and a workload: what the author of a workload writes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+
+from ..core.progress import ProgressCallback
 
 
 @dataclass
 class Batch:
     """A micro-batch of one rank, on its device.
 
-    `loss` of the workload is a sum over `weight`. `global_samples`, `global_weight` and `global_tokens` are of the
-    whole global batch, over all ranks and micro-batches; without a `global_weight` the engine adds the weights up.
-    Tokens are those of text, source and target, without padding.
+    `compute_loss` of the workload is a sum over `weight`. `global_samples`, `global_weight` and `global_tokens` are
+    those of the whole global batch, over all ranks and micro-batches; without a `global_weight` the engine sums the
+    weights over the ranks. Tokens are the source and target tokens of text, without padding.
     """
 
     inputs: Any
@@ -35,72 +37,89 @@ class TextPredictions:
 
 @dataclass(frozen=True)
 class BatchSharding:
-    """Which part of every global batch a rank trains: rank `rank` of `ranks`, in `accumulation` micro-batches."""
+    """The part of every global batch that a rank trains: rank `rank` of `ranks`, in `accumulation` micro-batches."""
 
     rank: int = 0
     ranks: int = 1
     accumulation: int = 1
 
     def micro_batches(self, samples: int) -> list[slice]:
-        """This rank's slices of a global batch of `samples` samples; together the ranks cover it once."""
+        """Return this rank's slices of a global batch of `samples` samples; together the ranks cover it once."""
         parts = self.ranks * self.accumulation
         edges = [samples * part // parts for part in range(parts + 1)]
         first = self.rank * self.accumulation
         return [slice(edges[part], edges[part + 1]) for part in range(first, first + self.accumulation)]
 
     def shard(self, items: int) -> slice:
-        """This rank's slice of `items` things that are shared out once, as in evaluation: no overlap, no padding."""
+        """Return this rank's slice of `items` evaluation items: no overlap, no padding."""
         return slice(items * self.rank // self.ranks, items * (self.rank + 1) // self.ranks)
 
 
 class Data(Protocol):
-    """The samples of one rank; built per loader. Building may read sizes but no samples: the clock is not running.
+    """The samples of one rank, one class per loader.
 
-    A class that has `prepare_data(settings, progress)` has it called once before ranks start, to prepare what lies on
-    disk; `progress` takes what is being done and to how many lines so far.
+    Constructing it may read sizes but no samples, because the clock is not running yet. It is called with
+    `(settings, global_batch_size=, sharding=, device=, seeds=)`, where `settings` is an instance of `Settings`.
     """
 
+    Settings: ClassVar[type]
+    """Dataclass of the keys of `recipe.data`."""
     train_size: int
     eval_size: int
     steps_per_epoch: int
 
+    @classmethod
+    def prepare_data(cls, settings: Any, progress: ProgressCallback) -> None:
+        """Prepare files on disk; called once before the ranks start. Default: nothing to prepare."""
+
+    @classmethod
+    def verify(cls, settings: Any) -> Iterator[str] | None:
+        """Yield a sentence for each problem of the files; None (the default) if they are checked as they are read."""
+        return None
+
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
-        """For each global batch of the 1-based `epoch`, this rank's micro-batches; equal for equal seeds."""
+        """Yield this rank's micro-batches for each global batch of the 1-based `epoch`; equal for equal seeds."""
         ...
 
     def eval_batches(self) -> Iterable[Batch]:
-        """This rank's share of the evaluation set: shares never overlap and never pad."""
+        """Yield this rank's part of the evaluation set: parts do not overlap and are not padded."""
         ...
 
     def synthetic_train_batches(self) -> Sequence[Batch]:
-        """One step's micro-batches in the shapes of `train`, made without touching the data."""
+        """Return the micro-batches of one step in the shapes of `train_batches`, without touching the data."""
         ...
 
     def synthetic_eval_batch(self) -> Batch:
-        """One batch in the shape of `eval`'s, made without touching the data."""
+        """Return one batch in the shape of `eval_batches`, without touching the data."""
         ...
 
     def mlperf_params(self) -> dict[str, Any]:
-        """What the log should say of the data beyond their sizes, under MLPerf names.
+        """Return what the log holds on the data beyond their sizes, under MLPerf names.
 
-        A value with metadata, as some rules want it, is {"value": ..., "metadata": {...}}.
+        A value with metadata, which some rules require, is {"value": ..., "metadata": {...}}.
         """
         ...
 
 
 class Workload(Protocol):
-    """A task. It never sees rank, device, process group, scaler, clock or log."""
+    """A task. It never sees rank, device, process group, gradient scaler, clock or log.
+
+    It is constructed with `(settings, data)`, where `settings` is an instance of `Settings`.
+    """
+
+    Settings: ClassVar[type]
+    """Dataclass of the keys of `recipe.training`."""
 
     def build_model(self) -> nn.Module:
-        """A newly initialised model, drawing from torch's default generator."""
+        """Return a newly initialized model, drawing from torch's default generator."""
         ...
 
     def build_optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
-        """The optimizer of `model` and its schedule, which is stepped after every update."""
+        """Return the optimizer of `model` and its schedule, which is stepped after every update."""
         ...
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Loss summed over `batch.weight`: a scalar. `model` may be wrapped, so it is called as a whole."""
+        """Return the loss summed over `batch.weight`, a scalar. `model` may be wrapped, so it is called as a whole."""
         ...
 
     def predict(self, model: nn.Module, batches: Iterable[Batch]) -> Any:
@@ -111,9 +130,9 @@ class Workload(Protocol):
         ...
 
     def score(self, parts: Sequence[Any]) -> dict[str, float]:
-        """Quality in fractions from all ranks' parts; runs on rank 0 alone."""
+        """Return the quality in fractions from the parts of all ranks; runs on rank 0 only."""
         ...
 
     def mlperf_params(self) -> dict[str, Any]:
-        """Hyperparameters under their MLPerf names."""
+        """Return hyperparameters under their MLPerf names."""
         ...

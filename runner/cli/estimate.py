@@ -1,0 +1,19 @@
+"""The command `timetrial estimate`."""
+
+import typer
+from rich.console import Console
+
+
+def estimate(context: typer.Context) -> None:
+    """Estimate hours, energy, cost and memory of a run: a short measurement times the epochs of known runs.
+
+    Takes the overrides of `run`, and measures on the run's own data unless data=synthetic is given. For instance:
+    timetrial estimate workload=NAME scale=mini precision=bf16 gpus=2 usd_per_gpu_hour=2.5
+    """
+    from ..benchmarks import estimate as estimates
+    from ..launch.overrides import with_accelerator
+
+    overrides = list(context.args)
+    if not any(override.startswith("throughput.steps=") for override in overrides):
+        overrides.append(f"throughput.steps={estimates.USUAL_STEPS}")
+    estimates.run(with_accelerator(overrides), Console())

@@ -1,0 +1,56 @@
+"""The command `timetrial report`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from .options import ResultPaths
+
+
+def report(
+    context: typer.Context,
+    paths: ResultPaths,
+    out: Annotated[Path, typer.Option(help="Folder for report.html, report.md and csv/.")] = Path("report"),
+    runs_csv: Annotated[Path | None, typer.Option(help="Write one row per log to FILE.", metavar="FILE")] = None,
+    scores_csv: Annotated[
+        Path | None, typer.Option(help="Write one row per system and benchmark to FILE.", metavar="FILE")
+    ] = None,
+    export_mlperf: Annotated[
+        Path | None, typer.Option(help="Copy the runs to DIR in the layout that MLPerf's tools read.", metavar="DIR")
+    ] = None,
+) -> None:
+    """Judge any mix of results on one page: report.html, with Markdown and a CSV behind every plot.
+
+    With --runs-csv, --scores-csv or --export-mlperf only what they name is written, unless --out is given too.
+    """
+    from ..results.analysis.groups import group_runs
+    from ..results.parse import sources
+    from ..results.report import build as reports
+    from ..results.report import csv_tables, mlperf_export
+
+    console = Console(soft_wrap=True, highlight=False)
+    outputs = [path for path in (runs_csv, scores_csv, export_mlperf) if path]
+    out_source = context.get_parameter_source("out")
+    wants_page = not outputs or (out_source is not None and out_source.name == "COMMANDLINE")
+    built = reports.build_report(paths) if wants_page else reports.Report([])
+    if outputs:
+        runs = built.runs or sources.read_runs(paths)
+        groups = built.groups or group_runs(runs)
+        if runs_csv:
+            csv_tables.write_runs(runs_csv, runs)
+        if scores_csv:
+            csv_tables.write_scores(scores_csv, groups)
+        if export_mlperf:
+            mlperf_export.export(groups, export_mlperf)
+        written = ", ".join(map(str, outputs))
+        console.print(f"logs: {len(runs)}, run groups: {len(groups)}; wrote {written}", markup=False)
+    if wants_page:
+        from ..results.report import page
+
+        page_path = page.write_page(built, out)
+        counts = f"runs: {len(built.runs)}, run groups: {len(built.groups)}"
+        counts += f", throughput groups: {len(built.throughput_groups)}"
+        counts += f", external measurements: {len(built.external_measurements)}"
+        console.print(f"{counts}; wrote {page_path}", markup=False)

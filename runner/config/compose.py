@@ -1,0 +1,74 @@
+"""Compose configurations: Hydra overrides in, one typed `Config` out."""
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from .schema import Config
+from .validation import validate
+
+CONFIG_MODULE = "timetrial.conf"
+CONFIG_NAME = "config"
+
+
+@dataclass(frozen=True)
+class Composition:
+    """A composed configuration, and what was chosen in each group (`{"recipe": "ncf/embedded", ...}`)."""
+
+    node: DictConfig
+    choices: dict[str, str]
+
+
+def register_schema() -> None:
+    """Register the schema and our resolvers with Hydra."""
+    OmegaConf.register_new_resolver("hostname", platform.node, replace=True)
+    OmegaConf.register_new_resolver("unless", lambda flag: str(flag) != "1", replace=True)
+    ConfigStore.instance().store(name="schema", node=Config)
+
+
+def compose(overrides: Sequence[str]) -> Composition:
+    """Compose the configuration that `timetrial run` runs with these overrides."""
+    register_schema()
+    with hydra.initialize_config_module(CONFIG_MODULE, version_base="1.3"):
+        node = hydra.compose(CONFIG_NAME, overrides=list(overrides), return_hydra_config=True)
+    choices = {str(group): str(choice) for group, choice in node.hydra.runtime.choices.items()}
+    with open_dict(node):
+        del node["hydra"]
+    return Composition(node, choices)
+
+
+def compose_recipes(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Compose recipes by themselves, such as `ncf/mini`, with references to other keys left as `${...}`."""
+    register_schema()
+    with hydra.initialize_config_module(CONFIG_MODULE, version_base="1.3"):
+        nodes = {name: hydra.compose(overrides=[f"+recipe={name}"]).recipe for name in names}
+    return {name: OmegaConf.to_container(node, resolve=False) for name, node in nodes.items()}  # type: ignore[misc]
+
+
+def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
+    """Return the overrides of each run of a sweep, in the order of Hydra's own sweeper."""
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    register_schema()
+    with hydra.initialize_config_module(CONFIG_MODULE, version_base="1.3"):
+        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+        parsed = parser.parse_overrides(list(overrides))
+    return [list(run) for run in BasicSweeper.split_arguments(parsed, None)[0]]
+
+
+def to_yaml(node: DictConfig) -> str:
+    """Return the resolved configuration as YAML text."""
+    return OmegaConf.to_yaml(node, resolve=True)
+
+
+def load_config(path: Path) -> Config:
+    """Return the typed configuration of a run directory's config.yaml."""
+    return validate(OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.load(path)))  # type: ignore[arg-type]

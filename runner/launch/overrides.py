@@ -1,0 +1,33 @@
+"""Overrides of the command line before Hydra composes them."""
+
+import re
+from collections.abc import Sequence
+
+from ..core.errors import ConfigurationError, DeviceError
+from ..hardware import devices
+
+
+def overrides_first(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with options and their values at the end: Hydra's parser needs all overrides together."""
+    return sorted(arguments, key=lambda argument: not re.match(r"~|[+\w].*=", argument))
+
+
+def with_accelerator(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with the accelerator of this machine, where they name none.
+
+    Raises `DeviceError` for gpus above 1 on a machine without a GPU, and `ConfigurationError` for a launcher whose
+    jobs run on other machines.
+    """
+    if any(argument.split("=")[0] == "accelerator" for argument in arguments):
+        return list(arguments)
+    launcher = next((argument for argument in arguments if argument.startswith("hydra/launcher=")), "")
+    if launcher and launcher != "hydra/launcher=basic" and not launcher.startswith("hydra/launcher=joblib"):
+        raise ConfigurationError(f"{launcher} runs on other machines: name their GPU, such as accelerator=h200.")
+    name = devices.detect_accelerator()
+    several = next((argument for argument in arguments if re.match(r"\+*gpus=(?![01]$)\D*\d", argument)), None)
+    if name == "cpu" and several:
+        raise DeviceError(
+            f"{several} was asked for but this machine has no GPU that PyTorch can use: "
+            "leave it out, or add accelerator=cpu to mean CPU processes.",
+        )
+    return [f"accelerator={name}", *arguments]

@@ -1,0 +1,234 @@
+"""One run, stage by stage: open the run directory, prepare the data, start the ranks, finalize, show."""
+
+import os
+import platform
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from ..config.compose import to_yaml
+from ..config.diff import diff_configs
+from ..config.schema import Config
+from ..config.validation import resolve_classes, validate
+from ..core.atomic_files import write_atomically
+from ..core.console import StatusLine
+from ..core.errors import ConfigurationError, Exit, LostRank, error_of
+from ..core.signals import StopSignal
+from ..hardware import devices
+from ..mlperf import compliance
+from ..record import environment
+from ..record.energy import summarize_telemetry
+from ..record.run_dir import RunDir, claim_run_dir, create_run_dir
+from ..record.run_record import Attempt, RunClass, RunRecord, RunState, Staging, Verdict
+from . import rendezvous, staging
+from .ranks import start_ranks
+from .result_table import show_result
+from .staging import data_settings
+from .worker import run_rank
+
+_STATES = {
+    Exit.TARGET_REACHED: RunState.TARGET_REACHED,
+    Exit.TARGET_NOT_REACHED: RunState.TARGET_NOT_REACHED,
+    Exit.TIME_LIMIT: RunState.TIME_LIMIT,
+    Exit.STOPPED: RunState.STOPPED,
+    Exit.OUT_OF_MEMORY: RunState.OUT_OF_MEMORY,
+    Exit.DIVERGED: RunState.DIVERGED,
+    Exit.LOST_RANK: RunState.LOST_RANK,
+    Exit.HARDWARE: RunState.HARDWARE_FAULT,
+    Exit.NOT_COMPLIANT: RunState.LOG_NOT_COMPLIANT,
+}
+# With these a run never began: its directory is removed again.
+_NEVER_BEGAN = (Exit.CONFIGURATION, Exit.DATA, Exit.DEVICE)
+# A resumed run has nothing to do after these.
+_FINISHED = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED, Exit.NOT_COMPLIANT)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended, and its directory."""
+
+    exit_code: Exit
+    run_dir: RunDir
+
+
+def launch(node: DictConfig, console: Console) -> RunResult:
+    """Run the composed configuration once; raise `RunError` for a run that never began."""
+    config = validate(node)
+    devices.require_devices(config.accelerator.name, config.gpus // config.launcher.nodes)
+    if config.launcher.nodes > 1 and not rendezvous.is_first_node():
+        return _join_run(config, console)
+    run_dir, resumes = open_run_dir(node, config)
+    with run_dir.locked():
+        record = run_dir.record()
+        if resumes and record.exit_code in _FINISHED:
+            if record.is_running:  # the launcher was killed after training, before it judged the log
+                return RunResult(finalize_run(config, run_dir, console, Exit.FAILURE), run_dir)
+            console.print(f"{run_dir.path} is finished: nothing to do.", soft_wrap=True, markup=False)
+            return RunResult(Exit(record.exit_code), run_dir)
+        try:
+            write_initial_record(node, run_dir, resumes)
+            prepare_data(config, run_dir, console)
+            with StopSignal().listen() as stop:  # also while the run is finalized
+                exit_code = _train(config, run_dir, console, stop)
+                return RunResult(finalize_run(config, run_dir, console, exit_code), run_dir)
+        except BaseException as error:
+            if not resumes and not run_dir.log.exists():
+                run_dir.discard()
+            elif run_dir.path.exists():
+                code = getattr(error, "exit_code", Exit.FAILURE)
+                run_dir.update_record(exit_code=int(code), state=_final_state(config, code), error=str(error))
+            raise
+
+
+def open_run_dir(node: DictConfig, config: Config) -> tuple[RunDir, bool]:
+    """Return the run directory, and whether it holds a run that is to be resumed."""
+    text = to_yaml(node)
+    if config.resume and config.run_dir and (run_dir := RunDir(Path(config.run_dir).resolve(), config.seed)).exists:
+        if not run_dir.config.exists():
+            if run_dir.record() != RunRecord():
+                raise ConfigurationError(f"{run_dir.path} has lost its config.yaml: start over in a new run directory.")
+            write_atomically(run_dir.config, text)  # its first launcher was killed before it could write this
+            return run_dir, False
+        changed = diff_configs(OmegaConf.load(run_dir.config), OmegaConf.create(text))
+        if changed:
+            raise ConfigurationError(
+                f"{run_dir.path} was started with another configuration ({', '.join(changed)}): resume it unchanged."
+            )
+        return run_dir, True
+    if config.run_dir:
+        run_dir = claim_run_dir(Path(config.run_dir), config.seed)
+    else:
+        gpus = f"{config.gpus}x{devices.display_name(config.accelerator.name)}"
+        parts = [config.system, config.workload.name, config.scale.name, gpus, config.precision.name]
+        run_dir = create_run_dir(Path(config.runs_dir), parts, config.seed)
+    try:
+        write_atomically(run_dir.config, text)
+    except BaseException:
+        run_dir.discard()
+        raise
+    return run_dir, False
+
+
+def write_initial_record(node: DictConfig, run_dir: RunDir, resumes: bool) -> None:
+    """Record the start of an attempt."""
+    run_dir.take_rank_errors()  # of ranks whose launcher was killed before it could read them
+    if resumes:  # limits and places may have changed, but not what the run belongs to
+        first = OmegaConf.load(run_dir.config)
+        kept = {"system": first.system, "submission": {"platform": first.submission.platform}}
+        node = OmegaConf.merge(node, kept)  # type: ignore[assignment]
+        write_atomically(run_dir.config, to_yaml(node))
+    record = run_dir.record()
+    if not run_dir.checkpoint.exists():  # the run starts over, and its clock with it
+        record = replace(record, run_class=RunClass.CLEAN, training=None)
+    described = environment.describe(run_dir=run_dir.path, data=Path(str(node.data_dir)))
+    config = OmegaConf.to_container(node, resolve=True)
+    attempt = Attempt(started_at=time.time(), hostname=platform.node(), pid=os.getpid())
+    run_dir.update_record(
+        state=RunState.RUNNING,
+        run_class=record.run_class,
+        exit_code=None,
+        error="",
+        attempts=(*record.attempts, attempt),
+        environment=described,
+        config=config,
+        training=record.training,
+    )
+
+
+def prepare_data(config: Config, run_dir: RunDir, console: Console) -> None:
+    """Stage and prepare what the data class needs on disk, before any clock runs."""
+    if config.staging_dir is not None:
+        run_dir.update_record(staging=_stage(config, console))
+    _, data_class = resolve_classes(config)
+    with StatusLine(console) as status_line:
+        data_class.prepare_data(data_settings(config, data_class), status_line)  # type: ignore[attr-defined]
+
+
+def finalize_run(config: Config, run_dir: RunDir, console: Console, exit_code: Exit) -> Exit:
+    """Write the final exit code, state, verdict, energy and cost to the run record, and print the result."""
+    record, rank_errors = run_dir.record(), run_dir.take_rank_errors()
+    if rank_errors:
+        exit_code, error = Exit(rank_errors[0].exit_code), rank_errors[0].error
+        if exit_code in _NEVER_BEGAN and record.training is None:
+            run_dir.discard()
+            raise error_of(exit_code, error)
+    elif record.exit_code is not None:
+        exit_code, error = Exit(record.exit_code), record.error
+    elif exit_code == Exit.STOPPED:
+        error = "Stopped before training began: run it again."
+    else:
+        error = "The run ended without an error message: see stderr_0.txt in the run directory."
+    changes: dict[str, Any] = {"error": error, "finished_at": time.time()}
+    if run_dir.log.exists():
+        verdict = compliance.check(run_dir.log)
+        changes["verdict"] = Verdict(verdict.compliant, verdict.rules, tuple(verdict.problems))
+        if exit_code == Exit.TARGET_REACHED and not verdict.compliant:
+            exit_code = Exit.NOT_COMPLIANT
+    changes |= _summarize_telemetry(config, run_dir, record)
+    record = run_dir.update_record(**changes, exit_code=int(exit_code), state=_final_state(config, exit_code))
+    show_result(console, _title(config), record, run_dir)
+    if exit_code == Exit.STOPPED and not config.throughput.steps:
+        console.print("To continue: the same command with ", end="")
+        console.print(f"run_dir={run_dir.path} resume=true", style="bold", soft_wrap=True, markup=False)
+    return exit_code
+
+
+def _train(config: Config, run_dir: RunDir, console: Console, stop: StopSignal) -> Exit:
+    """Train in this process, or in one process per rank."""
+    if config.launcher.name == "inline":
+        return run_rank(config, run_dir, console, stop)
+    with rendezvous.host(config.launcher.nodes, run_dir) as meeting_point:
+        return start_ranks(config, run_dir, meeting_point, stop)
+
+
+def _join_run(config: Config, console: Console) -> RunResult:
+    """Run this node's ranks of a run that the first node manages."""
+    assert config.run_dir
+    run_dir = RunDir(Path(config.run_dir).resolve(), config.seed)
+    _stage(config, console)
+    meeting_point = rendezvous.wait(run_dir)
+    with StopSignal().listen() as stop:
+        with suppress(LostRank):  # the first node reports it
+            start_ranks(config, run_dir, meeting_point, stop)
+        rendezvous.leave(meeting_point)
+        record = rendezvous.wait_for_final_record(run_dir, meeting_point)
+    return RunResult(Exit(Exit.FAILURE if record.exit_code is None else record.exit_code), run_dir)
+
+
+def _stage(config: Config, console: Console) -> Staging | None:
+    if config.staging_dir is None:
+        return None
+    return staging.stage(config.recipe.data, Path(config.data_dir), Path(config.staging_dir), console)
+
+
+def _summarize_telemetry(config: Config, run_dir: RunDir, record: RunRecord) -> dict[str, Any]:
+    """Return the fields of the run record that follow from telemetry.csv and the price."""
+    result = record.training or record.throughput
+    report = summarize_telemetry(
+        run_dir.path,
+        train_seconds=result.train_seconds if result else 0.0,
+        data_wait_seconds=result.data_wait_seconds if result else 0.0,
+        active_seconds=record.training.active_seconds if record.training else None,
+        samples=record.training.samples if record.training else 0,
+        usd_per_hour=config.gpus * config.usd_per_gpu_hour if config.usd_per_gpu_hour else None,
+        num_gpus_expected=0 if config.accelerator.name == "cpu" else config.gpus,
+    )
+    return {"telemetry": report.telemetry, "cost": report.cost, "flags": report.flags}
+
+
+def _final_state(config: Config, exit_code: int) -> RunState:
+    if config.throughput.steps and exit_code == Exit.TARGET_REACHED:
+        return RunState.MEASURED
+    return _STATES.get(Exit(exit_code), RunState.FAILED)
+
+
+def _title(config: Config) -> str:
+    gpus = f"{config.gpus} x {devices.display_name(config.accelerator.name)}"
+    gpus += "" if config.peer_to_peer else " without peer-to-peer"
+    recipe = f"{config.workload.title} {config.scale.name}"
+    return f"{recipe}, {gpus}, {config.precision.name}, seed {config.seed}"

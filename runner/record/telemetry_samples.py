@@ -1,0 +1,97 @@
+"""Read the samples of telemetry.csv and relate them to the clock of the run."""
+
+import csv
+import itertools
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# Samples that are further apart than this, or twice the usual interval, leave a gap, as between two attempts.
+MAX_GAP_SECONDS = 5.0
+_BUSY_PERCENT = 50.0  # utilization above which a sample counts as under load
+
+
+class Sample(NamedTuple):
+    """A row of telemetry.csv: `values` holds the numeric columns that the source reported."""
+
+    time: float
+    phase: str
+    source: str
+    values: dict[str, float]
+    throttle_reasons: str
+
+
+SamplesByDevice = dict[str, list[Sample]]  # by node and device, such as "0/host"
+
+
+def read_samples(run_dir: Path) -> SamplesByDevice:
+    """Return the samples of all nodes in order of time; rows that a killed process left incomplete are skipped."""
+    samples: SamplesByDevice = {}
+    for path in sorted(run_dir.glob("telemetry*.csv")):
+        node = path.stem.removeprefix("telemetry").lstrip("_") or "0"
+        with open(path, newline="", encoding="utf-8", errors="replace") as file:
+            for row in csv.DictReader(file):
+                sample = _parse_row(row)
+                if sample:
+                    samples.setdefault(f"{node}/{row['device']}", []).append(sample)
+    return samples
+
+
+def _parse_row(row: Mapping[str | None, Any]) -> Sample | None:
+    if None in row or None in row.values():  # too many or too few fields
+        return None
+    columns = dict(row)
+    try:
+        time, phase, source = float(columns.pop("time")), columns.pop("phase"), columns.pop("source")
+        throttle_reasons = columns.pop("throttle_reasons")
+        del columns["device"]
+        values = {str(name): float(value) for name, value in columns.items() if value}
+    except (KeyError, ValueError):
+        return None
+    return Sample(time, phase, source, values, throttle_reasons)
+
+
+def with_value(samples: Iterable[Sample], name: str) -> list[Sample]:
+    """Return the samples that have a value in column `name`."""
+    return [sample for sample in samples if name in sample.values]
+
+
+def spans_on_clock(samples: Sequence[Sample]) -> Iterator[tuple[Sample, Sample]]:
+    """Yield consecutive samples without a gap, the first of which is on the clock."""
+    longest = max(MAX_GAP_SECONDS, 2 * sampling_interval([samples]))
+    for before, after in itertools.pairwise(samples):
+        if before.phase and after.time - before.time <= longest:
+            yield before, after
+
+
+def total_seconds(spans: Iterable[tuple[Sample, Sample]]) -> float:
+    """Return the summed duration of spans."""
+    return sum(after.time - before.time for before, after in spans)
+
+
+def sampling_interval(devices: Iterable[Sequence[Sample]]) -> float:
+    """Return the median number of seconds between two samples; 0 for fewer than two samples."""
+    intervals = [after.time - before.time for samples in devices for before, after in itertools.pairwise(samples)]
+    return statistics.median(intervals) if intervals else 0.0
+
+
+def counter_increase(counter: str) -> Callable[[Sample, Sample], float]:
+    """Return a function of two samples: the increase of a counter; 0 if it was reset in between."""
+    return lambda before, after: max(after.values[counter] - before.values[counter], 0.0)
+
+
+def under_load(samples: Iterable[Sample]) -> list[Sample]:
+    """Return the training samples of a busy GPU that report its core clock."""
+    training = (sample for sample in samples if sample.phase == "train")
+    busy = (sample for sample in training if sample.values.get("utilization_percent", 100) > _BUSY_PERCENT)
+    return with_value(busy, "core_mhz")
+
+
+def max_fraction(devices: Iterable[Sequence[Sample]], predicate: Callable[[Sample], bool]) -> float:
+    """Return the fraction of a device's samples on the clock that satisfy `predicate`, of the device with the most."""
+    fractions = []
+    for samples in devices:
+        on_clock = [sample for sample in samples if sample.phase]
+        fractions.append(sum(map(predicate, on_clock)) / len(on_clock) if on_clock else 0.0)
+    return max(fractions, default=0.0)

@@ -1,0 +1,57 @@
+"""Decide whether a run stops early: on a stop signal or at its time limit, on all ranks at the same step."""
+
+from enum import IntEnum
+
+from ..core.errors import RunError, Stopped, TimeLimit
+from ..core.signals import StopSignal
+from .distributed import World
+from .events import BlockStarted, Event, RunStarted, StepEnded, now
+
+# Several ranks agree at every sixteenth step; a single rank decides at every step.
+_STEPS_BETWEEN_AGREEMENTS = 16
+
+
+class _Reason(IntEnum):
+    NONE = 0
+    SIGNAL = 1
+    TIME_LIMIT = 2
+
+
+class EarlyStop:
+    """The `should_stop` of the training loop, and an observer that counts its steps; one instance per rank."""
+
+    def __init__(self, stop: StopSignal, world: World, time_limit_seconds: float | None = None) -> None:
+        self._stop, self._world, self._limit = stop, world, time_limit_seconds
+        self._started = now()
+        self._steps = 0
+        self._at_block_start = False
+        self._reason = _Reason.NONE
+
+    def __call__(self, event: Event) -> None:
+        """Follow the run."""
+        match event:
+            case RunStarted():
+                self._started = event.time
+            case BlockStarted():
+                self._at_block_start = True
+            case StepEnded():
+                self._at_block_start = False
+                self._steps += 1
+
+    def should_stop(self) -> bool:
+        """Return whether the run is to stop now, the same on every rank."""
+        if self._world.size > 1 and not self._at_block_start and self._steps % _STEPS_BETWEEN_AGREEMENTS:
+            return False
+        reason = _Reason.SIGNAL if self._stop.name else _Reason.NONE
+        if self._limit is not None and now() - self._started > self._limit:
+            reason = _Reason.TIME_LIMIT
+        self._reason = _Reason(self._world.all_reduce_max(reason))
+        return self._reason != _Reason.NONE
+
+    def error(self) -> RunError:
+        """Return the error that carries the exit code of the stop."""
+        if self._reason == _Reason.TIME_LIMIT:
+            return TimeLimit(
+                f"The limit of {self._limit:g} s was reached before the target: resume it, or raise time_limit_seconds."
+            )
+        return Stopped(f"Stopped by {self._stop.name or 'a signal to another rank'}; a checkpoint is written.")
