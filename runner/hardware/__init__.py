@@ -1,1 +1,1 @@
-"""What machines tell of themselves: the part of the accelerator layer that asks vendors' tools and the kernel."""
+"""Devices, number formats and sensors: the only package that knows one vendor from another."""

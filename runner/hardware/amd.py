@@ -1,20 +1,21 @@
-"""AMD's cards through amdsmi, the Python side of ROCm's management library."""
+"""Sensors of AMD GPUs through amdsmi, the Python interface of ROCm's management library."""
 
+import itertools
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 from . import host
-from .readings import CardReading
+from .readings import GpuReading
 
-_FAN_FULL = 255
-_THERMAL = ("active_socket_thrm", "active_vr_thrm", "active_hbm_thrm", "active_prochot_thrm")
+_MAX_FAN_SPEED = 255
+_THERMAL_VIOLATIONS = ("active_socket_thrm", "active_vr_thrm", "active_hbm_thrm", "active_prochot_thrm")
 
 
-class Amd:
-    """The cards at these PCI addresses, all where none are named; `library` is the module amdsmi.
+class AmdSmiSensors:
+    """The GPUs at the given PCI addresses, by default all; `library` is the module amdsmi.
 
-    Raises what the library raises where there is no driver.
+    Raises the library's own error if there is no driver.
     """
 
     source = "amdsmi"
@@ -24,104 +25,108 @@ class Amd:
         library.amdsmi_init(library.AmdSmiInitFlags.INIT_AMD_GPUS)
         self._handles = library.amdsmi_get_processor_handles()
         if addresses is not None:
-            at = {library.amdsmi_get_gpu_device_bdf(card).lower(): card for card in self._handles}
-            self._handles = [at[address.lower()] for address in addresses]
+            by_address = {library.amdsmi_get_gpu_device_bdf(gpu).lower(): gpu for gpu in self._handles}
+            self._handles = [by_address[address.lower()] for address in addresses]
 
     def __len__(self) -> int:
         return len(self._handles)
 
-    def read(self, index: int) -> CardReading:
-        """What the card of this index shows now."""
-        smi, card = self._smi, self._handles[index]
-        energy, power = self._table("energy_count", card), self._table("power_info", card)
-        errors, running = self._table("gpu_total_ecc_count", card), self._ask("gpu_process_list", card)
-        hot = smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
-        # Cards of the data centre tell the present power, others a mean.
-        watts = _number(power.get("current_socket_power"))
-        fan = _number(self._ask("gpu_fan_speed", card, 0))
-        ticks, tick = _number(energy.get("energy_accumulator")), _number(energy.get("counter_resolution"))
-        return CardReading(
-            core_mhz=_number(self._table("clock_info", card, smi.AmdSmiClkType.GFX).get("clk")),
-            memory_mhz=_number(self._table("clock_info", card, smi.AmdSmiClkType.MEM).get("clk")),
-            load_percent=_number(self._table("gpu_activity", card).get("gfx_activity")),
-            memory_mib=_number(self._table("gpu_vram_usage", card).get("vram_used")),
-            temperature_c=_number(self._ask("temp_metric", card, *hot)),
-            fan_percent=None if fan is None else fan * 100 / _FAN_FULL,
-            power_watts=_number(power.get("average_socket_power")) if watts is None else watts,
-            power_cap_watts=self._cap(card, "power_cap"),
-            throttle=_words(self._table("violation_status", card)),
-            ecc_corrected=_whole(errors.get("correctable_count")),
-            ecc_uncorrected=_whole(errors.get("uncorrectable_count")),
-            neighbours=None if running is None else host.others(entry["pid"] for entry in running),
+    def read(self, index: int) -> GpuReading:
+        """Return a sample of GPU `index`."""
+        smi, gpu = self._smi, self._handles[index]
+        energy, power = self._query_table("energy_count", gpu), self._query_table("power_info", gpu)
+        errors, processes = self._query_table("gpu_total_ecc_count", gpu), self._query("gpu_process_list", gpu)
+        pids = None if processes is None else [process["pid"] for process in processes]
+        hotspot = smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
+        # Data-center GPUs report the current power, others a mean.
+        watts = _to_float(power.get("current_socket_power"))
+        fan = _to_float(self._query("gpu_fan_speed", gpu, 0))
+        ticks, tick = _to_float(energy.get("energy_accumulator")), _to_float(energy.get("counter_resolution"))
+        return GpuReading(
+            core_mhz=_to_float(self._query_table("clock_info", gpu, smi.AmdSmiClkType.GFX).get("clk")),
+            memory_mhz=_to_float(self._query_table("clock_info", gpu, smi.AmdSmiClkType.MEM).get("clk")),
+            utilization_percent=_to_float(self._query_table("gpu_activity", gpu).get("gfx_activity")),
+            memory_mib=_to_float(self._query_table("gpu_vram_usage", gpu).get("vram_used")),
+            temperature_c=_to_float(self._query("temp_metric", gpu, *hotspot)),
+            fan_percent=None if fan is None else fan * 100 / _MAX_FAN_SPEED,
+            power_watts=_to_float(power.get("average_socket_power")) if watts is None else watts,
+            power_cap_watts=self._power_cap_watts(gpu, "power_cap"),
+            throttle_reasons=_throttle_reasons(self._query_table("violation_status", gpu)),
+            ecc_corrected=_to_int(errors.get("correctable_count")),
+            ecc_uncorrected=_to_int(errors.get("uncorrectable_count")),
+            other_processes=None if pids is None else host.count_other_processes(pids),
             energy_joules=None if ticks is None or tick is None else ticks * tick / 1e6,
         )
 
     def describe(self, index: int) -> dict[str, Any]:
-        """What stays of the card of this index."""
-        smi, card = self._smi, self._handles[index]
-        chip, driver = self._table("gpu_asic_info", card), self._table("gpu_driver_info", card)
-        bus = self._table("pcie_info", card).get("pcie_metric", {})
+        """Return constant facts of GPU `index`."""
+        smi, gpu = self._smi, self._handles[index]
+        asic, driver = self._query_table("gpu_asic_info", gpu), self._query_table("gpu_driver_info", gpu)
+        pcie = self._query_table("pcie_info", gpu).get("pcie_metric", {})
         return {
-            "name": chip.get("market_name"),
-            "capability": chip.get("target_graphics_version"),
+            "name": asic.get("market_name"),
+            "capability": asic.get("target_graphics_version"),
             "driver": driver.get("driver_version"),
-            "power_cap_watts": self._cap(card, "power_cap"),
-            "default_power_cap_watts": self._cap(card, "default_power_cap"),
-            "highest_core_mhz": _number(self._table("clock_info", card, smi.AmdSmiClkType.GFX).get("max_clk")),
-            "highest_memory_mhz": _number(self._table("clock_info", card, smi.AmdSmiClkType.MEM).get("max_clk")),
-            "bus": {"speed_mt_s": _number(bus.get("pcie_speed")), "width": _number(bus.get("pcie_width"))},
-            "numa_node": _whole(self._ask("numa_node", card, prefix="amdsmi_topo_get_", suffix="_number")),
+            "power_cap_watts": self._power_cap_watts(gpu, "power_cap"),
+            "default_power_cap_watts": self._power_cap_watts(gpu, "default_power_cap"),
+            "max_core_mhz": _to_float(self._query_table("clock_info", gpu, smi.AmdSmiClkType.GFX).get("max_clk")),
+            "max_memory_mhz": _to_float(self._query_table("clock_info", gpu, smi.AmdSmiClkType.MEM).get("max_clk")),
+            "pcie": {"speed_mt_s": _to_float(pcie.get("pcie_speed")), "width": _to_float(pcie.get("pcie_width"))},
+            "numa_node": _to_int(self._query("numa_node", gpu, prefix="amdsmi_topo_get_", suffix="_number")),
         }
 
     def links(self) -> dict[str, str]:
-        """XGMI where two cards have it, else PCIe, and the hops between them."""
-        found, kinds = {}, self._link_kinds()
-        for one in range(len(self)):
-            for other in range(one + 1, len(self)):
-                pair = self._handles[one], self._handles[other]
-                link = self._ask("link_type", *pair, prefix="amdsmi_topo_get_") or {}
-                found[f"{one}-{other}"] = f"{kinds.get(link.get('type', -1), 'unknown')}, {link.get('hops', '?')} hops"
-        return found
+        """Return XGMI or PCIe for each pair of GPUs, and the number of hops."""
+        links, kinds = {}, self._link_kinds()
+        for first, second in itertools.combinations(range(len(self)), 2):
+            link = (
+                self._query("link_type", self._handles[first], self._handles[second], prefix="amdsmi_topo_get_") or {}
+            )
+            kind = kinds.get(link.get("type", -1), "unknown")
+            links[f"{first}-{second}"] = f"{kind}, {link.get('hops', '?')} hops"
+        return links
 
     def _link_kinds(self) -> dict[int, str]:
-        """The library's numbers for links; of its two lists of them it speaks by the older one as long as it has it."""
-        lists = (getattr(self._smi, name, None) for name in ("AmdSmiIoLinkType", "AmdSmiLinkType"))
-        members = next((kinds for kinds in lists if kinds is not None), ())
-        return {int(one): word for word in ("XGMI", "PCIe") for one in members if word.upper()[:3] in one.name}
+        """Return the library's numbers of link types; it uses the older of its two enumerations where it has both."""
+        enums = (getattr(self._smi, name, None) for name in ("AmdSmiIoLinkType", "AmdSmiLinkType"))
+        members = next((enum for enum in enums if enum is not None), ())
+        return {int(member): kind for kind in ("XGMI", "PCIe") for member in members if kind.upper()[:3] in member.name}
 
     def close(self) -> None:
-        """Lets go of the library."""
+        """Shut amdsmi down."""
         self._smi.amdsmi_shut_down()
 
-    def _ask(self, what: str, *arguments: Any, prefix: str = "amdsmi_get_", suffix: str = "") -> Any:
-        """The answer, or None where card or driver has none."""
+    def _query(self, name: str, *arguments: Any, prefix: str = "amdsmi_get_", suffix: str = "") -> Any:
+        """Return the result of a function, or None if GPU, driver or version of the library does not support it."""
         try:
-            return getattr(self._smi, f"{prefix}{what}{suffix}")(*arguments)
-        except (self._smi.AmdSmiException, AttributeError):  # which versions of the library lack some questions
+            return getattr(self._smi, f"{prefix}{name}{suffix}")(*arguments)
+        except (self._smi.AmdSmiException, AttributeError):
             return None
 
-    def _table(self, what: str, *arguments: Any) -> dict[str, Any]:
-        return self._ask(what, *arguments) or {}
+    def _query_table(self, name: str, *arguments: Any) -> dict[str, Any]:
+        return self._query(name, *arguments) or {}
 
-    def _cap(self, card: Any, which: str) -> float | None:
-        """Watts; the library speaks of microwatts."""
-        cap = _number(self._table("power_cap_info", card).get(which))
-        return None if cap is None else cap / 1e6
+    def _power_cap_watts(self, gpu: Any, key: str) -> float | None:
+        """Return an entry of the power caps in watts; the library reports microwatts."""
+        microwatts = _to_float(self._query_table("power_cap_info", gpu).get(key))
+        return None if microwatts is None else microwatts / 1e6
 
 
-def _words(violations: dict[str, Any]) -> str | None:
-    reasons = {"power": ("active_ppt_pwr",), "thermal": _THERMAL}
-    if not any(isinstance(violations.get(key), bool) for keys in reasons.values() for key in keys):
+def _throttle_reasons(violations: dict[str, Any]) -> str | None:
+    keys_by_reason = {"power": ("active_ppt_pwr",), "thermal": _THERMAL_VIOLATIONS}
+    if not any(isinstance(violations.get(key), bool) for keys in keys_by_reason.values() for key in keys):
         return None
-    return "+".join(word for word, keys in reasons.items() if any(violations.get(key) is True for key in keys))
+    return "+".join(
+        reason for reason, keys in keys_by_reason.items() if any(violations.get(key) is True for key in keys)
+    )
 
 
-def _number(value: Any) -> float | None:
-    """The library writes "N/A", or its type's greatest value, for what it does not know."""
-    known = isinstance(value, int | float) and value not in (0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
-    return float(value) if known else None
+def _to_float(value: Any) -> float | None:
+    """Return a float; None for "N/A" and for the largest value of an integer type, which mean unknown."""
+    is_known = isinstance(value, int | float) and value not in (0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
+    return float(value) if is_known else None
 
 
-def _whole(value: Any) -> int | None:
-    number = _number(value)
+def _to_int(value: Any) -> int | None:
+    number = _to_float(value)
     return None if number is None else int(number)

@@ -1,4 +1,4 @@
-"""Data-sheet facts of cards, from conf/accelerator."""
+"""Data-sheet figures of accelerators, from conf/accelerator."""
 
 import re
 from functools import cache
@@ -7,16 +7,17 @@ from typing import Any
 
 import yaml
 
-_FOLDER = Path(__file__).parents[2] / "conf" / "accelerator"
+_CONFIG_DIR = Path(__file__).parents[2] / "conf" / "accelerator"
 
 
-def card_of(name: str) -> dict[str, Any] | None:
-    """The facts of the card that `name` contains, such as "Tesla V100-SXM2-16GB"; None for a card without a file."""
-    words = re.split(r"[^a-z0-9]+", name.lower())
-    return next((facts for known, facts in groups().items() if facts.get("tflops") and known in words), None)
+def find_datasheet(device_name: str) -> dict[str, Any] | None:
+    """Return the data sheet of the accelerator in a device name such as "Tesla V100-SXM2-16GB"; None if unknown."""
+    words = re.split(r"[^a-z0-9]+", device_name.lower())
+    sheets = accelerator_configs().items()
+    return next((sheet for accelerator, sheet in sheets if sheet.get("tflops") and accelerator in words), None)
 
 
 @cache
-def groups() -> dict[str, dict[str, Any]]:
-    """What each file says, by its name: cards, and what stands for cards that have none."""
-    return {file.stem: yaml.safe_load(file.read_text()) for file in sorted(_FOLDER.glob("*.yaml"))}
+def accelerator_configs() -> dict[str, dict[str, Any]]:
+    """Return the content of every file in conf/accelerator by its name; `auto` and `cpu` have no data sheet."""
+    return {file.stem: yaml.safe_load(file.read_text()) for file in sorted(_CONFIG_DIR.glob("*.yaml"))}

@@ -1,43 +1,43 @@
-"""The only file that knows CUDA, ROCm, XPU, MPS and CPU apart; `hardware/` holds what each vendor's tools tell."""
+"""Devices of PyTorch's backends (CUDA, ROCm, XPU, MPS, CPU) behind one interface."""
 
-import importlib
 import os
 import platform
 import re
-import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ..core.errors import DeviceError, HardwareError, LostRank, OutOfMemory, RunError
+from ..core.errors import DeviceError
 from . import host
-from .amd import Amd
-from .nvml import Nvml
-from .readings import Cards
-from .wheels import Wheel
-from .xpu import Xpu
+from .pytorch_build import PyTorchBuild
 
-# Names of conf/accelerator/*.yaml by what a driver calls the card.
-_CARDS = {"t4": r"\bT4\b", "v100": r"\bV100\b", "a100": r"\bA100\b", "h100": r"\bH100\b", "h200": r"\bH200\b"}
-# Environment variables by which cards are chosen for a process, and the others hidden from it.
-HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-# What brings the tools that `sensors` asks.
-TOOLS = "pip install 'timetrial[nvidia]', ROCm's amdsmi, or Intel's xpu-smi"
-_COLLECTIVES = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
+# Accelerators with a file in conf/accelerator, by what the driver calls the device.
+_NAME_PATTERNS = {"t4": r"\bT4\b", "v100": r"\bV100\b", "a100": r"\bA100\b", "h100": r"\bH100\b", "h200": r"\bH200\b"}
+# Environment variables that restrict which devices a process sees.
+VISIBILITY_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+_COLLECTIVE_BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
+_DEFAULT_CACHE_BYTES = 2**26
 
 
-def detect() -> str:
-    """The accelerator group of this machine: a known card, `cpu` where there is none, else `auto`."""
+def detect_accelerator() -> str:
+    """Return the accelerator config of this machine: a known GPU, `cpu` without a GPU, else `auto`."""
     if not torch.accelerator.is_available():
         return "cpu"
-    name = card_name(torch.device(_kind(), 0))
-    return next((group for group, pattern in _CARDS.items() if re.search(pattern, name)), "auto")
+    name = device_name(torch.device(accelerator_type(), 0))
+    return next((config for config, pattern in _NAME_PATTERNS.items() if re.search(pattern, name)), "auto")
 
 
-def card_name(device: torch.device) -> str:
-    """What the driver calls the card, or the processor's architecture for the CPU."""
+def accelerator_type() -> str:
+    """Return the device type of PyTorch's accelerator, such as "cuda"; there must be one."""
+    accelerator = torch.accelerator.current_accelerator()
+    assert accelerator is not None
+    return accelerator.type
+
+
+def device_name(device: torch.device) -> str:
+    """Return the driver's name of a device; for the CPU, its architecture."""
     if device.type == "cpu":
         return f"CPU ({platform.machine()})"
     if device.type == "mps":
@@ -45,159 +45,167 @@ def card_name(device: torch.device) -> str:
     return str(getattr(torch, device.type).get_device_name(device))
 
 
-def label(name: str) -> str:
-    """What a run's folder and title call the card: the accelerator group, or the driver's word where it has none."""
-    return card_name(torch.device(_kind(), 0)) if name == "auto" else name
+def display_name(accelerator: str) -> str:
+    """Return the name that titles and run directories use: the accelerator config, or for `auto` the driver's name."""
+    return device_name(torch.device(accelerator_type(), 0)) if accelerator == "auto" else accelerator
 
 
-def available() -> int:
-    """Accelerators that this process can see."""
+def device_count() -> int:
+    """Return the number of accelerators that are visible to this process."""
     return torch.accelerator.device_count() if torch.accelerator.is_available() else 0
 
 
-def require(name: str, count: int) -> None:
-    """Raises `DeviceError` unless `count` devices of the accelerator group `name` can be had; CPU ranks always can."""
-    if name == "cpu":
+def require_devices(accelerator: str, count: int) -> None:
+    """Raise `DeviceError` unless `count` devices of the accelerator config are available; CPU ranks always are."""
+    if accelerator == "cpu":
         return
     if not torch.accelerator.is_available():
         raise DeviceError(
-            f"accelerator={name} was asked for but PyTorch sees none here: use accelerator=cpu, or check the driver."
+            f"accelerator={accelerator} was requested but PyTorch sees no accelerator: "
+            "use accelerator=cpu, or run timetrial doctor."
         )
-    if count > available():
-        raise DeviceError(f"gpus={count} was asked for but this machine shows {available()}: use gpus={available()}.")
+    if count > device_count():
+        raise DeviceError(
+            f"gpus={count} was requested but this machine has {device_count()}: use gpus={device_count()}."
+        )
 
 
-def device(name: str, local_rank: int) -> torch.device:
-    """The device of a local rank, made current."""
-    if name == "cpu":
+def select_device(accelerator: str, local_rank: int) -> torch.device:
+    """Make the device of a local rank the current one and return it."""
+    if accelerator == "cpu":
         return torch.device("cpu")
-    # Streams beyond a card's connections (8 unless told) wait for one another: JPEG decoders for the training step.
+    # Streams beyond the hardware queues (8 by default) serialize: JPEG decoding would delay the training step.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     torch.accelerator.set_device_index(local_rank)
-    return torch.device(_kind(), local_rank)
+    return torch.device(accelerator_type(), local_rank)
 
 
-def collectives(device: torch.device) -> str:
-    """The process-group backend that moves this device's tensors."""
-    if device.type not in _COLLECTIVES:
-        raise DeviceError(f"{card_name(device)} has no collectives in PyTorch: use gpus=1.")
-    return _COLLECTIVES[device.type]
+def collective_backend(device: torch.device) -> str:
+    """Return the process-group backend for tensors of this device."""
+    if device.type not in _COLLECTIVE_BACKENDS:
+        raise DeviceError(f"{device_name(device)} has no collectives in PyTorch: use gpus=1.")
+    return _COLLECTIVE_BACKENDS[device.type]
 
 
-def link_peers(allowed: bool) -> None:
-    """Lets this process's collectives use NVLink and PCIe between cards, or only the host; before they are set up.
+def set_peer_to_peer(enabled: bool) -> None:
+    """Allow or forbid direct GPU-to-GPU transfers (NVLink, PCIe) in collectives; call before the process group starts.
 
-    ROCm's collectives obey the same variable. Both values are said, so that a run is what its configuration says.
+    RCCL reads the same variable. Both values are set explicitly, so that the run matches its configuration.
     """
-    os.environ["NCCL_P2P_DISABLE"] = "0" if allowed else "1"
+    os.environ["NCCL_P2P_DISABLE"] = "0" if enabled else "1"
 
 
 def require_precision(device: torch.device, precision: str) -> None:
-    """Raises `DeviceError` where the device has no units for `precision`."""
-    if precision == "tf32" and not _capability(device) >= (8, 0):
-        raise DeviceError(f"{card_name(device)} has no TF32 units: use precision=fp32 or precision=fp16.")
+    """Raise `DeviceError` if the device has no hardware support for `precision`."""
+    if precision == "tf32" and not _compute_capability(device) >= (8, 0):
+        raise DeviceError(f"{device_name(device)} does not support TF32: use precision=fp32 or precision=fp16.")
     if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise DeviceError(f"{card_name(device)} has no BF16 units: use precision=fp16.")
+        raise DeviceError(f"{device_name(device)} does not support BF16: use precision=fp16.")
 
 
 def allow_tf32(allowed: bool) -> None:
-    """Lets float32 matrix products and convolutions run in TF32, or forbids it."""
+    """Allow or forbid TF32 in float32 matrix products and convolutions."""
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     torch.backends.cudnn.allow_tf32 = allowed
 
 
-def search_convolutions() -> None:
-    """Lets cuDNN time its algorithms for every new shape and keep the fastest, which differs from run to run."""
+def enable_cudnn_benchmark() -> None:
+    """Let cuDNN time its algorithms for each new shape and keep the fastest; the choice can differ between runs."""
     torch.backends.cudnn.benchmark = True
 
 
-class Stopwatch:
-    """Adds up spans between work handed to `device`: what the device itself spent idle, where it keeps the time."""
+class DeviceTimer:
+    """Accumulate the time between start() and stop() as the device sees it.
+
+    Both are recorded on the device's stream where it supports timed events, so that the spans between submitted work
+    are idle time of the device. Elsewhere they are read from the host's clock.
+    """
 
     def __init__(self, device: torch.device) -> None:
-        self.keeps_time = device.type in ("cuda", "xpu")
+        self.uses_device_clock = device.type in ("cuda", "xpu")
         self._device = device
         self._spans: list[tuple[Any, Any]] = []
         self._started: Any = None
 
     def start(self) -> None:
-        """All work so far has been handed over: from its end on, the device waits."""
-        self._started = self._now()
+        """Start a span at the end of the work submitted so far."""
+        self._started = self._record()
 
     def stop(self) -> None:
-        """More work follows."""
-        self._spans.append((self._started, self._now()))
+        """End the span."""
+        self._spans.append((self._started, self._record()))
 
-    def seconds(self) -> float:
-        """The sum since the last call; the device must have finished."""
+    def pop_seconds(self) -> float:
+        """Return the sum of all spans since the last call; the device must have finished its work."""
         spans, self._spans = self._spans, []
-        if self.keeps_time:
+        if self.uses_device_clock:
             return sum(start.elapsed_time(end) for start, end in spans) / 1000
         return sum(end - start for start, end in spans)
 
-    def _now(self) -> Any:
-        if not self.keeps_time:
+    def _record(self) -> Any:
+        if not self.uses_device_clock:
             return time.perf_counter()
         event = torch.Event(self._device, enable_timing=True)
         event.record()
         return event
 
 
-def timed(device: torch.device, work: Callable[[], object]) -> tuple[float, float]:
-    """Seconds that the idle device takes for what `work` hands over to it, and seconds of the handing over."""
-    watch = Stopwatch(device)
-    wait(device)
-    watch.start()
-    began = time.perf_counter()
-    work()
-    handed_over = time.perf_counter() - began
-    if not watch.keeps_time:  # then the host must see the end before it looks at its clock
-        wait(device)
-    watch.stop()
-    wait(device)
-    return watch.seconds(), handed_over
+def time_on_device(device: torch.device, function: Callable[[], object]) -> tuple[float, float]:
+    """Return the seconds that the device takes for the work of `function`, and the seconds of its submission."""
+    timer = DeviceTimer(device)
+    synchronize(device)
+    timer.start()
+    started = time.perf_counter()
+    function()
+    submission_seconds = time.perf_counter() - started
+    if not timer.uses_device_clock:
+        synchronize(device)
+    timer.stop()
+    synchronize(device)
+    return timer.pop_seconds(), submission_seconds
 
 
-def wait(device: torch.device) -> None:
-    """Returns when the device has done all that it was told."""
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished all submitted work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
-def cache_bytes(device: torch.device) -> int:
-    """The last cache before the device's memory; 64 MiB where nobody tells."""
+def last_level_cache_bytes(device: torch.device) -> int:
+    """Return the size of the cache in front of the device's memory; 64 MiB if unknown."""
     if device.type == "cpu":
-        return host.cache_bytes() or 2**26
+        return host.largest_cache_bytes() or _DEFAULT_CACHE_BYTES
     properties = getattr(torch, device.type).get_device_properties(device) if device.type in ("cuda", "xpu") else None
-    return int(getattr(properties, "L2_cache_size", 0) or getattr(properties, "last_level_cache_size", 0) or 2**26)
+    names = ("L2_cache_size", "last_level_cache_size")
+    return int(next(filter(None, (getattr(properties, name, 0) for name in names)), _DEFAULT_CACHE_BYTES))
 
 
-def start_memory_watch(device: torch.device) -> None:
-    """Restarts the record of `peak_memory_bytes`."""
+def reset_peak_memory(device: torch.device) -> None:
+    """Restart the measurement of `peak_memory_bytes`."""
     if device.type in ("cuda", "xpu"):
         getattr(torch, device.type).reset_peak_memory_stats(device)
 
 
 def peak_memory_bytes(device: torch.device) -> int | None:
-    """The most memory that tensors have held on the device, where its allocator tells."""
+    """Return the most memory that tensors have occupied on the device; None if the allocator does not track it."""
     if device.type in ("cuda", "xpu"):
         return int(getattr(torch, device.type).max_memory_allocated(device))
     return None
 
 
-def random_state(device: torch.device) -> torch.Tensor | None:
-    """The state of the device's default generator; None for the CPU, whose state torch keeps itself."""
+def get_rng_state(device: torch.device) -> torch.Tensor | None:
+    """Return the state of the device's default generator; None for the CPU, whose state is torch.get_rng_state."""
     return None if device.type == "cpu" else getattr(torch, device.type).get_rng_state(device)
 
 
-def set_random_state(device: torch.device, state: torch.Tensor | None) -> None:
-    """Takes up a `random_state`."""
+def set_rng_state(device: torch.device, state: torch.Tensor | None) -> None:
+    """Restore a state of `get_rng_state`."""
     if state is not None:
         getattr(torch, device.type).set_rng_state(state, device)
 
 
-def versions() -> dict[str, str | None]:
-    """Versions of the vendor libraries in the installed wheel."""
+def library_versions() -> dict[str, str | None]:
+    """Return the versions of the vendor libraries in the PyTorch build."""
     cudnn = torch.backends.cudnn.version()
     nccl = torch.cuda.nccl.version() if torch.cuda.is_available() and torch.distributed.is_nccl_available() else None
     return {
@@ -209,127 +217,50 @@ def versions() -> dict[str, str | None]:
 
 
 def compiled_architectures() -> list[str]:
-    """What the installed wheel was compiled for."""
+    """Return the architectures that the PyTorch build has kernels for."""
     return torch.cuda.get_arch_list() if torch.cuda.is_available() else []
 
 
-def selection() -> dict[str, str]:
-    """What a scheduler or a person has chosen devices by; the framework obeys it, since nothing here sets it."""
-    return {name: os.environ[name] for name in HIDING if name in os.environ}
+def visibility_settings() -> dict[str, str]:
+    """Return the environment variables by which a scheduler or user restricts the visible devices."""
+    return {name: os.environ[name] for name in VISIBILITY_VARIABLES if name in os.environ}
 
 
-def wheel() -> Wheel:
-    """The installed PyTorch, whatever this machine has."""
+def installed_build() -> PyTorchBuild:
+    """Return the installed PyTorch build, whatever GPUs this machine has."""
     version = torch.version
     if version.hip:
-        return Wheel(torch.__version__, "rocm", version.hip, tuple(torch.cuda.get_arch_list()))
+        return PyTorchBuild(torch.__version__, "rocm", version.hip, tuple(torch.cuda.get_arch_list()))
     if version.cuda:
-        return Wheel(torch.__version__, "cuda", version.cuda, tuple(torch.cuda.get_arch_list()))
-    kind = torch.accelerator.current_accelerator()
-    return Wheel(torch.__version__, kind.type if kind else "cpu", getattr(version, "xpu", None))
+        return PyTorchBuild(torch.__version__, "cuda", version.cuda, tuple(torch.cuda.get_arch_list()))
+    accelerator = torch.accelerator.current_accelerator()
+    return PyTorchBuild(torch.__version__, accelerator.type if accelerator else "cpu", getattr(version, "xpu", None))
 
 
-def cards() -> list[dict[str, object]]:
-    """Name, memory in bytes, compute capability and identity of every visible card, or part of one (MIG)."""
-    found: list[dict[str, object]] = []
-    for index in range(available()):
-        card = torch.device(_kind(), index)
-        entry: dict[str, object] = {"name": card_name(card)}
-        if card.type == "cuda":
-            properties = torch.cuda.get_device_properties(card)
+def describe_gpus() -> list[dict[str, object]]:
+    """Return name, memory in bytes, compute capability and UUID of each visible GPU or MIG instance."""
+    gpus: list[dict[str, object]] = []
+    for index in range(device_count()):
+        device = torch.device(accelerator_type(), index)
+        gpu: dict[str, object] = {"name": device_name(device)}
+        if device.type == "cuda":
+            properties = torch.cuda.get_device_properties(device)
             capability = f"{properties.major}.{properties.minor}"
-            architecture = properties.gcnArchName if torch.version.hip else capability
-            entry |= {"memory_bytes": properties.total_memory, "capability": architecture}
-            entry["uuid"] = str(properties.uuid)
-        found.append(entry)
-    return found
+            gpu["memory_bytes"] = properties.total_memory
+            gpu["capability"] = properties.gcnArchName if torch.version.hip else capability
+            gpu["uuid"] = str(properties.uuid)
+        gpus.append(gpu)
+    return gpus
 
 
-def sensors(count: int) -> Cards | None:
-    """The first `count` cards of this process as their vendor's tool sees them.
-
-    None for the CPU and Apple's GPUs, which tell nobody but root, and where tool or driver is missing.
-    """
-    if not count or _kind() not in ("cuda", "xpu"):
+def pci_address(index: int) -> str | None:
+    """Return the PCI address of a visible device, its key in vendors' tools; None if PyTorch does not expose it."""
+    properties = getattr(torch, accelerator_type()).get_device_properties(index)
+    if not hasattr(properties, "pci_bus_id"):
         return None
-    tool = "xpu" if _kind() == "xpu" else "amd" if torch.version.hip else "nvml"
-    addresses = [_address(index) for index in range(count)]
-    if None not in addresses:
-        return _open(tool, addresses)
-    # Where the framework names no addresses, all cards in their order will do, unless some are hidden.
-    found = _open(tool, None)
-    if found is not None and len(found) != count:
-        found.close()
-        return None
-    return found
+    domain = getattr(properties, "pci_domain_id", 0)
+    return f"{domain:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
 
 
-def all_sensors() -> list[Cards]:
-    """Every card of this machine that a vendor's tool sees, whether the installed PyTorch can use it or not."""
-    found = (_open(tool, None) for tool in ("nvml", "amd", "xpu"))
-    return [cards for cards in found if cards is not None]
-
-
-def _open(tool: str, addresses: list[Any] | None) -> Cards | None:
-    """A vendor's tool, or None where it is not installed, has no driver, or does not know the cards."""
-    try:
-        match tool:
-            case "nvml":
-                return Nvml(importlib.import_module("pynvml"), addresses)
-            case "amd":
-                return Amd(importlib.import_module("amdsmi"), addresses)
-        return Xpu(addresses)
-    except (ImportError, OSError, LookupError, ValueError, subprocess.SubprocessError):
-        return None
-    except Exception as error:
-        if type(error).__module__.split(".")[0] not in ("pynvml", "amdsmi"):  # whose errors have no common class
-            raise
-        return None
-
-
-def _address(index: int) -> str | None:
-    """Where a visible card sits on the PCI bus, which is how a vendor's tool tells it from those that are hidden."""
-    card = getattr(torch, _kind()).get_device_properties(index)
-    if not hasattr(card, "pci_bus_id"):
-        return None
-    return f"{getattr(card, 'pci_domain_id', 0):04x}:{card.pci_bus_id:02x}:{card.pci_device_id:02x}.0"
-
-
-def explain(error: BaseException) -> RunError | None:
-    """The run error behind a framework's exception, or None if it is none of the known ones."""
-    text = str(error)
-    if isinstance(error, RunError):
-        return error
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator" in text:
-        return OutOfMemory(
-            "The micro-batch does not fit into memory: halve it with tuning.micro_batch_size, which keeps the global batch."
-        )
-    if isinstance(error, torch.distributed.DistError) or re.search(
-        r"gloo|nccl|connection (closed|reset)|timed out waiting", text, re.I
-    ):
-        return LostRank(
-            "A rank died or stopped answering, so the others were ended: see stderr_*.txt in the run folder."
-        )
-    if "no kernel image is available" in text:
-        return DeviceError(
-            "The installed PyTorch wheel holds no code for this card: install a wheel built for its compute capability."
-        )
-    if re.search(
-        r"uncorrectable|unspecified launch failure|hardware|NVLink|fallen off", text, re.I
-    ) and _is_device_error(error):
-        return HardwareError(f"The device reported a fault ({text.splitlines()[0]}): exclude this node and run again.")
-    return None
-
-
-def _is_device_error(error: BaseException) -> bool:
-    return type(error).__name__ in ("AcceleratorError", "RuntimeError")
-
-
-def _kind() -> str:
-    current = torch.accelerator.current_accelerator()
-    assert current is not None
-    return current.type
-
-
-def _capability(device: torch.device) -> tuple[int, int]:
+def _compute_capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device) if device.type == "cuda" and not torch.version.hip else (0, 0)

@@ -1,27 +1,28 @@
-"""NVIDIA's cards through NVML (the optional package nvidia-ml-py)."""
+"""Sensors of NVIDIA GPUs through NVML (the optional package nvidia-ml-py)."""
 
+import itertools
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 from . import host
-from .readings import CardReading
+from .readings import GpuReading
 
-_MOST_LINKS = 18
-# From this compute capability on NVML's watts are a mean over the last second (its documentation of PowerUsage).
-_MEAN_WATTS = (8, 6)
-# Why clocks are lower than asked for, in our words; a card at its power cap does what it is built for.
-_REASONS = {
+_MAX_NVLINKS = 18
+# From this compute capability on, nvmlDeviceGetPowerUsage reports a mean over the last second (NVML documentation).
+_AVERAGED_POWER = (8, 6)
+# NVML's reasons for lowered clocks, grouped. A GPU at its power cap runs as designed.
+_THROTTLE_REASONS = {
     "power": ("SwPowerCap",),
     "thermal": ("SwThermalSlowdown", "HwThermalSlowdown"),
     "hardware": ("HwSlowdown", "HwPowerBrakeSlowdown"),
 }
 
 
-class Nvml:
-    """The cards at these PCI addresses, all where none are named; `library` is the module pynvml.
+class NvmlSensors:
+    """The GPUs at the given PCI addresses, by default all; `library` is the module pynvml.
 
-    Raises what the library raises where there is no driver.
+    Raises the library's own error if there is no driver.
     """
 
     source = "NVML"
@@ -34,109 +35,113 @@ class Nvml:
             self._handles = [library.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
         else:
             self._handles = [library.nvmlDeviceGetHandleByPciBusId(address.encode()) for address in addresses]
-        capabilities = [self._ask("CudaComputeCapability", card) for card in self._handles]
-        self._watts_over = [1.0 if found and tuple(found) >= _MEAN_WATTS else None for found in capabilities]
+        capabilities = [self._query("CudaComputeCapability", gpu) for gpu in self._handles]
+        self._averaging_seconds = [
+            1.0 if capability and tuple(capability) >= _AVERAGED_POWER else None for capability in capabilities
+        ]
 
     def __len__(self) -> int:
         return len(self._handles)
 
-    def read(self, index: int) -> CardReading:
-        """What the card of this index shows now; each direction of PCIe is watched for 20 ms."""
-        nvml, card = self._nvml, self._handles[index]
-        energy = self._ask("TotalEnergyConsumption", card)  # first, for it belongs to the moment
-        load, memory = self._ask("UtilizationRates", card), self._ask("MemoryInfo", card)
-        running = self._ask("ComputeRunningProcesses", card)
-        reasons = self._ask("CurrentClocksEventReasons", card)
-        if reasons is None:  # as drivers before 535 call it
-            reasons = self._ask("CurrentClocksThrottleReasons", card)
-        return CardReading(
-            core_mhz=self._ask("ClockInfo", card, nvml.NVML_CLOCK_SM),
-            memory_mhz=self._ask("ClockInfo", card, nvml.NVML_CLOCK_MEM),
-            load_percent=load.gpu if load else None,
+    def read(self, index: int) -> GpuReading:
+        """Return a sample of GPU `index`; NVML measures each direction of PCIe for 20 ms."""
+        nvml, gpu = self._nvml, self._handles[index]
+        energy = self._query("TotalEnergyConsumption", gpu)  # first: it belongs to the time of the sample
+        utilization, memory = self._query("UtilizationRates", gpu), self._query("MemoryInfo", gpu)
+        processes = self._query("ComputeRunningProcesses", gpu)
+        pids = None if processes is None else [process.pid for process in processes]
+        reasons = self._query("CurrentClocksEventReasons", gpu)
+        if reasons is None:  # its name in drivers before 535
+            reasons = self._query("CurrentClocksThrottleReasons", gpu)
+        return GpuReading(
+            core_mhz=self._query("ClockInfo", gpu, nvml.NVML_CLOCK_SM),
+            memory_mhz=self._query("ClockInfo", gpu, nvml.NVML_CLOCK_MEM),
+            utilization_percent=utilization.gpu if utilization else None,
             memory_mib=memory.used / 2**20 if memory else None,
-            temperature_c=self._ask("Temperature", card, nvml.NVML_TEMPERATURE_GPU),
-            fan_percent=self._ask("FanSpeed", card),
-            power_watts=_scaled(self._ask("PowerUsage", card), 1e-3),
-            watts_over_seconds=self._watts_over[index],
-            power_cap_watts=_scaled(self._ask("EnforcedPowerLimit", card), 1e-3),
-            throttle=None if reasons is None else self._words(reasons),
-            pcie_sent_mb_s=_scaled(self._ask("PcieThroughput", card, nvml.NVML_PCIE_UTIL_TX_BYTES), 1.024e-3),
-            pcie_received_mb_s=_scaled(self._ask("PcieThroughput", card, nvml.NVML_PCIE_UTIL_RX_BYTES), 1.024e-3),
-            ecc_corrected=self._errors(card, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-            ecc_uncorrected=self._errors(card, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-            neighbours=None if running is None else host.others(process.pid for process in running),
+            temperature_c=self._query("Temperature", gpu, nvml.NVML_TEMPERATURE_GPU),
+            fan_percent=self._query("FanSpeed", gpu),
+            power_watts=_scaled(self._query("PowerUsage", gpu), 1e-3),
+            power_averaging_seconds=self._averaging_seconds[index],
+            power_cap_watts=_scaled(self._query("EnforcedPowerLimit", gpu), 1e-3),
+            throttle_reasons=None if reasons is None else self._group_reasons(reasons),
+            pcie_sent_mb_s=_scaled(self._query("PcieThroughput", gpu, nvml.NVML_PCIE_UTIL_TX_BYTES), 1.024e-3),
+            pcie_received_mb_s=_scaled(self._query("PcieThroughput", gpu, nvml.NVML_PCIE_UTIL_RX_BYTES), 1.024e-3),
+            ecc_corrected=self._ecc_errors(gpu, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+            ecc_uncorrected=self._ecc_errors(gpu, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+            other_processes=None if pids is None else host.count_other_processes(pids),
             energy_joules=_scaled(energy, 1e-3),
         )
 
     def describe(self, index: int) -> dict[str, Any]:
-        """What stays of the card of this index."""
-        nvml, card = self._nvml, self._handles[index]
-        ecc, address = self._ask("EccMode", card), self._ask("PciInfo", card)
-        capability = self._ask("CudaComputeCapability", card)
+        """Return constant facts of GPU `index`."""
+        nvml, gpu = self._nvml, self._handles[index]
+        ecc, address = self._query("EccMode", gpu), self._query("PciInfo", gpu)
+        capability = self._query("CudaComputeCapability", gpu)
         runtime = nvml.nvmlSystemGetCudaDriverVersion()
         return {
-            "name": self._ask("Name", card),
+            "name": self._query("Name", gpu),
             "capability": "{}.{}".format(*capability) if capability else None,
             "driver": nvml.nvmlSystemGetDriverVersion(),
             "driver_runtime": f"{runtime // 1000}.{runtime % 1000 // 10}",
-            "firmware": self._ask("VbiosVersion", card),
-            "power_cap_watts": _scaled(self._ask("EnforcedPowerLimit", card), 1e-3),
-            "default_power_cap_watts": _scaled(self._ask("PowerManagementDefaultLimit", card), 1e-3),
-            "highest_core_mhz": self._ask("MaxClockInfo", card, nvml.NVML_CLOCK_SM),
-            "highest_memory_mhz": self._ask("MaxClockInfo", card, nvml.NVML_CLOCK_MEM),
-            "persistence": _flag(self._ask("PersistenceMode", card)),
-            "error_correction": _flag(ecc[0]) if ecc else None,
-            "bus": {
-                "generation": self._ask("CurrPcieLinkGeneration", card),
-                "width": self._ask("CurrPcieLinkWidth", card),
+            "firmware": self._query("VbiosVersion", gpu),
+            "power_cap_watts": _scaled(self._query("EnforcedPowerLimit", gpu), 1e-3),
+            "default_power_cap_watts": _scaled(self._query("PowerManagementDefaultLimit", gpu), 1e-3),
+            "max_core_mhz": self._query("MaxClockInfo", gpu, nvml.NVML_CLOCK_SM),
+            "max_memory_mhz": self._query("MaxClockInfo", gpu, nvml.NVML_CLOCK_MEM),
+            "persistence_mode": _to_bool(self._query("PersistenceMode", gpu)),
+            "ecc_enabled": _to_bool(ecc[0]) if ecc else None,
+            "pcie": {
+                "generation": self._query("CurrPcieLinkGeneration", gpu),
+                "width": self._query("CurrPcieLinkWidth", gpu),
             },
-            "numa_node": host.memory_node(address.busId[-12:]) if address else None,
+            "numa_node": host.numa_node(address.busId[-12:]) if address else None,
         }
 
     def links(self) -> dict[str, str]:
-        """NVLink where two cards have it, else the PCI ancestor that they share."""
-        nvml, found = self._nvml, {}
-        words = {
+        """Return NVLink for each pair of GPUs that has it, else their closest common PCI ancestor."""
+        nvml, links = self._nvml, {}
+        ancestors = {
             nvml.NVML_TOPOLOGY_INTERNAL: "one board",
             nvml.NVML_TOPOLOGY_SINGLE: "one PCIe switch",
-            nvml.NVML_TOPOLOGY_MULTIPLE: "several PCIe switches",
+            nvml.NVML_TOPOLOGY_MULTIPLE: "multiple PCIe switches",
             nvml.NVML_TOPOLOGY_HOSTBRIDGE: "one host bridge",
-            nvml.NVML_TOPOLOGY_NODE: "one memory node",
-            nvml.NVML_TOPOLOGY_SYSTEM: "the link between processors",
+            nvml.NVML_TOPOLOGY_NODE: "one NUMA node",
+            nvml.NVML_TOPOLOGY_SYSTEM: "the link between CPU sockets",
         }
-        for one in range(len(self)):
-            for other in range(one + 1, len(self)):
-                pair = self._handles[one], self._handles[other]
-                direct = self._ask("P2PStatus", *pair, nvml.NVML_P2P_CAPS_INDEX_NVLINK) == nvml.NVML_P2P_STATUS_OK
-                lanes = [self._ask("NvLinkState", pair[0], link) for link in range(_MOST_LINKS)] if direct else []
-                shared = words.get(self._ask("TopologyCommonAncestor", *pair), "unknown")
-                found[f"{one}-{other}"] = f"NVLink, {sum(map(bool, lanes))} links a card" if direct else shared
-        return found
+        for first, second in itertools.combinations(range(len(self)), 2):
+            pair = self._handles[first], self._handles[second]
+            if self._query("P2PStatus", *pair, nvml.NVML_P2P_CAPS_INDEX_NVLINK) == nvml.NVML_P2P_STATUS_OK:
+                states = [self._query("NvLinkState", pair[0], number) for number in range(_MAX_NVLINKS)]
+                links[f"{first}-{second}"] = f"NVLink, {sum(map(bool, states))} links per GPU"
+            else:
+                ancestor = self._query("TopologyCommonAncestor", *pair)
+                links[f"{first}-{second}"] = ancestors.get(ancestor, "unknown")
+        return links
 
     def close(self) -> None:
-        """Lets go of the library."""
+        """Shut NVML down."""
         self._nvml.nvmlShutdown()
 
-    def _ask(self, what: str, *arguments: Any) -> Any:
-        """The answer, or None where card or driver has none."""
+    def _query(self, name: str, *arguments: Any) -> Any:
+        """Return the result of nvmlDeviceGet<name>, or None if GPU or driver does not support it."""
         try:
-            return getattr(self._nvml, f"nvmlDeviceGet{what}")(*arguments)
+            return getattr(self._nvml, f"nvmlDeviceGet{name}")(*arguments)
         except self._nvml.NVMLError:
             return None
 
-    def _errors(self, card: Any, kind: int) -> int | None:
-        return self._ask("TotalEccErrors", card, kind, self._nvml.NVML_VOLATILE_ECC)
+    def _ecc_errors(self, gpu: Any, kind: int) -> int | None:
+        return self._query("TotalEccErrors", gpu, kind, self._nvml.NVML_VOLATILE_ECC)
 
-    def _words(self, reasons: int) -> str:
-        def bits(names: Sequence[str]) -> int:
+    def _group_reasons(self, reasons: int) -> str:
+        def mask(names: Sequence[str]) -> int:
             return sum(getattr(self._nvml, f"nvmlClocksEventReason{name}") for name in names)
 
-        return "+".join(word for word, names in _REASONS.items() if reasons & bits(names))
+        return "+".join(group for group, names in _THROTTLE_REASONS.items() if reasons & mask(names))
 
 
 def _scaled(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def _flag(value: Any) -> bool | None:
+def _to_bool(value: Any) -> bool | None:
     return None if value is None else bool(value)

@@ -7,28 +7,28 @@ import torch
 
 from . import devices
 
-_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
 class Precision:
-    """How the engine computes on `device`: autocast to a half format, and loss scaling where fp16 needs it."""
+    """The number format in which the engine computes on `device`: autocast for bf16 and fp16, loss scaling for fp16."""
 
     name: str
     device: torch.device
 
     def apply(self) -> None:
-        """Sets what is global to the process; raises `DeviceError` where the device lacks the format."""
+        """Set the process-wide switches; raise `DeviceError` if the device does not support the format."""
         devices.require_precision(self.device, self.name)
         devices.allow_tf32(self.name == "tf32")
-        devices.search_convolutions()
+        devices.enable_cudnn_benchmark()
 
     def autocast(self) -> AbstractContextManager[object]:
-        """The context in which the forward pass runs."""
-        if self.name not in _AUTOCAST:
+        """Return the context in which the forward pass runs."""
+        if self.name not in _AUTOCAST_DTYPES:
             return nullcontext()
-        return torch.autocast(self.device.type, dtype=_AUTOCAST[self.name])
+        return torch.autocast(self.device.type, dtype=_AUTOCAST_DTYPES[self.name])
 
-    def scaler(self) -> torch.amp.GradScaler:
-        """Dynamic loss scaling for fp16, a pass-through otherwise."""
+    def grad_scaler(self) -> torch.amp.GradScaler:
+        """Return a dynamic loss scaler for fp16, a pass-through otherwise."""
         return torch.amp.GradScaler(self.device.type, enabled=self.name == "fp16")

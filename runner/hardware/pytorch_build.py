@@ -1,33 +1,34 @@
-"""Does the installed PyTorch hold code for this card, and if not, which one does?"""
+"""The installed PyTorch build: which GPUs it has kernels for, and which build a GPU needs."""
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# From PyTorch 2.11 on the builds for CUDA 12.6 alone hold code for Volta and older; the others begin with Turing.
-_OLDEST_OF_USUAL_BUILDS = (7, 5)
-_OLD_CARDS = "cu126"
-_USUAL = {13: "cu130", 12: "cu126"}  # by the newest CUDA that the driver runs
-_NEW_CARDS, _FIRST_FOR_NEW_CARDS = (10, 0), "cu128"  # Blackwell, on a driver of CUDA 12
-# Of what each kind of build needs: the tool that sees the cards, and their vendor.
+# From PyTorch 2.11 on, only the CUDA 12.6 builds support Volta and older; the others start at Turing.
+_OLDEST_OF_DEFAULT_BUILDS = (7, 5)
+_LEGACY_BACKEND = "cu126"
+_DEFAULT_BACKENDS = {13: "cu130", 12: "cu126"}  # by the newest CUDA major version that the driver supports
+_BLACKWELL, _FIRST_BLACKWELL_BACKEND = (10, 0), "cu128"  # with a driver for CUDA 12
+# Management tool and vendor of the GPUs that each kind of build supports.
 _SENSORS = {"cuda": ("NVML", "NVIDIA"), "rocm": ("amdsmi", "AMD"), "xpu": ("xpu-smi", "Intel")}
-DRIVERS = {
+# Commands that install a driver.
+DRIVER_COMMANDS = {
     "NVIDIA": "sudo apt install nvidia-driver-580",
     "AMD": "sudo apt install amdgpu-dkms",
     "Intel": "sudo apt install intel-opencl-icd libze-intel-gpu1",
 }
-_OF_GROUPS = "sudo usermod -aG render,video $USER"
-# What lets a process open its card's device files.
-DEVICE_FILES = {
+_JOIN_GROUPS = "sudo usermod -aG render,video $USER"
+# Commands that give a process access to the device files.
+DEVICE_FILE_COMMANDS = {
     "NVIDIA": "sudo modprobe nvidia-uvm; sudo systemctl restart nvidia-fabricmanager",
-    "AMD": _OF_GROUPS,
-    "Intel": _OF_GROUPS,
+    "AMD": _JOIN_GROUPS,
+    "Intel": _JOIN_GROUPS,
 }
 
 
 @dataclass(frozen=True)
-class Wheel:
-    """The installed PyTorch: kind (cuda, rocm, xpu, mps, cpu), the runtime it was built with, and for which cards."""
+class PyTorchBuild:
+    """A PyTorch build: kind (cuda, rocm, xpu, mps, cpu), runtime version and compiled architectures."""
 
     version: str
     kind: str
@@ -36,59 +37,59 @@ class Wheel:
 
     @property
     def sensors(self) -> tuple[str, str]:
-        """The tool that sees the cards that this was built for, and their vendor; empty where it is for none."""
+        """Management tool and vendor of the GPUs that this build supports; empty strings for a CPU build."""
         return _SENSORS.get(self.kind, ("", ""))
 
-
-def holds_code(wheel: Wheel, capability: str | None) -> bool:
-    """Whether the wheel can run on a card of this capability ("7.0", "gfx90a"); True where nobody can tell."""
-    if not capability or not wheel.architectures:
-        return True
-    if capability.startswith("gfx"):
-        return capability.split(":")[0] in {name.split(":")[0] for name in wheel.architectures}
-    major, minor = _version(capability)
-    for kind, built_major, built_minor, special in _built(wheel.architectures):
-        if special:  # made for one card alone
-            fits = (built_major, built_minor) == (major, minor)
-        elif kind == "sm":
-            fits = built_major == major and built_minor <= minor
-        else:  # an intermediate form, which the driver compiles for any later card
-            fits = (built_major, built_minor) <= (major, minor)
-        if fits:
+    def has_kernels_for(self, capability: str | None) -> bool:
+        """Return whether the build runs on GPUs of this capability ("7.0", "gfx90a"); True if that is unknown."""
+        if not capability or not self.architectures:
             return True
-    return False
+        if capability.startswith("gfx"):
+            return capability.split(":")[0] in {name.split(":")[0] for name in self.architectures}
+        device = _parse_version(capability)
+        return any(_runs_on(*target, device) for target in _parse_architectures(self.architectures))
+
+    def is_supported_by_driver(self, driver_runtime: str | None) -> bool:
+        """Return whether a driver for runtimes up to `driver_runtime` runs the build, by CUDA's major version."""
+        if self.kind != "cuda" or not self.runtime or not driver_runtime:
+            return True
+        return _parse_version(driver_runtime)[0] >= _parse_version(self.runtime)[0]
 
 
-def driver_runs(wheel: Wheel, driver_runtime: str | None) -> bool:
-    """Whether a driver that runs programs up to `driver_runtime` runs the wheel: CUDA's minor versions are alike."""
-    if wheel.kind != "cuda" or not wheel.runtime or not driver_runtime:
-        return True
-    return _version(driver_runtime)[0] >= _version(wheel.runtime)[0]
+def install_command(capability: str | None, driver_runtime: str | None) -> str:
+    """Return the command that installs a build for a GPU, or a driver if the present one supports no build.
 
-
-def remedy(capability: str | None, driver_runtime: str | None) -> str:
-    """The command that installs a PyTorch for a card, or first a driver that runs one; uv knows where builds lie."""
-    newest = _version(driver_runtime)[0] if driver_runtime else max(_USUAL)
-    if newest < min(_USUAL):
-        return DRIVERS["NVIDIA"]
+    uv knows the index of each build.
+    """
+    newest = _parse_version(driver_runtime)[0] if driver_runtime else max(_DEFAULT_BACKENDS)
+    if newest < min(_DEFAULT_BACKENDS):
+        return DRIVER_COMMANDS["NVIDIA"]
     if capability is None or capability.startswith("gfx"):
         backend = "auto"
-    elif _version(capability) < _OLDEST_OF_USUAL_BUILDS:
-        backend = _OLD_CARDS
+    elif _parse_version(capability) < _OLDEST_OF_DEFAULT_BUILDS:
+        backend = _LEGACY_BACKEND
     else:
-        backend = _USUAL[min(newest, max(_USUAL))]
-        if _version(capability) >= _NEW_CARDS and backend == _OLD_CARDS:
-            backend = _FIRST_FOR_NEW_CARDS
+        backend = _DEFAULT_BACKENDS[min(newest, max(_DEFAULT_BACKENDS))]
+        if _parse_version(capability) >= _BLACKWELL and backend == _LEGACY_BACKEND:
+            backend = _FIRST_BLACKWELL_BACKEND
     return f"pip install uv && uv pip install --reinstall --torch-backend={backend} torch torchvision"
 
 
-def _version(text: str) -> tuple[int, int]:
+def _runs_on(kind: str, target: tuple[int, int], suffix: str, device: tuple[int, int]) -> bool:
+    if suffix:  # sm_90a: architecture-specific code runs on that architecture only
+        return target == device
+    if kind == "sm":  # binary code runs on later minor versions
+        return target[0] == device[0] and target[1] <= device[1]
+    return target <= device  # PTX, which the driver compiles for any later architecture
+
+
+def _parse_version(text: str) -> tuple[int, int]:
     major, _, minor = text.partition(".")
     return int(major), int(minor or 0)
 
 
-def _built(architectures: Iterable[str]) -> Iterable[tuple[str, int, int, bool]]:
+def _parse_architectures(architectures: Iterable[str]) -> Iterable[tuple[str, tuple[int, int], str]]:
     for name in architectures:
-        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", name)
-        if found:
-            yield found[1], int(found[2]), int(found[3]), bool(found[4])
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", name)
+        if match:
+            yield match[1], (int(match[2]), int(match[3])), match[4]

@@ -1,38 +1,38 @@
-"""Energy of processors and their memory as the kernel's powercap tree counts it (Intel's RAPL, and AMD's alike)."""
+"""Energy counters of CPU packages and DRAM: the kernel's powercap tree (Intel RAPL; AMD uses the same interface)."""
 
 from pathlib import Path
 
-_TREE = Path("/sys/class/powercap")
+_POWERCAP = Path("/sys/class/powercap")
 
 
 class Rapl:
-    """Adds up packages and the memory beside them; most systems let only root read them."""
+    """Sum of the energy of all packages and their DRAM; on most systems only root may read the counters."""
 
     source = "RAPL"
 
-    def __init__(self, tree: Path = _TREE) -> None:
-        zones = [zone for zone in sorted(tree.glob("intel-rapl:*")) if _reads(zone / "energy_uj") is not None]
-        # `psys` and `core` count again what packages count.
+    def __init__(self, powercap: Path = _POWERCAP) -> None:
+        zones = [zone for zone in sorted(powercap.glob("intel-rapl:*")) if _read_int(zone / "energy_uj") is not None]
+        # `psys` and `core` overlap with the packages.
         self._zones = [zone for zone in zones if (zone / "name").read_text().startswith(("package", "dram"))]
-        self._before = {zone: _reads(zone / "energy_uj") or 0 for zone in self._zones}
-        self._sum = 0
+        self._previous = {zone: _read_int(zone / "energy_uj") or 0 for zone in self._zones}
+        self._microjoules = 0
 
     def joules(self) -> float | None:
-        """Joules since this object was made; None where nothing can be read."""
+        """Return the joules since construction; None if no counter is readable."""
         if not self._zones:
             return None
         for zone in self._zones:
-            now = _reads(zone / "energy_uj")
-            if now is None:
+            counter = _read_int(zone / "energy_uj")
+            if counter is None:
                 continue
-            past = now - self._before[zone]
-            # A counter begins again at zero when it is full, some minutes of full load on.
-            self._sum += past if past >= 0 else past + (_reads(zone / "max_energy_range_uj") or 0)
-            self._before[zone] = now
-        return self._sum / 1e6
+            delta = counter - self._previous[zone]
+            # A counter wraps around after some minutes of full load.
+            self._microjoules += delta if delta >= 0 else delta + (_read_int(zone / "max_energy_range_uj") or 0)
+            self._previous[zone] = counter
+        return self._microjoules / 1e6
 
 
-def _reads(file: Path) -> int | None:
+def _read_int(file: Path) -> int | None:
     try:
         return int(file.read_text())
     except (OSError, ValueError):

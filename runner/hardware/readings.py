@@ -1,39 +1,40 @@
-"""One look at a card or at its host, whoever made it; None is what nobody tells."""
+"""One sample of a GPU or of the host, whatever the vendor; None stands for what the tool does not report."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
-class CardReading:
-    """A card at one moment.
+class GpuReading:
+    """A GPU at one moment.
 
-    `power_watts` is a mean over the last `watts_over_seconds`, or of the moment where that is None. `throttle` joins
-    the reasons for lower clocks by "+" (power, thermal, hardware; empty: none), `neighbours` counts processes that are
-    not of this run, errors and `energy_joules` count since the driver was loaded.
+    `power_watts` is the mean over the last `power_averaging_seconds`, or instantaneous if that is None.
+    `throttle_reasons` joins the reasons for lowered clocks by "+" (power, thermal, hardware; empty: none).
+    `other_processes` counts processes that do not belong to this run. The ECC counts and `energy_joules` are counted
+    from the time the driver was loaded.
     """
 
     core_mhz: float | None = None
     memory_mhz: float | None = None
-    load_percent: float | None = None
+    utilization_percent: float | None = None
     memory_mib: float | None = None
     temperature_c: float | None = None
     fan_percent: float | None = None
     power_watts: float | None = None
-    watts_over_seconds: float | None = None
+    power_averaging_seconds: float | None = None
     power_cap_watts: float | None = None
-    throttle: str | None = None
+    throttle_reasons: str | None = None
     pcie_sent_mb_s: float | None = None
     pcie_received_mb_s: float | None = None
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
-    neighbours: int | None = None
+    other_processes: int | None = None
     energy_joules: float | None = None
 
 
 @dataclass(frozen=True)
 class HostReading:
-    """The host at one moment; `host_energy_joules` is that of processors and their memory since the first look."""
+    """The host at one moment; `host_energy_joules` is the energy of packages and DRAM since the first reading."""
 
     cpu_percent: float | None = None
     host_memory_mib: float | None = None
@@ -42,25 +43,25 @@ class HostReading:
     host_energy_joules: float | None = None
 
 
-class Cards(Protocol):
-    """Some cards through their vendor's own tool, which `source` names; `read` must be quick, and never raises."""
+class GpuSensors(Protocol):
+    """Some GPUs through their vendor's management library, named by `source`."""
 
     source: str
 
     def __len__(self) -> int: ...
 
-    def read(self, index: int) -> CardReading:
-        """What the card of this index shows now."""
+    def read(self, index: int) -> GpuReading:
+        """Return a sample of GPU `index`; quick, and never raises."""
         ...
 
     def describe(self, index: int) -> dict[str, Any]:
-        """What stays: name, driver, power cap and its default, highest clocks, persistence, error correction, bus."""
+        """Return constant facts: name, driver, power cap and its default, maximum clocks, persistence, ECC, PCIe."""
         ...
 
     def links(self) -> dict[str, str]:
-        """How two cards reach one another, by "0-1"; empty where the tool does not tell."""
+        """Return the kind of link between each pair of GPUs, keyed like "0-1"; empty if the tool does not report it."""
         ...
 
     def close(self) -> None:
-        """Lets go of the tool."""
+        """Release the management library."""
         ...

@@ -1,4 +1,4 @@
-"""Intel's cards through the command xpu-smi, which asks Level Zero."""
+"""Sensors of Intel GPUs through the command xpu-smi, which uses Level Zero."""
 
 import csv
 import json
@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from . import host
-from .readings import CardReading
+from .readings import GpuReading
 
 COMMAND = "xpu-smi"
-_PATIENCE_SECONDS = 20.0
-# Numbers of the metrics that `dump` is asked for; its columns name them.
+_TIMEOUT_SECONDS = 20.0
+# Metrics of `xpu-smi dump` by number; the output names them in its header.
 _METRICS = "0,1,2,3,8,15,16,18,19,20,35"
 _COLUMNS = {
-    "load_percent": "GPU Utilization (%)",
+    "utilization_percent": "GPU Utilization (%)",
     "power_watts": "GPU Power (W)",
     "core_mhz": "GPU Frequency (MHz)",
     "temperature_c": "GPU Core Temperature",
@@ -27,32 +27,36 @@ _COLUMNS = {
     "pcie_received_mb_s": "PCIe Read (kB/s)",
     "pcie_sent_mb_s": "PCIe Write (kB/s)",
 }
-_REASONS = {"power": ("power", "current"), "thermal": ("thermal", "temp", "prochot"), "hardware": ("voltage", "hw")}
+_THROTTLE_REASONS = {
+    "power": ("power", "current"),
+    "thermal": ("thermal", "temp", "prochot"),
+    "hardware": ("voltage", "hw"),
+}
 
 
-def _run(*words: str) -> str:
-    done = subprocess.run(
-        [COMMAND, *words],
+def _run(*arguments: str) -> str:
+    completed = subprocess.run(
+        [COMMAND, *arguments],
         capture_output=True,
         text=True,
         check=True,
-        timeout=_PATIENCE_SECONDS,
+        timeout=_TIMEOUT_SECONDS,
         stdin=subprocess.DEVNULL,
     )
-    return done.stdout
+    return completed.stdout
 
 
-def _stream(*words: str) -> subprocess.Popen[str]:
+def _stream(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True
+        [COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True
     )
 
 
-class Xpu:
-    """The cards at these PCI addresses, all where none are named; `run` and `stream` start the command.
+class XpuSmiSensors:
+    """The GPUs at the given PCI addresses, by default all; `run` and `stream` start the command.
 
-    A thread reads what the command prints each second, so that a look costs nothing. Raises `OSError` where there is no
-    such command, `subprocess.SubprocessError` or `ValueError` where it finds no driver.
+    A thread reads what the command prints once a second, so that a sample costs nothing. Raises `OSError` if the
+    command is missing, `subprocess.SubprocessError` or `ValueError` if it finds no driver.
     """
 
     source = COMMAND
@@ -67,83 +71,85 @@ class Xpu:
             raise FileNotFoundError(COMMAND)
         self._run, self._stream = run, stream
         self._process: Any = None
-        found = json.loads(run("discovery", "-j")).get("device_list", [])
-        at = {entry["pci_bdf_address"].lower(): entry["device_id"] for entry in found}
-        self._cards = list(at.values()) if addresses is None else [at[address.lower()] for address in addresses]
-        self._latest: dict[int, CardReading] = {}
+        gpus = json.loads(run("discovery", "-j")).get("device_list", [])
+        ids = {gpu["pci_bdf_address"].lower(): gpu["device_id"] for gpu in gpus}
+        self._ids = list(ids.values()) if addresses is None else [ids[address.lower()] for address in addresses]
+        self._latest: dict[int, GpuReading] = {}
 
     def __len__(self) -> int:
-        return len(self._cards)
+        return len(self._ids)
 
-    def read(self, index: int) -> CardReading:
-        """What the command said last of the card of this index; nothing before its first line."""
+    def read(self, index: int) -> GpuReading:
+        """Return the latest sample of GPU `index`; empty before the command's first line."""
         if self._process is None:
-            self._process = self._stream("dump", "-d", "-1", "--metrics", _METRICS)  # each second, unless told
+            self._process = self._stream("dump", "-d", "-1", "--metrics", _METRICS)  # once a second by default
             threading.Thread(target=self._follow, args=(self._process.stdout,), daemon=True).start()
-        return self._latest.get(self._cards[index], CardReading())
+        return self._latest.get(self._ids[index], GpuReading())
 
     def describe(self, index: int) -> dict[str, Any]:
-        """What stays of the card of this index."""
-        told = json.loads(self._run("discovery", "-d", str(self._cards[index]), "-j"))
-        address = str(told.get("pci_bdf_address", ""))
+        """Return constant facts of GPU `index`."""
+        facts = json.loads(self._run("discovery", "-d", str(self._ids[index]), "-j"))
+        address = str(facts.get("pci_bdf_address", ""))
         return {
-            "name": told.get("device_name"),
-            "driver": told.get("driver_version"),
-            "firmware": told.get("gfx_firmware_version"),
-            "highest_core_mhz": _number(told.get("core_clock_rate_mhz")),
-            "bus": {
-                "generation": _number(told.get("pcie_generation")),
-                "width": _number(told.get("pcie_max_link_width")),
+            "name": facts.get("device_name"),
+            "driver": facts.get("driver_version"),
+            "firmware": facts.get("gfx_firmware_version"),
+            "max_core_mhz": _to_float(facts.get("core_clock_rate_mhz")),
+            "pcie": {
+                "generation": _to_float(facts.get("pcie_generation")),
+                "width": _to_float(facts.get("pcie_max_link_width")),
             },
-            "numa_node": host.memory_node(address) if address else None,
+            "numa_node": host.numa_node(address) if address else None,
         }
 
     def links(self) -> dict[str, str]:
-        """Nothing: the command draws its matrix for people."""
+        """Return nothing: xpu-smi prints its topology only as a table for people."""
         return {}
 
     def close(self) -> None:
-        """Ends the command."""
+        """End the command."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
 
     def _follow(self, lines: Iterable[str]) -> None:
-        """Keeps the last line of each card; the command repeats its header when it likes."""
+        """Keep the latest sample of each GPU while the command runs."""
         try:
-            self._keep(lines)
+            self._parse(lines)
         finally:
-            self._latest.clear()  # what a dead command said last is no news
+            self._latest.clear()  # samples of an ended command are stale
 
-    def _keep(self, lines: Iterable[str]) -> None:
+    def _parse(self, lines: Iterable[str]) -> None:
+        """Parse the CSV lines of `dump`, which repeats its header at intervals."""
         header: list[str] = []
         for row in csv.reader(lines, skipinitialspace=True):
             if "DeviceId" in row:
                 header = [title.strip() for title in row]
             elif len(row) == len(header):
-                told = dict(zip(header, (value.strip() for value in row), strict=True))
-                card = _number(told.get("DeviceId"))
-                if card is not None:
-                    self._latest[int(card)] = _reading(told)
+                fields = dict(zip(header, (value.strip() for value in row), strict=True))
+                device_id = _to_float(fields.get("DeviceId"))
+                if device_id is not None:
+                    self._latest[int(device_id)] = _parse_reading(fields)
 
 
-def _reading(told: dict[str, str]) -> CardReading:
-    def of(column: str) -> float | None:
-        return next((_number(value) for title, value in told.items() if title.startswith(column)), None)
+def _parse_reading(fields: dict[str, str]) -> GpuReading:
+    def column(prefix: str) -> float | None:
+        return next((_to_float(value) for title, value in fields.items() if title.startswith(prefix)), None)
 
-    known: dict[str, Any] = {name: of(column) for name, column in _COLUMNS.items()}
+    values: dict[str, Any] = {name: column(prefix) for name, prefix in _COLUMNS.items()}
     for name in ("pcie_received_mb_s", "pcie_sent_mb_s"):
-        known[name] = None if known[name] is None else known[name] / 1e3
+        values[name] = None if values[name] is None else values[name] / 1e3
     for name in ("ecc_corrected", "ecc_uncorrected"):
-        known[name] = None if known[name] is None else int(known[name])
-    reason = next((value.lower() for title, value in told.items() if title.startswith("Throttle")), None)
-    words = None
-    if reason not in (None, "", "n/a"):
-        words = "+".join(word for word, parts in _REASONS.items() if any(part in str(reason) for part in parts))
-    return CardReading(**known, throttle=words)
+        values[name] = None if values[name] is None else int(values[name])
+    text = next((value.lower() for title, value in fields.items() if title.startswith("Throttle")), None)
+    reasons = None
+    if text not in (None, "", "n/a"):
+        groups = _THROTTLE_REASONS.items()
+        reasons = "+".join(group for group, parts in groups if any(part in str(text) for part in parts))
+    return GpuReading(**values, throttle_reasons=reasons)
 
 
-def _number(text: Any) -> float | None:
+def _to_float(text: Any) -> float | None:
     try:
         return float(text)
     except (TypeError, ValueError):

@@ -1,18 +1,18 @@
-"""Vendors' libraries in the shapes that their documentation gives; the constants of NVML are the package's own."""
+"""Fakes of the vendors' libraries with documented return values; the constants of NVML are those of pynvml."""
 
 from enum import IntEnum
 from types import SimpleNamespace
 
 import pytest
 
-WORKING = {
+DEFAULT_ANSWERS = {
     "Name": "Tesla V100-PCIE-32GB",
     "TotalEnergyConsumption": 12_345_678,  # mJ
     "UtilizationRates": SimpleNamespace(gpu=98, memory=40),
     "MemoryInfo": SimpleNamespace(used=3 * 2**30),
     "ComputeRunningProcesses": [],
     "CurrentClocksEventReasons": 0,
-    "ClockInfo": {1: 1380, 2: 877},  # of multiprocessors and memory
+    "ClockInfo": {1: 1380, 2: 877},  # SM and memory
     "MaxClockInfo": {1: 1380, 2: 877},
     "Temperature": 61,
     "PowerUsage": 231_000,  # mW
@@ -35,7 +35,7 @@ WORKING = {
 
 @pytest.fixture
 def nvml():
-    """nvml(**answers) -> a module like pynvml for two cards; what is answered by an exception is raised."""
+    """nvml(**answers) -> a fake pynvml for two GPUs; an answer that is an exception is raised."""
     real = pytest.importorskip("pynvml")
 
     def make(**answers):
@@ -47,29 +47,29 @@ def nvml():
         library.nvmlSystemGetDriverVersion = lambda: "535.104"
         library.nvmlSystemGetCudaDriverVersion = lambda: 12020
         library.nvmlDeviceGetCount = lambda: 2
-        library.nvmlDeviceGetHandleByIndex = lambda index: f"card {index}"
-        library.nvmlDeviceGetHandleByPciBusId = lambda address: f"card at {address.decode()}"
-        for name in (*WORKING, "FanSpeed", "CurrentClocksThrottleReasons"):
-            answer = (WORKING | answers).get(name, real.NVMLError(real.NVML_ERROR_NOT_SUPPORTED))
-            setattr(library, f"nvmlDeviceGet{name}", _answering(answer))
+        library.nvmlDeviceGetHandleByIndex = lambda index: f"gpu {index}"
+        library.nvmlDeviceGetHandleByPciBusId = lambda address: f"gpu at {address.decode()}"
+        for name in (*DEFAULT_ANSWERS, "FanSpeed", "CurrentClocksThrottleReasons"):
+            answer = (DEFAULT_ANSWERS | answers).get(name, real.NVMLError(real.NVML_ERROR_NOT_SUPPORTED))
+            setattr(library, f"nvmlDeviceGet{name}", _fake_function(answer))
         return library
 
     return make
 
 
-def _answering(answer):
-    def ask(card, *about):
+def _fake_function(answer):
+    def function(gpu, *arguments):
         if isinstance(answer, Exception):
             raise answer
         if callable(answer):
             return answer()
-        return answer[about[0]] if isinstance(answer, dict) else answer
+        return answer[arguments[0]] if isinstance(answer, dict) else answer
 
-    return ask
+    return function
 
 
 class AmdSmiException(Exception):
-    """As the library's."""
+    """The base class of the library's errors."""
 
 
 class Link(IntEnum):
@@ -79,13 +79,13 @@ class Link(IntEnum):
 
 @pytest.fixture
 def smi():
-    """smi(**answers) -> a module like amdsmi for two MI250X."""
+    """smi(**answers) -> a fake amdsmi for two MI250X."""
 
     def make(**answers):
-        def missing(*about):
+        def unsupported(*arguments):
             raise AmdSmiException
 
-        told = {
+        results = {
             "energy_count": {"energy_accumulator": 2_000_000, "counter_resolution": 15.3, "timestamp": 1},
             "power_info": {"current_socket_power": "N/A", "average_socket_power": 300, "power_limit": 560_000_000},
             "clock_info": {"clk": 1700, "max_clk": 1700},
@@ -110,16 +110,18 @@ def smi():
             AmdSmiLinkType=Link,
             amdsmi_init=lambda flags: None,
             amdsmi_shut_down=lambda: None,
-            amdsmi_get_processor_handles=lambda: ["one", "two"],
-            amdsmi_get_gpu_fan_speed=missing,
+            amdsmi_get_processor_handles=lambda: ["gpu 0", "gpu 1"],
+            amdsmi_get_gpu_fan_speed=unsupported,
             amdsmi_topo_get_link_type=lambda *pair: {"hops": 1, "type": 2},
-            amdsmi_topo_get_numa_node_number=lambda card: 1,
+            amdsmi_topo_get_numa_node_number=lambda gpu: 1,
         )
-        for name, answer in told.items():
+        for name, answer in results.items():
             setattr(
-                library, f"amdsmi_get_{name}", lambda *about, answer=answer: answer() if callable(answer) else answer
+                library,
+                f"amdsmi_get_{name}",
+                lambda *arguments, answer=answer: answer() if callable(answer) else answer,
             )
-        library.amdsmi_get_gpu_device_bdf = {"one": "0000:C1:00.0", "two": "0000:C6:00.0"}.get
+        library.amdsmi_get_gpu_device_bdf = {"gpu 0": "0000:C1:00.0", "gpu 1": "0000:C6:00.0"}.get
         return library
 
     return make

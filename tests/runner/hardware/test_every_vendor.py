@@ -87,12 +87,12 @@ def machine(request, nvml, smi):
 
 
 def test_the_doctor_says_whether_it_can_be_used(machine, monkeypatch):
-    monkeypatch.setattr(devices, "wheel", lambda: machine.wheel)
-    monkeypatch.setattr(devices, "cards", lambda: [machine.card])
-    monkeypatch.setattr(devices, "detect", lambda: machine.group)
-    monkeypatch.setattr(devices, "available", lambda: 1)
-    monkeypatch.setattr(devices, "sensors", lambda count: machine.cards)
-    monkeypatch.setattr(devices, "all_sensors", lambda: [machine.cards] if machine.cards else [])
+    monkeypatch.setattr(devices, "installed_build", lambda: machine.wheel)
+    monkeypatch.setattr(devices, "describe_gpus", lambda: [machine.card])
+    monkeypatch.setattr(devices, "detect_accelerator", lambda: machine.group)
+    monkeypatch.setattr(devices, "device_count", lambda: 1)
+    monkeypatch.setattr(sensors, "open_sensors", lambda count: machine.cards)
+    monkeypatch.setattr(sensors, "open_all_sensors", lambda: [machine.cards] if machine.cards else [])
     checks = list(doctor.of_cards(doctor.look()))
     assert doctor.verdict(checks) == (Exit.DEVICE if machine.bad else 0)
     (card,) = (check for check in checks if check.name == "card 0" and machine.card["name"] in check.found)

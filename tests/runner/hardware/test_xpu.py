@@ -1,19 +1,24 @@
-"""Intel's cards, from the words of xpu-smi."""
+"""Sensors of Intel GPUs, from the output of xpu-smi."""
 
 import json
 import threading
 import time
 from types import SimpleNamespace
 
-from timetrial.runner.hardware.xpu import Xpu
+from timetrial.runner.hardware.xpu import XpuSmiSensors
 
-FOUND = {
+DISCOVERY = {
     "device_list": [
         {"device_id": 0, "device_name": "Intel(R) Data Center GPU Max 1550", "pci_bdf_address": "0000:29:00.0"},
         {"device_id": 1, "device_name": "Intel(R) Data Center GPU Max 1550", "pci_bdf_address": "0000:3A:00.0"},
     ]
 }
-CARD = {"device_name": "Max 1550", "driver_version": "1.6", "core_clock_rate_mhz": "1600", "pcie_max_link_width": "16"}
+DEVICE = {
+    "device_name": "Max 1550",
+    "driver_version": "1.6",
+    "core_clock_rate_mhz": "1600",
+    "pcie_max_link_width": "16",
+}
 DUMP = """Timestamp, DeviceId, GPU Utilization (%), GPU Power (W), GPU Frequency (MHz), GPU Core Temperature (Celsius \
 Degree), GPU Energy Consumed (J), GPU Memory Used (MiB), PCIe Read (kB/s), PCIe Write (kB/s), Throttle reason
 10:00:01.000, 0, 12.00, 100.5, 900, 40.0, 1000.0, 512.0, N/A, N/A, Not Throttled
@@ -21,31 +26,40 @@ Degree), GPU Energy Consumed (J), GPU Memory Used (MiB), PCIe Read (kB/s), PCIe 
 10:00:02.000, 1, 98.00, 451.5, 15"""
 
 
-def test_the_last_whole_line_of_each_card_counts():
-    ended, over = [], threading.Event()
+def test_latest_complete_line_of_each_gpu_is_returned():
+    terminated, finish = [], threading.Event()
 
     def lines():
         yield from DUMP.splitlines()
-        over.wait(10)
+        finish.wait(10)
 
-    stream = SimpleNamespace(stdout=lines(), terminate=lambda: ended.append(1), wait=lambda: None)
-    run = lambda *words: json.dumps(CARD if "-d" in words else FOUND)  # noqa: E731
-    cards = Xpu(["0000:3a:00.0", "0000:29:00.0"], run, lambda *words: stream)
-    cards.read(0)
+    stream = SimpleNamespace(stdout=lines(), terminate=lambda: terminated.append(1), wait=lambda: None)
+    run = lambda *arguments: json.dumps(DEVICE if "-d" in arguments else DISCOVERY)  # noqa: E731
+    sensors = XpuSmiSensors(["0000:3a:00.0", "0000:29:00.0"], run, lambda *arguments: stream)
+    sensors.read(0)
     for _ in range(100):
-        if cards.read(0).power_watts is not None:
+        if sensors.read(0).power_watts is not None:
             break
         time.sleep(0.01)
-    now = cards.read(0)
-    assert (now.load_percent, now.power_watts, now.core_mhz, now.energy_joules) == (99, 450.5, 1550, 2000.5)
-    assert (now.pcie_received_mb_s, now.pcie_sent_mb_s, now.temperature_c) == (2.0, 1.0, 62.5)
-    assert (now.throttle, cards.read(1).throttle, cards.read(1).pcie_sent_mb_s) == ("thermal", "", None)
-    assert cards.describe(0)["highest_core_mhz"] == 1600
-    cards.close()
-    assert ended == [1]
-    over.set()
+    reading = sensors.read(0)
+    assert (reading.utilization_percent, reading.power_watts, reading.core_mhz, reading.energy_joules) == (
+        99,
+        450.5,
+        1550,
+        2000.5,
+    )
+    assert (reading.pcie_received_mb_s, reading.pcie_sent_mb_s, reading.temperature_c) == (2.0, 1.0, 62.5)
+    assert (reading.throttle_reasons, sensors.read(1).throttle_reasons, sensors.read(1).pcie_sent_mb_s) == (
+        "thermal",
+        "",
+        None,
+    )
+    assert sensors.describe(0)["max_core_mhz"] == 1600
+    sensors.close()
+    assert terminated == [1]
+    finish.set()
     for _ in range(100):
-        if cards.read(0).power_watts is None:
+        if sensors.read(0).power_watts is None:
             break
         time.sleep(0.01)
-    assert set(vars(cards.read(0)).values()) == {None}  # what a dead command said is no news
+    assert set(vars(sensors.read(0)).values()) == {None}  # samples of an ended command are stale

@@ -1,4 +1,4 @@
-"""system.json: what this machine is, and cards as their vendor's tool adds to them."""
+"""The description of this machine, and GPU facts from the vendor's tool."""
 
 import subprocess
 from types import SimpleNamespace
@@ -7,7 +7,7 @@ from timetrial.runner.hardware import devices
 from timetrial.runner.record import environment
 
 
-class TwoCards:
+class TwoGpus:
     closed = False
 
     def __len__(self):
@@ -23,30 +23,30 @@ class TwoCards:
         self.closed = True
 
 
-def test_this_machine(tmp_path, root):
-    told = environment.describe(data=tmp_path / "data")
-    assert told["storage"]["data"]["file_system"]
-    assert told["affinity"]
-    assert told["compiled_architectures"] or told["cards"] == []
-    assert {"governor", "numa_nodes", "huge_pages", "links"} <= set(told)
+def test_describes_this_machine(tmp_path, root):
+    facts = environment.describe(data=tmp_path / "data")
+    assert facts["storage"]["data"]["file_system"]
+    assert facts["affinity"]
+    assert facts["compiled_architectures"] or facts["gpus"] == []
+    assert {"governor", "numa_nodes", "huge_pages", "gpu_links"} <= set(facts)
     if (root / ".git").exists():
         head = ["git", "-C", str(root), "rev-parse", "HEAD"]
         revision = subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip()
-        assert told["timetrial"]["revision"] == revision
-        assert bool(told["timetrial"]["difference"]) == told["timetrial"]["changed"]
+        assert facts["timetrial"]["revision"] == revision
+        assert bool(facts["timetrial"]["changes_sha256"]) == facts["timetrial"]["changed"]
 
 
-def test_cards_are_completed_by_their_tool(monkeypatch):
-    tool = TwoCards()
-    monkeypatch.setattr(devices, "cards", lambda: [{"name": "Tesla T4"}, {"name": "Tesla T4"}])
-    monkeypatch.setattr(devices, "sensors", lambda count: tool)
-    told = environment.describe()
-    assert told["cards"][1] == {"name": "Tesla T4", "driver": "535.104", "power_cap_watts": 60.0, "numa_node": 1}
-    assert told["links"] == {"0-1": "one host bridge"}
-    assert tool.closed
+def test_gpus_are_described_by_pytorch_and_the_vendors_tool(monkeypatch):
+    sensors = TwoGpus()
+    monkeypatch.setattr(devices, "describe_gpus", lambda: [{"name": "Tesla T4"}, {"name": "Tesla T4"}])
+    monkeypatch.setattr(environment, "open_sensors", lambda count: sensors)
+    facts = environment.describe()
+    assert facts["gpus"][1] == {"name": "Tesla T4", "driver": "535.104", "power_cap_watts": 60.0, "numa_node": 1}
+    assert facts["gpu_links"] == {"0-1": "one host bridge"}
+    assert sensors.closed
 
 
-def test_another_change_is_another_difference(monkeypatch, tmp_path):
+def test_different_changes_have_different_hashes(monkeypatch, tmp_path):
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "init", "-q"], check=True)
     (tmp_path / "runner").mkdir()
@@ -54,19 +54,19 @@ def test_another_change_is_another_difference(monkeypatch, tmp_path):
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-qm", "a"], check=True)
     monkeypatch.setattr(environment, "__file__", str(tmp_path / "runner" / "record" / "environment.py"))
-    found = []
+    revisions = []
     for text in "23":
         (tmp_path / "a").write_text(text)
-        found.append(environment._revision())
-    assert found[0]["difference"] != found[1]["difference"]
-    assert "+3" in found[1]["diff"]
-    assert found[1]["revision"]
+        revisions.append(environment._revision())
+    assert revisions[0]["changes_sha256"] != revisions[1]["changes_sha256"]
+    assert "+3" in revisions[1]["diff"]
+    assert revisions[1]["revision"]
     monkeypatch.setenv("PATH", "")
     assert set(environment._revision().values()) == {None}
 
 
-def test_a_place_on_the_bus(monkeypatch):
-    card = SimpleNamespace(pci_domain_id=1, pci_bus_id=0x3B, pci_device_id=0x1F)
-    monkeypatch.setattr(devices, "_kind", lambda: "cuda")
-    monkeypatch.setattr(devices.torch.cuda, "get_device_properties", lambda index: card)
-    assert devices._address(0) == "0001:3b:1f.0"
+def test_pci_address(monkeypatch):
+    properties = SimpleNamespace(pci_domain_id=1, pci_bus_id=0x3B, pci_device_id=0x1F)
+    monkeypatch.setattr(devices, "accelerator_type", lambda: "cuda")
+    monkeypatch.setattr(devices.torch.cuda, "get_device_properties", lambda index: properties)
+    assert devices.pci_address(0) == "0001:3b:1f.0"

@@ -1,0 +1,38 @@
+"""Translate exceptions of PyTorch and its libraries into the errors of a run."""
+
+import re
+
+import torch
+
+from ..core.errors import DeviceError, HardwareError, LostRank, OutOfMemory, RunError
+
+
+def to_run_error(error: BaseException) -> RunError | None:
+    """Return the run error behind a framework's exception, or None if it is unknown."""
+    text = str(error)
+    if isinstance(error, RunError):
+        return error
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator" in text:
+        return OutOfMemory(
+            "The micro-batch does not fit into memory: halve tuning.micro_batch_size (the global batch stays the same)."
+        )
+    if isinstance(error, torch.distributed.DistError) or re.search(
+        r"gloo|nccl|connection (closed|reset)|timed out waiting", text, re.I
+    ):
+        return LostRank(
+            "A rank died or stopped responding, so the others were ended: see stderr_*.txt in the run directory."
+        )
+    if "no kernel image is available" in text:
+        return DeviceError(
+            "The installed PyTorch build has no kernels for this GPU: "
+            "run timetrial doctor for the command that installs one."
+        )
+    if _is_device_error(error) and re.search(
+        r"uncorrectable|unspecified launch failure|hardware|NVLink|fallen off", text, re.I
+    ):
+        return HardwareError(f"The device reported a fault ({text.splitlines()[0]}): exclude this node and run again.")
+    return None
+
+
+def _is_device_error(error: BaseException) -> bool:
+    return type(error).__name__ in ("AcceleratorError", "RuntimeError")
