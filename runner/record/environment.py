@@ -21,6 +21,7 @@ _PACKAGES = (
     "triton",
     "pandas",
     "timm",
+    "hotcoco",
     "pycocotools",
     "sacrebleu",
     "pillow",
