@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
 TINY = [
     "accelerator=cpu",
-    "recipe.data.generate={users: 200, items: 300, ratings: 6000, tastes: 4}",
+    "recipe.data.generate={num_users: 200, num_items: 300, num_ratings: 6000, num_clusters: 4}",
     "recipe.data.eval_negatives=99",
     "recipe.global_batch_size=512",
     "recipe.target.v05.hit_rate=0.999",
@@ -100,7 +100,7 @@ def test_study_completes_after_preemption_cancellation_and_node_failure(slurm, s
     logs = {file.name: file.read_text() for file in (study / "logs").glob("*_*.txt")}
     assert "a checkpoint is written" in logs[f"{first}_0.txt"]
     second_logs = "".join(text for name, text in logs.items() if name.startswith(second))
-    assert "nothing to do" in second_logs or "is being run by another process" in second_logs
+    assert "nothing to do" in second_logs or "is in use by another process" in second_logs
     assert "8 done" in logs[f"report_{report}.txt"] + logs[f"report_{second_report}.txt"]
     page = (study / "report" / "report.html").read_text()
     assert "NCF" in page or "ncf" in page
