@@ -1,1 +1,1 @@
-"""CIFAR-10 by the networks of two published card comparisons."""
+"""CIFAR-10 image classification by the networks of published hardware comparisons."""

@@ -1,1 +1,1 @@
-"""Image classification by networks of the literature, built by timm."""
+"""Image classification by networks from the literature, built by timm."""

@@ -1,4 +1,4 @@
-"""Image classification by a network of the literature: ResNet-50's data, loss and score; no MLPerf benchmark."""
+"""Image classification on ImageNet by a network from the literature; not an MLPerf benchmark."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +15,13 @@ from . import networks
 
 
 class Cnn(Classification):
-    """Classifies images; quality is the share of validation images whose first guess is right."""
+    """Classifies images; the quality is the top-1 accuracy on the validation images."""
 
     @dataclass
     class Settings:
-        """`network` is nasnet_mobile or a name of timm's.
+        """The learning rate rises linearly over `warmup_epochs` and falls linearly to zero at `end_epoch`.
 
-        The learning rate rises linearly over `warmup_epochs` and falls linearly to zero at `end_epoch`.
+        `network` is nasnet_mobile or the name of a timm model.
         """
 
         network: str = MISSING
@@ -34,7 +34,7 @@ class Cnn(Classification):
 
         def __post_init__(self) -> None:
             if self.learning_rate <= 0 or not 0 <= self.momentum < 1 or not 0 <= self.label_smoothing < 1:
-                raise ValueError("learning_rate must be above 0, momentum and label_smoothing from 0 to below 1.")
+                raise ValueError("learning_rate must be above 0, momentum and label_smoothing in [0, 1).")
             if not 0 <= self.warmup_epochs < self.end_epoch:
                 raise ValueError("warmup_epochs must be 0 or more and below end_epoch.")
 
@@ -42,25 +42,27 @@ class Cnn(Classification):
         self.settings, self._data = settings, data
 
     def build_model(self) -> nn.Module:
-        """The network, newly initialised."""
+        """Build the newly initialized network."""
         return networks.build(self.settings.network, self._data.num_classes, self._data.image_size)
 
     def build_optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
-        """SGD with momentum, all weights decayed."""
-        chosen = self.settings
-        optimizer = sgd(model.parameters(), chosen.learning_rate, chosen.momentum, weight_decay=chosen.weight_decay)
-        warmup, end = chosen.warmup_epochs, chosen.end_epoch
+        """Build SGD with momentum and weight decay of all parameters."""
+        settings = self.settings
+        optimizer = sgd(
+            model.parameters(), settings.learning_rate, settings.momentum, weight_decay=settings.weight_decay
+        )
+        warmup, end = settings.warmup_epochs, settings.end_epoch
         return optimizer, LambdaLR(optimizer, lambda step: linear_warmup_decay(step / steps_per_epoch, warmup, end))
 
     def mlperf_params(self) -> dict[str, Any]:
-        """The network and SGD's hyperparameters."""
-        chosen = self.settings
+        """Return the network and the hyperparameters of SGD."""
+        settings = self.settings
         return {
-            "timetrial_network": chosen.network,
+            "timetrial_network": settings.network,
             "opt_name": "sgd",
-            "opt_base_learning_rate": chosen.learning_rate,
-            "opt_learning_rate_warmup_epochs": chosen.warmup_epochs,
-            "opt_learning_rate_decay_boundary_epochs": [chosen.end_epoch],
-            "opt_weight_decay": chosen.weight_decay,
-            "opt_momentum": chosen.momentum,
+            "opt_base_learning_rate": settings.learning_rate,
+            "opt_learning_rate_warmup_epochs": settings.warmup_epochs,
+            "opt_learning_rate_decay_boundary_epochs": [settings.end_epoch],
+            "opt_weight_decay": settings.weight_decay,
+            "opt_momentum": settings.momentum,
         }

@@ -1,1 +1,1 @@
-"""Mask R-CNN with ResNet-50 and a feature pyramid: boxes and masks of objects."""
+"""Mask R-CNN with ResNet-50 and a feature pyramid network: instance segmentation."""

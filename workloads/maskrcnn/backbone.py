@@ -1,6 +1,6 @@
-"""The stem and stages of Mask R-CNN from the file that MLPerf names, or from a run of ResNet-50.
+"""Load Mask R-CNN's backbone from the file that MLPerf names, or from a resnet50 run.
 
-Nothing that a pickle asks for is run.
+No code that a pickle names is run.
 """
 
 import pickle
@@ -14,160 +14,163 @@ import torch
 from torch import Tensor, nn
 
 from ..common.detection import pretrained_weights
-from .blocks import FrozenNorm
+from .blocks import FrozenBatchNorm2d
 
-R50 = "https://dl.fbaipublicfiles.com/detectron/ImageNetPretrained/MSRA/R-50.pkl"
-RANDOM = "random"  # in place of a file: to measure how fast the network is that the file would make
-_EPSILON = 1e-5  # of the batch norms of ResNet-50
-# Names that must all be wanted: more of them are a deeper network's, whose first blocks would fit.
-_OF_RUN = re.compile(r"(conv1|bn1|layer\d+)\..*(weight|bias|running_mean|running_var)")
-_OF_R50 = re.compile(r"(conv1|res\w+)_(w|bn_s|bn_b)")
-_OF_TRUNK = re.compile(r"(conv1|bn1|stages)\..*")
-_ARCHIVE = b"PK\x03\x04"  # how files of torch.save begin
-# What the pickle of an array names; the last is how Python 3 writes bytes in protocol 2.
-_OF_ARRAYS = {
+R50_URL = "https://dl.fbaipublicfiles.com/detectron/ImageNetPretrained/MSRA/R-50.pkl"
+RANDOM = "random"  # in place of a file: random weights, to measure the throughput of the frozen network
+_BATCH_NORM_EPSILON = 1e-5  # of ResNet-50
+# A file must not have other names of these patterns: a deeper network's first blocks would fit.
+_RESNET50_NAMES = re.compile(r"(conv1|bn1|layer\d+)\..*(weight|bias|running_mean|running_var)")
+_DETECTRON_NAMES = re.compile(r"(conv1|res\w+)_(w|bn_s|bn_b)")
+_PRETRAINED_NAMES = re.compile(r"(conv1|bn1|stages)\..*")  # of `model.Backbone`
+_ZIP_MAGIC = b"PK\x03\x04"  # start of the files that torch.save writes
+# What pickles of arrays import; the last is how Python 3 writes bytes in protocol 2.
+_ARRAY_GLOBALS = {
     ("numpy.core.multiarray", "_reconstruct"), ("numpy.core.multiarray", "scalar"),
     ("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode"),
 }  # fmt: skip
 
 
-def load_trunk(trunk: nn.Module, name: str) -> None:
-    """Sets stem and stages of `trunk` (model.Backbone); its pyramid stays as it is.
+def load_backbone(backbone: nn.Module, name: str) -> None:
+    """Load the stem and the stages of `model.Backbone`; its feature pyramid stays unchanged.
 
-    `name` is the path of Detectron's R-50.pkl, or of the checkpoint of a run of ResNet-50 with PyTorch, or RANDOM.
-    Raises `DataError` and leaves the trunk as it was where the file is absent, damaged or another network's.
+    `name` is the path of Detectron's R-50.pkl or of the checkpoint of a resnet50 run with PyTorch, or RANDOM. Raises
+    `DataError` and leaves the backbone unchanged if the file is missing, damaged or of another network.
     """
     if name == RANDOM:
-        return _fill_randomly(trunk)
+        return _initialize_randomly(backbone)
     path = Path(name)
-    own = {name: value.shape for name, value in trunk.state_dict().items() if _OF_TRUNK.fullmatch(name)}
-    with pretrained_weights.opened(path, R50) as file:
-        archive = file.read(len(_ARCHIVE)) == _ARCHIVE
-    mean = trunk.get_buffer("mean").flatten().cpu()
-    pretrained_weights.assign(trunk, _of_run(own, mean, path) if archive else _of_r50(own, path))
+    shapes = {key: value.shape for key, value in backbone.state_dict().items() if _PRETRAINED_NAMES.fullmatch(key)}
+    with pretrained_weights.open_weights(path, R50_URL) as file:
+        is_torch_file = file.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC
+    mean = backbone.get_buffer("mean").flatten().cpu()
+    weights = _resnet50_weights(shapes, mean, path) if is_torch_file else _detectron_weights(shapes, path)
+    pretrained_weights.copy_weights(backbone, weights)
 
 
-def _fill_randomly(trunk: nn.Module) -> None:
-    """Kaiming's weights, and norms that keep activations about as small as trained ones: else training diverges."""
-    for name, module in trunk.named_modules():
-        if not _OF_TRUNK.fullmatch(f"{name}."):
+def _initialize_randomly(backbone: nn.Module) -> None:
+    """Initialize so that activations are about as large as those of trained weights; otherwise training diverges."""
+    for name, module in backbone.named_modules():
+        if not _PRETRAINED_NAMES.fullmatch(f"{name}."):
             continue
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="relu")
-        elif isinstance(module, FrozenNorm):
-            # Pixels deviate from their mean by some 70; a stage's sum grows with what each of its blocks adds.
+        elif isinstance(module, FrozenBatchNorm2d):
+            # Pixels deviate from the mean by about 70; a stage's sum grows with each of its blocks.
             module.weight.fill_(1 / 250 if name == "bn1" else 0.25 if name.endswith("bn3") else 1.0)
 
 
-def _of_r50(own: Mapping[str, torch.Size], path: Path) -> dict[str, Tensor]:
-    """Detectron's weights under the trunk's names.
+def _detectron_weights(shapes: Mapping[str, torch.Size], path: Path) -> dict[str, Tensor]:
+    """Return Detectron's weights under the backbone's names.
 
-    The stem's input turns from BGR to RGB; batch norms are scales and shifts there too. The convolutions' biases are
-    left out, as the reference's network leaves them out: they are zero, the stem's but for rounding.
+    The input of the stem is reordered from BGR to RGB. Batch norms are scales and shifts in the file too. Biases of
+    convolutions are ignored, as in the reference; they are zero up to rounding.
     """
-    found = _pickled(path)
-    names = {name: _r50_name(name) for name in own}
-    pretrained_weights.check(found, {names[name]: shape for name, shape in own.items()}, _OF_R50, path, R50)
-    taken = {name: found[theirs] for name, theirs in names.items()}
-    return taken | {"conv1.weight": taken["conv1.weight"].flip(1)}
+    arrays = _load_detectron_pickle(path)
+    names = {name: _detectron_name(name) for name in shapes}
+    expected_shapes = {names[name]: shape for name, shape in shapes.items()}
+    pretrained_weights.check_weights(arrays, expected_shapes, _DETECTRON_NAMES, path, R50_URL)
+    weights = {name: arrays[detectron_name] for name, detectron_name in names.items()}
+    return weights | {"conv1.weight": weights["conv1.weight"].flip(1)}
 
 
-def _r50_name(own: str) -> str:
-    """conv1.weight is conv1_w, bn1.bias is res_conv1_bn_b, stages.0.2.bn3.weight is res2_2_branch2c_bn_s."""
-    match = re.fullmatch(r"(?:stages\.(\d+)\.(\d+)\.)?(conv|bn|downsample\.)(\d)\.(weight|bias)", own)
-    assert match, own
+def _detectron_name(name: str) -> str:
+    """Translate conv1.weight to conv1_w, bn1.bias to res_conv1_bn_b, stages.0.2.bn3.weight to res2_2_branch2c_bn_s."""
+    match = re.fullmatch(r"(?:stages\.(\d+)\.(\d+)\.)?(conv|bn|downsample\.)(\d)\.(weight|bias)", name)
+    assert match, name
     stage, block, layer, number, kind = match.groups()
-    shortcut = layer == "downsample."
-    norm = layer == "bn" or (shortcut and number == "1")
-    last = "w" if not norm else "bn_s" if kind == "weight" else "bn_b"
+    is_shortcut = layer == "downsample."
+    is_norm = layer == "bn" or (is_shortcut and number == "1")
+    suffix = "w" if not is_norm else "bn_s" if kind == "weight" else "bn_b"
     if stage is None:
-        return f"res_conv1_{last}" if norm else f"conv1_{last}"
-    branch = "branch1" if shortcut else "branch2" + "abc"[int(number) - 1]
-    return f"res{int(stage) + 2}_{block}_{branch}_{last}"
+        return f"res_conv1_{suffix}" if is_norm else f"conv1_{suffix}"
+    branch = "branch1" if is_shortcut else "branch2" + "abc"[int(number) - 1]
+    return f"res{int(stage) + 2}_{block}_{branch}_{suffix}"
 
 
-def _of_run(own: Mapping[str, torch.Size], mean: Tensor, path: Path) -> dict[str, Tensor]:
-    """The weights of a run of ResNet-50 under the trunk's names, batch norms folded; `mean` [3] is the trunk's own.
+def _resnet50_weights(shapes: Mapping[str, torch.Size], mean: Tensor, path: Path) -> dict[str, Tensor]:
+    """Return the weights of a resnet50 run under the backbone's names, with batch norms folded.
 
-    Both take RGB and divide by no deviation, so the other mean becomes part of the stem's shift. That is exact but for
-    the border: the stem pads with its mean's colour, and the two are less than 1 of 255 apart. The stages after the
-    first were trained with strides in the 3x3 and have them in the 1x1 here: the weights are a start, not the same net.
+    Both networks take RGB and do not divide by the std, so the difference to the backbone's `mean` [3] is folded into
+    the shift of the stem. That is exact except at the border, where the stem pads with its mean color; the means differ
+    by less than 1 of 255. Stages 2 to 4 were trained with the stride in the 3x3 convolution and have it in the 1x1
+    here: the weights are a starting point, not the same network.
     """
-    found = pretrained_weights.of_run(pretrained_weights.saved(path, R50))
-    if found is None:  # torchvision's file has equal names but another input
-        raise pretrained_weights.fault_of(path, "is no checkpoint of ResNet-50 trained with PyTorch", R50)
-    names = {name: re.sub(r"stages\.(\d+)", lambda match: f"layer{int(match[1]) + 1}", name) for name in own}
-    norms = [name for name in own if name.endswith(".bias")]
-    wanted = {names[name]: shape for name, shape in own.items()}
-    for name in norms:
-        for kind in ("running_mean", "running_var"):
-            wanted[names[name].removesuffix("bias") + kind] = own[name]
-    pretrained_weights.check(found, wanted, _OF_RUN, path, R50)
-    taken = {name: found[theirs].double() for name, theirs in names.items()}
-    for bias in norms:
-        weight, theirs = bias.removesuffix("bias") + "weight", names[bias].removesuffix("bias")
-        taken[weight] = taken[weight] / (found[theirs + "running_var"].double() + _EPSILON).sqrt()
-        taken[bias] = taken[bias] - found[theirs + "running_mean"].double() * taken[weight]
-    apart = mean.double() - torch.tensor(pretrained_weights.RUN_MEANS).double()
-    taken["bn1.bias"] = taken["bn1.bias"] + taken["bn1.weight"] * (taken["conv1.weight"].sum((2, 3)) @ apart)
-    return taken
+    state = pretrained_weights.resnet50_model_state(pretrained_weights.load_torch_file(path, R50_URL))
+    if state is None:  # torchvision's file has the same names but expects another input
+        raise pretrained_weights.weights_error(path, "is not a checkpoint of ResNet-50 trained with PyTorch", R50_URL)
+    names = {name: re.sub(r"stages\.(\d+)", lambda match: f"layer{int(match[1]) + 1}", name) for name in shapes}
+    norm_biases = [name for name in shapes if name.endswith(".bias")]
+    expected_shapes = {names[name]: shape for name, shape in shapes.items()}
+    for bias in norm_biases:
+        for statistic in ("running_mean", "running_var"):
+            expected_shapes[names[bias].removesuffix("bias") + statistic] = shapes[bias]
+    pretrained_weights.check_weights(state, expected_shapes, _RESNET50_NAMES, path, R50_URL)
+    weights = {name: state[run_name].double() for name, run_name in names.items()}
+    for bias in norm_biases:
+        weight, norm = bias.removesuffix("bias") + "weight", names[bias].removesuffix("bias")
+        weights[weight] = weights[weight] / (state[norm + "running_var"].double() + _BATCH_NORM_EPSILON).sqrt()
+        weights[bias] = weights[bias] - state[norm + "running_mean"].double() * weights[weight]
+    mean_difference = mean.double() - torch.tensor(pretrained_weights.RESNET50_MEAN).double()
+    stem_shift = weights["conv1.weight"].sum((2, 3)) @ mean_difference
+    weights["bn1.bias"] = weights["bn1.bias"] + weights["bn1.weight"] * stem_shift
+    return weights
 
 
-class _Stored:
-    """Stands for what a pickle calls: keeps the arguments and the state, and does nothing with them."""
+class _PickledCall:
+    """Stands for an object of a pickle: stores arguments and state, and runs nothing."""
 
-    called: tuple[Any, ...] = ()
+    args: tuple[Any, ...] = ()
     state: Any = None
 
-    def __init__(self, *called: Any) -> None:
-        self.called = called
+    def __init__(self, *args: Any) -> None:
+        self.args = args
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
     def tensor(self) -> Tensor:
-        """The array of floats that this stands for; raises whatever goes wrong where it is none."""
-        _, shape, kind, columns_first, raw = self.state
-        code, order = kind.called[0], kind.state[1]
-        if code not in ("f2", "f4", "f8") or order not in ("<", ">"):
+        """Return the array of floats that this stands for; raises any exception if it is none."""
+        _, shape, dtype, is_fortran, raw = self.state
+        code, byte_order = dtype.args[0], dtype.state[1]
+        if code not in ("f2", "f4", "f8") or byte_order not in ("<", ">"):
             raise TypeError(code)
-        raw = raw.called[0] if isinstance(raw, _Stored) else raw
+        raw = raw.args[0] if isinstance(raw, _PickledCall) else raw
         raw = raw.encode("latin1") if isinstance(raw, str) else raw
-        found = np.frombuffer(raw, np.dtype(order + code)).reshape(shape, order="F" if columns_first else "C")
-        return torch.from_numpy(np.ascontiguousarray(found, code).copy())
+        array = np.frombuffer(raw, np.dtype(byte_order + code)).reshape(shape, order="F" if is_fortran else "C")
+        return torch.from_numpy(np.ascontiguousarray(array, code).copy())
 
 
-class _Refused(pickle.UnpicklingError):
-    """A pickle asks for what no array needs."""
+class _ForbiddenGlobal(pickle.UnpicklingError):
+    """A pickle names something that no array needs."""
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes `_Stored` of arrays, and refuses whatever is neither an array nor a plain container."""
+    """Loads arrays as `_PickledCall` and rejects everything but arrays and plain containers."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Called for every name that the pickle asks for, which is never imported."""
-        if (module.replace("numpy._core", "numpy.core"), name) not in _OF_ARRAYS:
-            raise _Refused(f"asks for {module}.{name}, which no weights need")
-        return _Stored
+        """Return the stand-in for a name of the pickle, which is never imported."""
+        if (module.replace("numpy._core", "numpy.core"), name) not in _ARRAY_GLOBALS:
+            raise _ForbiddenGlobal(f"names {module}.{name}, which no weights need")
+        return _PickledCall
 
 
-def _pickled(path: Path) -> dict[str, Any]:
-    """The trunk's arrays in a pickle of Python 2: of its blobs where they lie in a dictionary of their own."""
-    with pretrained_weights.opened(path, R50) as file:
+def _load_detectron_pickle(path: Path) -> dict[str, Any]:
+    """Return the backbone's arrays in a pickle of Python 2, which may hold them in a dictionary "blobs"."""
+    with pretrained_weights.open_weights(path, R50_URL) as file:
         try:
-            found = _Unpickler(file, encoding="latin1").load()
-            found = found.get("blobs", found)
-            return {str(name): _tensor(value) for name, value in found.items() if _OF_R50.fullmatch(str(name))}
-        except _Refused as error:
-            raise pretrained_weights.fault_of(path, str(error), R50) from error
-        except Exception as error:  # what is cut short fails in many ways
-            raise pretrained_weights.fault_of(
-                path, "is cut short or neither Detectron's pickle nor a checkpoint", R50
-            ) from error
+            loaded = _Unpickler(file, encoding="latin1").load()
+            blobs = {str(name): blob for name, blob in loaded.get("blobs", loaded).items()}
+            return {name: _to_tensor(blob) for name, blob in blobs.items() if _DETECTRON_NAMES.fullmatch(name)}
+        except _ForbiddenGlobal as error:
+            raise pretrained_weights.weights_error(path, str(error), R50_URL) from error
+        except Exception as error:  # truncated files fail in many ways
+            problem = "is truncated, or neither Detectron's pickle nor a checkpoint"
+            raise pretrained_weights.weights_error(path, problem, R50_URL) from error
 
 
-def _tensor(value: object) -> Tensor | None:
+def _to_tensor(blob: object) -> Tensor | None:
     try:
-        return value.tensor() if isinstance(value, _Stored) else None
-    except Exception:  # the state is the file's, and any part of it may be missing or wrong
+        return blob.tensor() if isinstance(blob, _PickledCall) else None
+    except Exception:  # any part of the file's state may be missing or wrong
         return None

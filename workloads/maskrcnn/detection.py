@@ -1,63 +1,69 @@
-"""From a batch of images to what Mask R-CNN finds on them, in shapes that no data change (mlperf.md 12.3).
+"""Mask R-CNN's inference in shapes that do not depend on the data (docs/mlperf_rules.md, "Mask R-CNN").
 
-Shapes: N images, R proposals of an image, C classes with the background first, D detections of an image: at most 100.
+Shapes: N images, R proposals per image, C classes with the background first, D detections per image: at most 100.
 """
 
 from typing import NamedTuple
 
 from torch import Tensor
 
-from ..common.detection.nms import suppress
-from . import boxes as geometry
-from . import regions
+from ..common.detection.nms import batched_nms
+from . import boxes as box_ops
+from . import proposals
 from .model import BOX_WEIGHTS, MaskRCNN
 
-_LEAST, _OVERLAP = 0.05, 0.5  # score, and of boxes of one class
-_MOST = 100  # detections of an image, over all classes
+_SCORE_THRESHOLD, _NMS_THRESHOLD = 0.05, 0.5
+_DETECTIONS_PER_IMAGE = 100
 
 
-class Chosen(NamedTuple):
-    """Boxes [N, D, 4] in pixels of the images as given, scores [N, D], falling, and labels [N, D] from 1.
+class DetectionBatch(NamedTuple):
+    """Boxes [N, D, 4] in pixels of the resized images, falling scores [N, D] and labels [N, D], which start at 1.
 
-    `exists` bool [N, D] says which there are; the others have the score 0.
+    `valid` bool [N, D] says which detections exist; the others have score 0.
     """
 
     boxes: Tensor
     scores: Tensor
     labels: Tensor
-    exists: Tensor
+    valid: Tensor
 
 
-def detect(model: MaskRCNN, pixels: Tensor, sizes: Tensor) -> tuple[Chosen, Tensor]:
-    """What is found, and the probabilities of its masks float32 [N, D, 28, 28], each over its box.
+def detect(model: MaskRCNN, pixels: Tensor, image_sizes: Tensor) -> tuple[DetectionBatch, Tensor]:
+    """Return the detections and their mask probabilities float32 [N, D, 28, 28], each over its box.
 
-    Of pixels uint8 [N, 3, H, W], the images' own sizes being `sizes` [N, 2] (height, width).
+    `pixels` are uint8 [N, 3, H, W]; `image_sizes` [N, 2] (height, width) are those of the images without padding.
     """
-    maps = model.backbone(pixels)
-    anchors = geometry.anchors(tuple((x.shape[2], x.shape[3]) for x in maps), pixels.device)
-    of_level, best = model.draws.judged_of_level, model.draws.eval_proposals
-    proposed, real, _ = regions.propose(
-        *model.propose(maps), anchors, sizes, of_level=of_level, best=best, over_batch=False
-    )
-    scores, differences = (x.unflatten(0, real.shape) for x in model.judge(model.pooled(maps, proposed, 7)))
-    chosen = choose(scores, differences, proposed, real, sizes)
-    logits = model.outline(model.pooled(maps, chosen.boxes, 14), chosen.labels.flatten())
-    return chosen, logits.float().sigmoid().unflatten(0, chosen.exists.shape)
+    feature_maps = model.backbone(pixels)
+    anchors = box_ops.anchors(tuple((x.shape[2], x.shape[3]) for x in feature_maps), pixels.device)
+    boxes, valid, _ = proposals.select_proposals(
+        *model.rpn_head(feature_maps), anchors, image_sizes,
+        per_level=model.sampling.eval_proposals_per_level, total=model.sampling.eval_proposals, over_batch=False,
+    )  # fmt: skip
+    pooled = model.pool_regions(feature_maps, boxes, 7)
+    class_logits, box_deltas = (x.unflatten(0, valid.shape) for x in model.box_head(pooled))
+    detections = select_detections(class_logits, box_deltas, boxes, valid, image_sizes)
+    pooled = model.pool_regions(feature_maps, detections.boxes, 14)
+    mask_logits = model.mask_head(pooled, detections.labels.flatten())
+    return detections, mask_logits.float().sigmoid().unflatten(0, detections.valid.shape)
 
 
-def choose(scores: Tensor, differences: Tensor, proposed: Tensor, real: Tensor, sizes: Tensor) -> Chosen:
-    """The best of scores [N, R, C] whose boxes overlap no better one of their class by more than a half.
+def select_detections(
+    class_logits: Tensor, box_deltas: Tensor, proposal_boxes: Tensor, valid: Tensor, image_sizes: Tensor
+) -> DetectionBatch:
+    """Return the best detections after non-maximum suppression by class at an IoU of 0.5.
 
-    `differences` [N, R, C, 4] are the classes' own to the proposals [N, R, 4], of which `real` [N, R] are there.
+    `class_logits` are [N, R, C]. `box_deltas` [N, R, C, 4] are those of each class from `proposal_boxes` [N, R, 4], of
+    which `valid` [N, R] exist.
     """
-    chances = scores.float().softmax(2)[..., 1:].transpose(1, 2)
-    chances = chances.masked_fill(~(real[:, None] & (chances > _LEAST)), 0.0)
-    # Each class of an image is a group that has room for all proposals, so that no candidate is left out.
-    chances, order = chances.sort(2, descending=True)
-    places = geometry.decode(differences[:, :, 1:].float(), proposed[:, :, None].float(), BOX_WEIGHTS)
-    places = geometry.clip(places, sizes).transpose(1, 2).gather(2, order[..., None].expand(-1, -1, -1, 4))
-    kept = suppress(places.flatten(0, 1), _OVERLAP, (chances > 0).sum(2).flatten(), edge=1.0)
-    chances = chances.masked_fill(~kept.view(chances.shape), 0.0).flatten(1)
-    best, index = chances.topk(min(_MOST, chances.shape[1]))
-    found = places.flatten(1, 2).gather(1, index[..., None].expand(-1, -1, 4))
-    return Chosen(found, best, index // real.shape[1] + 1, best > 0)
+    scores = class_logits.float().softmax(2)[..., 1:].transpose(1, 2)
+    scores = scores.masked_fill(~(valid[:, None] & (scores > _SCORE_THRESHOLD)), 0.0)
+    # Each class of an image is a group with room for all proposals, so that no candidate is left out.
+    scores, order = scores.sort(2, descending=True)
+    boxes = box_ops.decode(box_deltas[:, :, 1:].float(), proposal_boxes[:, :, None].float(), BOX_WEIGHTS)
+    boxes = box_ops.clip(boxes, image_sizes).transpose(1, 2).gather(2, order[..., None].expand(-1, -1, -1, 4))
+    counts = (scores > 0).sum(2).flatten()
+    kept = batched_nms(boxes.flatten(0, 1), _NMS_THRESHOLD, counts, pixel_offset=1.0)
+    scores = scores.masked_fill(~kept.view(scores.shape), 0.0).flatten(1)
+    scores, index = scores.topk(min(_DETECTIONS_PER_IMAGE, scores.shape[1]))
+    boxes = boxes.flatten(1, 2).gather(1, index[..., None].expand(-1, -1, 4))
+    return DetectionBatch(boxes, scores, index // valid.shape[1] + 1, scores > 0)

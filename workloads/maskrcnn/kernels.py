@@ -1,7 +1,7 @@
-"""Triton kernels that pool regions and draw masks on the device, in shapes that depend on no data.
+"""Triton kernels for RoIAlign and for rasterizing masks, in shapes that do not depend on the data.
 
-Shapes: R regions, L levels of a pyramid, N images, C channels, S pixels of a region's edge.
-Boxes are left, top, right, bottom in pixels. Every sum is kept in fp32.
+Shapes: R regions, L levels of the feature pyramid, N images, C channels, S pixels along a pooled region's side.
+Boxes are left, top, right, bottom in pixels. Sums are accumulated in fp32.
 """
 
 from collections.abc import Sequence
@@ -11,63 +11,65 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.nn.packing import uploaded
-from ..common.nn.triton_support import available
+from ..common.nn.packing import copy_to_device
+from ..common.nn.triton_support import triton_available
 
 try:
     import triton
     import triton.language as tl
-except ImportError:  # CPU wheels come without
+except ImportError:  # CPU wheels of PyTorch come without Triton
     triton = None
 
-__all__ = ["align", "available", "fill"]
+__all__ = ["rasterize", "roi_align", "triton_available"]
 
-_SAMPLES = 2  # of a region's pixel, each way (mlperf.md 12.3)
+_SAMPLING_RATIO = 2  # sampling points of a pooled pixel along each axis (docs/mlperf_rules.md, "Mask R-CNN")
 
 
 if triton is not None:
 
     @triton.jit
-    def _frame(regions, levels, scales, sizes, region, pixel, S: tl.constexpr):
-        """Of a region's pixel: its level's address, height, width, image, and where its corner lies, and its size."""
-        at = regions + region * 5
+    def _pooled_pixel(regions, levels, scales, sizes, region, pixel, S: tl.constexpr):
+        """Return level, image, height and width of its map, and left, top, width and height of a pooled pixel."""
+        box = regions + region * 5
         level = tl.load(levels + region)
         scale = tl.load(scales + level)
-        left, top = tl.load(at + 1) * scale, tl.load(at + 2) * scale
-        # Regions of less than a cell are one, as the reference has it.
-        wide = tl.maximum(tl.load(at + 3) * scale - left, 1.0) / S
-        tall = tl.maximum(tl.load(at + 4) * scale - top, 1.0) / S
+        left, top = tl.load(box + 1) * scale, tl.load(box + 2) * scale
+        # The reference enlarges regions to at least one cell.
+        bin_width = tl.maximum(tl.load(box + 3) * scale - left, 1.0) / S
+        bin_height = tl.maximum(tl.load(box + 4) * scale - top, 1.0) / S
         height, width = tl.load(sizes + level * 2), tl.load(sizes + level * 2 + 1)
         return (
             level,
-            tl.load(at).to(tl.int64),
+            tl.load(box).to(tl.int64),
             height,
             width,
-            left + (pixel % S) * wide,
-            top + (pixel // S) * tall,
-            wide,
-            tall,
+            left + (pixel % S) * bin_width,
+            top + (pixel // S) * bin_height,
+            bin_width,
+            bin_height,
         )
 
     @triton.jit
-    def _sample(x, y, height, width):
-        """The four cells around a point and their shares; nothing of a point a cell or more outside."""
+    def _bilinear(x, y, height, width):
+        """Return the four cells around a point, its position between them, and 0 if it is more than a cell outside."""
         outside = (y < -1.0) | (y > height) | (x < -1.0) | (x > width)
         x, y = tl.maximum(x, 0.0), tl.maximum(y, 0.0)
         x0, y0 = tl.minimum(x.to(tl.int32), width - 1), tl.minimum(y.to(tl.int32), height - 1)
         x1, y1 = tl.minimum(x0 + 1, width - 1), tl.minimum(y0 + 1, height - 1)
-        across = tl.where(x0 >= width - 1, 0.0, x - x0)
-        down = tl.where(y0 >= height - 1, 0.0, y - y0)
-        share = tl.where(outside, 0.0, 1.0)
-        return x0, y0, x1, y1, across, down, share
+        dx = tl.where(x0 >= width - 1, 0.0, x - x0)
+        dy = tl.where(y0 >= height - 1, 0.0, y - y0)
+        inside = tl.where(outside, 0.0, 1.0)
+        return x0, y0, x1, y1, dx, dy, inside
 
     @triton.jit
-    def _align(
+    def _roi_align_forward(
         maps, sizes, scales, regions, levels, out,
         C: tl.constexpr, S: tl.constexpr, SAMPLES: tl.constexpr, HALF: tl.constexpr, BFLOAT: tl.constexpr,
     ):  # fmt: skip
         region, pixel = tl.program_id(0), tl.program_id(1)
-        level, image, height, width, x, y, wide, tall = _frame(regions, levels, scales, sizes, region, pixel, S)
+        level, image, height, width, left, top, bin_width, bin_height = _pooled_pixel(
+            regions, levels, scales, sizes, region, pixel, S
+        )
         address = tl.load(maps + level)
         if BFLOAT:
             source = address.to(tl.pointer_type(tl.bfloat16))
@@ -79,46 +81,48 @@ if triton is not None:
         source += image * height * width * C
         total = tl.zeros((C,), tl.float32)
         for number in range(SAMPLES * SAMPLES):
-            across_at = x + (number % SAMPLES + 0.5) * wide / SAMPLES
-            down_at = y + (number // SAMPLES + 0.5) * tall / SAMPLES
-            x0, y0, x1, y1, across, down, share = _sample(across_at, down_at, height, width)
-            a = tl.load(source + (y0 * width + x0) * C + channel).to(tl.float32)
-            b = tl.load(source + (y0 * width + x1) * C + channel).to(tl.float32)
-            c = tl.load(source + (y1 * width + x0) * C + channel).to(tl.float32)
-            d = tl.load(source + (y1 * width + x1) * C + channel).to(tl.float32)
-            upper, lower = a + (b - a) * across, c + (d - c) * across
-            total += share * (upper + (lower - upper) * down)
-        place = out + (region.to(tl.int64) * S * S + pixel) * C + channel
-        tl.store(place, (total / (SAMPLES * SAMPLES)).to(out.dtype.element_ty))
+            x = left + (number % SAMPLES + 0.5) * bin_width / SAMPLES
+            y = top + (number // SAMPLES + 0.5) * bin_height / SAMPLES
+            x0, y0, x1, y1, dx, dy, inside = _bilinear(x, y, height, width)
+            top_left = tl.load(source + (y0 * width + x0) * C + channel).to(tl.float32)
+            top_right = tl.load(source + (y0 * width + x1) * C + channel).to(tl.float32)
+            bottom_left = tl.load(source + (y1 * width + x0) * C + channel).to(tl.float32)
+            bottom_right = tl.load(source + (y1 * width + x1) * C + channel).to(tl.float32)
+            upper, lower = top_left + (top_right - top_left) * dx, bottom_left + (bottom_right - bottom_left) * dx
+            total += inside * (upper + (lower - upper) * dy)
+        target = out + (region.to(tl.int64) * S * S + pixel) * C + channel
+        tl.store(target, (total / (SAMPLES * SAMPLES)).to(out.dtype.element_ty))
 
     @triton.jit
-    def _align_back(
-        maps, sizes, scales, regions, levels, given, C: tl.constexpr, S: tl.constexpr, SAMPLES: tl.constexpr
+    def _roi_align_backward(
+        map_grads, sizes, scales, regions, levels, out_grad, C: tl.constexpr, S: tl.constexpr, SAMPLES: tl.constexpr
     ):
         region, pixel = tl.program_id(0), tl.program_id(1)
-        level, image, height, width, x, y, wide, tall = _frame(regions, levels, scales, sizes, region, pixel, S)
+        level, image, height, width, left, top, bin_width, bin_height = _pooled_pixel(
+            regions, levels, scales, sizes, region, pixel, S
+        )
         channel = tl.arange(0, C)
-        target = tl.load(maps + level).to(tl.pointer_type(tl.float32)) + image * height * width * C
-        slope = tl.load(given + (region.to(tl.int64) * S * S + pixel) * C + channel).to(tl.float32)
-        slope = slope / (SAMPLES * SAMPLES)
+        target = tl.load(map_grads + level).to(tl.pointer_type(tl.float32)) + image * height * width * C
+        grad = tl.load(out_grad + (region.to(tl.int64) * S * S + pixel) * C + channel).to(tl.float32)
+        grad = grad / (SAMPLES * SAMPLES)
         for number in range(SAMPLES * SAMPLES):
-            across_at = x + (number % SAMPLES + 0.5) * wide / SAMPLES
-            down_at = y + (number // SAMPLES + 0.5) * tall / SAMPLES
-            x0, y0, x1, y1, across, down, share = _sample(across_at, down_at, height, width)
-            part = slope * share
-            tl.atomic_add(target + (y0 * width + x0) * C + channel, part * (1.0 - across) * (1.0 - down))
-            tl.atomic_add(target + (y0 * width + x1) * C + channel, part * across * (1.0 - down))
-            tl.atomic_add(target + (y1 * width + x0) * C + channel, part * (1.0 - across) * down)
-            tl.atomic_add(target + (y1 * width + x1) * C + channel, part * across * down)
+            x = left + (number % SAMPLES + 0.5) * bin_width / SAMPLES
+            y = top + (number // SAMPLES + 0.5) * bin_height / SAMPLES
+            x0, y0, x1, y1, dx, dy, inside = _bilinear(x, y, height, width)
+            point_grad = grad * inside
+            tl.atomic_add(target + (y0 * width + x0) * C + channel, point_grad * (1.0 - dx) * (1.0 - dy))
+            tl.atomic_add(target + (y0 * width + x1) * C + channel, point_grad * dx * (1.0 - dy))
+            tl.atomic_add(target + (y1 * width + x0) * C + channel, point_grad * (1.0 - dx) * dy)
+            tl.atomic_add(target + (y1 * width + x1) * C + channel, point_grad * dx * dy)
 
     @triton.jit
-    def _fill(edges, last, begin, objects, regions, out, SIDE: tl.constexpr, BLOCK: tl.constexpr):
+    def _rasterize(edges, last, begin, objects, regions, out, SIDE: tl.constexpr, BLOCK: tl.constexpr):
         region = tl.program_id(0)
         pixel = tl.arange(0, BLOCK)
-        at = regions + region * 4
-        left, top = tl.load(at), tl.load(at + 1)
-        x = left + (pixel % SIDE + 0.5) / SIDE * (tl.load(at + 2) - left + 1.0)
-        y = top + (pixel // SIDE + 0.5) / SIDE * (tl.load(at + 3) - top + 1.0)
+        box = regions + region * 4
+        left, top = tl.load(box), tl.load(box + 1)
+        x = left + (pixel % SIDE + 0.5) / SIDE * (tl.load(box + 2) - left + 1.0)
+        y = top + (pixel // SIDE + 0.5) / SIDE * (tl.load(box + 3) - top + 1.0)
         number = tl.load(objects + region)
         inside = tl.zeros((BLOCK,), tl.int32)
         odd = tl.zeros((BLOCK,), tl.int32)
@@ -134,49 +138,48 @@ if triton is not None:
         tl.store(out + region.to(tl.int64) * SIDE * SIDE + pixel, inside.to(tl.float32), mask=pixel < SIDE * SIDE)
 
 
-def fill(edges: Tensor, last: Tensor, begin: Tensor, objects: Tensor, regions: Tensor, side: int) -> Tensor:
-    """float32 [R, side, side]: which pixels' middles lie in outlines, as `masks.targets` says."""
+def rasterize(edges: Tensor, last: Tensor, begin: Tensor, objects: Tensor, regions: Tensor, side: int) -> Tensor:
+    """Return float32 [R, side, side]: which pixel centers of the regions lie in their objects; see `masks`."""
     out = torch.empty(len(regions), side, side, dtype=torch.float32, device=regions.device)
     block = triton.next_power_of_2(side * side)
-    _fill[(len(regions),)](edges, last.to(torch.int8), begin, objects, regions.contiguous(), out, side, block)
+    _rasterize[(len(regions),)](edges, last.to(torch.int8), begin, objects, regions.contiguous(), out, side, block)
     return out
 
 
-class _Align(torch.autograd.Function):
+class _RoiAlign(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, regions: Tensor, levels: Tensor, scales: Tensor, size: int, *maps: Tensor) -> Tensor:
-        lying = [x.permute(0, 2, 3, 1).contiguous() for x in maps]
+        nhwc_maps = [x.permute(0, 2, 3, 1).contiguous() for x in maps]
         device, channels = regions.device, maps[0].shape[1]
-        places = uploaded(np.array([x.data_ptr() for x in lying]), device)
-        sizes = uploaded(np.array([x.shape[1:3] for x in lying], dtype=np.int32), device)
-        out = lying[0].new_empty(len(regions), size, size, channels)
-        kind = maps[0].dtype
-        _align[(len(regions), size * size)](
-            places, sizes, scales, regions, levels, out, channels, size, _SAMPLES,
-            kind == torch.float16, kind == torch.bfloat16,
+        addresses = copy_to_device(np.array([x.data_ptr() for x in nhwc_maps]), device)
+        sizes = copy_to_device(np.array([x.shape[1:3] for x in nhwc_maps], dtype=np.int32), device)
+        out = nhwc_maps[0].new_empty(len(regions), size, size, channels)
+        dtype = maps[0].dtype
+        _roi_align_forward[(len(regions), size * size)](
+            addresses, sizes, scales, regions, levels, out, channels, size, _SAMPLING_RATIO,
+            dtype == torch.float16, dtype == torch.bfloat16,
         )  # fmt: skip
-        ctx.size, ctx.kind, ctx.shapes = size, kind, [x.shape for x in lying]
+        ctx.size, ctx.dtype, ctx.shapes = size, dtype, [x.shape for x in nhwc_maps]
         ctx.save_for_backward(regions, levels, scales, sizes)
         return out.permute(0, 3, 1, 2)
 
     @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         regions, levels, scales, sizes = ctx.saved_tensors
-        slopes = [torch.zeros(shape, dtype=torch.float32, device=regions.device) for shape in ctx.shapes]
-        places = uploaded(np.array([x.data_ptr() for x in slopes]), regions.device)
-        lying = given[0].permute(0, 2, 3, 1).contiguous()
-        channels = lying.shape[3]
-        _align_back[(len(regions), ctx.size**2)](
-            places, sizes, scales, regions, levels, lying, channels, ctx.size, _SAMPLES
+        map_grads = [torch.zeros(shape, dtype=torch.float32, device=regions.device) for shape in ctx.shapes]
+        addresses = copy_to_device(np.array([x.data_ptr() for x in map_grads]), regions.device)
+        out_grad = grads[0].permute(0, 2, 3, 1).contiguous()
+        _roi_align_backward[(len(regions), ctx.size**2)](
+            addresses, sizes, scales, regions, levels, out_grad, out_grad.shape[3], ctx.size, _SAMPLING_RATIO
         )
-        return None, None, None, None, *(x.to(ctx.kind).permute(0, 3, 1, 2) for x in slopes)
+        return None, None, None, None, *(x.to(ctx.dtype).permute(0, 3, 1, 2) for x in map_grads)
 
 
-def align(maps: Sequence[Tensor], scales: Tensor, regions: Tensor, levels: Tensor, size: int) -> Tensor:
-    """[R, C, size, size]: features of each region from its own level, averaged over 2x2 points of each pixel.
+def roi_align(maps: Sequence[Tensor], scales: Tensor, regions: Tensor, levels: Tensor, size: int) -> Tensor:
+    """Return [R, C, size, size]: RoIAlign of each region on the map of its level, with 2x2 samples per pooled pixel.
 
-    `maps` [N, C, H, W] each, channels-last and C a power of two; `scales` float32 [L] from pixels to cells; `regions`
-    float32 [R, 5]: image, then corners; `levels` int32 [R]. No half-pixel shift, as mlperf.md 12.3 has it. The sums of
-    gradients are made by atomic additions, whose order differs from run to run.
+    `maps` are [N, C, H, W] each, channels-last, with C a power of two. `scales` float32 [L] convert pixels to cells.
+    `regions` float32 [R, 5] are image index and corners; `levels` are int32 [R]. There is no half-pixel shift
+    (docs/mlperf_rules.md, "Mask R-CNN"). Gradients are summed by atomic additions, whose order varies between runs.
     """
-    return _Align.apply(regions, levels, scales, size, *maps)
+    return _RoiAlign.apply(regions, levels, scales, size, *maps)

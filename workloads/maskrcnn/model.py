@@ -1,7 +1,8 @@
-"""Mask R-CNN with ResNet-50 and a feature pyramid as MLPerf defines it (mlperf.md 12.3).
+"""Mask R-CNN with ResNet-50 and a feature pyramid as MLPerf defines it (docs/mlperf_rules.md, "Mask R-CNN").
 
-A training step has fixed shapes: what is drawn too few of is filled up and counts nothing, so that nothing waits for
-the device. Shapes: N images, M boxes of an image, A anchors, R regions, C classes with the background first, L levels.
+A training step has fixed shapes: missing samples are padded and masked out, so that nothing waits for the device.
+Shapes: N images, M boxes per image, A anchors, R regions, K samples per image, C classes with the background first, L
+levels.
 """
 
 from collections.abc import Sequence
@@ -14,215 +15,245 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.ops import roi_align
 
-from ..common.nn.packing import uploaded
-from . import boxes as geometry
-from . import kernels, masks, regions
-from .blocks import Bottleneck, norm
+from ..common.nn.packing import copy_to_device
+from . import boxes as box_ops
+from . import kernels, masks, proposals
+from .blocks import Bottleneck, norm_layer
 from .masks import Outlines
+from .proposals import Samples
 
-MEANS = (122.7717, 115.9465, 102.9801)  # RGB, of pixels from 0 to 255; the reference's backbone knows no deviation
-_STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # channels between, blocks; for a trunk of 64
-_RPN: geometry.Weights = (1.0, 1.0)
-BOX_WEIGHTS: geometry.Weights = (10.0, 5.0)
+MEAN = (122.7717, 115.9465, 102.9801)  # RGB, of pixels from 0 to 255; the reference does not divide by the std
+_STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # bottleneck channels at width 64, blocks
+RPN_WEIGHTS: box_ops.DeltaWeights = (1.0, 1.0)
+BOX_WEIGHTS: box_ops.DeltaWeights = (10.0, 5.0)
+_ANCHORS_PER_CELL = len(box_ops.ASPECT_RATIOS)
 
 
 @dataclass
-class Draws:
-    """How many of an image are proposed and drawn in training, and proposed when it is judged: MLPerf's numbers."""
+class SamplingSettings:
+    """Numbers of anchors and proposals per image; the defaults are MLPerf's.
 
-    anchors: int = 256
-    of_level: int = 2000
+    In training, `proposals_per_level` anchors enter the non-maximum suppression, `proposals` per image of the batch are
+    kept, and `rpn_batch_size_per_image` anchors and `box_batch_size_per_image` proposals are sampled for the losses, of
+    which `positive_fraction` of the proposals are positive. The `eval_` keys apply to evaluation.
+    """
+
+    rpn_batch_size_per_image: int = 256
+    proposals_per_level: int = 2000
     proposals: int = 1000
-    regions: int = 512
-    positive: float = 0.25
-    judged_of_level: int = 1000
+    box_batch_size_per_image: int = 512
+    positive_fraction: float = 0.25
+    eval_proposals_per_level: int = 1000
     eval_proposals: int = 1000
 
     def __post_init__(self) -> None:
-        counts = (self.anchors, self.of_level, self.proposals, self.judged_of_level, self.eval_proposals)
-        if min(counts) < 1 or not 0 < self.positive <= 1 or self.regions * self.positive < 1:
-            raise ValueError("draws must be 1 or more each, and positive a share of regions that is 1 or more of them.")
+        counts = (
+            self.rpn_batch_size_per_image,
+            self.proposals_per_level,
+            self.proposals,
+            self.eval_proposals_per_level,
+            self.eval_proposals,
+        )
+        if min(counts) < 1 or not 0 < self.positive_fraction <= 1 or self.max_positives < 1:
+            raise ValueError(
+                "sampling numbers must be 1 or more, positive_fraction in (0, 1] and 1 or more of "
+                "box_batch_size_per_image."
+            )
+
+    @property
+    def max_positives(self) -> int:
+        """The largest number of positive proposals sampled per image."""
+        return int(self.box_batch_size_per_image * self.positive_fraction)
 
 
 class Backbone(nn.Module):
-    """ResNet-50 and its pyramid.
+    """ResNet-50 and its feature pyramid network.
 
-    With `pretrained` weights to come, norms, stem and first stage are frozen; else all of it is trained.
+    With `pretrained`, all norms, the stem and the first stage are frozen; else everything is trained.
     """
 
     mean: Tensor
 
-    def __init__(self, width: int, pyramid: int, pretrained: bool = True) -> None:
+    def __init__(self, width: int, fpn_channels: int, pretrained: bool = True) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(3, width, 7, 2, 3, bias=False), norm(width, pretrained)
-        channels, stages, laterals = width, [], []
-        for place, (between, blocks) in enumerate(_STAGES):
-            inner = between * width // 64
-            stage = [Bottleneck(channels, inner, 2 if place else 1, pretrained)]
-            channels = 4 * inner
-            stage += [Bottleneck(channels, inner, 1, pretrained) for _ in range(blocks - 1)]
+        self.conv1, self.bn1 = nn.Conv2d(3, width, 7, 2, 3, bias=False), norm_layer(width, pretrained)
+        channels, stages, lateral_convs = width, [], []
+        for index, (base_channels, blocks) in enumerate(_STAGES):
+            inner_channels = base_channels * width // 64
+            stage = [Bottleneck(channels, inner_channels, 2 if index else 1, pretrained)]
+            channels = 4 * inner_channels
+            stage += [Bottleneck(channels, inner_channels, 1, pretrained) for _ in range(blocks - 1)]
             stages.append(nn.Sequential(*stage))
-            laterals.append(nn.Conv2d(channels, pyramid, 1))
-        self.stages, self.laterals = nn.ModuleList(stages), nn.ModuleList(laterals)
-        outputs = [nn.Conv2d(pyramid, pyramid, 3, padding=1) for _ in _STAGES]
-        self.outputs = nn.ModuleList(outputs)
-        for convolution in (*laterals, *outputs):
+            lateral_convs.append(nn.Conv2d(channels, fpn_channels, 1))
+        self.stages, self.lateral_convs = nn.ModuleList(stages), nn.ModuleList(lateral_convs)
+        output_convs = [nn.Conv2d(fpn_channels, fpn_channels, 3, padding=1) for _ in _STAGES]
+        self.output_convs = nn.ModuleList(output_convs)
+        for convolution in (*lateral_convs, *output_convs):
             nn.init.kaiming_uniform_(convolution.weight, a=1)
             _zero(convolution.bias)
         for frozen in (self.conv1, self.stages[0]) if pretrained else ():
             frozen.requires_grad_(False)
-        self.register_buffer("mean", torch.tensor(MEANS).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("mean", torch.tensor(MEAN).view(1, 3, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """P2 to P6 of pixels uint8 [N, 3, H, W], whose edges are multiples of 32."""
+        """Return P2 to P6 of pixels uint8 [N, 3, H, W], whose height and width are multiples of 32."""
         x = F.max_pool2d(F.relu(self.bn1(self.conv1(images.float() - self.mean))), 3, 2, 1)
-        seen = []
+        stage_outputs = []
         for stage in self.stages:
             x = stage(x)
-            seen.append(x)
-        inner = [lateral(x) for lateral, x in zip(self.laterals, seen, strict=True)]
-        for place in (2, 1, 0):
-            inner[place] = inner[place] + F.interpolate(inner[place + 1], scale_factor=2.0, mode="nearest")
-        found = [output(x) for output, x in zip(self.outputs, inner, strict=True)]
-        return [*found, found[-1][:, :, ::2, ::2]]
+            stage_outputs.append(x)
+        inner = [lateral(x) for lateral, x in zip(self.lateral_convs, stage_outputs, strict=True)]
+        for level in (2, 1, 0):
+            inner[level] = inner[level] + F.interpolate(inner[level + 1], scale_factor=2.0, mode="nearest")
+        outputs = [output(x) for output, x in zip(self.output_convs, inner, strict=True)]
+        return [*outputs, outputs[-1][:, :, ::2, ::2]]
 
 
 class MaskRCNN(nn.Module):
-    """Called with a batch, the sum of its five losses times its images."""
+    """The detector. `forward` returns the sum of the five losses times the number of images."""
 
     def __init__(
         self,
         classes: int,
-        draws: Draws,
+        sampling: SamplingSettings,
         *,
         width: int = 64,
-        pyramid: int = 256,
-        hidden: int = 1024,
+        fpn_channels: int = 256,
+        representation_size: int = 1024,
         pretrained: bool = True,
     ) -> None:
         super().__init__()
-        self.classes, self.draws = classes, draws
-        self.backbone = Backbone(width, pyramid, pretrained)
-        self.look = nn.Conv2d(pyramid, pyramid, 3, padding=1)
-        self.objectness, self.moves = nn.Conv2d(pyramid, 3, 1), nn.Conv2d(pyramid, 12, 1)
-        self.fc1, self.fc2 = nn.Linear(pyramid * 49, hidden), nn.Linear(hidden, hidden)
-        self.classify, self.place = nn.Linear(hidden, classes), nn.Linear(hidden, 4 * classes)
-        self.mask_convs = nn.ModuleList(nn.Conv2d(pyramid, pyramid, 3, padding=1) for _ in range(4))
-        self.enlarge, self.mask = nn.ConvTranspose2d(pyramid, pyramid, 2, 2), nn.Conv2d(pyramid, classes, 1)
-        self._initialise(pretrained)
+        self.classes, self.sampling = classes, sampling
+        self.backbone = Backbone(width, fpn_channels, pretrained)
+        self.rpn_conv = nn.Conv2d(fpn_channels, fpn_channels, 3, padding=1)
+        self.rpn_objectness = nn.Conv2d(fpn_channels, _ANCHORS_PER_CELL, 1)
+        self.rpn_deltas = nn.Conv2d(fpn_channels, 4 * _ANCHORS_PER_CELL, 1)
+        self.fc1 = nn.Linear(fpn_channels * 49, representation_size)
+        self.fc2 = nn.Linear(representation_size, representation_size)
+        self.cls_score = nn.Linear(representation_size, classes)
+        self.bbox_pred = nn.Linear(representation_size, 4 * classes)
+        self.mask_convs = nn.ModuleList(nn.Conv2d(fpn_channels, fpn_channels, 3, padding=1) for _ in range(4))
+        self.mask_deconv = nn.ConvTranspose2d(fpn_channels, fpn_channels, 2, 2)
+        self.mask_logits = nn.Conv2d(fpn_channels, classes, 1)
+        self._initialize(pretrained)
         self.to(memory_format=torch.channels_last)
 
-    def forward(self, images: Tensor, sizes: Tensor, boxes: Tensor, labels: Tensor, outlines: Outlines) -> Tensor:
-        """Pixels uint8 [N, 3, H, W], sizes [N, 2] before padding, boxes [N, M, 4], labels [N, M] or 0.
+    def forward(self, images: Tensor, image_sizes: Tensor, boxes: Tensor, labels: Tensor, outlines: Outlines) -> Tensor:
+        """Return the loss of pixels uint8 [N, 3, H, W].
 
-        `outlines` are those of the N * M objects.
+        `image_sizes` [N, 2] are those without padding, `boxes` [N, M, 4], `labels` [N, M], 0 for padding. `outlines`
+        are those of the N * M objects.
         """
-        maps = self.backbone(images)
-        chances, moves = self.propose(maps)
-        anchors = geometry.anchors(tuple((x.shape[2], x.shape[3]) for x in maps), images.device)
-        exists = labels > 0
+        feature_maps = self.backbone(images)
+        objectness_logits, box_deltas = self.rpn_head(feature_maps)
+        anchors = box_ops.anchors(tuple((x.shape[2], x.shape[3]) for x in feature_maps), images.device)
+        valid = labels > 0
         total = rpn_loss(
-            torch.cat(chances, 1), torch.cat(moves, 1), torch.cat(anchors), boxes, exists, sizes, self.draws
-        )
+            torch.cat(objectness_logits, 1), torch.cat(box_deltas, 1), torch.cat(anchors), boxes, valid, image_sizes,
+            self.sampling,
+        )  # fmt: skip
         with torch.no_grad():
-            drawn, found, matches = self._regions(chances, moves, anchors, boxes, exists, sizes)
-            label = torch.where(drawn.positive, labels.gather(1, matches.clamp(min=0)), 0)
-            target = boxes.gather(1, matches.clamp(min=0)[..., None].expand(-1, -1, 4))
-        scores, differences = self.judge(self.pooled(maps, found, 7))
-        total = total + box_loss(scores, differences, found, target, label, drawn)
-        most = int(self.draws.regions * self.draws.positive)
-        first = found[:, :most]
-        with torch.no_grad():
-            number = (
-                matches[:, :most].clamp(min=0) + torch.arange(len(boxes), device=boxes.device)[:, None] * boxes.shape[1]
+            samples, regions, matches = self._sample_regions(
+                objectness_logits, box_deltas, anchors, boxes, valid, image_sizes
             )
-            wanted = masks.targets(outlines, number.flatten(), first.reshape(-1, 4))
-        logits = self.outline(self.pooled(maps, first, 14), label[:, :most].flatten())
-        return (total + mask_loss(logits, wanted, drawn.positive[:, :most].flatten())) * len(images)
+            box_index = matches.clamp(min=0)
+            region_labels = torch.where(samples.positive, labels.gather(1, box_index), 0)
+            target_boxes = boxes.gather(1, box_index[..., None].expand(-1, -1, 4))
+        class_logits, class_deltas = self.box_head(self.pool_regions(feature_maps, regions, 7))
+        total = total + box_loss(class_logits, class_deltas, regions, target_boxes, region_labels, samples)
+        first = self.sampling.max_positives  # positives come first, and only they have masks
+        mask_regions = regions[:, :first]
+        with torch.no_grad():
+            first_object = torch.arange(len(boxes), device=boxes.device)[:, None] * boxes.shape[1]
+            objects = matches[:, :first].clamp(min=0) + first_object
+            targets = masks.mask_targets(outlines, objects.flatten(), mask_regions.reshape(-1, 4))
+        logits = self.mask_head(self.pool_regions(feature_maps, mask_regions, 14), region_labels[:, :first].flatten())
+        return (total + mask_loss(logits, targets, samples.positive[:, :first].flatten())) * len(images)
 
-    def compile(self, *how: Any, **options: Any) -> None:
-        """Compiles the backbone, where the passes over large maps are; what follows is kernels already."""
-        self.backbone.compile(*how, **options)
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Compile the backbone, which makes the passes over large maps; most of the rest are kernels already."""
+        self.backbone.compile(*args, **options)
 
-    def propose(self, maps: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Of each level the anchors' objectness [N, A_l] and differences [N, A_l, 4]: rows, columns, ratios."""
-        chances, moves = [], []
-        for x in maps:
-            seen = F.relu(self.look(x))
-            chances.append(self.objectness(seen).permute(0, 2, 3, 1).flatten(1))
-            moves.append(self.moves(seen).permute(0, 2, 3, 1).flatten(1).unflatten(1, (-1, 4)))
-        return chances, moves
+    def rpn_head(self, feature_maps: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return objectness logits [N, A_l] and box deltas [N, A_l, 4] of each level, by row, column and ratio."""
+        objectness_logits, box_deltas = [], []
+        for feature_map in feature_maps:
+            x = F.relu(self.rpn_conv(feature_map))
+            objectness_logits.append(self.rpn_objectness(x).permute(0, 2, 3, 1).flatten(1))
+            box_deltas.append(self.rpn_deltas(x).permute(0, 2, 3, 1).flatten(1).unflatten(1, (-1, 4)))
+        return objectness_logits, box_deltas
 
-    def judge(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores [R, C] and differences [R, C, 4] of features [R, pyramid, 7, 7]."""
+    def box_head(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
+        """Return class logits [R, C] and box deltas [R, C, 4] of features [R, fpn_channels, 7, 7]."""
         x = F.relu(self.fc2(F.relu(self.fc1(pooled.flatten(1)))))
-        return self.classify(x), self.place(x).unflatten(1, (-1, 4))
+        return self.cls_score(x), self.bbox_pred(x).unflatten(1, (-1, 4))
 
-    def outline(self, pooled: Tensor, labels: Tensor) -> Tensor:
-        """Logits [R, 28, 28] of the mask of each region's own class, of features [R, pyramid, 14, 14]."""
+    def mask_head(self, pooled: Tensor, labels: Tensor) -> Tensor:
+        """Return the mask logits [R, 28, 28] of the classes `labels` [R] of features [R, fpn_channels, 14, 14]."""
         x = pooled
-        for conv in self.mask_convs:
-            x = F.relu(conv(x))
-        x = F.relu(self.enlarge(x))
-        own = self.mask.weight.flatten(1)[labels].to(x.dtype)  # the other classes' logits are not asked for
-        assert self.mask.bias is not None
-        return torch.einsum("rchw,rc->rhw", x, own) + self.mask.bias[labels].to(x.dtype)[:, None, None]
+        for convolution in self.mask_convs:
+            x = F.relu(convolution(x))
+        x = F.relu(self.mask_deconv(x))
+        class_weights = self.mask_logits.weight.flatten(1)[labels].to(x.dtype)  # other classes are not computed
+        assert self.mask_logits.bias is not None
+        class_biases = self.mask_logits.bias[labels].to(x.dtype)[:, None, None]
+        return torch.einsum("rchw,rc->rhw", x, class_weights) + class_biases
 
-    def pooled(self, maps: Sequence[Tensor], found: Tensor, size: int) -> Tensor:
-        """Features [N * K, pyramid, size, size] of regions [N, K, 4], each from its own level."""
-        image = torch.arange(len(found), device=found.device).repeat_interleave(found.shape[1])
-        flat = torch.cat([image[:, None].to(found.dtype), found.flatten(0, 1)], 1)
-        levels = level(flat[:, 1:])
-        scales = np.array([1 / stride for stride in geometry.STRIDES[:4]], dtype=np.float32)
-        if kernels.available(flat):
-            return kernels.align(maps[:4], uploaded(scales, flat.device), flat, levels.int(), size)
-        pooled = maps[0].new_zeros(len(flat), maps[0].shape[1], size, size)
-        for number, (x, scale) in enumerate(zip(maps[:4], scales.tolist(), strict=True)):
-            some = (levels == number).nonzero()[:, 0]
-            pooled = pooled.index_copy(0, some, roi_align(x, flat[some].to(x.dtype), size, scale, 2, aligned=False))
+    def pool_regions(self, feature_maps: Sequence[Tensor], regions: Tensor, size: int) -> Tensor:
+        """Return features [N * K, fpn_channels, size, size] of regions [N, K, 4] by RoIAlign on their levels."""
+        image = torch.arange(len(regions), device=regions.device).repeat_interleave(regions.shape[1])
+        rois = torch.cat([image[:, None].to(regions.dtype), regions.flatten(0, 1)], 1)
+        levels = fpn_levels(rois[:, 1:])
+        scales = np.array([1 / stride for stride in box_ops.STRIDES[:4]], dtype=np.float32)
+        if kernels.triton_available(rois):
+            return kernels.roi_align(feature_maps[:4], copy_to_device(scales, rois.device), rois, levels.int(), size)
+        pooled = feature_maps[0].new_zeros(len(rois), feature_maps[0].shape[1], size, size)
+        for level, (x, scale) in enumerate(zip(feature_maps[:4], scales.tolist(), strict=True)):
+            rows = (levels == level).nonzero()[:, 0]
+            pooled = pooled.index_copy(0, rows, roi_align(x, rois[rows].to(x.dtype), size, scale, 2, aligned=False))
         return pooled
 
-    def _regions(
+    def _sample_regions(
         self,
-        chances: Sequence[Tensor],
-        moves: Sequence[Tensor],
+        objectness_logits: Sequence[Tensor],
+        box_deltas: Sequence[Tensor],
         anchors: Sequence[Tensor],
         boxes: Tensor,
-        exists: Tensor,
-        sizes: Tensor,
-    ) -> tuple[regions.Drawn, Tensor, Tensor]:
-        """What is drawn of the proposals and the boxes themselves: their places [N, K, 4] and boxes' numbers [N, K]."""
-        chosen = self.draws
-        best = chosen.proposals * len(boxes)
-        proposed, real, _ = regions.propose(
-            chances, moves, anchors, sizes, of_level=chosen.of_level, best=best, over_batch=True
-        )
-        candidates, real = torch.cat([proposed, boxes], 1), torch.cat([real, exists], 1)
-        matches = regions.match_regions(candidates, real, boxes, exists)
-        drawn = regions.draw(matches, chosen.regions, chosen.positive)
-        found = candidates.gather(1, drawn.indices[..., None].expand(-1, -1, 4))
-        return drawn, found, matches.gather(1, drawn.indices)
+        valid: Tensor,
+        image_sizes: Tensor,
+    ) -> tuple[Samples, Tensor, Tensor]:
+        """Sample proposals and ground-truth boxes; return the samples, their boxes [N, K, 4] and matches [N, K]."""
+        settings = self.sampling
+        proposal_boxes, proposal_valid, _ = proposals.select_proposals(
+            objectness_logits, box_deltas, anchors, image_sizes,
+            per_level=settings.proposals_per_level, total=settings.proposals * len(boxes), over_batch=True,
+        )  # fmt: skip
+        candidates, candidate_valid = torch.cat([proposal_boxes, boxes], 1), torch.cat([proposal_valid, valid], 1)
+        matches = proposals.match_proposals(candidates, candidate_valid, boxes, valid)
+        samples = proposals.sample(matches, settings.box_batch_size_per_image, settings.positive_fraction)
+        regions = candidates.gather(1, samples.indices[..., None].expand(-1, -1, 4))
+        return samples, regions, matches.gather(1, samples.indices)
 
-    def _initialise(self, pretrained: bool) -> None:
-        """As the reference: normal in the proposals' and the box's last layers, Kaiming elsewhere; biases at zero.
+    def _initialize(self, pretrained: bool) -> None:
+        """Initialize the heads as the reference does: normal in the RPN and the last box layers, else Kaiming.
 
-        From nothing the last layer of masks is normal too.
+        Biases are zero. Without pretrained weights the last mask layer is normal too.
         """
-        for layer in (self.look, self.objectness, self.moves):
+        rpn = (self.rpn_conv, self.rpn_objectness, self.rpn_deltas)
+        for layer in rpn:
             nn.init.normal_(layer.weight, std=0.01)
         for dense in (self.fc1, self.fc2):
             nn.init.kaiming_uniform_(dense.weight, a=1)
-        nn.init.normal_(self.classify.weight, std=0.01)
-        nn.init.normal_(self.place.weight, std=0.001)
-        outlining = [*self.mask_convs, self.enlarge, self.mask]
-        for module in outlining:
+        nn.init.normal_(self.cls_score.weight, std=0.01)
+        nn.init.normal_(self.bbox_pred.weight, std=0.001)
+        mask_layers = [*self.mask_convs, self.mask_deconv, self.mask_logits]
+        for module in mask_layers:
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        heads = (self.look, self.objectness, self.moves, self.fc1, self.fc2, self.classify, self.place, *outlining)
-        for module in heads:
+        for module in (*rpn, self.fc1, self.fc2, self.cls_score, self.bbox_pred, *mask_layers):
             _zero(module.bias)
         if not pretrained:
-            # Spread over the classes, Kaiming's is far too much of few of them: that throws a new trunk off its course.
-            nn.init.normal_(self.mask.weight, std=0.01)
+            # With few classes Kaiming's values are so large that a new backbone diverges.
+            nn.init.normal_(self.mask_logits.weight, std=0.01)
 
 
 def _zero(bias: object) -> None:
@@ -230,51 +261,60 @@ def _zero(bias: object) -> None:
     nn.init.zeros_(bias)
 
 
-def level(found: Tensor) -> Tensor:
-    """int64 [...]: from which of P2 to P5, counted from 0, regions [..., 4] are taken (Lin et al. 2017, equation 1)."""
-    edge = geometry.area(found).clamp(min=0).sqrt()
-    # Once training diverges no comparison holds; a level there must be all the same, the kernels take its address.
-    return (4 + (edge / 224 + 1e-6).log2()).floor().clamp(2, 5).nan_to_num(2.0).long() - 2
+def fpn_levels(regions: Tensor) -> Tensor:
+    """Return int64 [...]: the level, 0 for P2 to 3 for P5, of regions [..., 4] (Lin et al. 2017, equation 1)."""
+    size = box_ops.area(regions).clamp(min=0).sqrt()
+    # Diverged training gives NaN, which must become a valid level, because kernels use it as an index.
+    return (4 + (size / 224 + 1e-6).log2()).floor().clamp(2, 5).nan_to_num(2.0).long() - 2
 
 
 def rpn_loss(
-    chances: Tensor, moves: Tensor, anchors: Tensor, boxes: Tensor, exists: Tensor, sizes: Tensor, draws: Draws
+    objectness_logits: Tensor,
+    box_deltas: Tensor,
+    anchors: Tensor,
+    boxes: Tensor,
+    valid: Tensor,
+    image_sizes: Tensor,
+    sampling: SamplingSettings,
 ) -> Tensor:
-    """Objectness and differences of anchors that are drawn, over their number."""
+    """Return the loss of objectness and box deltas of sampled anchors, divided by their number."""
     with torch.no_grad():
-        matches = regions.match_anchors(anchors, boxes, exists, sizes)
-        drawn = regions.draw(matches, draws.anchors, 0.5)
-        number = matches.gather(1, drawn.indices).clamp(min=0)
-        target = geometry.encode(boxes.gather(1, number[..., None].expand(-1, -1, 4)), anchors[drawn.indices], _RPN)
-        target = target.masked_fill(~drawn.positive[..., None], 0.0)
-    return drawn_loss(chances, moves, target, drawn)
+        matches = proposals.match_anchors(anchors, boxes, valid, image_sizes)
+        samples = proposals.sample(matches, sampling.rpn_batch_size_per_image, 0.5)
+        box_index = matches.gather(1, samples.indices).clamp(min=0)
+        matched_boxes = boxes.gather(1, box_index[..., None].expand(-1, -1, 4))
+        target_deltas = box_ops.encode(matched_boxes, anchors[samples.indices], RPN_WEIGHTS)
+        target_deltas = target_deltas.masked_fill(~samples.positive[..., None], 0.0)
+    return sampled_rpn_loss(objectness_logits, box_deltas, target_deltas, samples)
 
 
-def drawn_loss(chances: Tensor, moves: Tensor, target: Tensor, drawn: regions.Drawn) -> Tensor:
-    """Binary cross entropy [N, A] and smooth L1 (beta 1/9) of what is drawn, over its number in the batch."""
-    count = drawn.counts.sum().clamp(min=1)
-    own = chances.gather(1, drawn.indices).float()
-    chance = F.binary_cross_entropy_with_logits(own, drawn.positive.float(), reduction="none")
-    near = moves.gather(1, drawn.indices[..., None].expand(-1, -1, 4)).float()
-    distance = F.smooth_l1_loss(near, target.float(), reduction="none", beta=1 / 9).sum(2)
-    return ((chance * drawn.counts).sum() + (distance * drawn.positive).sum()) / count
+def sampled_rpn_loss(objectness_logits: Tensor, box_deltas: Tensor, target_deltas: Tensor, samples: Samples) -> Tensor:
+    """Return binary cross entropy plus smooth L1 (beta 1/9) of the samples, divided by their number in the batch."""
+    count = samples.valid.sum().clamp(min=1)
+    logits = objectness_logits.gather(1, samples.indices).float()
+    cross_entropy = F.binary_cross_entropy_with_logits(logits, samples.positive.float(), reduction="none")
+    deltas = box_deltas.gather(1, samples.indices[..., None].expand(-1, -1, 4)).float()
+    smooth_l1 = F.smooth_l1_loss(deltas, target_deltas.float(), reduction="none", beta=1 / 9).sum(2)
+    return ((cross_entropy * samples.valid).sum() + (smooth_l1 * samples.positive).sum()) / count
 
 
 def box_loss(
-    scores: Tensor, differences: Tensor, found: Tensor, target: Tensor, labels: Tensor, drawn: regions.Drawn
+    class_logits: Tensor, box_deltas: Tensor, regions: Tensor, target_boxes: Tensor, labels: Tensor, samples: Samples
 ) -> Tensor:
-    """Cross entropy of scores [R, C], and smooth L1 of the true class's differences [R, C, 4], over the drawn."""
-    counts, positive, label = drawn.counts.flatten(), drawn.positive.flatten(), labels.flatten()
-    entropy = F.cross_entropy(scores.float(), label, reduction="none")
-    own = differences[torch.arange(len(label), device=label.device), label].float()
-    wanted = geometry.encode(target.flatten(0, 1), found.flatten(0, 1), BOX_WEIGHTS).masked_fill(
-        ~positive[:, None], 0.0
-    )
-    distance = F.smooth_l1_loss(own, wanted.float(), reduction="none").sum(1)
-    return ((entropy * counts).sum() + (distance * positive).sum()) / counts.sum().clamp(min=1)
+    """Return cross entropy plus smooth L1 of the true class's deltas, divided by the number of samples.
+
+    `class_logits` are [R, C], `box_deltas` [R, C, 4]; the rest has the shape [N, K, ...] with N * K = R.
+    """
+    valid, positive, label = samples.valid.flatten(), samples.positive.flatten(), labels.flatten()
+    cross_entropy = F.cross_entropy(class_logits.float(), label, reduction="none")
+    label_deltas = box_deltas[torch.arange(len(label), device=label.device), label].float()
+    target_deltas = box_ops.encode(target_boxes.flatten(0, 1), regions.flatten(0, 1), BOX_WEIGHTS)
+    target_deltas = target_deltas.masked_fill(~positive[:, None], 0.0)
+    smooth_l1 = F.smooth_l1_loss(label_deltas, target_deltas.float(), reduction="none").sum(1)
+    return ((cross_entropy * valid).sum() + (smooth_l1 * positive).sum()) / valid.sum().clamp(min=1)
 
 
-def mask_loss(logits: Tensor, wanted: Tensor, positive: Tensor) -> Tensor:
-    """Binary cross entropy of logits [R, 28, 28], the mean over the pixels of positive regions [R]; 0 without any."""
-    entropy = F.binary_cross_entropy_with_logits(logits.float(), wanted, reduction="none").mean((1, 2))
-    return (entropy * positive).sum() / positive.sum().clamp(min=1)
+def mask_loss(logits: Tensor, targets: Tensor, positive: Tensor) -> Tensor:
+    """Return the mean binary cross entropy of logits [R, 28, 28] over pixels of positive regions [R]; 0 without any."""
+    cross_entropy = F.binary_cross_entropy_with_logits(logits.float(), targets, reduction="none").mean((1, 2))
+    return (cross_entropy * positive).sum() / positive.sum().clamp(min=1)

@@ -1,7 +1,4 @@
-"""Predicted masks pasted into their images, as COCO's scores take them.
-
-They are pasted in shares, in the processes of a pool if there is one.
-"""
+"""Paste predicted masks into whole images for COCO evaluation, optionally in a process pool."""
 
 from concurrent.futures import Executor
 from itertools import chain
@@ -10,69 +7,73 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..common.detection.coco_evaluation import PackedMask, each, pycocotools_loaded
+from ..common.detection.coco_evaluation import Rle, import_pycocotools
+from ..common.detection.process_pool import pool_map
 
-_PASTED_AT_ONCE = 512
+_MASKS_PER_JOB = 512
 _HALF = np.float32(0.5)
-_BORDER = 1  # pixels of nothing around a predicted mask, so that it can end inside its box
+_PADDING = 1  # pixels of zeros around a predicted mask, so that it can end inside its box
 
 
 def paste_masks(
-    probabilities: ArrayLike, boxes: ArrayLike, sizes: ArrayLike, pool: Executor | None = None
-) -> list[PackedMask]:
-    """The packed masks in whole images of D detections, arrays or tensors on the CPU, as Mask R-CNN's reference has it.
+    probabilities: ArrayLike, boxes: ArrayLike, image_sizes: ArrayLike, pool: Executor | None = None
+) -> list[Rle]:
+    """Return the RLE masks of D detections in whole images, as Mask R-CNN's reference pastes them.
 
-    `probabilities` [D, S, S] are stretched over `boxes` [D, 4], left, top, right, bottom in pixels of images of `sizes`
-    [D, 2] or [2], (height, width); widths are inclusive. A pixel is the object's where its probability is above a half.
-    Raises `ValueError` for boxes that are not finite or not as many, `ConfigurationError` without pycocotools.
+    `probabilities` [D, S, S] are resized to `boxes` [D, 4] (left, top, right, bottom in pixels, inclusive) of images of
+    `image_sizes` [D, 2] or [2] (height, width); a pixel is set where its probability exceeds 0.5. Arguments are arrays
+    or tensors on the CPU. Raises `ValueError` for boxes that are not finite or of another number,
+    `ConfigurationError` without pycocotools.
     """
-    pycocotools_loaded()
-    grids, corners = np.asarray(probabilities), np.asarray(boxes, np.float32)
-    if len(grids) != len(corners) or not np.isfinite(corners).all():
-        raise ValueError("Every mask needs a box of finite numbers to be pasted into.")
-    shapes = np.broadcast_to(np.asarray(sizes, np.int64), (len(corners), 2))
-    parts = [slice(start, start + _PASTED_AT_ONCE) for start in range(0, len(corners), _PASTED_AT_ONCE)]
-    jobs = [(grids[part], corners[part], shapes[part]) for part in parts]
-    return list(chain.from_iterable(each(_paste, jobs, pool)))
+    import_pycocotools()
+    masks, corners = np.asarray(probabilities), np.asarray(boxes, np.float32)
+    if len(masks) != len(corners) or not np.isfinite(corners).all():
+        raise ValueError("Each mask needs a box of finite numbers.")
+    sizes = np.broadcast_to(np.asarray(image_sizes, np.int64), (len(corners), 2))
+    parts = [slice(start, start + _MASKS_PER_JOB) for start in range(0, len(corners), _MASKS_PER_JOB)]
+    jobs = [(masks[part], corners[part], sizes[part]) for part in parts]
+    return list(chain.from_iterable(pool_map(_paste, jobs, pool)))
 
 
-def _paste(job: tuple[NDArray[Any], NDArray[np.float32], NDArray[np.int64]]) -> list[PackedMask]:
-    grids, boxes, sizes = job
-    padded = np.pad(grids.astype(np.float32), ((0, 0), *[(_BORDER, _BORDER)] * 2))
-    grown = np.float32(padded.shape[-1] / grids.shape[-1])
-    centre, half = ((boxes[:, :2] + boxes[:, 2:]) * _HALF, (boxes[:, 2:] - boxes[:, :2]) * _HALF * grown)
-    corners = np.concatenate([centre - half, centre + half], 1).astype(np.int32)  # towards 0, as the reference rounds
-    rows = zip(padded, corners.tolist(), sizes.tolist(), strict=True)
-    return [_paste_one(grid, corner, size) for grid, corner, size in rows]
+def _paste(job: tuple[NDArray[Any], NDArray[np.float32], NDArray[np.int64]]) -> list[Rle]:
+    masks, boxes, image_sizes = job
+    padded = np.pad(masks.astype(np.float32), ((0, 0), *[(_PADDING, _PADDING)] * 2))
+    growth = np.float32(padded.shape[-1] / masks.shape[-1])
+    center, half_size = ((boxes[:, :2] + boxes[:, 2:]) * _HALF, (boxes[:, 2:] - boxes[:, :2]) * _HALF * growth)
+    # The reference rounds towards 0.
+    corners = np.concatenate([center - half_size, center + half_size], 1).astype(np.int32)
+    rows = zip(padded, corners.tolist(), image_sizes.tolist(), strict=True)
+    return [_paste_one(mask, corner, size) for mask, corner, size in rows]
 
 
-def _paste_one(grid: NDArray[np.float32], corners: list[int], size: list[int]) -> PackedMask:
-    """The mask of a grid that is stretched from corner to corner, both included, in an image of that size."""
-    height, width = size
+def _paste_one(mask: NDArray[np.float32], corners: list[int], image_size: list[int]) -> Rle:
+    """Resize a mask to the box between `corners`, both inclusive, and return its part inside the image."""
+    height, width = image_size
     left, top, right, bottom = corners
-    near, far, share = _stretch(grid.shape[1], left, right, width)
-    wide = grid[:, near] * (1 - share) + grid[:, far] * share
-    near, far, share = _stretch(grid.shape[0], top, bottom, height)
-    share = share[:, None]
-    inside = wide[near] * (1 - share) + wide[far] * share > _HALF
+    lower, upper, weight = _interpolation(mask.shape[1], left, right, width)
+    resized_columns = mask[:, lower] * (1 - weight) + mask[:, upper] * weight
+    lower, upper, weight = _interpolation(mask.shape[0], top, bottom, height)
+    weight = weight[:, None]
+    inside = resized_columns[lower] * (1 - weight) + resized_columns[upper] * weight > _HALF
     x, y = max(left, 0), max(top, 0)
     columns = np.zeros((inside.shape[1], height), bool)
     columns[:, y : y + len(inside)] = inside.T
     flat = np.concatenate([[False], columns.ravel(), [False]])
-    bounds = np.flatnonzero(flat[1:] != flat[:-1]) + x * height
-    counts = np.diff(bounds[bounds < height * width], prepend=0, append=height * width).tolist()
-    return pycocotools_loaded().mask.frPyObjects({"size": size, "counts": counts}, height, width)
+    changes = np.flatnonzero(flat[1:] != flat[:-1]) + x * height
+    counts = np.diff(changes[changes < height * width], prepend=0, append=height * width).tolist()
+    return import_pycocotools().mask.frPyObjects({"size": image_size, "counts": counts}, height, width)
 
 
-def _stretch(
+def _interpolation(
     cells: int, first: int, last: int, limit: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """`cells` over the pixels `first` to `last`: for each pixel from 0 to `limit` the two cells it lies between.
+    """Return lower cell, upper cell and the upper one's weight of each pixel when `cells` are resized along one axis.
 
-    Gives the nearer to the start, the other and its share, float32 as the reference has it: bilinear between middles.
+    The cells are resized to the pixels `first` to `last`, of which those in 0 to `limit` - 1 are returned. The
+    interpolation is bilinear between cell centers, in float32 like the reference's.
     """
     step = np.float32(cells) / np.float32(max(last - first + 1, 1))
     pixels = np.arange(max(first, 0), min(last + 1, limit)) - first
-    place = np.maximum(step * (pixels.astype(np.float32) + _HALF) - _HALF, 0)
-    near = place.astype(np.int64)
-    return near, np.minimum(near + 1, cells - 1), place - near.astype(np.float32)
+    position = np.maximum(step * (pixels.astype(np.float32) + _HALF) - _HALF, 0)
+    lower = position.astype(np.int64)
+    return lower, np.minimum(lower + 1, cells - 1), position - lower.astype(np.float32)

@@ -1,7 +1,7 @@
-"""Which anchors and regions count as what, how they are drawn, and which are proposed: in shapes that no data change.
+"""Matching and sampling of anchors and proposals, and selection of proposals, in shapes that do not depend on the data.
 
-Nothing here waits for the device. Shapes: N images, A anchors, M boxes of an image (`exists` bool [N, M] says which),
-K drawn, L levels.
+Nothing here waits for the device. Shapes: N images, A anchors, R proposals, M boxes per image (`valid` bool [N, M] says
+which exist), K samples, L levels.
 """
 
 from collections.abc import Sequence
@@ -11,96 +11,101 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..common.detection.nms import suppress
-from . import boxes as geometry
+from ..common.detection.nms import batched_nms
+from . import boxes as box_ops
 
 NEGATIVE, IGNORED = -1, -2
-_NOWHERE = -1e6
+_RPN_FOREGROUND_IOU, _RPN_BACKGROUND_IOU, _BOX_FOREGROUND_IOU = 0.7, 0.3, 0.5
+_NO_SCORE = -1e6
 
 
-class Drawn(NamedTuple):
-    """Indices [N, K] of what was drawn; `positive` and `counts` bool [N, K]: what of it is positive, what is there."""
+class Samples(NamedTuple):
+    """Indices [N, K] of the samples; `positive` and `valid` bool [N, K] say which are positive and which exist."""
 
     indices: Tensor
     positive: Tensor
-    counts: Tensor
+    valid: Tensor
 
 
-def match_anchors(anchors: Tensor, boxes: Tensor, exists: Tensor, sizes: Tensor) -> Tensor:
-    """int64 [N, A]: the number of each anchor's box, or NEGATIVE, or IGNORED (mlperf.md 12.3).
+def match_anchors(anchors: Tensor, boxes: Tensor, valid: Tensor, image_sizes: Tensor) -> Tensor:
+    """Return int64 [N, A]: the index of each anchor's box, NEGATIVE or IGNORED (docs/mlperf_rules.md, "Mask R-CNN").
 
-    0.7 or more is a match, below 0.3 there is none, and the anchors that a box overlaps most, all that tie, match the
-    box that they themselves overlap most. Anchors [A, 4] that leave the image, of `sizes` [N, 2] (height, width), are
-    ignored. Boxes are [N, M, 4].
+    An anchor [A, 4] matches the box [N, M, 4] of its largest IoU if that is 0.7 or more, and is negative below 0.3.
+    All anchors that tie for the largest IoU of a box match their own best box as well. Anchors that leave the image of
+    `image_sizes` [N, 2] (height, width) are ignored.
     """
-    shared = geometry.overlaps(anchors, boxes).masked_fill(~exists[:, None], -1.0)
-    best, chosen = shared.max(2)
-    most = shared.amax(1, keepdim=True)
-    favourite = ((shared == most) & (most > 0)).any(2)
-    found = torch.where(best < 0.3, NEGATIVE, torch.where(best >= 0.7, chosen, IGNORED))
-    found = torch.where(favourite, chosen, found)
-    height, width = sizes[:, :1], sizes[:, 1:]
+    iou = box_ops.iou(anchors, boxes).masked_fill(~valid[:, None], -1.0)
+    best_iou, box_index = iou.max(2)
+    best_iou_of_box = iou.amax(1, keepdim=True)
+    is_best_of_box = ((iou == best_iou_of_box) & (best_iou_of_box > 0)).any(2)
+    matches = torch.where(best_iou >= _RPN_FOREGROUND_IOU, box_index, IGNORED)
+    matches = torch.where(best_iou < _RPN_BACKGROUND_IOU, NEGATIVE, matches)
+    matches = torch.where(is_best_of_box, box_index, matches)
+    height, width = image_sizes[:, :1], image_sizes[:, 1:]
     inside = (anchors[:, 0] >= 0) & (anchors[:, 1] >= 0) & (anchors[:, 2] < width) & (anchors[:, 3] < height)
-    return torch.where(inside, found, IGNORED)
+    return torch.where(inside, matches, IGNORED)
 
 
-def match_regions(regions: Tensor, real: Tensor, boxes: Tensor, exists: Tensor) -> Tensor:
-    """int64 [N, R]: the number of each region's box if they overlap by 0.5 or more, else NEGATIVE; IGNORED if not real.
+def match_proposals(proposals: Tensor, proposal_valid: Tensor, boxes: Tensor, valid: Tensor) -> Tensor:
+    """Return int64 [N, R]: the index of each proposal's box if their IoU is 0.5 or more, else NEGATIVE.
 
-    `regions` [N, R, 4], of which `real` [N, R] are there.
+    Of `proposals` [N, R, 4] those that do not exist according to `proposal_valid` [N, R] are IGNORED.
     """
-    best, chosen = geometry.overlaps(regions, boxes).masked_fill(~exists[:, None], -1.0).max(2)
-    return torch.where(real, torch.where(best >= 0.5, chosen, NEGATIVE), IGNORED)
+    best_iou, box_index = box_ops.iou(proposals, boxes).masked_fill(~valid[:, None], -1.0).max(2)
+    return torch.where(proposal_valid, torch.where(best_iou >= _BOX_FOREGROUND_IOU, box_index, NEGATIVE), IGNORED)
 
 
-def draw(matches: Tensor, most: int, share: float) -> Drawn:
-    """At most `most` of each image at random, of which the positives are at most a `share`, before the negatives."""
-    key = torch.rand(matches.shape, device=matches.device)
-    positives = int(most * share)
-    few, where = key.masked_fill(matches < 0, -1.0).topk(min(positives, matches.shape[1]))
-    rest, others = key.masked_fill(matches != NEGATIVE, -1.0).topk(min(most, matches.shape[1]))
-    taken = (few >= 0).sum(1, keepdim=True)
-    free = torch.arange(rest.shape[1], device=matches.device) < most - taken
-    counts = torch.cat([few >= 0, (rest >= 0) & free], 1)
-    indices = torch.cat([where, others], 1)
-    # What counts comes first; of the two lists' places together `most` are enough.
-    order = (~counts).to(torch.int8).argsort(dim=1, stable=True)[:, :most]
-    counts, indices = counts.gather(1, order), indices.gather(1, order)
-    return Drawn(indices, counts & (matches.gather(1, indices) >= 0), counts)
+def sample(matches: Tensor, count: int, positive_fraction: float) -> Samples:
+    """Draw at most `count` of each image at random, of which at most `positive_fraction` are positive, positives first.
+
+    `matches` [N, A] are those of `match_anchors` or `match_proposals`.
+    """
+    keys = torch.rand(matches.shape, device=matches.device)
+    max_positives = int(count * positive_fraction)
+    positive_keys, positives = keys.masked_fill(matches < 0, -1.0).topk(min(max_positives, matches.shape[1]))
+    negative_keys, negatives = keys.masked_fill(matches != NEGATIVE, -1.0).topk(min(count, matches.shape[1]))
+    num_positives = (positive_keys >= 0).sum(1, keepdim=True)
+    has_room = torch.arange(negative_keys.shape[1], device=matches.device) < count - num_positives
+    valid = torch.cat([positive_keys >= 0, (negative_keys >= 0) & has_room], 1)
+    indices = torch.cat([positives, negatives], 1)
+    # Move the valid ones to the front: at most `count` of the two lists are valid.
+    order = (~valid).to(torch.int8).argsort(dim=1, stable=True)[:, :count]
+    valid, indices = valid.gather(1, order), indices.gather(1, order)
+    return Samples(indices, valid & (matches.gather(1, indices) >= 0), valid)
 
 
-def propose(
-    objectness: Sequence[Tensor],
-    differences: Sequence[Tensor],
+def select_proposals(
+    objectness_logits: Sequence[Tensor],
+    box_deltas: Sequence[Tensor],
     anchors: Sequence[Tensor],
-    sizes: Tensor,
+    image_sizes: Tensor,
     *,
-    of_level: int,
-    best: int,
+    per_level: int,
+    total: int,
     over_batch: bool,
-    overlap: float = 0.7,
+    nms_threshold: float = 0.7,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Boxes [N, P, 4], which of them are real [N, P], and their scores, falling: P is at most `best`.
+    """Return boxes [N, P, 4], which of them exist [N, P], and their falling logits; P is at most `total`.
 
-    Of each level the `of_level` best anchors, moved by their differences, cut to the image, of which none overlaps a
-    better one by more than `overlap`; then the best over the batch, or of each image. Levels: objectness [N, A_l],
-    differences [N, A_l, 4], anchors [A_l, 4].
+    Of each level the `per_level` best anchors are decoded, clipped to the image and reduced by non-maximum suppression.
+    Then the best `total` of the whole batch, or of each image, are kept. By level: `objectness_logits` [N, A_l],
+    `box_deltas` [N, A_l, 4], `anchors` [A_l, 4].
     """
-    most = min(of_level, max(chances.shape[1] for chances in objectness))
-    found, scores = [], []
-    for chances, moves, places in zip(objectness, differences, anchors, strict=True):
-        score, index = chances.float().topk(min(of_level, chances.shape[1]))
-        chosen = moves.float().gather(1, index[..., None].expand(-1, -1, 4))
-        moved = geometry.clip(geometry.decode(chosen, places[index], (1.0, 1.0)), sizes)
-        missing = most - score.shape[1]  # all levels are made equal, to be looked through at once
-        found.append(F.pad(moved, (0, 0, 0, missing)))
-        scores.append(F.pad(score, (0, missing), value=_NOWHERE))
-    levels, together = torch.stack(found, 1), torch.cat(found, 1)
-    counts = (torch.stack(scores, 1) > _NOWHERE).sum(2).flatten()
-    kept = suppress(levels.flatten(0, 1), overlap, counts, edge=1.0)
-    chances = torch.cat(scores, 1).masked_fill(~kept.view(len(together), -1), _NOWHERE)
+    padded_size = min(per_level, max(logits.shape[1] for logits in objectness_logits))
+    level_boxes, level_logits = [], []
+    for logits, deltas, level_anchors in zip(objectness_logits, box_deltas, anchors, strict=True):
+        top_logits, index = logits.float().topk(min(per_level, logits.shape[1]))
+        top_deltas = deltas.float().gather(1, index[..., None].expand(-1, -1, 4))
+        boxes = box_ops.clip(box_ops.decode(top_deltas, level_anchors[index], (1.0, 1.0)), image_sizes)
+        padding = padded_size - top_logits.shape[1]  # equal sizes allow one suppression for all levels
+        level_boxes.append(F.pad(boxes, (0, 0, 0, padding)))
+        level_logits.append(F.pad(top_logits, (0, padding), value=_NO_SCORE))
+    stacked_boxes, boxes = torch.stack(level_boxes, 1), torch.cat(level_boxes, 1)
+    counts = (torch.stack(level_logits, 1) > _NO_SCORE).sum(2).flatten()
+    kept = batched_nms(stacked_boxes.flatten(0, 1), nms_threshold, counts, pixel_offset=1.0)
+    logits = torch.cat(level_logits, 1).masked_fill(~kept.view(len(boxes), -1), _NO_SCORE)
     if over_batch:
-        least = chances.flatten().topk(min(best, chances.numel())).values[-1]
-        chances = chances.masked_fill(chances < least, _NOWHERE)
-    score, index = chances.topk(min(best, chances.shape[1]))
-    return together.gather(1, index[..., None].expand(-1, -1, 4)), score > _NOWHERE, score
+        lowest = logits.flatten().topk(min(total, logits.numel())).values[-1]
+        logits = logits.masked_fill(logits < lowest, _NO_SCORE)
+    top_logits, index = logits.topk(min(total, logits.shape[1]))
+    return boxes.gather(1, index[..., None].expand(-1, -1, 4)), top_logits > _NO_SCORE, top_logits

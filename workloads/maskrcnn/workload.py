@@ -1,4 +1,4 @@
-"""Mask R-CNN R50-FPN as MLPerf v0.5 to v1.1 define it: objects on photographs, with boxes and masks."""
+"""Mask R-CNN R50-FPN as MLPerf v0.5 to v1.1 define it: instance segmentation with boxes and masks."""
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -14,155 +14,162 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from ...runner.training.workload import Batch
 from ..common.detection import coco_evaluation
 from ..common.detection.coco_evaluation import Detections
+from ..common.detection.process_pool import process_pool
 from ..common.nn.sgd import sgd
 from . import backbone
-from .data import Photographs
-from .detection import Chosen, detect
-from .model import Draws, MaskRCNN
+from .data import MaskRCNNData
+from .detection import DetectionBatch, detect
+from .model import MaskRCNN, SamplingSettings
 from .pasting import paste_masks
 
-_WORTH_PROCESSES = 1000  # images: to score fewer takes less time than to start processes
-_PASTING = 2  # processes of a rank: each pastes some 10,000 masks a second, as many as 100 images can have
-_DECAY = 0.1
+_MIN_IMAGES_FOR_POOL = 1000  # smaller validation sets are pasted before the processes have started
+_PASTE_WORKERS = 2  # per rank; each pastes about 10,000 masks per second, the most that 100 images have
+_LR_DECAY = 0.1
 
 
 class InstanceSegmentation:
-    """Finds objects; quality is COCO's average precision of boxes and of masks, at overlaps from 0.5 to 0.95."""
+    """Detects objects; the quality is COCO's average precision of boxes and of masks at IoU .50 to .95."""
 
     @dataclass
     class Settings:
-        """The rate rises from `warmup_factor` of itself over `warmup_samples`, and falls to a tenth after each of the
-        two `decay_samples`. `backbone` is a file of ResNet-50, "random" to measure speed without it, null to train all
-        of it from nothing; `width`, `pyramid` and `hidden` are channels of the first convolution, of the pyramid, and
-        of the box head.
+        """The learning rate warms up from `warmup_factor` of its value over `warmup_samples`.
+
+        It is multiplied by 0.1 at each of the two `lr_milestone_samples`. `backbone` is a file of ResNet-50 weights,
+        "random" to measure the throughput without one, or null to train all layers from scratch. `width`,
+        `fpn_channels` and `representation_size` are channels of the first convolution, of the feature pyramid and of
+        the box head.
         """
 
         learning_rate: float = MISSING
         warmup_samples: int = MISSING
-        decay_samples: list[int] = MISSING
+        lr_milestone_samples: list[int] = MISSING
         warmup_factor: float = 1 / 3
         weight_decay: float = 1e-4
         momentum: float = 0.9
         width: int = 64
-        pyramid: int = 256
-        hidden: int = 1024
-        draws: Draws = field(default_factory=Draws)
+        fpn_channels: int = 256
+        representation_size: int = 1024
+        sampling: SamplingSettings = field(default_factory=SamplingSettings)
         backbone: str | None = None
 
         def __post_init__(self) -> None:
             if self.learning_rate <= 0 or not 0 <= self.momentum < 1 or self.weight_decay < 0:
-                raise ValueError("learning_rate must be above 0, momentum from 0 to below 1, weight_decay 0 or more.")
+                raise ValueError("learning_rate must be above 0, momentum in [0, 1), weight_decay 0 or more.")
             if self.warmup_samples < 0 or not 0 < self.warmup_factor <= 1:
-                raise ValueError("warmup_samples must be 0 or more, warmup_factor above 0 and at most 1.")
-            if len(self.decay_samples) != 2 or not 0 < self.decay_samples[0] < self.decay_samples[1]:
-                raise ValueError("decay_samples must be two numbers above 0, the smaller first.")
-            if min(self.width, self.pyramid, self.hidden) < 1:
-                raise ValueError("width, pyramid and hidden must be 1 or more.")
-            if self.pyramid & (self.pyramid - 1):
-                raise ValueError("pyramid must be a power of two, as the kernels on a card take their channels.")
+                raise ValueError("warmup_samples must be 0 or more, warmup_factor in (0, 1].")
+            milestones = self.lr_milestone_samples
+            if len(milestones) != 2 or not 0 < milestones[0] < milestones[1]:
+                raise ValueError("lr_milestone_samples must be two ascending numbers above 0.")
+            if min(self.width, self.fpn_channels, self.representation_size) < 1:
+                raise ValueError("width, fpn_channels and representation_size must be 1 or more.")
+            if self.fpn_channels & (self.fpn_channels - 1):
+                raise ValueError("fpn_channels must be a power of two, as the GPU kernels require.")
 
-    def __init__(self, settings: Settings, data: Photographs) -> None:
+    def __init__(self, settings: Settings, data: MaskRCNNData) -> None:
         self.settings, self._data = settings, data
-        self._scorers: Executor | None = None
-        self._pasters: Executor | None = None
+        self._paste_pool: Executor | None = None
 
     def build_model(self) -> nn.Module:
-        """The network, its trunk from the file where one is given."""
-        chosen = self.settings
-        found = MaskRCNN(
+        """Build the model and load its backbone if `backbone` is set."""
+        settings = self.settings
+        model = MaskRCNN(
             self._data.num_classes + 1,
-            chosen.draws,
-            width=chosen.width,
-            pyramid=chosen.pyramid,
-            hidden=chosen.hidden,
-            pretrained=chosen.backbone is not None,
+            settings.sampling,
+            width=settings.width,
+            fpn_channels=settings.fpn_channels,
+            representation_size=settings.representation_size,
+            pretrained=settings.backbone is not None,
         )
-        if chosen.backbone is not None:
-            backbone.load_trunk(found.backbone, chosen.backbone)
-        return found
+        if settings.backbone is not None:
+            backbone.load_backbone(model.backbone, settings.backbone)
+        return model
 
     def build_optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
-        """SGD of what is not frozen; biases have twice the rate and do not decay (mlperf.md 12.3)."""
-        chosen = self.settings
-        rate, decay = chosen.learning_rate, chosen.weight_decay
+        """Build SGD of the parameters that are not frozen; biases have twice the learning rate and no weight decay.
+
+        Source: docs/mlperf_rules.md, "Mask R-CNN".
+        """
+        settings = self.settings
         trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
         biases = [weight for name, weight in trained if name.endswith("bias")]
-        others = [weight for name, weight in trained if not name.endswith("bias")]
+        weights = [weight for name, weight in trained if not name.endswith("bias")]
         groups: list[dict[str, Any]] = [
-            {"params": others, "weight_decay": decay},
-            {"params": biases, "weight_decay": 0.0, "lr": 2 * rate},
+            {"params": weights, "weight_decay": settings.weight_decay},
+            {"params": biases, "weight_decay": 0.0, "lr": 2 * settings.learning_rate},
         ]
-        optimizer = sgd(groups, rate, chosen.momentum)
-        return optimizer, LambdaLR(optimizer, self.factor)
+        optimizer = sgd(groups, settings.learning_rate, settings.momentum)
+        return optimizer, LambdaLR(optimizer, self.lr_factor)
 
-    def factor(self, step: int) -> float:
-        """Of the base rate at update `step` (from 0): a linear warm-up, and a tenth from each of two steps on."""
-        warmup, first = self._steps(self.settings.warmup_samples), self.settings.warmup_factor
-        rate = first + (1 - first) * step / warmup if step < warmup else 1.0
-        return float(rate * _DECAY ** sum(step >= fall for fall in self._decay_steps()))
+    def lr_factor(self, step: int) -> float:
+        """Return the learning rate of update `step` (from 0) over the base rate: linear warmup, then two decays."""
+        warmup, start = self._steps(self.settings.warmup_samples), self.settings.warmup_factor
+        factor = start + (1 - start) * step / warmup if step < warmup else 1.0
+        return float(factor * _LR_DECAY ** sum(step >= milestone for milestone in self._milestone_steps()))
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The model's own, times its images."""
+        """Return the loss summed over the images."""
         return model(*batch.inputs)
 
     def predict(self, model: nn.Module, batches: Iterable[Batch]) -> Detections:
-        """What this rank finds on its images, in pixels of the originals."""
+        """Return the detections on this rank's images, in pixels of the original images."""
         assert isinstance(model, MaskRCNN)
-        if self._pasters is None and len(self._data.truth) >= _WORTH_PROCESSES:
-            self._pasters = coco_evaluation.processes(_PASTING)
+        if self._paste_pool is None and len(self._data.truth) >= _MIN_IMAGES_FOR_POOL:
+            self._paste_pool = process_pool(_PASTE_WORKERS)
         parts = []
-        with ThreadPoolExecutor(1) as behind:  # masks are pasted while the device finds the next ones
+        with ThreadPoolExecutor(1) as executor:  # masks are pasted while the device computes the next batch
             for batch in batches:
-                pixels, sizes, numbers = batch.inputs
-                chosen, masks = detect(model, pixels, sizes)
-                found = Chosen(*(part.cpu() for part in chosen))
-                parts.append(behind.submit(self._detections, found, masks.cpu(), sizes.cpu(), numbers.cpu()))
-        nothing = np.zeros(0, np.int64)
-        none = Detections(nothing, nothing, np.zeros((0, 4), np.float32), np.zeros(0, np.float32), [])
-        return coco_evaluation.join([none, *(part.result() for part in parts)])
+                pixels, image_sizes, indices = batch.inputs
+                device_detections, masks = detect(model, pixels, image_sizes)
+                detections = DetectionBatch(*(part.cpu() for part in device_detections))
+                arguments = detections, masks.cpu(), image_sizes.cpu(), indices.cpu()
+                parts.append(executor.submit(self._coco_detections, *arguments))
+        return coco_evaluation.concatenate([Detections.empty(masks=True), *(part.result() for part in parts)])
 
     def score(self, parts: Sequence[Detections]) -> dict[str, float]:
-        """The average precision of all ranks' boxes and masks."""
-        truth, found = self._data.truth, coco_evaluation.join(parts)
-        if self._scorers is None and len(truth) >= _WORTH_PROCESSES:
-            self._scorers = coco_evaluation.processes()
+        """Return the average precision of all ranks' boxes and masks."""
+        truth, detections = self._data.truth, coco_evaluation.concatenate(parts)
         return {
-            "BBOX": coco_evaluation.average_precision(truth, found, "bbox", pool=self._scorers)["AP"],
-            "SEGM": coco_evaluation.average_precision(truth, found, "segm", pool=self._scorers)["AP"],
+            "BBOX": coco_evaluation.average_precision(truth, detections, "bbox")["AP"],
+            "SEGM": coco_evaluation.average_precision(truth, detections, "segm")["AP"],
         }
 
     def mlperf_params(self) -> dict[str, Any]:
-        """Hyperparameters under the names that ruleset 0.7.0 has."""
-        chosen = self.settings
+        """Return the hyperparameters under the keys of ruleset 0.7.0."""
+        settings = self.settings
         return {
             "opt_name": "sgd",
-            "opt_base_learning_rate": chosen.learning_rate,
-            "opt_learning_rate_warmup_steps": self._steps(chosen.warmup_samples),
-            "opt_learning_rate_warmup_factor": chosen.warmup_factor,
-            "opt_learning_rate_decay_factor": _DECAY,
-            "opt_learning_rate_decay_steps": self._decay_steps(),
-            "opt_weight_decay": chosen.weight_decay,
-            "num_image_candidates": chosen.draws.proposals * self._data.images_per_statistic,
+            "opt_base_learning_rate": settings.learning_rate,
+            "opt_learning_rate_warmup_steps": self._steps(settings.warmup_samples),
+            "opt_learning_rate_warmup_factor": settings.warmup_factor,
+            "opt_learning_rate_decay_factor": _LR_DECAY,
+            "opt_learning_rate_decay_steps": self._milestone_steps(),
+            "opt_weight_decay": settings.weight_decay,
+            "num_image_candidates": settings.sampling.proposals * self._data.images_per_statistic,
             "min_image_size": self._data.short_edge,
             "max_image_size": self._data.long_edge,
         }
 
-    def _detections(self, chosen: Chosen, masks: Tensor, sizes: Tensor, numbers: Tensor) -> Detections:
-        """Of a batch on the CPU, with its masks [N, D, 28, 28], the images' sizes as given and their numbers [N]."""
-        coco, exists = self._data.val_set, chosen.exists
-        row = exists.nonzero()[:, 0]
-        number, given = numbers[row].numpy(), sizes[row].numpy()
-        original = np.stack([coco.height[number], coco.width[number]], 1)
-        shares = np.tile(original[:, ::-1] / given[:, ::-1], 2).astype(np.float32)
-        corners = chosen.boxes[exists].numpy() * shares
-        packed = paste_masks(masks[exists].numpy(), corners, original, self._pasters)
-        extent = corners[:, 2:] - corners[:, :2] + 1  # widths are inclusive
-        category = coco.category_id[chosen.labels[exists].numpy() - 1]
-        box = np.concatenate([corners[:, :2], extent], 1)
-        return Detections(coco.image_id[number], category, box, chosen.scores[exists].numpy(), packed)
+    def _coco_detections(
+        self, detections: DetectionBatch, masks: Tensor, image_sizes: Tensor, indices: Tensor
+    ) -> Detections:
+        """Convert a batch on the CPU to COCO ids, pixels of the original images and pasted masks.
+
+        `masks` are [N, D, 28, 28], `image_sizes` [N, 2] those of the resized images, `indices` [N] those of the images.
+        """
+        dataset, valid = self._data.val_set, detections.valid
+        row = valid.nonzero()[:, 0]
+        index, resized = indices[row].numpy(), image_sizes[row].numpy()
+        original = np.stack([dataset.height[index], dataset.width[index]], 1)
+        scale = np.tile(original[:, ::-1] / resized[:, ::-1], 2).astype(np.float32)
+        corners = detections.boxes[valid].numpy() * scale
+        rle_masks = paste_masks(masks[valid].numpy(), corners, original, self._paste_pool)
+        size = corners[:, 2:] - corners[:, :2] + 1  # right and bottom are inclusive
+        category_id = dataset.category_id[detections.labels[valid].numpy() - 1]
+        box = np.concatenate([corners[:, :2], size], 1)
+        return Detections(dataset.image_id[index], category_id, box, detections.scores[valid].numpy(), rle_masks)
 
     def _steps(self, samples: int) -> int:
         return round(samples / self._data.global_batch_size)
 
-    def _decay_steps(self) -> list[int]:
-        return [self._steps(samples) for samples in self.settings.decay_samples]
+    def _milestone_steps(self) -> list[int]:
+        return [self._steps(samples) for samples in self.settings.lr_milestone_samples]

@@ -1,1 +1,1 @@
-"""ResNet-50 v1.5 on images."""
+"""ResNet-50 v1.5 image classification."""

@@ -7,14 +7,15 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-COEFFICIENT = 0.001
+TRUST_COEFFICIENT = 0.001
 
 
 class LARS(Optimizer):
-    """Layer-wise rates: lr * 0.001 |w| / (|g| + decay |w| + epsilon) for weights, plain momentum for vectors.
+    """SGD with layer-wise learning rates: lr * 0.001 |w| / (|g| + decay |w| + epsilon).
 
-    Momentum is m <- momentum m + rate (g + decay w), w <- w - m. Groups with `adapt` False (biases and batch norms) are
-    neither scaled nor decayed. All tensors of a group are updated by a few fused kernels, and nothing waits.
+    The update is m <- momentum m + rate (g + decay w), w <- w - m. Groups with `adapt` False (biases and batch norms)
+    have plain momentum without weight decay. All tensors of a group are updated by a few fused kernels, and nothing
+    waits for the device.
     """
 
     def __init__(
@@ -25,26 +26,28 @@ class LARS(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         assert closure is None
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
             if not weights:
                 continue
-            changes = [weight.grad for weight in weights]
+            updates = [weight.grad for weight in weights]
             if group["adapt"]:
-                changes = self._adapted(weights, changes, group)
+                updates = self._adapt(weights, updates, group)
             momenta = [self.state[weight].setdefault("momentum", torch.zeros_like(weight)) for weight in weights]
             torch._foreach_mul_(momenta, group["momentum"])
-            torch._foreach_add_(momenta, changes, alpha=group["lr"])
+            torch._foreach_add_(momenta, updates, alpha=group["lr"])
             torch._foreach_sub_(weights, momenta)
 
-    def _adapted(self, weights: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """Gradients with decay, each layer's scaled by its trust ratio; the ratio is 1 where a norm is 0."""
+    def _adapt(self, weights: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
+        """Return gradients with weight decay, scaled by each layer's trust ratio; the ratio is 1 if a norm is 0."""
         decay = group["weight_decay"]
-        lengths, slopes = torch.stack(torch._foreach_norm(weights)), torch.stack(torch._foreach_norm(gradients))
-        trust = COEFFICIENT * lengths / (slopes + decay * lengths + group["epsilon"])
-        trust = torch.where((lengths > 0) & (slopes > 0), trust, torch.ones_like(trust))
-        changes = torch._foreach_add(gradients, weights, alpha=decay)
-        torch._foreach_mul_(changes, list(trust.unbind()))
-        return list(changes)
+        weight_norms = torch.stack(torch._foreach_norm(weights))
+        gradient_norms = torch.stack(torch._foreach_norm(gradients))
+        trust_ratios = TRUST_COEFFICIENT * weight_norms / (gradient_norms + decay * weight_norms + group["epsilon"])
+        has_norms = (weight_norms > 0) & (gradient_norms > 0)
+        trust_ratios = torch.where(has_norms, trust_ratios, torch.ones_like(trust_ratios))
+        updates = torch._foreach_add(gradients, weights, alpha=decay)
+        torch._foreach_mul_(updates, list(trust_ratios.unbind()))
+        return list(updates)

@@ -1,1 +1,1 @@
-"""SSD300 with ResNet-34: object detection in one shot."""
+"""SSD300 with a ResNet-34 backbone: single-shot object detection."""

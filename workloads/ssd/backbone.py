@@ -1,4 +1,4 @@
-"""SSD's trunk from torchvision's ResNet-34, which MLPerf's reference starts from, or from a run of our own."""
+"""Load SSD's backbone from torchvision's ResNet-34 weights, as MLPerf's reference does, or from a resnet50 run."""
 
 import re
 from collections.abc import Mapping
@@ -8,40 +8,40 @@ import torch
 from torch import Tensor, nn
 
 from ..common.detection import pretrained_weights
-from .model import DEVIATIONS, MEANS
+from .model import MEAN, STD
 
-RESNET34 = "https://download.pytorch.org/models/resnet34-333f7ec4.pth"
-# Names that must all be wanted: more of them are a deeper network's, whose first blocks would fit.
-_NAMES = re.compile(r"(conv1|bn1|layer[123])\..*(weight|bias|running_mean|running_var)")
+RESNET34_URL = "https://download.pytorch.org/models/resnet34-333f7ec4.pth"
+# A file must not have other names of this pattern: a deeper network's first blocks would fit.
+_WEIGHT_NAMES = re.compile(r"(conv1|bn1|layer[123])\..*(weight|bias|running_mean|running_var)")
 
 
-def load_trunk(trunk: nn.Module, path: Path) -> None:
-    """Sets the weights of `trunk` (model.Trunk) to those of torchvision's ResNet-34, or of a run of resnet50.
+def load_backbone(backbone: nn.Module, path: Path) -> None:
+    """Load the weights of torchvision's ResNet-34, or of a resnet50 run with basic blocks, into `model.Backbone`.
 
-    Any state dict of these names and shapes will do, and the checkpoint of a run with PyTorch whose blocks are basic;
-    layer4 and fc are passed over. Where the name carries a SHA-256, as torchvision's do, the file must have it. Raises
-    `DataError` and leaves the trunk as it was where the file is absent, damaged or another network's.
+    Any state dict of these names and shapes is accepted; layer4 and fc are ignored. If the file name ends with a
+    SHA-256 prefix, as torchvision's do, the contents must have that hash. Raises `DataError` and leaves the backbone
+    unchanged if the file is missing, damaged or of another network.
     """
-    found = pretrained_weights.saved(path, RESNET34)
-    run = pretrained_weights.of_run(found)
-    found = found if run is None else run
-    wanted = {name: value.shape for name, value in trunk.state_dict().items() if _NAMES.fullmatch(name)}
-    pretrained_weights.check(found, wanted, _NAMES, path, RESNET34)
-    taken = {name: found[name] for name in wanted}
-    pretrained_weights.assign(trunk, taken if run is None else _for_own_input(taken))
+    loaded = pretrained_weights.load_torch_file(path, RESNET34_URL)
+    run_state = pretrained_weights.resnet50_model_state(loaded)
+    state = loaded if run_state is None else run_state
+    shapes = {name: value.shape for name, value in backbone.state_dict().items() if _WEIGHT_NAMES.fullmatch(name)}
+    pretrained_weights.check_weights(state, shapes, _WEIGHT_NAMES, path, RESNET34_URL)
+    weights = {name: state[name] for name in shapes}
+    pretrained_weights.copy_weights(backbone, weights if run_state is None else _adapt_to_normalized_input(weights))
 
 
-def _for_own_input(taken: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What makes of our input, which a deviation divides, what the run made of its own, another mean being subtracted.
+def _adapt_to_normalized_input(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Adapt the first layers of a resnet50 run, which does not divide by the std, to (pixels - MEAN) / STD.
 
-    The deviation goes into the first convolution, the means' distance into what its batch norm expects. That is exact
-    but for the border, where the convolution pads with the means' colours.
+    The std is multiplied into the first convolution, the difference of the means is subtracted from the first batch
+    norm's mean. That is exact except at the border, where the convolution pads with the mean color.
     """
-    kernel = taken["conv1.weight"].double()
-    mean, deviation = (255 * torch.tensor(values, dtype=torch.float64) for values in (MEANS, DEVIATIONS))
-    shift = kernel.sum((2, 3)) @ (mean - torch.tensor(pretrained_weights.RUN_MEANS, dtype=torch.float64))
+    kernel = weights["conv1.weight"].double()
+    mean, std = (255 * torch.tensor(values, dtype=torch.float64) for values in (MEAN, STD))
+    shift = kernel.sum((2, 3)) @ (mean - torch.tensor(pretrained_weights.RESNET50_MEAN, dtype=torch.float64))
     return {
-        **taken,
-        "conv1.weight": kernel * deviation[:, None, None],
-        "bn1.running_mean": taken["bn1.running_mean"].double() - shift,
+        **weights,
+        "conv1.weight": kernel * std[:, None, None],
+        "bn1.running_mean": weights["bn1.running_mean"].double() - shift,
     }

@@ -1,7 +1,6 @@
 """SSD-ResNet34 object detection as MLPerf v0.5 to v1.1 define it."""
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,27 +17,27 @@ from ..common.detection import coco_evaluation
 from ..common.detection.coco_evaluation import Detections
 from ..common.nn.sgd import sgd
 from . import backbone
-from .data import Photographs
-from .detection import Chosen, detect
+from .data import SSDData
+from .detection import DetectionBatch, detect
 from .model import SSD
-
-_WORTH_PROCESSES = 1000  # images: to score fewer takes less time than to start processes
 
 
 class SingleShotDetection:
-    """Finds objects; quality is COCO's average precision of boxes at overlaps from 0.5 to 0.95."""
+    """Detects objects; the quality is COCO's average precision of boxes at IoU .50 to .95."""
 
     @dataclass
     class Settings:
-        """The rate rises over `warmup_samples` from a share 1 - 2**-`warmup_factor` below it; it is a tenth after each
-        of the `decay_epochs`. `backbone` is a file of torchvision's ResNet-34, null to start from nothing; `width` is
-        that of the first convolution.
+        """The learning rate warms up over `warmup_samples`, from 1 - 2**-`warmup_factor` of its value.
+
+        It is multiplied by 0.1 after each epoch of `lr_milestones`. `backbone` is a file of torchvision's ResNet-34
+        weights or a checkpoint of a resnet50 run with basic blocks; null trains from scratch. `width` is the number of
+        channels of the first convolution.
         """
 
         learning_rate: float = MISSING
         warmup_samples: int = MISSING
         warmup_factor: int = 0
-        decay_epochs: list[int] = field(default_factory=lambda: [40, 50])
+        lr_milestones: list[int] = field(default_factory=lambda: [40, 50])
         weight_decay: float = 5e-4
         momentum: float = 0.9
         width: int = 64
@@ -46,84 +45,78 @@ class SingleShotDetection:
 
         def __post_init__(self) -> None:
             if self.learning_rate <= 0 or not 0 <= self.momentum < 1 or self.weight_decay < 0:
-                raise ValueError("learning_rate must be above 0, momentum from 0 to below 1, weight_decay 0 or more.")
+                raise ValueError("learning_rate must be above 0, momentum in [0, 1), weight_decay 0 or more.")
             if self.warmup_samples < 0 or self.warmup_factor < 0 or self.width < 1:
                 raise ValueError("warmup_samples and warmup_factor must be 0 or more, width 1 or more.")
-            if sorted(self.decay_epochs) != list(self.decay_epochs) or min(self.decay_epochs, default=1) < 1:
-                raise ValueError("decay_epochs must be epochs from 1 on, the smaller number first.")
+            if sorted(self.lr_milestones) != list(self.lr_milestones) or min(self.lr_milestones, default=1) < 1:
+                raise ValueError("lr_milestones must be ascending epochs, 1 or more.")
 
-    def __init__(self, settings: Settings, data: Photographs) -> None:
+    def __init__(self, settings: Settings, data: SSDData) -> None:
         self.settings, self._data = settings, data
-        self._pool: Executor | None = None
 
     def build_model(self) -> nn.Module:
-        """The network, its trunk from the file where one is given."""
-        found = SSD(self._data.num_classes + 1, self._data.image_size, self.settings.width)
+        """Build the model and load its backbone if `backbone` is set."""
+        model = SSD(self._data.num_classes + 1, self._data.image_size, self.settings.width)
         if self.settings.backbone is not None:
-            backbone.load_trunk(found.trunk, Path(self.settings.backbone))
-        return found
+            backbone.load_backbone(model.backbone, Path(self.settings.backbone))
+        return model
 
     def build_optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
-        """SGD that decays everything, biases and batch norms too."""
-        chosen = self.settings
-        rate, momentum, decay = chosen.learning_rate, chosen.momentum, chosen.weight_decay
+        """Build SGD with weight decay of all parameters, including biases and batch norms."""
+        settings = self.settings
+        rate, momentum, decay = settings.learning_rate, settings.momentum, settings.weight_decay
         optimizer = sgd(model.parameters(), rate, momentum, weight_decay=decay)
-        return optimizer, LambdaLR(optimizer, lambda step: self.factor(step, steps_per_epoch))
+        return optimizer, LambdaLR(optimizer, lambda step: self.lr_factor(step, steps_per_epoch))
 
-    def factor(self, step: int, steps_per_epoch: int) -> float:
-        """Of the base rate at update `step` (from 0): a linear warm-up, a tenth at each boundary (mlperf.md 12.2)."""
+    def lr_factor(self, step: int, steps_per_epoch: int) -> float:
+        """Return the learning rate of update `step` (from 0) over the base rate (docs/mlperf_rules.md, "SSD")."""
         warmup = self._warmup_steps()
         if step < warmup:
             return 1 - (warmup - step) / (warmup * 2**self.settings.warmup_factor)
-        return float(0.1 ** sum(step >= epoch * steps_per_epoch for epoch in self.settings.decay_epochs))
+        return float(0.1 ** sum(step >= epoch * steps_per_epoch for epoch in self.settings.lr_milestones))
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The model's own, summed over images."""
+        """Return the loss summed over the images."""
         return model(*batch.inputs)
 
     def predict(self, model: nn.Module, batches: Iterable[Batch]) -> Detections:
-        """What this rank finds on its images."""
+        """Return the detections on this rank's images."""
         assert isinstance(model, SSD)
-        nothing = np.zeros(0, np.int64)
-        parts = [Detections(nothing, nothing, np.zeros((0, 4), np.float32), np.zeros(0, np.float32))]
+        parts = [Detections.empty(masks=False)]
         for batch in batches:
-            pixels, numbers = batch.inputs
-            chosen = Chosen(*(part.cpu() for part in detect(*model.predict(pixels), model.priors)))
-            parts.append(self._detections(chosen, numbers.cpu().numpy()))
-        return coco_evaluation.join(parts)
+            pixels, indices = batch.inputs
+            detections = detect(*model.predict(pixels), model.priors)
+            parts.append(self._coco_detections(DetectionBatch(*(part.cpu() for part in detections)), indices.cpu()))
+        return coco_evaluation.concatenate(parts)
 
     def score(self, parts: Sequence[Detections]) -> dict[str, float]:
-        """The average precision of all ranks' detections."""
-        truth = self._data.truth
-        if self._pool is None and len(truth) >= _WORTH_PROCESSES:
-            self._pool = coco_evaluation.processes()
-        return {
-            "map": coco_evaluation.average_precision(truth, coco_evaluation.join(parts), "bbox", pool=self._pool)["AP"]
-        }
+        """Return the average precision of all ranks' detections."""
+        detections = coco_evaluation.concatenate(parts)
+        return {"map": coco_evaluation.average_precision(self._data.truth, detections, "bbox")["AP"]}
 
     def mlperf_params(self) -> dict[str, Any]:
-        """Hyperparameters under the names that ruleset 0.7.0 has."""
-        chosen = self.settings
+        """Return the hyperparameters under the keys of ruleset 0.7.0."""
+        settings = self.settings
         return {
             "opt_name": "sgd",
-            "opt_base_learning_rate": chosen.learning_rate,
-            "opt_learning_rate_decay_boundary_epochs": list(chosen.decay_epochs),
-            "opt_learning_rate_warmup_factor": chosen.warmup_factor,
+            "opt_base_learning_rate": settings.learning_rate,
+            "opt_learning_rate_decay_boundary_epochs": list(settings.lr_milestones),
+            "opt_learning_rate_warmup_factor": settings.warmup_factor,
             "opt_learning_rate_warmup_steps": self._warmup_steps(),
-            "opt_weight_decay": chosen.weight_decay,
-            "max_samples": self._data.crop_tries,
+            "opt_weight_decay": settings.weight_decay,
+            "max_samples": self._data.crop_attempts,
             "model_bn_span": self._data.images_per_statistic,
         }
 
-    def _detections(self, chosen: Chosen, numbers: NDArray[np.int64]) -> Detections:
-        """Of a batch on the CPU, the images' numbers being [N], in pixels."""
-        coco, exists = self._data.val_set, chosen.exists
-        number = numbers[exists.nonzero()[:, 0].numpy()]
-        size = np.stack([coco.width[number], coco.height[number]] * 2, 1)
-        box = (chosen.boxes[exists].numpy() * size).astype(np.float32)
+    def _coco_detections(self, detections: DetectionBatch, indices: Tensor) -> Detections:
+        """Convert a batch on the CPU to COCO ids and pixels; `indices` [N] are those of the images."""
+        dataset, valid = self._data.val_set, detections.valid
+        index: NDArray[np.int64] = indices[valid.nonzero()[:, 0]].numpy()
+        image_size = np.stack([dataset.width[index], dataset.height[index]] * 2, 1)
+        box = (detections.boxes[valid].numpy() * image_size).astype(np.float32)
         box[:, 2:] -= box[:, :2]
-        category = coco.category_id[chosen.labels[exists].numpy() - 1]
-        return Detections(coco.image_id[number], category, box, chosen.scores[exists].numpy())
+        category_id = dataset.category_id[detections.labels[valid].numpy() - 1]
+        return Detections(dataset.image_id[index], category_id, box, detections.scores[valid].numpy())
 
     def _warmup_steps(self) -> int:
         return round(self.settings.warmup_samples / self._data.global_batch_size)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from timetrial.datasets.formats import cifar
-from timetrial.datasets.synthetic.images import Shapes
+from timetrial.datasets.synthetic.images import ClassificationSpec
 from timetrial.runner.config import schema
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
@@ -22,7 +22,7 @@ class Sizes:
 
 
 def data(folder, *, sharding=None, **changed):
-    settings = CIFAR10Data.Settings(str(folder), Shapes(3, 20, 5, 32), **changed)
+    settings = CIFAR10Data.Settings(str(folder), ClassificationSpec(3, 20, 5, 32), **changed)
     return CIFAR10Data(
         settings,
         global_batch_size=16,
@@ -76,7 +76,7 @@ def test_the_rate_rises_and_falls_to_the_end():
 
 def test_every_image_once_an_epoch_whatever_the_ranks(tmp_path):
     whole = data(tmp_path, crop_padding=0)
-    pixels, labels = cifar.read(whole._folder, cifar.TRAIN)
+    pixels, labels = cifar.read(whole._folder, cifar.TRAIN_FILES)
     known = {image.tobytes() for image in pixels} | {image[:, ::-1].tobytes() for image in pixels}
     steps = list(whole.train_batches(1))
     assert [len(step[0].inputs[1]) for step in steps] == [16, 16, 16, 12]
@@ -94,7 +94,7 @@ def test_every_image_once_an_epoch_whatever_the_ranks(tmp_path):
 
 def test_crops_are_shifts_of_the_padded_image(tmp_path):
     shifted = data(tmp_path, crop_padding=2)
-    images, _ = cifar.read(shifted._folder, cifar.TRAIN)
+    images, _ = cifar.read(shifted._folder, cifar.TRAIN_FILES)
     padded = np.pad(images, ((0, 0), (2, 2), (2, 2), (0, 0)))
     windows = {
         view.tobytes()
@@ -122,7 +122,7 @@ def test_cutout_covers_one_square_with_the_mean(tmp_path):
 
 def test_evaluation_counts_every_image_once(tmp_path):
     whole = data(tmp_path, eval_batch_size=4)
-    images, labels = cifar.read(whole._folder, cifar.VAL)
+    images, labels = cifar.read(whole._folder, cifar.VAL_FILES)
     for ranks in (1, 2, 3):
         batches = [
             b

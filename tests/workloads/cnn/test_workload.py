@@ -11,7 +11,7 @@ from timetrial.runner.core.errors import ConfigurationError
 pytest.importorskip("timm")
 
 from timetrial.workloads.cnn import networks
-from timetrial.workloads.common.nn.normalized import Normalised
+from timetrial.workloads.common.nn.normalized import Normalized
 
 # Parameters with 1000 classes as published with the weights (Keras' trainable ones for NASNet Mobile), and pixels.
 SIZES = {
@@ -74,7 +74,7 @@ def test_vggs_head_is_made_of_products():
 
 def test_pixels_are_normalised():
     pixels = torch.tensor([124, 116, 104], dtype=torch.uint8).view(1, 3, 1, 1)
-    seen = Normalised(torch.nn.Identity(), networks.MEANS, networks.DEVIATIONS)(pixels)
+    seen = Normalized(torch.nn.Identity(), networks.MEANS, networks.DEVIATIONS)(pixels)
     assert seen.abs().max() < 0.01
 
 

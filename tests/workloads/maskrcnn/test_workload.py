@@ -12,7 +12,7 @@ from mlperf_logging.compliance_checker import mlp_compliance
 from rich.console import Console
 
 from timetrial.datasets.formats import coco, coco_masks
-from timetrial.datasets.synthetic.detection import Scenes, write_scenes
+from timetrial.datasets.synthetic.detection import DetectionSpec, write_detection_dataset
 from timetrial.runner.config import schema
 from timetrial.runner.core.errors import ConfigurationError, Exit
 from timetrial.runner.launch.launcher import launch
@@ -49,7 +49,7 @@ def tiny(**changes):
 def truth(tmp_path_factory):
     """A generated validation set, with crowds and empty images, whose categories' ids have gaps."""
     folder = tmp_path_factory.mktemp("scenes") / "scenes"
-    write_scenes(folder, Scenes(train=1, val=20, classes=3))
+    write_detection_dataset(folder, DetectionSpec(num_train=1, num_val=20, num_classes=3))
     return coco.read(folder / "annotations/instances_val.json", folder / "val", masks=True)
 
 
@@ -229,7 +229,7 @@ def test_a_log_is_closed_when_both_targets_are_met(compose, tmp_path, monkeypatc
     monkeypatch.setattr(InstanceSegmentation, "score", lambda self, parts: quality)
     small = ["global_batch_size=4", "max_epochs=1", "data.short_edge=48", "data.long_edge=64", "data.workers=0"]
     small += ["training.width=8", "training.pyramid=8", "training.hidden=16", "training.backbone=null"]
-    small += ["data.generate={train: 8, val: 4, classes: 2, most: 2, bright: true}"]
+    small += ["data.generate={num_train: 8, num_val: 4, num_classes: 2, max_objects: 2, high_contrast: true}"]
     places = ["launcher=inline", f"data_dir={tmp_path}", f"runs={tmp_path}"]
     changes = [f"++recipe.{change}" for change in small]
     code, folder = launch(

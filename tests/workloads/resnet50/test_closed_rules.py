@@ -5,7 +5,7 @@ from mlperf_logging.compliance_checker import mlp_compliance
 from rich.console import Console
 
 from timetrial.runner.core.errors import Exit
-from timetrial.runner.launch.launcher import launch
+from timetrial.runner.launch.run import launch
 from timetrial.runner.mlperf import compliance
 from timetrial.workloads.resnet50.workload import ResNet50
 
@@ -13,7 +13,7 @@ TINY = [
     "recipe.training.stages=[1,1,1,1]",
     "recipe.max_epochs=3",
     "recipe.data.image_size=32",
-    "+recipe.data.generate={classes: 3, train: 20, val: 4, width: 40}",
+    "+recipe.data.generate={num_classes: 3, train_per_class: 20, val_per_class: 4, width: 40}",
     "recipe.data.workers=0",
 ]
 
@@ -22,7 +22,7 @@ TINY = [
 @pytest.mark.parametrize("quality", [0.7591, 0.7589])
 def test_a_log_is_closed_when_the_target_is_met(compose, tmp_path, monkeypatch, recipe, optimizer, quality):
     monkeypatch.setattr(ResNet50, "score", lambda self, parts: {"accuracy": quality})
-    places = ["launcher=inline", f"data_dir={tmp_path}", f"runs={tmp_path}"]
+    places = ["launcher=inline", f"data_dir={tmp_path}", f"runs_dir={tmp_path}"]
     chosen = ["workload=resnet50", "scale=reference", f"recipe=resnet50/{recipe}", "round=v07"]
     code, folder = launch(compose(*chosen, *places, *TINY), Console(quiet=True))
     met = quality >= 0.759

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from timetrial.datasets.synthetic.images import Shapes
+from timetrial.datasets.synthetic.images import ClassificationSpec
 from timetrial.runner.callbacks.throughput import LimitedBatches
 from timetrial.runner.core.errors import ConfigurationError, DataError, DeviceError, Diverged, OutOfMemory
 from timetrial.runner.training import events, seeds
@@ -29,11 +29,11 @@ from timetrial.workloads.resnet50.workload import ResNet50
 tf = tensorflow_model.tf
 READING = """
 import hashlib, sys, torch
-from timetrial.datasets.synthetic.images import Shapes
+from timetrial.datasets.synthetic.images import ClassificationSpec
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.common.imagenet.tfdata_loader import TfDataImageNetData
-settings = TfDataImageNetData.Settings(sys.argv[1], Shapes(3, 10, 3, 40), image_size=32, workers=int(sys.argv[2]))
+settings = TfDataImageNetData.Settings(sys.argv[1], ClassificationSpec(3, 10, 3, 40), image_size=32, workers=int(sys.argv[2]))
 images = TfDataImageNetData(settings, global_batch_size=7, sharding=BatchSharding(), device=torch.device("cpu"), seeds=seeds.derive_streams(1))
 digest = hashlib.sha256()
 for epoch in (1, 2):
@@ -54,7 +54,7 @@ def data(tmp_path):
     def built(workers=0):
         return TfDataImageNetData(
             TfDataImageNetData.Settings(
-                str(tmp_path / "shapes"), Shapes(3, 10, 3, 40), image_size=EDGE, eval_batch_size=4, workers=workers
+                str(tmp_path / "shapes"), ClassificationSpec(3, 10, 3, 40), image_size=EDGE, eval_batch_size=4, workers=workers
             ),
             global_batch_size=BATCH,
             sharding=BatchSharding(),

@@ -15,7 +15,7 @@ from timetrial.workloads.ssd.workload import SingleShotDetection
 
 def workload(batch=32, **changes):
     settings = SingleShotDetection.Settings(**{"learning_rate": 0.01, "warmup_samples": 300 * batch} | changes)
-    data = SimpleNamespace(global_batch_size=batch, crop_tries=1, images_per_statistic=batch)
+    data = SimpleNamespace(global_batch_size=batch, crop_attempts=1, images_per_statistic=batch)
     return SingleShotDetection(settings, data)
 
 
@@ -58,7 +58,7 @@ def test_the_reference_recipe_has_mlperfs_numbers(compose):
     batch = recipe.global_batch_size
     assert settings.learning_rate == pytest.approx(2.5e-3 * batch / 32)
     assert (settings.warmup_samples / batch, list(settings.decay_epochs), settings.warmup_factor) == (300, [40, 50], 0)
-    assert (recipe.data.image_size, recipe.data.crop_tries, recipe.max_epochs, recipe.first_eval_epoch) == (
+    assert (recipe.data.image_size, recipe.data.crop_attempts, recipe.max_epochs, recipe.first_eval_epoch) == (
         300,
         50,
         70,
@@ -93,7 +93,7 @@ def test_a_log_is_closed_when_the_target_is_met(compose, tmp_path, monkeypatch, 
         "recipe.data.workers=0",
     ]
     places = ["launcher=inline", f"data_dir={tmp_path}", f"runs={tmp_path}"]
-    scenes = "++recipe.data.generate={train: 20, val: 4, classes: 2, most: 2, bright: true}"
+    scenes = "++recipe.data.generate={num_train: 20, num_val: 4, num_classes: 2, max_objects: 2, high_contrast: true}"
     code, folder = launch(
         compose("workload=ssd", "scale=reference", "round=v07", scenes, *places, *small), Console(quiet=True)
     )

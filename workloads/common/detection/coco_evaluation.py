@@ -1,17 +1,8 @@
-"""COCO's average precision of boxes and masks, counted by pycocotools.
-
-What takes long is done in shares, in the processes of a pool if there is one.
-"""
+"""COCO average precision of boxes and masks, computed by hotcoco, or by pycocotools where hotcoco is not installed."""
 
 import contextlib
-import dataclasses
 import io
-import multiprocessing
-import os
-import signal
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
@@ -23,204 +14,180 @@ from ....datasets.formats import coco_masks
 from ....datasets.formats.coco import CocoSet
 from ....runner.core.errors import ConfigurationError
 
-Kind = Literal["bbox", "segm"]
-Columns = dict[str, NDArray[Any]]
-PackedMask = dict[str, Any]  # pycocotools' {"size": [height, width], "counts": bytes}
+IouType = Literal["bbox", "segm"]
+Rle = dict[str, Any]  # a compressed mask as pycocotools has it: {"size": [height, width], "counts": bytes}
 
-_MOST_WORKERS = 16  # beyond that, processes are in each other's way
-_SHARES = 32  # of a set: enough to keep processes busy to the end
-_MOST_DETECTIONS = 100  # of an image and category that count
+_MAX_DETECTIONS = 100  # per image and category
+_AREA_RANGE_ALL = [0.0, 1e10]  # square pixels
 
-# Some images of a set in order of their ids, without its outlines and runs; their packed masks; what is found in them.
-_Share = tuple[CocoSet, list[PackedMask] | None, "Detections"]
+_Columns = dict[str, NDArray[Any]]
+_Masks = tuple[list[Any] | None, list[Any] | None]  # of the annotations, of the detections
 
 
 @dataclass(frozen=True)
 class Detections:
-    """D detections, of one rank or of all, in plain arrays, which pickle fast.
+    """D detections of one rank or of all ranks, in plain arrays, which pickle fast.
 
-    `image` and `category` int64 [D] are COCO's ids, `box` float32 [D, 4] is x, y, width, height in pixels, `score`
-    float32 [D]; `mask` holds D packed masks, or is None where only boxes are found.
+    `image_id` and `category_id` int64 [D] are COCO ids. `box` float32 [D, 4] is x, y, width, height in pixels. `score`
+    is float32 [D]. `mask` holds D masks as RLE, or is None if only boxes are detected.
     """
 
-    image: NDArray[np.int64]
-    category: NDArray[np.int64]
+    image_id: NDArray[np.int64]
+    category_id: NDArray[np.int64]
     box: NDArray[np.float32]
     score: NDArray[np.float32]
-    mask: list[PackedMask] | None = None
+    mask: list[Rle] | None = None
 
     def __post_init__(self) -> None:
-        """Refuses columns that differ in length."""
-        columns = (self.image, self.category, self.box, self.score, self.image if self.mask is None else self.mask)
+        """Raise `ValueError` if the columns differ in length."""
+        columns: list[Any] = [self.image_id, self.category_id, self.box, self.score]
+        columns += [] if self.mask is None else [self.mask]
         if len({len(column) for column in columns}) > 1:
-            raise ValueError("Detections need as many images, categories, boxes, scores and masks, if any.")
+            raise ValueError("Detections need equal numbers of image ids, category ids, boxes, scores and masks.")
 
     def __len__(self) -> int:
-        return len(self.image)
+        return len(self.image_id)
+
+    @classmethod
+    def empty(cls, *, masks: bool) -> "Detections":
+        """Return no detections; `masks` says whether they would have masks."""
+        ids = np.zeros(0, np.int64)
+        return cls(ids, ids, np.zeros((0, 4), np.float32), np.zeros(0, np.float32), [] if masks else None)
 
 
-def join(parts: Sequence[Detections]) -> Detections:
-    """The detections of all parts, of at least one; with masks where every part has them."""
-    image, category = (np.concatenate([getattr(part, name) for part in parts]) for name in ("image", "category"))
-    box, score = (np.concatenate([getattr(part, name) for part in parts]) for name in ("box", "score"))
+def concatenate(parts: Sequence[Detections]) -> Detections:
+    """Join one or more detections; the result has masks if every part has them."""
+    image_id, category_id, box, score = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("image_id", "category_id", "box", "score")
+    )
     masks = [part.mask for part in parts if part.mask is not None]
-    every = list(chain.from_iterable(masks)) if len(masks) == len(parts) else None
-    return Detections(image, category, box, score, every)
+    joined_masks = list(chain.from_iterable(masks)) if len(masks) == len(parts) else None
+    return Detections(image_id, category_id, box, score, joined_masks)
 
 
-def processes(workers: int | None = None) -> ProcessPoolExecutor:
-    """A pool of `workers` processes, or of one for each usable core, at most 16.
-
-    They start here, best off the clock: each imports anew what the main module imports, for they are spawned, because
-    whoever asks may have threads and a device. They end with the pool, or with this process.
-    """
-    if workers is None:
-        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        workers = min(_MOST_WORKERS, usable)
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _belong_to_the_parent)
-    for _ in range(workers):
-        pool.submit(int)  # each job starts one, while none is idle
-    return pool
-
-
-def each(function: Callable[[Any], Any], jobs: Iterable[Any], pool: Executor | None) -> list[Any]:
-    """What `function` gives of each of the jobs, in their order, by the processes of the pool if there is one."""
-    return list(map(function, jobs) if pool is None else pool.map(function, jobs))
-
-
-def pycocotools_loaded() -> Any:
-    """pycocotools with all its parts; raises `ConfigurationError` where it is not installed."""
+def import_pycocotools() -> Any:
+    """Import pycocotools with its submodules; raise `ConfigurationError` if it is not installed."""
     try:
         import pycocotools.coco
         import pycocotools.cocoeval
         import pycocotools.mask
     except ImportError as error:
-        raise ConfigurationError("COCO's scores need pycocotools: pip install pycocotools.") from error
+        raise ConfigurationError("COCO masks and scores need pycocotools: pip install pycocotools.") from error
     return pycocotools
 
 
 def average_precision(
-    truth: CocoSet,
-    detections: Detections,
-    kind: Kind,
-    *,
-    images: NDArray[np.int64] | None = None,
-    pool: Executor | None = None,
+    ground_truth: CocoSet, detections: Detections, iou_type: IouType, *, image_ids: NDArray[np.int64] | None = None
 ) -> dict[str, float]:
-    """COCO's {"AP": the mean over IoUs of .5 to .95, "AP50": at .5} of boxes or masks, as fractions.
+    """Return {"AP": mean over the IoU thresholds .50 to .95, "AP50": at .50} as fractions.
 
-    It is counted over all images, or over those of the ids `images`. Raises `ValueError` for detections of images or
-    categories that the set does not have, and where there is no single object to find; `DataError` for masks of
-    annotations that have none.
+    It covers all images, or those of `image_ids`. Both libraries return the same bits. Raises `ValueError` for
+    detections of images or categories that `ground_truth` lacks, and if there is no single object to detect;
+    `DataError` for annotations without masks if `iou_type` is "segm".
     """
-    pycocotools_loaded()
-    if kind == "segm" and detections.mask is None:
-        raise ValueError("These detections have no masks to score: give a packed mask of each.")
-    chosen = truth.image_id if images is None else images
-    for name, found, known in (
-        ("Image", np.concatenate([detections.image, chosen]), truth.image_id),
-        ("Category", detections.category, truth.category_id),
+    if iou_type == "segm" and detections.mask is None:
+        raise ValueError("The detections have no masks to evaluate: give one RLE per detection.")
+    selected_ids = ground_truth.image_id if image_ids is None else image_ids
+    for name, ids, known_ids in (
+        ("Image", np.concatenate([detections.image_id, selected_ids]), ground_truth.image_id),
+        ("Category", detections.category_id, ground_truth.category_id),
     ):
-        if (strange := np.setdiff1d(found, known)).size:
-            raise ValueError(f"{name} {strange[0]} is not in {truth.annotations}: score a set with its own detections.")
-    order = np.argsort(truth.image_id)
-    order = order[np.isin(truth.image_id[order], chosen)]
-    return _accumulate(truth, kind, each(_match, _shares(truth, detections, order, kind), pool))
+        if (unknown := np.setdiff1d(ids, known_ids)).size:
+            raise ValueError(
+                f"{name} {unknown[0]} is not in {ground_truth.annotations}: evaluate a dataset with its own detections."
+            )
+    selected = ground_truth.select(np.flatnonzero(np.isin(ground_truth.image_id, selected_ids)))
+    precision = _precision(selected, detections, iou_type) if len(selected) else np.empty(0)
+    exists = precision > -1  # -1 marks categories without objects
+    if not exists.any():
+        raise ValueError(f"{ground_truth.annotations} has no single object in these images: nothing can be evaluated.")
+    return {"AP": float(precision[exists].mean()), "AP50": float(precision[0][exists[0]].mean())}
 
 
-def _shares(truth: CocoSet, found: Detections, order: NDArray[np.int64], kind: Kind) -> Iterator[_Share]:
-    """The images `order`, which are in order of their ids, in shares with what was found in them."""
-    rows = np.argsort(found.image, kind="stable")  # equal scores of an image keep the order in which they are given
-    rows = rows[np.isin(found.image[rows], truth.image_id[order])]
-    bare = dataclasses.replace(truth, corner=truth.corner[:0], corners=truth.corners[:0], runs=truth.runs[:0])
-    bare = dataclasses.replace(bare, annotation_id=np.arange(len(truth.box)))
-    for images in np.array_split(order, min(_SHARES, len(order))) if len(order) else []:
-        part = bare.select(images)
-        some = rows[slice(*np.searchsorted(found.image[rows], part.image_id[[0, -1]] + [0, 1]))]
-        here = Detections(found.image[some], found.category[some], found.box[some], found.score[some])
-        masks = None
-        if kind == "segm" and found.mask is not None:
-            masks = [truth.packed_mask(annotation) for annotation in part.annotation_id.tolist()]
-            here = dataclasses.replace(here, mask=[found.mask[row] for row in some.tolist()])
-        yield part, masks, here
-
-
-def _match(share: _Share) -> list[dict[str, Any] | None]:
-    """For each category what was matched in all images of a share, as `accumulate` takes it of one image."""
-    truth, masks, found = share
-    image, category = truth.image_id[truth.image], truth.category_id[truth.category]
-    box = coco_masks.exact(truth.box)
-    sought: Columns = {"image_id": image, "category_id": category, "bbox": box, "iscrowd": truth.crowd}
-    answers: Columns = {"image_id": found.image, "category_id": found.category, "bbox": found.box, "score": found.score}
-    with contextlib.redirect_stdout(io.StringIO()):
-        indexes = _index(truth, sought, masks), _index(truth, answers, found.mask)
-        evaluation = _evaluation("bbox" if masks is None else "segm", *indexes)
-        evaluation.evaluate()
-    starts = range(0, len(evaluation.evalImgs), len(truth))
-    return [_as_of_one_image([one for one in evaluation.evalImgs[at : at + len(truth)] if one]) for at in starts]
-
-
-def _index(truth: CocoSet, columns: Columns, masks: Sequence[PackedMask] | None) -> Any:
-    """pycocotools' index of annotations or detections, given as columns."""
-    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-    entries: list[dict[str, Any]] = [dict(zip(columns, row, strict=True)) for row in rows]
-    for number, entry in enumerate(entries):
-        # To pycocotools a match with the id 0 is none. Objects of all sizes are asked for, so any area will do.
-        entry |= {"id": 1 + number, "area": 0.0, "segmentation": None if masks is None else masks[number]}
-    images = zip(truth.image_id.tolist(), truth.height.tolist(), truth.width.tolist(), strict=True)
-    made = pycocotools_loaded().coco.COCO()
-    made.dataset = {
-        "images": [{"id": number, "height": height, "width": width} for number, height, width in images],
-        "categories": [{"id": number} for number in truth.category_id.tolist()],
-        "annotations": entries,
+def _precision(ground_truth: CocoSet, detections: Detections, iou_type: IouType) -> NDArray[np.float64]:
+    """Return the precision float64 [IoU, recall, category, 1, 1] over the images of `ground_truth`."""
+    rows = np.flatnonzero(np.isin(detections.image_id, ground_truth.image_id))
+    annotation_columns: _Columns = {
+        "image_id": ground_truth.image_id[ground_truth.image],
+        "category_id": ground_truth.category_id[ground_truth.category],
+        "bbox": coco_masks.exact(ground_truth.box),
+        "iscrowd": ground_truth.crowd.astype(np.int64),
     }
-    made.createIndex()
-    return made
+    detection_columns: _Columns = {
+        "image_id": detections.image_id[rows],
+        "category_id": detections.category_id[rows],
+        "bbox": detections.box[rows].astype(np.float64),
+        "score": detections.score[rows].astype(np.float64),
+    }
+    masks: _Masks = None, None
+    if iou_type == "segm" and detections.mask is not None:
+        annotation_masks = [ground_truth.packed_mask(row) for row in range(len(ground_truth.box))]
+        masks = annotation_masks, [detections.mask[row] for row in rows.tolist()]
+    COCOeval: Any
+    try:
+        import hotcoco
 
-
-def _evaluation(kind: Kind, truth: Any = None, found: Any = None) -> Any:
-    """pycocotools' evaluation, of objects of all sizes alone: its other numbers would take most of its time."""
-    made = pycocotools_loaded().cocoeval.COCOeval(truth, found, kind)
-    made.params.areaRng, made.params.areaRngLbl = made.params.areaRng[:1], made.params.areaRngLbl[:1]
-    made.params.maxDets = [_MOST_DETECTIONS]
-    return made
-
-
-def _as_of_one_image(results: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The matches of one category in several images, one after the other."""
-    if not results:
-        return None
-    joined = {name: np.concatenate([one[name] for one in results]) for name in ("dtScores", "gtIgnore")}
-    across = {name: np.concatenate([one[name] for one in results], axis=1) != 0 for name in ("dtMatches", "dtIgnore")}
-    return joined | across
-
-
-def _accumulate(truth: CocoSet, kind: Kind, parts: list[list[dict[str, Any] | None]]) -> dict[str, float]:
-    """Average precision from the matches of each share and category."""
-    evaluation = _evaluation(kind)
-    # Here a share stands for an image, whose detections have been cut to the best ones already.
-    evaluation.params.imgIds, evaluation.params.maxDets = list(range(len(parts))), [np.iinfo(np.int64).max]
-    evaluation.params.catIds = truth.category_id.tolist()
-    evaluation.evalImgs = [part[category] for category in range(len(truth.category_id)) for part in parts]
-    evaluation._paramsEval = evaluation.params
+        COCOeval, build_indexes = hotcoco.COCOeval, _hotcoco_indexes
+    except ImportError:
+        COCOeval, build_indexes = import_pycocotools().cocoeval.COCOeval, _pycocotools_indexes
     with contextlib.redirect_stdout(io.StringIO()):
+        evaluation = COCOeval(*build_indexes(ground_truth, annotation_columns, detection_columns, masks), iou_type)
+        params = evaluation.params
+        # The other area ranges and numbers of detections are not used and would take most of the time.
+        params.areaRng, params.areaRngLbl, params.maxDets = [_AREA_RANGE_ALL], ["all"], [_MAX_DETECTIONS]
+        evaluation.params = params  # hotcoco returns a copy
+        evaluation.evaluate()
         evaluation.accumulate()
-    precision = evaluation.eval["precision"]  # [IoU, recall, category, 1, 1], -1 where a category has no objects
-    known = precision > -1
-    if not known.any():
-        raise ValueError(f"{truth.annotations} has no single object in these images: there is nothing to score.")
-    return {"AP": float(precision[known].mean()), "AP50": float(precision[0][known[0]].mean())}
+    return np.asarray(evaluation.eval["precision"], dtype=np.float64)
 
 
-def _belong_to_the_parent() -> None:
-    """A process of a pool leaves signals to its parent, and is not left over where that is killed."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+def _hotcoco_indexes(
+    ground_truth: CocoSet, annotation_columns: _Columns, detection_columns: _Columns, masks: _Masks
+) -> tuple[Any, Any]:
+    """Return hotcoco's index of the annotations and that of the detections."""
+    import hotcoco
+
+    annotation_masks, detection_masks = masks
+    image_id, category_id, box, crowd = annotation_columns.values()
+    area = np.zeros(len(box))  # any area is in the range "all"
+    index = hotcoco.COCO.from_arrays(
+        *_images_and_categories(ground_truth),
+        image_id,
+        category_id,
+        box,
+        area=area,
+        iscrowd=crowd,
+        segmentation=annotation_masks,
+    )
+    image_id, category_id, box, score = detection_columns.values()
+    table = np.column_stack([image_id, box, score, category_id])
+    return index, index.load_res(table, segmentation=detection_masks)
 
 
-def _end_with_the_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent
-    parent.join()
-    os._exit(1)
+def _pycocotools_indexes(
+    ground_truth: CocoSet, annotation_columns: _Columns, detection_columns: _Columns, masks: _Masks
+) -> tuple[Any, Any]:
+    """Return pycocotools' index of the annotations and that of the detections."""
+    images, categories = _images_and_categories(ground_truth)
+    indexes = []
+    for columns, segmentations in zip((annotation_columns, detection_columns), masks, strict=True):
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        entries: list[dict[str, Any]] = [dict(zip(columns, row, strict=True)) for row in rows]
+        for number, entry in enumerate(entries):
+            # Ids start at 1: pycocotools takes a match with id 0 for none.
+            entry |= {"id": 1 + number, "area": 0.0, "segmentation": segmentations[number] if segmentations else None}
+        index = import_pycocotools().coco.COCO()
+        index.dataset = {"images": images, "categories": categories, "annotations": entries}
+        index.createIndex()
+        indexes.append(index)
+    return indexes[0], indexes[1]
+
+
+def _images_and_categories(ground_truth: CocoSet) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return images and categories as COCO's JSON has them."""
+    images = zip(ground_truth.image_id.tolist(), ground_truth.height.tolist(), ground_truth.width.tolist(), strict=True)
+    categories = zip(ground_truth.category_id.tolist(), ground_truth.category_name.tolist(), strict=True)
+    return (
+        [{"id": number, "height": height, "width": width} for number, height, width in images],
+        [{"id": number, "name": name} for number, name in categories],
+    )

@@ -1,66 +1,72 @@
-"""Which of many boxes stay that overlap no better one: of many groups at once, in shapes that depend on no data.
+"""Non-maximum suppression of many groups of boxes at once, in shapes that do not depend on the data.
 
-Shapes: G groups of K boxes; boxes are left, top, right, bottom.
+Shapes: G groups of K boxes (left, top, right, bottom).
 """
 
 import torch
 from torch import Tensor
 from torchvision.ops import nms
 
-from ..nn.triton_support import available
+from ..nn.triton_support import triton_available
 
 try:
     import triton
     import triton.language as tl
-except ImportError:  # CPU wheels come without
+except ImportError:  # CPU wheels of PyTorch come without Triton
     triton = None
 
 if triton is not None:
 
     @triton.jit
-    def _suppress(boxes, counts, kept, most, overlap, EDGE: tl.constexpr, BLOCK: tl.constexpr):
+    def _nms(boxes, counts, kept, boxes_per_group, iou_threshold, EDGE: tl.constexpr, BLOCK: tl.constexpr):
         group = tl.program_id(0)
-        place = tl.arange(0, BLOCK)
-        inside = place < most
-        at = boxes + (group.to(tl.int64) * most + place) * 4
-        left, top = tl.load(at, mask=inside, other=0.0), tl.load(at + 1, mask=inside, other=0.0)
-        right, bottom = tl.load(at + 2, mask=inside, other=0.0), tl.load(at + 3, mask=inside, other=0.0)
+        index = tl.arange(0, BLOCK)
+        in_group = index < boxes_per_group
+        box = boxes + (group.to(tl.int64) * boxes_per_group + index) * 4
+        left, top = tl.load(box, mask=in_group, other=0.0), tl.load(box + 1, mask=in_group, other=0.0)
+        right, bottom = tl.load(box + 2, mask=in_group, other=0.0), tl.load(box + 3, mask=in_group, other=0.0)
         area = (right - left + EDGE) * (bottom - top + EDGE)
         count = tl.load(counts + group)
-        alive = (inside & (place < count)).to(tl.int32)
-        for first in range(0, count):
-            if tl.sum(tl.where(place == first, alive, 0), 0) > 0:
-                one = boxes + (group.to(tl.int64) * most + first) * 4
-                x, y, r, b = tl.load(one), tl.load(one + 1), tl.load(one + 2), tl.load(one + 3)
-                wide = tl.maximum(tl.minimum(right, r) - tl.maximum(left, x) + EDGE, 0.0)
-                tall = tl.maximum(tl.minimum(bottom, b) - tl.maximum(top, y) + EDGE, 0.0)
-                shared = wide * tall
-                union = area + (r - x + EDGE) * (b - y + EDGE) - shared
-                alive = tl.where((place > first) & (shared > overlap * union), 0, alive)
-        tl.store(kept + group.to(tl.int64) * most + place, alive.to(tl.int8), mask=inside)
+        alive = (in_group & (index < count)).to(tl.int32)
+        for current in range(0, count):
+            if tl.sum(tl.where(index == current, alive, 0), 0) > 0:
+                best = boxes + (group.to(tl.int64) * boxes_per_group + current) * 4
+                x0, y0, x1, y1 = tl.load(best), tl.load(best + 1), tl.load(best + 2), tl.load(best + 3)
+                width = tl.maximum(tl.minimum(right, x1) - tl.maximum(left, x0) + EDGE, 0.0)
+                height = tl.maximum(tl.minimum(bottom, y1) - tl.maximum(top, y0) + EDGE, 0.0)
+                intersection = width * height
+                union = area + (x1 - x0 + EDGE) * (y1 - y0 + EDGE) - intersection
+                alive = tl.where((index > current) & (intersection > iou_threshold * union), 0, alive)
+        tl.store(kept + group.to(tl.int64) * boxes_per_group + index, alive.to(tl.int8), mask=in_group)
 
 
-def suppress(boxes: Tensor, overlap: float, counts: Tensor | None = None, *, edge: float = 0.0) -> Tensor:
-    """bool [G, K]: which boxes float32 [G, K, 4], falling by score, overlap no better kept one by more than `overlap`.
+def batched_nms(
+    boxes: Tensor, iou_threshold: float, counts: Tensor | None = None, *, pixel_offset: float = 0.0
+) -> Tensor:
+    """Return bool [G, K]: which boxes have an IoU of at most `iou_threshold` with every better box that is kept.
 
-    Of a group the first `counts` [G] exist, or all of them; `edge` is 1 where widths are inclusive, in pixels.
+    `boxes` float32 [G, K, 4] are sorted by falling score. `counts` [G] is the number of boxes that exist in each group,
+    by default all. `pixel_offset` is 1 for boxes in pixels whose right and bottom edges are inclusive.
     """
     if counts is None:
         counts = torch.full((len(boxes),), boxes.shape[1], device=boxes.device)
-    if available(boxes):
-        return _on_device(boxes, counts.int(), overlap, edge)
+    if triton_available(boxes):
+        return _batched_nms_triton(boxes, counts.int(), iou_threshold, pixel_offset)
     kept = torch.zeros(boxes.shape[:2], dtype=torch.bool)
-    falling = -torch.arange(boxes.shape[1], dtype=boxes.dtype)
-    exclusive = boxes + boxes.new_tensor([0.0, 0.0, edge, edge])  # as torchvision counts widths
+    scores = -torch.arange(boxes.shape[1], dtype=boxes.dtype)
+    exclusive_boxes = boxes + boxes.new_tensor([0.0, 0.0, pixel_offset, pixel_offset])  # as torchvision expects
     for group, count in enumerate(counts.tolist()):
-        kept[group, nms(exclusive[group, :count], falling[:count], overlap)] = True
+        kept[group, nms(exclusive_boxes[group, :count], scores[:count], iou_threshold)] = True
     return kept
 
 
-def _on_device(boxes: Tensor, counts: Tensor, overlap: float, edge: float) -> Tensor:
-    groups, most, _ = boxes.shape
-    kept = torch.empty(groups, most, dtype=torch.int8, device=boxes.device)
-    block = triton.next_power_of_2(most)
+def _batched_nms_triton(boxes: Tensor, counts: Tensor, iou_threshold: float, pixel_offset: float) -> Tensor:
+    groups, boxes_per_group, _ = boxes.shape
+    kept = torch.empty(groups, boxes_per_group, dtype=torch.int8, device=boxes.device)
+    block = triton.next_power_of_2(boxes_per_group)
     warps = 8 if block > 512 else 4 if block > 256 else 1
-    _suppress[(groups,)](boxes.contiguous(), counts, kept, most, overlap, EDGE=edge, BLOCK=block, num_warps=warps)
+    _nms[(groups,)](
+        boxes.contiguous(), counts, kept, boxes_per_group, iou_threshold,
+        EDGE=pixel_offset, BLOCK=block, num_warps=warps,
+    )  # fmt: skip
     return kept.bool()

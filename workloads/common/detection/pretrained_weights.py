@@ -1,7 +1,7 @@
-"""Files of weights for the trunks of detectors: opened, read, checked and set, or refused in one sentence.
+"""Load pretrained weights of a detector's backbone from a file.
 
-A file is checked whole, names, shapes and numbers, before a weight is set, and nothing that a pickle asks for is run.
-Whoever calls names the `source` from which the right file comes.
+A file is checked completely, names, shapes and values, before a weight is set. No code that a pickle names is run. The
+argument `source` says where the right file can be downloaded; error messages name it.
 """
 
 import hashlib
@@ -16,76 +16,79 @@ from torch import Tensor, nn
 
 from ....runner.core.errors import DataError
 
-# What a run of resnet50 subtracts from pixels, MEANS of resnet50.model: workloads do not import each other.
-RUN_MEANS = (123.68, 116.78, 103.94)  # RGB, of pixels from 0 to 255
+# RGB mean that the resnet50 workload subtracts, from 0 to 255. Copied, because workloads do not import each other.
+RESNET50_MEAN = (123.68, 116.78, 103.94)
 
 
-def opened(path: Path, source: str) -> BufferedReader:
-    """The file, to be read; raises `DataError` where it is absent or cannot be opened."""
+def open_weights(path: Path, source: str) -> BufferedReader:
+    """Open the file for reading; raise `DataError` if it is missing or cannot be opened."""
     try:
         return path.open("rb")
     except OSError as error:
-        raise fault_of(path, "is missing or cannot be opened", source) from error
+        raise weights_error(path, "is missing or cannot be opened", source) from error
 
 
-def saved(path: Path, source: str) -> dict[str, Any]:
-    """The dictionary in a file of torch.save, on the CPU.
+def load_torch_file(path: Path, source: str) -> dict[str, Any]:
+    """Return the dictionary in a file of `torch.save`, on the CPU.
 
-    Raises `DataError` where it is absent, damaged or something else. Where the name carries a SHA-256, as those of
-    torchvision's files do, the file must have it.
+    Raises `DataError` if the file is missing, damaged or holds something else. If its name ends with a SHA-256 prefix,
+    as names of torchvision's files do, its contents must have that hash.
     """
-    with opened(path, source) as file:
-        if named := re.search(r"-([0-9a-f]{8,64})\.pth$", path.name):
-            digest = hashlib.file_digest(file, "sha256").hexdigest()[: len(named[1])]
-            if digest != named[1]:
-                raise fault_of(path, f"is damaged, its SHA-256 begins with {digest} and not as its name says", source)
+    with open_weights(path, source) as file:
+        if expected := re.search(r"-([0-9a-f]{8,64})\.pth$", path.name):
+            digest = hashlib.file_digest(file, "sha256").hexdigest()[: len(expected[1])]
+            if digest != expected[1]:
+                problem = f"is damaged: its SHA-256 starts with {digest}, but its name says {expected[1]}"
+                raise weights_error(path, problem, source)
             file.seek(0)
         try:
-            found = torch.load(file, map_location="cpu", weights_only=True)
-            return {str(name): value for name, value in found.items()}
-        except Exception as error:  # what is cut short fails in many ways
-            raise fault_of(path, "is cut short or holds something else than weights of PyTorch", source) from error
+            loaded = torch.load(file, map_location="cpu", weights_only=True)
+            return {str(name): value for name, value in loaded.items()}
+        except Exception as error:  # truncated files fail in many ways
+            raise weights_error(path, "is truncated or does not hold PyTorch weights", source) from error
 
 
-def of_run(found: Mapping[str, Any]) -> dict[str, Tensor] | None:
-    """The weights in what a run of resnet50 with PyTorch saves; None if `found` is something else."""
-    engine = found.get("engine")
+def resnet50_model_state(checkpoint: Mapping[str, Any]) -> dict[str, Tensor] | None:
+    """Return the model's state dict in a checkpoint of workload=resnet50 with PyTorch; None for any other file."""
+    engine = checkpoint.get("engine")
     model = engine.get("model") if isinstance(engine, dict) else None
     return model if isinstance(model, dict) else None
 
 
-def check(
-    found: Mapping[str, Any], wanted: Mapping[str, torch.Size], part: re.Pattern[str], path: Path, source: str
+def check_weights(
+    weights: Mapping[str, Any], shapes: Mapping[str, torch.Size], pattern: re.Pattern[str], path: Path, source: str
 ) -> None:
-    """Raises `DataError` unless all that is `wanted`, and of names like `part` no other, is there as it should be.
+    """Raise `DataError` unless `weights` holds a finite floating-point tensor of each name and shape of `shapes`.
 
-    That is: floating-point tensors of the wanted shapes, all of their numbers finite.
+    Names that match `pattern` but are not in `shapes` are errors too: they belong to a deeper network. Other names are
+    ignored.
     """
-    faults = []
-    for name, shape in wanted.items():
-        value = found.get(name)
-        if name not in found:
-            faults.append(f"lacks {name}")
+    problems = []
+    for name, shape in shapes.items():
+        value = weights.get(name)
+        if name not in weights:
+            problems.append(f"lacks {name}")
         elif not isinstance(value, Tensor) or not value.is_floating_point():
-            faults.append(f"holds {name} as something else than floating-point numbers")
+            problems.append(f"has {name}, which is not a floating-point tensor")
         elif value.shape != shape:
-            faults.append(f"holds {name} of the shape {list(value.shape)} and not {list(shape)}")
+            problems.append(f"has {name} of shape {list(value.shape)} instead of {list(shape)}")
         elif not value.isfinite().all():
-            faults.append(f"holds numbers in {name} that are not finite")
-    deeper = [name for name in found if part.fullmatch(name) and name not in wanted]
-    faults.extend(f"holds {name}, which this network has not" for name in deeper)
-    if faults:
-        more = f" (and {len(faults) - 1} more names are wrong)" if len(faults) > 1 else ""
-        raise fault_of(path, faults[0] + more, source)
+            problems.append(f"has values in {name} that are not finite")
+    unexpected = [name for name in weights if pattern.fullmatch(name) and name not in shapes]
+    problems.extend(f"has {name}, which this network lacks" for name in unexpected)
+    if problems:
+        more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
+        raise weights_error(path, problems[0] + more, source)
 
 
-def assign(trunk: nn.Module, found: Mapping[str, Tensor]) -> None:
-    """Sets what is `found` of `trunk`, by its own names, in its own type and where it lies."""
-    own = trunk.state_dict()
-    for name, value in found.items():
-        own[name].copy_(value)
+def copy_weights(backbone: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Copy `weights` into the tensors of `backbone` of the same names, converted to their dtype and device."""
+    state = backbone.state_dict()
+    for name, value in weights.items():
+        state[name].copy_(value)
 
 
-def fault_of(path: Path, fault: str, source: str) -> DataError:
-    """What is wrong with the file, and what to do about it."""
-    return DataError(f"{path} {fault}: download {source}, or set recipe.training.backbone=null to start from nothing.")
+def weights_error(path: Path, problem: str, source: str) -> DataError:
+    """Return the error for a file: the problem, and how to solve it."""
+    remedy = f"download {source}, or set recipe.training.backbone=null to train from scratch"
+    return DataError(f"{path} {problem}: {remedy}.")

@@ -1,50 +1,50 @@
-"""Suppression by Triton's interpreter and by torchvision, against plain loops, with widths of both kinds."""
+"""Non-maximum suppression by Triton's interpreter and by torchvision against plain loops, for both kinds of widths."""
 
 import pytest
 import torch
 
-from timetrial.workloads.common.detection.nms import suppress
+from timetrial.workloads.common.detection.nms import batched_nms
 
 CASES = """
 import torch
 
-def overlap(a, b, edge):
-    wide = (torch.minimum(a[2], b[2]) - torch.maximum(a[0], b[0]) + edge).clamp(min=0)
-    tall = (torch.minimum(a[3], b[3]) - torch.maximum(a[1], b[1]) + edge).clamp(min=0)
-    area = lambda x: (x[2] - x[0] + edge) * (x[3] - x[1] + edge)
-    return wide * tall / (area(a) + area(b) - wide * tall)
+def iou(a, b, offset):
+    width = (torch.minimum(a[2], b[2]) - torch.maximum(a[0], b[0]) + offset).clamp(min=0)
+    height = (torch.minimum(a[3], b[3]) - torch.maximum(a[1], b[1]) + offset).clamp(min=0)
+    area = lambda x: (x[2] - x[0] + offset) * (x[3] - x[1] + offset)
+    return width * height / (area(a) + area(b) - width * height)
 
-def check(suppress):
+def check(batched_nms):
     torch.manual_seed(1)
     low = torch.rand(3, 37, 2) * 60
     boxes = torch.cat([low, low + torch.rand(3, 37, 2) * 40], 2)
-    for edge, counts in ((0.0, [37, 20, 0]), (1.0, [37, 1, 30]), (0.0, None)):
-        found = suppress(boxes, 0.3, counts and torch.tensor(counts), edge=edge)
+    for offset, counts in ((0.0, [37, 20, 0]), (1.0, [37, 1, 30]), (0.0, None)):
+        result = batched_nms(boxes, 0.3, counts and torch.tensor(counts), pixel_offset=offset)
         for group in range(3):
             kept = []
-            for place in range(counts[group] if counts else 37):
-                if all(overlap(boxes[group, place], boxes[group, other], edge) <= 0.3 for other in kept):
-                    kept.append(place)
-            assert found[group].nonzero().flatten().tolist() == kept, (edge, group)
-        assert 5 < found[0].sum() < 37
+            for index in range(counts[group] if counts else 37):
+                if all(iou(boxes[group, index], boxes[group, better], offset) <= 0.3 for better in kept):
+                    kept.append(index)
+            assert result[group].nonzero().flatten().tolist() == kept, (offset, group)
+        assert 5 < result[0].sum() < 37
 """
 INTERPRETED = """
-from timetrial.workloads.common.detection import nms as suppression
-suppression.available = lambda boxes: True
-check(suppression.suppress)
+from timetrial.workloads.common.detection import nms
+nms.triton_available = lambda boxes: True
+check(nms.batched_nms)
 """
 
 
-def test_the_kernel_keeps_what_plain_loops_keep(interpret):
+def test_kernel_keeps_the_same_boxes_as_plain_loops(interpret):
     interpret(CASES + INTERPRETED)
 
 
-def test_the_processor_keeps_what_plain_loops_keep():
-    found = {}
-    exec(CASES, found)  # the same text as the interpreter's
-    found["check"](suppress)
+def test_cpu_keeps_the_same_boxes_as_plain_loops():
+    namespace = {}
+    exec(CASES, namespace)  # the program that the interpreter runs
+    namespace["check"](batched_nms)
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_nothing_and_one_are_no_trouble(count):
-    assert suppress(torch.tensor([[[0.0, 0.0, 1.0, 1.0]]]), 0.5, torch.tensor([count])).tolist() == [[count == 1]]
+def test_handles_groups_of_zero_and_one_box(count):
+    assert batched_nms(torch.tensor([[[0.0, 0.0, 1.0, 1.0]]]), 0.5, torch.tensor([count])).tolist() == [[count == 1]]

@@ -1,4 +1,4 @@
-"""Files of weights, read as the trunk of SSD: every bad file with its sentence, and the trunk as it was."""
+"""Files of backbone weights, loaded for SSD: each bad file raises its message and leaves the backbone unchanged."""
 
 import hashlib
 import os
@@ -8,61 +8,61 @@ import pytest
 import torch
 
 from timetrial.runner.core.errors import DataError
-from timetrial.workloads.ssd.backbone import load_trunk
-from timetrial.workloads.ssd.model import Trunk
+from timetrial.workloads.ssd.backbone import load_backbone
+from timetrial.workloads.ssd.model import Backbone
 
 
-def refused(trunk, path, words):
-    """The file is refused in one sentence that names it and says what to do, and the trunk stays as it was."""
-    before = {name: value.clone() for name, value in trunk.state_dict().items()}
-    with pytest.raises(DataError, match=words) as caught:
-        load_trunk(trunk, path)
+def assert_rejected(backbone, path, message):
+    """Assert that the file is rejected in one sentence with a remedy, and that the backbone stays unchanged."""
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    with pytest.raises(DataError, match=message) as caught:
+        load_backbone(backbone, path)
     sentence = str(caught.value)
     assert sentence.startswith(f"{path} ")
-    ending = r": download https://\S+, or set recipe\.training\.backbone=null to start from nothing\.$"
+    ending = r": download https://\S+, or set recipe\.training\.backbone=null to train from scratch\.$"
     assert re.search(ending, sentence)
     assert "\n" not in sentence
-    for name, value in trunk.state_dict().items():
+    for name, value in backbone.state_dict().items():
         assert torch.equal(value, before[name]), name
 
 
 @pytest.fixture
-def saved(tmp_path):
-    """Saves the trunk's own weights with some changed, None for those left out; gives the file."""
+def save_weights(tmp_path):
+    """Return a function that saves a backbone's weights with changes, None for absent ones, and returns the path."""
 
     def save(changed):
-        found = Trunk(8).state_dict() | changed
-        torch.save({name: value for name, value in found.items() if value is not None}, tmp_path / "trunk.pth")
-        return tmp_path / "trunk.pth"
+        state = Backbone(8).state_dict() | changed
+        torch.save({name: value for name, value in state.items() if value is not None}, tmp_path / "backbone.pth")
+        return tmp_path / "backbone.pth"
 
     return save
 
 
-def test_a_whole_file_is_taken_in_the_trunks_own_type(saved):
+def test_converts_weights_to_the_dtype_of_the_backbone(save_weights):
     value = torch.full((8,), 0.3, dtype=torch.float64)
-    trunk = Trunk(8)
-    load_trunk(trunk, saved({"bn1.bias": value}))
-    assert torch.equal(trunk.state_dict()["bn1.bias"], value.float())
+    backbone = Backbone(8)
+    load_backbone(backbone, save_weights({"bn1.bias": value}))
+    assert torch.equal(backbone.state_dict()["bn1.bias"], value.float())
 
 
-def test_absent_and_cut_files_are_refused(tmp_path, saved):
-    trunk = Trunk(8)
-    refused(trunk, tmp_path / "absent.pth", "absent.pth is missing or cannot be opened: ")
-    refused(trunk, tmp_path, "is missing or cannot be opened: ")
-    raw = saved({}).read_bytes()
+def test_rejects_missing_and_truncated_files(tmp_path, save_weights):
+    backbone = Backbone(8)
+    assert_rejected(backbone, tmp_path / "absent.pth", "absent.pth is missing or cannot be opened: ")
+    assert_rejected(backbone, tmp_path, "is missing or cannot be opened: ")
+    raw = save_weights({}).read_bytes()
     for size in (0, 3, 1000, len(raw) // 2, len(raw) - 30):
         (tmp_path / "cut").write_bytes(raw[:size])
-        refused(trunk, tmp_path / "cut", "cut is cut short or ")
+        assert_rejected(backbone, tmp_path / "cut", "cut is truncated or ")
     torch.save([1, 2], tmp_path / "list.pth")
-    refused(trunk, tmp_path / "list.pth", "list.pth is cut short or holds something else than weights")
+    assert_rejected(backbone, tmp_path / "list.pth", "list.pth is truncated or does not hold PyTorch weights")
 
 
-def test_the_hash_in_a_name_must_be_the_files(tmp_path):
-    trunk = Trunk(8)
-    torch.save(trunk.state_dict(), tmp_path / "resnet34-333f7ec4.pth")
+def test_rejects_file_whose_hash_differs_from_its_name(tmp_path):
+    backbone = Backbone(8)
+    torch.save(backbone.state_dict(), tmp_path / "resnet34-333f7ec4.pth")
     digest = hashlib.sha256((tmp_path / "resnet34-333f7ec4.pth").read_bytes()).hexdigest()[:8]
-    words = f"is damaged, its SHA-256 begins with {digest} and not as its name says: "
-    refused(trunk, tmp_path / "resnet34-333f7ec4.pth", words)
+    message = f"is damaged: its SHA-256 starts with {digest}, but its name says 333f7ec4: "
+    assert_rejected(backbone, tmp_path / "resnet34-333f7ec4.pth", message)
 
 
 class Malicious:
@@ -73,34 +73,34 @@ class Malicious:
         return os.mkdir, (str(self.path),)
 
 
-def test_nothing_in_a_file_is_run(tmp_path, saved):
-    made = tmp_path / "made"
-    path = saved({"conv1.weight": Malicious(made)})
-    refused(Trunk(8), path, "holds something else than weights of PyTorch: ")
-    assert not made.exists()
+def test_runs_no_code_of_a_file(tmp_path, save_weights):
+    created = tmp_path / "created"
+    path = save_weights({"conv1.weight": Malicious(created)})
+    assert_rejected(Backbone(8), path, "does not hold PyTorch weights: ")
+    assert not created.exists()
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "value", "message"),
     [
         ("layer2.1.conv2.weight", None, r"lacks layer2\.1\.conv2\.weight: "),
         (
             "conv1.weight",
             torch.zeros(8, 3, 3, 3),
-            r"holds conv1\.weight of the shape \[8, 3, 3, 3\] and not \[8, 3, 7, 7\]: ",
+            r"has conv1\.weight of shape \[8, 3, 3, 3\] instead of \[8, 3, 7, 7\]: ",
         ),
-        ("bn1.bias", torch.zeros(8, dtype=torch.int64), r"holds bn1\.bias as something else than floating-"),
-        ("bn1.bias", [0.0], r"holds bn1\.bias as something else than floating-"),
-        ("bn1.weight", torch.full((8,), torch.nan), r"holds numbers in bn1\.weight that are not finite: "),
-        ("layer3.6.bn1.bias", torch.zeros(32), r"holds layer3\.6\.bn1\.bias, which this network has not: "),
+        ("bn1.bias", torch.zeros(8, dtype=torch.int64), r"has bn1\.bias, which is not a floating-point tensor"),
+        ("bn1.bias", [0.0], r"has bn1\.bias, which is not a floating-point tensor"),
+        ("bn1.weight", torch.full((8,), torch.nan), r"has values in bn1\.weight that are not finite: "),
+        ("layer3.6.bn1.bias", torch.zeros(32), r"has layer3\.6\.bn1\.bias, which this network lacks: "),
     ],
 )
-def test_weights_of_another_network_are_named(saved, name, value, words):
-    refused(Trunk(8), saved({name: value}), words)
+def test_names_the_weights_of_another_network(save_weights, name, value, message):
+    assert_rejected(Backbone(8), save_weights({name: value}), message)
 
 
-def test_the_first_wrong_name_is_said_and_how_many_more(tmp_path):
-    torch.save(Trunk(16).state_dict(), tmp_path / "wider.pth")
-    wrong = sum(value.is_floating_point() for value in Trunk(8).state_dict().values())
-    words = rf"\[16, 3, 7, 7\] and not \[8, 3, 7, 7\] \(and {wrong - 1} more names are wrong\): "
-    refused(Trunk(8), tmp_path / "wider.pth", words)
+def test_reports_the_first_problem_and_the_number_of_others(tmp_path):
+    torch.save(Backbone(16).state_dict(), tmp_path / "wider.pth")
+    wrong = sum(value.is_floating_point() for value in Backbone(8).state_dict().values())
+    message = rf"\[16, 3, 7, 7\] instead of \[8, 3, 7, 7\] \(and {wrong - 1} more problems\): "
+    assert_rejected(Backbone(8), tmp_path / "wider.pth", message)
