@@ -1,4 +1,4 @@
-"""Detection sets from the forms in which their makers publish them, written as COCO's."""
+"""Conversion of detection datasets from their publishers' formats to COCO format."""
 
 import io
 import json
@@ -12,194 +12,206 @@ import numpy as np
 from PIL import Image
 
 from ...runner.core.errors import DataError
-from ..download.archives import Step, Zip
+from ..download.archives import ZipReader
+from ..download.worker_pool import ByteCounter
 from ..formats import coco
 from ..registry.catalog import Source
 from . import imagenet_archives
-from .dataset_builder import Part, Workshop
+from .dataset_builder import BuildStep, DatasetBuilder
 
-Things = dict[str, Any]  # of COCO's json: an image or an annotation
+Record = dict[str, Any]  # an image or an annotation in COCO's JSON
 
 
-def convert(source: Source, raw: Mapping[str, Path], shop: Workshop) -> None:
-    """Makes `source` of its raw files as its `convert` says; raises `DataError` where they are not what they should."""
-    options = dict(source.convert)
-    kind = options.pop("kind")
-    if kind == "imagenet":
-        imagenet_archives.convert(shop, [raw.get(file.name) for file in source.files], **options)
+def convert(source: Source, raw: Mapping[str, Path], builder: DatasetBuilder) -> None:
+    """Build `source` from its raw files as its `conversion` says; raises `DataError` if they are not as expected."""
+    options = dict(source.conversion)
+    source_format = options.pop("format")
+    if source_format == "imagenet":
+        imagenet_archives.convert(builder, [raw.get(file.name) for file in source.files], **options)
         return
     main, *others = (raw[file.name] for file in source.files)
-    makers: dict[str, Callable[..., None]] = {"bccd": _bccd, "nwpu": _nwpu, "dsb2018": _dsb2018}
-    make = makers[kind]
+    converters: dict[str, Callable[..., None]] = {"bccd": _bccd, "nwpu": _nwpu, "dsb2018": _dsb2018}
+    convert_archive = converters[source_format]
 
-    def whole(folder: Path, step: Step) -> None:
+    def build(folder: Path, count: ByteCounter) -> None:
         (folder / "images").mkdir()
         (folder / "annotations").mkdir()
-        with Zip(main, source.files[0].place) as archive:
+        with ZipReader(main, source.files[0].target_path) as archive:
             try:
-                make(folder, archive, others, shop, **options)
+                convert_archive(folder, archive, others, builder, **options)
             except (KeyError, ValueError, TypeError, AttributeError, ET.ParseError) as error:
                 if isinstance(error, DataError):
                     raise
-                raise DataError(f"{main} is not of the form that it had ({error!r}): it is another edition.") from error
-        step(main.stat().st_size)
+                raise DataError(f"{main} has an unexpected format ({error!r}): it is another version.") from error
+        count(main.stat().st_size)
 
-    shop.make([Part("all", whole)])
+    builder.run([BuildStep("all", build)])
 
 
-def _bccd(folder: Path, archive: Zip, _: Sequence[Path], shop: Workshop) -> None:
-    """BCCD's Pascal VOC form: an xml beside each photograph, and lists of the names of each side."""
-    names = sorted(Path(place).stem for place in archive.places if place.startswith("JPEGImages/"))
-    number = {name: index for index, name in enumerate(names, start=1)}
+def _bccd(folder: Path, archive: ZipReader, _: Sequence[Path], builder: DatasetBuilder) -> None:
+    """Convert BCCD from Pascal VOC format: an XML file for each image, and lists of the image names of each split."""
+    names = sorted(Path(path).stem for path in archive.paths if path.startswith("JPEGImages/"))
+    image_ids = {name: index for index, name in enumerate(names, start=1)}
     trees = {name: ET.fromstring(archive.read(f"Annotations/{name}.xml")) for name in names}
-    labels = sorted({_text(thing, "name") for tree in trees.values() for thing in tree.iter("object")})
-    category = {label: index for index, label in enumerate(labels, start=1)}
+    labels = sorted({_find_text(element, "name") for tree in trees.values() for element in tree.iter("object")})
+    category_ids = {label: index for index, label in enumerate(labels, start=1)}
     images, annotations = {}, []
     for name, tree in trees.items():
-        image = _copied(folder, f"{name}.jpg", archive.read(f"JPEGImages/{name}.jpg"), number[name])
+        image = _copy_image(folder, f"{name}.jpg", archive.read(f"JPEGImages/{name}.jpg"), image_ids[name])
         images[name] = image
-        for thing in tree.iter("object"):
+        for element in tree.iter("object"):
             left, top, right, bottom = (
-                float(_text(thing, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")
+                float(_find_text(element, f"bndbox/{side}")) for side in ("xmin", "ymin", "xmax", "ymax")
             )
             left, right = max(left, 0.0), min(right, image["width"])
             top, bottom = max(top, 0.0), min(bottom, image["height"])
-            if right > left and bottom > top:  # of two points nothing can be learnt
+            if right > left and bottom > top:  # else the box has no area
                 box = [left, top, right - left, bottom - top]
-                label = category[_text(thing, "name")]
+                category = category_ids[_find_text(element, "name")]
                 annotations.append(
-                    {"image_id": image["id"], "category_id": label, "bbox": box, "area": box[2] * box[3]}
+                    {"image_id": image["id"], "category_id": category, "bbox": box, "area": box[2] * box[3]}
                 )
-    for side in ("train", "val", "test"):
-        wanted = archive.read(f"ImageSets/Main/{side}.txt").decode().split()
-        _write(folder, side, [images[name] for name in sorted(wanted)], annotations, labels, masks=False)
+    for split in ("train", "val", "test"):
+        selected = archive.read(f"ImageSets/Main/{split}.txt").decode().split()
+        _write_split(folder, split, [images[name] for name in sorted(selected)], annotations, labels, masks=False)
 
 
 def _nwpu(
-    folder: Path, archive: Zip, others: Sequence[Path], shop: Workshop, *, longest: int, images: int, val: Sequence[int]
+    folder: Path,
+    archive: ZipReader,
+    others: Sequence[Path],
+    builder: DatasetBuilder,
+    *,
+    max_edge: int,
+    num_images: int,
+    val_images: Sequence[int],
 ) -> None:
-    """NWPU VHR-10's photographs with outlines in one json of COCO's form, shrunk to `longest` pixels, boxes and all."""
-    found = json.loads(others[0].read_bytes())
-    place = {Path(place).name: place for place in archive.places}
-    listed = {image["file_name"]: image for image in found["images"]}
-    if place.keys() != listed.keys() or len(place) != images:
-        raise DataError(f"{others[0]} and its archive should hold the same {images} photographs: fetch both again.")
+    """Convert NWPU VHR-10, a zip of images and one COCO JSON file; shrink images to `max_edge` pixels."""
+    source = json.loads(others[0].read_bytes())
+    paths = {Path(path).name: path for path in archive.paths}
+    records = {image["file_name"]: image for image in source["images"]}
+    if paths.keys() != records.keys() or len(paths) != num_images:
+        raise DataError(f"{others[0]} and its archive should contain the same {num_images} images: fetch both again.")
 
-    def shrunk(name: str) -> tuple[Things, float]:
-        data = archive.read(place[name])
+    def shrink(name: str) -> tuple[Record, float]:
+        data = archive.read(paths[name])
         with Image.open(io.BytesIO(data)) as image:
-            ratio = longest / max(image.size)
-            if ratio < 1:
-                size = round(image.width * ratio), round(image.height * ratio)
-                small = io.BytesIO()
-                image.convert("RGB").resize(size, Image.Resampling.LANCZOS).save(small, "JPEG", quality=90)
-                data = small.getvalue()
-        return _copied(folder, name, data, listed[name]["id"]), min(ratio, 1.0)
+            scale = max_edge / max(image.size)
+            if scale < 1:
+                size = round(image.width * scale), round(image.height * scale)
+                out = io.BytesIO()
+                image.convert("RGB").resize(size, Image.Resampling.LANCZOS).save(out, "JPEG", quality=90)
+                data = out.getvalue()
+        return _copy_image(folder, name, data, records[name]["id"]), min(scale, 1.0)
 
-    seen = {image["id"]: (image, ratio) for image, ratio in shop.crew.map(shrunk, sorted(place))}
-    annotations = [_scaled(thing, *seen[thing["image_id"]]) for thing in found["annotations"]]
-    labels = [category["name"] for category in sorted(found["categories"], key=lambda category: category["id"])]
-    held_out = {f"{number:03d}.jpg" for number in val}
-    for side in ("train", "val"):
-        chosen = [image for image, _ in seen.values() if (image["file_name"] in held_out) == (side == "val")]
-        _write(folder, side, chosen, annotations, labels, masks=True)
+    scaled = {image["id"]: (image, scale) for image, scale in builder.pool.map(shrink, sorted(paths))}
+    annotations = [_scale_annotation(record, *scaled[record["image_id"]]) for record in source["annotations"]]
+    labels = [category["name"] for category in sorted(source["categories"], key=lambda category: category["id"])]
+    val_names = {f"{number:03d}.jpg" for number in val_images}
+    for split in ("train", "val"):
+        selected = [image for image, _ in scaled.values() if (image["file_name"] in val_names) == (split == "val")]
+        _write_split(folder, split, selected, annotations, labels, masks=True)
 
 
-def _scaled(thing: Things, image: Things, ratio: float) -> Things:
-    """An annotation of the image as it is after its sides became `ratio` as long; nothing leaves the image."""
+def _scale_annotation(annotation: Record, image: Record, scale: float) -> Record:
+    """Return an annotation scaled with its image and clipped to it."""
     edges = np.array([image["width"], image["height"]], dtype=float)
-    outlines = [
-        (np.array(outline).reshape(-1, 2) * ratio).clip(0, edges).round(2).ravel().tolist()
-        for outline in thing["segmentation"]
+    polygons = [
+        (np.array(polygon).reshape(-1, 2) * scale).clip(0, edges).round(2).ravel().tolist()
+        for polygon in annotation["segmentation"]
     ]
-    corner, size = np.split(np.array(thing["bbox"], dtype=float) * ratio, 2)
+    corner, size = np.split(np.array(annotation["bbox"], dtype=float) * scale, 2)
     low, high = corner.clip(0, edges), (corner + size).clip(0, edges)
     return {
-        "image_id": image["id"], "category_id": thing["category_id"], "segmentation": outlines,
-        "bbox": [*low.round(2).tolist(), *(high - low).round(2).tolist()], "area": round(thing["area"] * ratio**2, 2),
+        "image_id": image["id"], "category_id": annotation["category_id"], "segmentation": polygons,
+        "bbox": [*low.round(2).tolist(), *(high - low).round(2).tolist()],
+        "area": round(annotation["area"] * scale**2, 2),
     }  # fmt: skip
 
 
-def _dsb2018(folder: Path, archive: Zip, _: Sequence[Path], shop: Workshop, *, images: int, val: int) -> None:
-    """The Data Science Bowl's folder an image, <id>/images/<id>.png and <id>/masks/*.png, a nucleus each."""
+def _dsb2018(
+    folder: Path, archive: ZipReader, _: Sequence[Path], builder: DatasetBuilder, *, num_images: int, num_val: int
+) -> None:
+    """Convert Data Science Bowl 2018: <id>/images/<id>.png, and a PNG for each nucleus in <id>/masks/."""
     from pycocotools import mask
 
-    masks: dict[str, list[str]] = {}
-    for place in archive.places:
-        name, kind, _name = place.split("/")
-        masks.setdefault(name, [])
-        if kind == "masks":
-            masks[name].append(place)
-    names = sorted(masks)
-    if len(names) != images:
-        raise DataError(f"The archive of nuclei holds {len(names)} images, not {images}: it is another edition.")
+    mask_paths: dict[str, list[str]] = {}
+    for path in archive.paths:
+        name, subfolder, _file = path.split("/")
+        mask_paths.setdefault(name, [])
+        if subfolder == "masks":
+            mask_paths[name].append(path)
+    names = sorted(mask_paths)
+    if len(names) != num_images:
+        raise DataError(f"The archive of nuclei contains {len(names)} images, not {num_images}: it is another version.")
 
-    def read(index: int) -> tuple[Things, list[Things]]:
+    def read(index: int) -> tuple[Record, list[Record]]:
         name = names[index]
-        image = _copied(folder, f"{name[:16]}.png", archive.read(f"{name}/images/{name}.png"), index + 1)
+        image = _copy_image(folder, f"{name[:16]}.png", archive.read(f"{name}/images/{name}.png"), index + 1)
         nuclei = []
-        for place in masks[name]:
-            with Image.open(io.BytesIO(archive.read(place))) as picture:
-                inside = np.asarray(picture.convert("L")) > 0
-            packed = mask.encode(np.asfortranarray(inside, dtype=np.uint8))
-            if inside.shape != (image["height"], image["width"]) or not inside.any():
+        for path in mask_paths[name]:
+            with Image.open(io.BytesIO(archive.read(path))) as opened:
+                pixels = np.asarray(opened.convert("L")) > 0
+            rle = mask.encode(np.asfortranarray(pixels, dtype=np.uint8))
+            if pixels.shape != (image["height"], image["width"]) or not pixels.any():
                 continue
-            runs = {"size": [int(side) for side in packed["size"]], "counts": packed["counts"].decode()}
-            box = [int(side) for side in mask.toBbox(packed)]
+            segmentation = {"size": [int(side) for side in rle["size"]], "counts": rle["counts"].decode()}
+            box = [int(side) for side in mask.toBbox(rle)]
+            area = int(pixels.sum())
             nuclei.append(
-                {"image_id": index + 1, "category_id": 1, "bbox": box, "area": int(inside.sum()), "segmentation": runs}
+                {"image_id": index + 1, "category_id": 1, "bbox": box, "area": area, "segmentation": segmentation}
             )
         return image, nuclei
 
-    found = list(shop.crew.map(read, range(len(names))))
-    order = list(range(1, len(names) + 1))
-    random.Random(0).shuffle(order)
-    held_out = set(order[:val])
-    annotations = [nucleus for _, nuclei in found for nucleus in nuclei]
-    for side in ("train", "val"):
-        chosen = [image for image, _ in found if (image["id"] in held_out) == (side == "val")]
-        _write(folder, side, chosen, annotations, ["nucleus"], masks=True)
+    records = list(builder.pool.map(read, range(len(names))))
+    image_ids = list(range(1, len(names) + 1))
+    random.Random(0).shuffle(image_ids)
+    val_ids = set(image_ids[:num_val])
+    annotations = [nucleus for _, nuclei in records for nucleus in nuclei]
+    for split in ("train", "val"):
+        selected = [image for image, _ in records if (image["id"] in val_ids) == (split == "val")]
+        _write_split(folder, split, selected, annotations, ["nucleus"], masks=True)
 
 
-def _copied(folder: Path, name: str, data: bytes, number: int) -> Things:
-    """Writes an image as it is; returns what COCO's json says of it."""
+def _copy_image(folder: Path, name: str, data: bytes, image_id: int) -> Record:
+    """Write an image unchanged and return its record."""
     try:
         with Image.open(io.BytesIO(data)) as image:
             width, height = image.size
     except (OSError, ValueError) as error:
-        raise DataError(f"{name} in the archive is no image: remove the archive and fetch it again.") from error
+        raise DataError(f"{name} in the archive is not an image: remove the archive and fetch it again.") from error
     (folder / "images" / name).write_bytes(data)
-    return {"id": number, "file_name": name, "width": width, "height": height}
+    return {"id": image_id, "file_name": name, "width": width, "height": height}
 
 
-def _write(
+def _write_split(
     folder: Path,
-    side: str,
-    images: Sequence[Things],
-    annotations: Sequence[Things],
+    split: str,
+    images: Sequence[Record],
+    annotations: Sequence[Record],
     labels: Sequence[str],
     *,
     masks: bool,
 ) -> None:
-    """Writes one side's json with those of the annotations that are its images', and looks it over as a run would."""
-    ids = {image["id"] for image in images}
-    found = {
+    """Write the JSON file of a split with those of the annotations that belong to its images, and check it."""
+    image_ids = {image["id"] for image in images}
+    instances = {
         "images": list(images),
         "annotations": [
-            {"id": number, **thing, "iscrowd": 0}
-            for number, thing in enumerate(annotations, start=1)
-            if thing["image_id"] in ids
+            {"id": number, **annotation, "iscrowd": 0}
+            for number, annotation in enumerate(annotations, start=1)
+            if annotation["image_id"] in image_ids
         ],
         "categories": [{"id": number, "name": label} for number, label in enumerate(labels, start=1)],
     }
-    path = folder / "annotations" / f"instances_{side}.json"
-    path.write_text(json.dumps(found, separators=(",", ":")) + "\n", encoding="utf-8")
+    path = folder / "annotations" / f"instances_{split}.json"
+    path.write_text(json.dumps(instances, separators=(",", ":")) + "\n", encoding="utf-8")
     for problem in coco.check(path, folder / "images", masks=masks):
         raise DataError(problem)
 
 
-def _text(tree: ET.Element, path: str) -> str:
-    found = tree.findtext(path)
-    if found is None:
-        raise DataError(f"An annotation in the archive lacks {path}: remove the archive and fetch it again.")
-    return found
+def _find_text(tree: ET.Element, path: str) -> str:
+    text = tree.findtext(path)
+    if text is None:
+        raise DataError(f"An annotation in the archive has no {path}: remove the archive and fetch it again.")
+    return text

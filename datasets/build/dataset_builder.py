@@ -1,4 +1,4 @@
-"""Where a data set is made of its raw files: part by part, so that a kill costs one part and leaves nothing half."""
+"""Step-by-step build of a dataset from its raw files. A killed build repeats at most the steps that were running."""
 
 import hashlib
 import shutil
@@ -9,78 +9,80 @@ from typing import Any, NamedTuple
 
 from ...runner.core.errors import DataError
 from ..download import manifest
-from ..download.archives import Step
-from ..download.manifest import Entry, Receipt
-from ..download.worker_pool import Crew
+from ..download.manifest import Entry, Manifest
+from ..download.worker_pool import ByteCounter, WorkerPool
 
 
-class Part(NamedTuple):
-    """What `make` puts into a new folder becomes part of the set, `below` a folder of it; names are the set's own."""
+class BuildStep(NamedTuple):
+    """A step whose output becomes part of the dataset.
 
-    name: str
-    make: Callable[[Path, Step], None]
-    below: str = ""
-
-
-class Workshop:
-    """A hidden `folder` with `whole/`, which becomes the set, and `parts/`, the receipts of the parts that are in it.
-
-    `step` takes how many more bytes have been dealt with, and raises `Stopped` when it is time.
+    `build(folder, count)` writes into a new folder, whose content is then moved to `subfolder` of the dataset. Names of
+    steps are unique within the dataset.
     """
 
-    def __init__(self, folder: Path, crew: Crew, step: Step) -> None:
-        self.crew, self._folder, self._step = crew, folder, step
-        self._whole, self._notes = folder / "whole", folder / "parts"
-        if not self._whole.exists():  # a kill came after it had become a set, which is gone again
-            shutil.rmtree(self._notes, ignore_errors=True)
-            self._whole.mkdir(parents=True)
+    name: str
+    build: Callable[[Path, ByteCounter], None]
+    subfolder: str = ""
 
-    def make(self, parts: Sequence[Part]) -> None:
-        """Makes those of the parts that are not there yet, several at a time."""
-        self.crew.run(partial(self._make, part) for part in parts)
+
+class DatasetBuilder:
+    """Builds a dataset in the hidden `folder`: its files in `dataset/`, the manifests of completed steps in `steps/`.
+
+    `count` is called with the number of bytes processed and raises `Stopped` if the build is to stop.
+    """
+
+    def __init__(self, folder: Path, pool: WorkerPool, count: ByteCounter) -> None:
+        self.pool, self._folder, self._count = pool, folder, count
+        self._dataset, self._steps = folder / "dataset", folder / "steps"
+        if not self._dataset.exists():  # new, or killed after publishing a dataset that was deleted since
+            shutil.rmtree(self._steps, ignore_errors=True)
+            self._dataset.mkdir(parents=True)
+
+    def run(self, steps: Sequence[BuildStep]) -> None:
+        """Run the steps that are not yet complete, several at a time."""
+        self.pool.run(partial(self._run_step, step) for step in steps)
 
     def entries(self) -> list[Entry]:
-        """All files that are in the set so far."""
-        notes = sorted(note for note in self._notes.glob("*") if note.suffix != ".part")
+        """Return the entries of all files of the completed steps."""
+        paths = sorted(path for path in self._steps.glob("*") if path.suffix != ".part")
         return [
-            entry for note in notes for entry in manifest.parse(note.read_text(encoding="utf-8"), str(note)).entries
+            entry for path in paths for entry in manifest.parse(path.read_text(encoding="utf-8"), str(path)).entries
         ]
 
-    def finish(self, place: Path, about: Mapping[str, Any], makes: Mapping[str, str | None]) -> None:
-        """Makes the set appear at `place`, with its receipt, and removes the workshop.
+    def publish(self, target: Path, metadata: Mapping[str, Any], outputs: Mapping[str, str | None]) -> None:
+        """Rename the built dataset, with its manifest, to `target` and remove the builder's folder.
 
-        Raises `DataError` if what recipes read (`makes`, with their md5 where it is published) is not what was made.
+        Raises `DataError` if one of the `outputs` is missing or differs from its md5, or if a file is not what its
+        step wrote.
         """
-        receipt = Receipt(dict(about), self.entries())
-        for fault in manifest.quick_faults(self._whole, receipt):
-            raise DataError(
-                f"{fault.removesuffix('.')}, although it was made: remove {self._folder} and prepare again."
-            )
-        for path, md5 in makes.items():
-            if not (self._whole / path).exists():
-                raise DataError(f"{place / path} did not come of the files fetched: they are another edition.")
-            if md5 and hashlib.md5((self._whole / path).read_bytes()).hexdigest() != md5:
-                raise DataError(f"{place / path} would not have the md5 {md5}: the files fetched are another edition.")
-        manifest.write_whole(self._whole / manifest.NAME, receipt.text())
-        self._whole.rename(place)
+        dataset_manifest = Manifest(dict(metadata), self.entries())
+        for fault in manifest.find_size_faults(self._dataset, dataset_manifest):
+            raise DataError(f"{fault.removesuffix('.')} after it was built: remove {self._folder} and prepare again.")
+        for path, md5 in outputs.items():
+            if not (self._dataset / path).exists():
+                raise DataError(f"The raw files do not contain {target / path}: they are another version.")
+            if md5 and hashlib.md5((self._dataset / path).read_bytes()).hexdigest() != md5:
+                raise DataError(f"{target / path} does not have the md5 {md5}: the raw files are another version.")
+        manifest.write_text(self._dataset / manifest.FILE_NAME, dataset_manifest.to_text())
+        self._dataset.rename(target)
         shutil.rmtree(self._folder)
 
-    def _make(self, part: Part) -> None:
-        note = self._notes / part.name
-        if note.exists():
+    def _run_step(self, step: BuildStep) -> None:
+        step_manifest = self._steps / step.name
+        if step_manifest.exists():
             return
-        new = self._folder / f"{part.name}.new"
+        new = self._folder / f"{step.name}.new"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
-        part.make(new, self._step)
-        made = manifest.entries_below(new, lambda _: self._step(0))
-        home = self._whole / part.below
-        home.mkdir(parents=True, exist_ok=True)
-        for thing in sorted(new.iterdir()):
-            there = home / thing.name  # of an earlier time, which a kill kept from being noted
-            if there.is_dir():
-                shutil.rmtree(there)
-            thing.replace(there)
+        step.build(new, self._count)
+        entries = manifest.hash_tree(new, lambda _: self._count(0))
+        destination = self._dataset / step.subfolder
+        destination.mkdir(parents=True, exist_ok=True)
+        for path in sorted(new.iterdir()):
+            target = destination / path.name
+            if target.is_dir():  # of an attempt that was killed before its manifest was written
+                shutil.rmtree(target)
+            path.replace(target)
         new.rmdir()
-        placed = [entry._replace(path=str(Path(part.below, entry.path))) for entry in made]
-        manifest.write_whole(note, Receipt({"part": part.name}, placed).text())
+        placed = [entry._replace(path=str(Path(step.subfolder, entry.path))) for entry in entries]
+        manifest.write_text(step_manifest, Manifest({"step": step.name}, placed).to_text())

@@ -1,4 +1,4 @@
-"""The data sets below a folder: fetched, prepared, verified and bundled, each whole or not at all."""
+"""The datasets below a folder: fetched, prepared, verified and bundled, each of these atomically."""
 
 import fcntl
 import hashlib
@@ -8,134 +8,136 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...runner.core.errors import ConfigurationError, DataError
+from ...runner.core.progress import ProgressCallback, no_progress
 from ..download import archives, bundles, manifest
-from ..download.downloader import Downloads
-from ..download.transport import Patience
-from ..download.worker_pool import Crew, Tell
+from ..download.downloader import Downloader
+from ..download.transport import RetryPolicy
+from ..download.worker_pool import ByteCounter, WorkerPool
 from ..registry.catalog import RawFile, Source
-from .dataset_builder import Part, Workshop
+from .dataset_builder import BuildStep, DatasetBuilder
 
-_FORM = 1  # of what is made: with another number the parts of an unfinished set are made anew
+_BUILD_VERSION = 1  # increase it to discard partial builds of older versions
 
 
-class Store:
-    """A set lies in `folder`/<name>/ with a receipt of its files, raw files in `folder`/downloads/.
+class DatasetStore:
+    """Datasets in `folder`/<name>/, each with a manifest of its files; raw files in `folder`/downloads/.
 
-    A set is made in `folder`/.<name>.preparing/ and appears when it is whole. Whatever writes wants the folder `held`.
+    A dataset is built in `folder`/.<name>.preparing/ and appears when it is complete. Writers must hold `lock()`.
     """
 
     def __init__(
-        self, folder: Path, jobs: int = 4, tell: Tell = lambda what, done, total: None, patience: Patience | None = None
+        self, folder: Path, jobs: int = 4, progress: ProgressCallback = no_progress, retry: RetryPolicy | None = None
     ) -> None:
-        self._folder, self._crew = folder, Crew(jobs, tell)
-        self._downloads = Downloads(folder / "downloads", self._crew, patience or Patience())
+        self._folder, self._pool = folder, WorkerPool(jobs, progress)
+        self._downloader = Downloader(folder / "downloads", self._pool, retry or RetryPolicy())
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Holds the folder for this process; raises `ConfigurationError` where another one works in it."""
+    def lock(self) -> Iterator[None]:
+        """Lock the folder for this process; raises `ConfigurationError` if another process holds the lock."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            lock = open(self._folder / ".acquiring", "w")  # noqa: SIM115 - closed below
+            lock_file = open(self._folder / ".acquiring", "w")  # noqa: SIM115 - closed below
         except OSError as error:
             raise DataError(f"Cannot write {self._folder} ({error.strerror}): name another --data-dir.") from error
-        with lock:
+        with lock_file:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise ConfigurationError(
-                    f"Another timetrial data command works in {self._folder}: wait for it to end."
+                    f"Another timetrial data command is running in {self._folder}: wait for it to end."
                 ) from error
             except OSError:
-                pass  # a file system without locks: two at once are the user's to avoid
+                pass  # the file system has no locks, so that users must avoid concurrent commands
             yield
 
     def state(self, source: Source) -> str:
-        """there, by hand (no receipt), damaged (a file is missing or of another size), begun, or absent."""
-        place = self._folder / source.name
-        if place.exists():
-            if not (place / manifest.NAME).exists():
-                return "by hand"
+        """Return ready, unmanaged (no manifest), damaged (files missing or of other sizes), partial or missing."""
+        path = self._folder / source.name
+        if path.exists():
+            if not (path / manifest.FILE_NAME).exists():
+                return "unmanaged"
             try:
-                damaged = next(manifest.quick_faults(place, manifest.read(place)), None)
+                fault = next(manifest.find_size_faults(path, manifest.read(path)), None)
             except DataError:
                 return "damaged"
-            return "damaged" if damaged else "there"
-        begun = self._workshop(source).exists() or any(self._downloads.begun(file) for file in source.files)
-        return "begun" if begun else "absent"
+            return "damaged" if fault else "ready"
+        has_started = self._build_folder(source).exists() or any(map(self._downloader.has_started, source.files))
+        return "partial" if has_started else "missing"
 
-    def fetch(self, sources: Iterable[Source], given: Path | None = None) -> None:
-        """Brings the raw files of those sets that are not there, as `Downloads.fetch` does."""
+    def fetch(self, sources: Iterable[Source], origin: Path | None = None) -> None:
+        """Get the raw files of the datasets that do not exist yet, as `Downloader.fetch` does."""
         missing = [source for source in sources if not (self._folder / source.name).exists()]
-        with _no_os_errors(self._folder):
-            self._downloads.fetch(missing, given)
+        with _data_errors(self._folder):
+            self._downloader.fetch(missing, origin)
 
     def prepare(self, source: Source) -> None:
-        """Makes of the raw files what recipes read, unless it is there; goes on where a kill has interrupted it."""
-        place, workshop = self._folder / source.name, self._workshop(source)
-        if place.exists():
-            shutil.rmtree(workshop, ignore_errors=True)  # a kill may have left it
+        """Build a dataset from its raw files unless it exists; continues an interrupted build."""
+        target, build_folder = self._folder / source.name, self._build_folder(source)
+        if target.exists():
+            shutil.rmtree(build_folder, ignore_errors=True)  # left by a killed process
             return
-        raw = self._raw(source)
-        sums = {file.name: self._downloads.entry(file).sha256 for file in raw}
-        key = repr((_FORM, source.files, source.convert, source.makes, sums))
-        home = workshop / hashlib.sha256(key.encode()).hexdigest()[:16]
-        with _no_os_errors(self._folder):
-            for other in workshop.glob("*"):
-                if other != home:  # of raw files or facts that are no longer
-                    shutil.rmtree(other)
-            total = sum(path.stat().st_size for path in raw.values())
-            shop = Workshop(home, self._crew, self._crew.counter(f"preparing {source.name}", total))
-            if source.convert:
+        raw_paths = self._raw_paths(source)
+        checksums = {file.name: self._downloader.manifest_entry(file).sha256 for file in raw_paths}
+        key = repr((_BUILD_VERSION, source.files, source.conversion, source.outputs, checksums))
+        current = build_folder / hashlib.sha256(key.encode()).hexdigest()[:16]
+        with _data_errors(self._folder):
+            for folder in build_folder.glob("*"):
+                if folder != current:  # of other raw files or another description
+                    shutil.rmtree(folder)
+            total = sum(path.stat().st_size for path in raw_paths.values())
+            count = self._pool.byte_counter(f"preparing {source.name}", total)
+            builder = DatasetBuilder(current, self._pool, count)
+            if source.conversion:
                 from . import conversions
 
-                conversions.convert(source, {file.name: path for file, path in raw.items()}, shop)
+                conversions.convert(source, {file.name: path for file, path in raw_paths.items()}, builder)
             else:
-                shop.make([_unpacking(file, path) for file, path in raw.items()])
-            shop.finish(place, {"set": source.name, "made_of": sums}, source.makes)
-            shutil.rmtree(workshop)
+                builder.run([_unpack_step(file, path) for file, path in raw_paths.items()])
+            builder.publish(target, {"dataset": source.name, "raw_files": checksums}, source.outputs)
+            shutil.rmtree(build_folder)
 
-    def faults(self, source: Source) -> Iterator[str]:
-        """A sentence for each file of a prepared set that is not, to the byte, what was made."""
-        place = self._folder / source.name
-        if not place.exists():
-            raise DataError(f"{place} is missing: timetrial data fetch {source.name} brings it.")
-        return manifest.faults(place, manifest.read(place), self._crew)
+    def find_faults(self, source: Source) -> Iterator[str]:
+        """Yield a sentence for each file of a dataset that differs from its manifest; reads all files."""
+        path = self._folder / source.name
+        if not path.exists():
+            raise DataError(f"{path} is missing: run timetrial data fetch {source.name}.")
+        return manifest.find_faults(path, manifest.read(path), self._pool)
 
-    def bundle(self, sources: Sequence[Source], out: Path) -> None:
-        """Writes the raw files of the sets, which must be fetched, as one bundle."""
-        files = {file: path for source in sources for file, path in self._raw(source).items()}
-        entries = {file.name: (self._downloads.entry(file), path) for file, path in files.items()}
-        about = {source.name: f"{source.title}; {source.licence} ({source.licence_url})" for source in sources}
-        bundles.write(out, {"sets": about}, list(entries.values()), self._crew.tell)
+    def write_bundle(self, sources: Sequence[Source], out: Path) -> None:
+        """Write the raw files of the datasets, which must have been fetched, as one bundle."""
+        files = {file: path for source in sources for file, path in self._raw_paths(source).items()}
+        entries = {file.name: (self._downloader.manifest_entry(file), path) for file, path in files.items()}
+        titles = {source.name: f"{source.title}; {source.license} ({source.license_url})" for source in sources}
+        bundles.write(out, {"datasets": titles}, list(entries.values()), self._pool.progress)
 
-    def _raw(self, source: Source) -> dict[RawFile, Path]:
-        """The raw files of a set and where they are; raises `DataError` where one is missing."""
-        found = {file: self._downloads.path(file) for file in source.files}
-        for file, path in found.items():
+    def _raw_paths(self, source: Source) -> dict[RawFile, Path]:
+        """Return the paths of a dataset's raw files; raises `DataError` if one is missing."""
+        paths = {file: self._downloader.verified_path(file) for file in source.files}
+        for file, path in paths.items():
             if not path and not file.optional:
-                raise DataError(f"{file.name} is not fetched: timetrial data fetch {source.name} brings it.")
-        return {file: path for file, path in found.items() if path}
+                raise DataError(f"{file.name} has not been fetched: run timetrial data fetch {source.name}.")
+        return {file: path for file, path in paths.items() if path}
 
-    def _workshop(self, source: Source) -> Path:
+    def _build_folder(self, source: Source) -> Path:
         return self._folder / f".{source.name}.preparing"
 
 
 @contextmanager
-def _no_os_errors(folder: Path) -> Iterator[None]:
-    """One sentence for a full disk, or a file that may not be read or written."""
+def _data_errors(folder: Path) -> Iterator[None]:
+    """Turn the error for a full disk, or for a file that may not be read or written, into `DataError`."""
     try:
         yield
     except OSError as error:
-        what = error.filename or f"A file below {folder}"
+        path = error.filename or f"A file below {folder}"
         raise DataError(
-            f"{what} cannot be read or written ({error.strerror}): free space there, or name another --data-dir."
+            f"{path} cannot be read or written ({error.strerror}): free space there, or name another --data-dir."
         ) from error
 
 
-def _unpacking(file: RawFile, path: Path) -> Part:
-    """The part of a set that is one archive, or one file as it is."""
+def _unpack_step(file: RawFile, path: Path) -> BuildStep:
+    """Return the step that unpacks one archive, or copies one other file."""
 
-    def make(folder: Path, step: archives.Step) -> None:
-        archives.unpack(path, folder, file.place, step)
+    def build(folder: Path, count: ByteCounter) -> None:
+        archives.unpack(path, folder, file.target_path, count)
 
-    return Part(file.name, make)
+    return BuildStep(file.name, build)

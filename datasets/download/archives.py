@@ -1,4 +1,8 @@
-"""Archives unpacked safely: nothing leaves the folder, nothing but plain files comes out, and not without end."""
+"""Safe extraction of archives: only regular files, only below the target folder, and with a limit on their size.
+
+`tarfile.extractall(filter="data")` is not enough here: it accepts links, duplicate names and archives of any size, and
+takes a damaged header in the middle of an archive for its end.
+"""
 
 import gzip
 import io
@@ -12,174 +16,177 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from ...runner.core.errors import DataError
+from .worker_pool import ByteCounter
 
-_CHUNK = 1 << 20  # bytes that are read at a time
-_BUFFER = 1 << 16  # the same for tars: of a larger one tarfile copies what is left for each member
-# More than this is no data set's archive: text shrinks to a quarter, photographs not at all.
-_GROWTH, _GROWTH_BEYOND = 20, 1 << 24  # bytes that come out for each that went in, and so many more
-_BYTES_AN_ENTRY, _ENTRIES_BEYOND = 100, 1000  # the shortest entry that a zip can have; a tar's is longer
-_LONGEST_NAME = 1 << 16  # bytes of a tar's header for a long name
+_CHUNK_BYTES = 1 << 20
+_TAR_BUFFER_BYTES = 1 << 16  # with a larger buffer, tarfile copies the remainder for each member
+# Limits on the uncompressed size: text shrinks to about a quarter, images hardly at all.
+_MAX_RATIO, _EXTRA_BYTES = 20, 1 << 24
+_MIN_ENTRY_BYTES, _EXTRA_ENTRIES = 100, 1000  # the smallest entry of a zip; those of a tar are larger
+_MAX_NAME_BYTES = 1 << 16
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, NotImplementedError)
 
-Where = Callable[[str], str | None]  # for a member's name its place below the folder, or None to leave it
-Step = Callable[[int], None]  # takes how many more bytes of the archive have been dealt with
+MemberFilter = Callable[[str], str | None]  # maps a member's name to its path below the folder; None skips it
 
 
-def everything(name: str) -> str | None:
-    """A member's own name: all are wanted."""
+def keep_all(name: str) -> str | None:
+    """Keep every member under its own name."""
     return name
 
 
-def unpack(archive: Path, folder: Path, where: Where = everything, step: Step = lambda _: None) -> None:
-    """Unpacks a tar (also compressed), zip, or single .gz below `folder`; another file is copied there as it is.
+def unpack(
+    archive: Path, folder: Path, select: MemberFilter = keep_all, count: ByteCounter = lambda num_bytes: None
+) -> None:
+    """Unpack a tar (also compressed), zip or single .gz below `folder`; copy any other file there unchanged.
 
-    Raises `DataError` for one that is damaged, has a name that leaves the folder, something that is neither file nor
-    folder, a name twice, or that unpacks to more than an archive of its size should. What has been unpacked by then
-    stays: whoever calls has a folder to throw away.
+    Raises `DataError` if the archive is damaged, contains a name that leaves the folder, a member that is neither file
+    nor folder or a duplicate name, or expands beyond the limits. Files unpacked by then stay, so the caller must use a
+    temporary folder.
     """
     name = archive.name.lower()
-    with _refusing(archive):
+    with _archive_errors(archive):
         if name.endswith(".zip"):
-            with Zip(archive, where) as members:
-                left = archive.stat().st_size
-                for place in members.places:
-                    with members.open(place) as source:
-                        _write(source, folder / place, archive, step)
-                    step(members.packed(place))
-                    left -= members.packed(place)
-                step(left)
+            _unpack_zip(archive, folder, select, count)
         elif name.endswith((".tar", ".tar.gz", ".tgz")):
             with open(archive, "rb") as file:
-                unpack_tar(file, archive, archive.stat().st_size, folder, where, step)
+                unpack_tar(file, archive, archive.stat().st_size, folder, select, count)
         else:
             with open(archive, "rb") as file:
-                plain = gzip.GzipFile(fileobj=file) if name.endswith(".gz") else file
-                place = where(archive.name.removesuffix(".gz")) or archive.name
-                _write(_Meter(plain, _Limit(archive)), folder / place, archive, step)
-            step(archive.stat().st_size)
+                content = gzip.GzipFile(fileobj=file) if name.endswith(".gz") else file
+                path = select(archive.name.removesuffix(".gz")) or archive.name
+                _write(_LimitedReader(content, _ExpansionLimit(archive)), folder / path, archive, count)
+            count(archive.stat().st_size)
 
 
-def unpack_tar(file: "IO[bytes] | Slice", archive: Path, size: int, folder: Path, where: Where, step: Step) -> None:
-    """Unpacks the tar, compressed or not, of `size` bytes that can be read from `file`, as `unpack` does."""
-    limit, done = _Limit(archive, size), 0
-    packed = gzip.GzipFile(fileobj=file) if archive.name.lower().endswith(("gz", "tgz")) else file
-    with _refusing(archive), tarfile.open(fileobj=packed, mode="r|", tarinfo=_Member, bufsize=_BUFFER) as tar:
+def unpack_tar(
+    file: "IO[bytes] | FileSlice", archive: Path, size: int, folder: Path, select: MemberFilter, count: ByteCounter
+) -> None:
+    """Unpack the tar of `size` bytes, compressed or not, that is read from `file`; raises as `unpack` does."""
+    limit, position = _ExpansionLimit(archive, size), 0
+    content = gzip.GzipFile(fileobj=file) if archive.name.lower().endswith(("gz", "tgz")) else file
+    with (
+        _archive_errors(archive),
+        tarfile.open(fileobj=content, mode="r|", tarinfo=_StrictTarInfo, bufsize=_TAR_BUFFER_BYTES) as tar,
+    ):
         while (member := tar.next()) is not None:
-            tar.members.clear()  # type: ignore[attr-defined]  # a million of them are a gigabyte
+            tar.members.clear()  # type: ignore[attr-defined]  # a million members take a gigabyte
             limit.count(member.name, tarfile.BLOCKSIZE + member.size)
-            place = where(_safe(member.name, archive))
-            if place is None or member.isdir():
+            path = select(_safe_name(member.name, archive))
+            if path is None or member.isdir():
                 continue
             if not member.isreg():
-                raise _strange(archive, member.name)
+                raise _not_a_file(archive, member.name)
             source = tar.extractfile(member)
-            assert source is not None  # it is a plain file
-            if _write(source, folder / place, archive, step) != member.size:
+            assert source is not None  # the member is a regular file
+            if _write(source, folder / path, archive, count) != member.size:
                 raise EOFError("it ends early")
-            step(file.tell() - done)
-            done = file.tell()
-        while packed.read(_CHUNK):  # to where the checksum of a compressed one stands
+            count(file.tell() - position)
+            position = file.tell()
+        while content.read(_CHUNK_BYTES):  # to the checksum at the end of a compressed archive
             pass
-        step(file.tell() - done)
+        count(file.tell() - position)
 
 
-def index(archive: Path) -> list[tuple[str, int, int]]:
-    """Name, first byte and bytes of each file in an uncompressed tar; raises `DataError` as `unpack` does."""
-    found, limit = [], _Limit(archive)
-    with _refusing(archive), tarfile.open(archive, "r:", tarinfo=_Member) as tar:
+def list_tar(archive: Path) -> list[tuple[str, int, int]]:
+    """Return (name, offset, size) of each file in an uncompressed tar; raises `DataError` as `unpack` does."""
+    members, limit = [], _ExpansionLimit(archive)
+    with _archive_errors(archive), tarfile.open(archive, "r:", tarinfo=_StrictTarInfo) as tar:
         for member in tar:
             limit.count(member.name, member.size)
             if not member.isdir():
                 if not member.isreg():
-                    raise _strange(archive, member.name)
-                found.append((_safe(member.name, archive), member.offset_data, member.size))
-    return found
+                    raise _not_a_file(archive, member.name)
+                members.append((_safe_name(member.name, archive), member.offset_data, member.size))
+    return members
 
 
-class Zip:
-    """The wanted members of a zip, checked as `unpack` does; several threads may read at once."""
+class ZipReader:
+    """The selected members of a zip, checked as in `unpack`. Several threads may read at once.
 
-    def __init__(self, archive: Path, where: Where = everything) -> None:
-        self._archive, self._limit = archive, _Limit(archive)
+    `paths` are the members' paths below the target folder, sorted.
+    """
+
+    def __init__(self, archive: Path, select: MemberFilter = keep_all) -> None:
+        self._archive, self._limit = archive, _ExpansionLimit(archive)
         self._members: dict[str, zipfile.ZipInfo] = {}
-        with _refusing(archive):
+        with _archive_errors(archive):
             self._zip = zipfile.ZipFile(archive)
             for member in self._zip.infolist():
                 self._limit.count(member.filename, member.file_size)
-                place = where(_safe(member.filename, archive))
-                if place is None or member.is_dir():
+                path = select(_safe_name(member.filename, archive))
+                if path is None or member.is_dir():
                     continue
-                kind = stat.S_IFMT(member.external_attr >> 16)  # 0 where no Unix has packed it
-                if kind not in (0, stat.S_IFREG):
-                    raise _strange(archive, member.filename)
-                if place in self._members:
-                    raise _twice(archive, place)
-                self._members[place] = member
-        self.places = sorted(self._members)
+                file_type = stat.S_IFMT(member.external_attr >> 16)  # 0 if the zip was not written on Unix
+                if file_type not in (0, stat.S_IFREG):
+                    raise _not_a_file(archive, member.filename)
+                if path in self._members:
+                    raise _duplicate(archive, path)
+                self._members[path] = member
+        self.paths = sorted(self._members)
 
-    def __enter__(self) -> "Zip":
+    def __enter__(self) -> "ZipReader":
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._zip.close()
 
-    def packed(self, place: str) -> int:
-        """How many bytes of the archive a member takes."""
-        return self._members[place].compress_size
+    def compressed_size(self, path: str) -> int:
+        """Return how many bytes of the archive a member takes."""
+        return self._members[path].compress_size
 
     @contextmanager
-    def open(self, place: str) -> Iterator[IO[bytes]]:
-        """A member to be read; raises `DataError` where it is missing or damaged."""
-        if place not in self._members:
-            raise DataError(f"{self._archive} lacks {place}: remove it and fetch it again.")
-        with _refusing(self._archive), self._zip.open(self._members[place]) as source:
+    def open(self, path: str) -> Iterator[IO[bytes]]:
+        """Open a member for reading; raises `DataError` if it is missing or damaged."""
+        if path not in self._members:
+            raise DataError(f"{self._archive} does not contain {path}: remove it and fetch it again.")
+        with _archive_errors(self._archive), self._zip.open(self._members[path]) as source:
             yield source
 
-    def read(self, place: str) -> bytes:
-        """A whole member; raises as `open` does."""
-        with self.open(place) as source:
+    def read(self, path: str) -> bytes:
+        """Return the content of a member; raises as `open` does."""
+        with self.open(path) as source:
             return source.read()
 
 
-class Slice(io.RawIOBase):
-    """A part of a file, from `start` on and `size` bytes long, as a file of its own."""
+class FileSlice(io.RawIOBase):
+    """The `size` bytes of a file from `start` on, as a file of its own."""
 
     def __init__(self, path: Path, start: int, size: int) -> None:
-        self._file, self._left, self._size = open(path, "rb"), size, size  # noqa: SIM115 - closed by close
+        self._file, self._remaining, self._size = open(path, "rb"), size, size  # noqa: SIM115 - closed by close
         self._file.seek(start)
 
     def readable(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Reads up to what is left."""
-        count = self._file.readinto(memoryview(buffer)[: self._left])
-        self._left -= count
-        return count
+        """Read up to the end of the slice."""
+        num_bytes = self._file.readinto(memoryview(buffer)[: self._remaining])
+        self._remaining -= num_bytes
+        return num_bytes
 
     def tell(self) -> int:
-        """How much of the part has been read."""
-        return self._size - self._left
+        """Return how many bytes of the slice have been read."""
+        return self._size - self._remaining
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
         super().close()
 
 
-class _Member(tarfile.TarInfo):
-    """A member, or an error where tarfile would take a bad header for the end, or read a name without end."""
+class _StrictTarInfo(tarfile.TarInfo):
+    """A member that raises on a damaged header, which tarfile takes for the end, and on an overlong name."""
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Member":
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_StrictTarInfo":
         member = super().frombuf(buf, encoding, errors)
-        if not member.isreg() and not member.isdir() and member.size > _LONGEST_NAME:
+        if not member.isreg() and not member.isdir() and member.size > _MAX_NAME_BYTES:
             raise tarfile.ReadError(f"a header of {member.size:,} bytes")
         return member
 
     @classmethod
-    def fromtarfile(cls, tar: tarfile.TarFile) -> "_Member":
+    def fromtarfile(cls, tar: tarfile.TarFile) -> "_StrictTarInfo":
         try:
             return super().fromtarfile(tar)
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
@@ -188,22 +195,22 @@ class _Member(tarfile.TarInfo):
             raise tarfile.ReadError(str(error)) from error
 
 
-class _Limit:
-    """How much may come out of an archive of its size."""
+class _ExpansionLimit:
+    """How many bytes and entries an archive of a given size may expand to."""
 
     def __init__(self, archive: Path, size: int | None = None) -> None:
         size = archive.stat().st_size if size is None else size
         self._archive = archive
-        self._bytes, self._entries = _GROWTH * size + _GROWTH_BEYOND, size // _BYTES_AN_ENTRY + _ENTRIES_BEYOND
+        self._bytes, self._entries = _MAX_RATIO * size + _EXTRA_BYTES, size // _MIN_ENTRY_BYTES + _EXTRA_ENTRIES
 
     def count(self, name: str, size: int) -> None:
-        """Raises `DataError` once more has come than may."""
+        """Count an entry of `size` bytes; raises `DataError` beyond the limit."""
         self._bytes -= size
         self._entries -= 1
         if min(self._bytes, self._entries) < 0:
             raise DataError(
-                f"{self._archive} unpacks to far more than an archive of its size should ({name} is one too many): "
-                "it is no data set; remove it."
+                f"{self._archive} expands to far more than an archive of its size should (at {name}): "
+                "it is not a dataset; remove it."
             )
 
 
@@ -211,56 +218,68 @@ class _Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-class _Meter:
-    """Counts what is read."""
+class _LimitedReader:
+    """A file whose reads count towards a limit."""
 
-    def __init__(self, file: _Readable, limit: _Limit) -> None:
+    def __init__(self, file: _Readable, limit: _ExpansionLimit) -> None:
         self._file, self._limit = file, limit
 
     def read(self, size: int) -> bytes:
-        """Reads on; raises `DataError` beyond the limit."""
+        """Read up to `size` bytes; raises `DataError` beyond the limit."""
         data = self._file.read(size)
         self._limit.count("its content", len(data))
         return data
 
 
+def _unpack_zip(archive: Path, folder: Path, select: MemberFilter, count: ByteCounter) -> None:
+    with ZipReader(archive, select) as members:
+        remaining = archive.stat().st_size
+        for path in members.paths:
+            with members.open(path) as source:
+                _write(source, folder / path, archive, count)
+            count(members.compressed_size(path))
+            remaining -= members.compressed_size(path)
+        count(remaining)
+
+
 @contextmanager
-def _refusing(archive: Path) -> Iterator[None]:
-    """One sentence for whatever is wrong with an archive."""
+def _archive_errors(archive: Path) -> Iterator[None]:
+    """Turn the errors of the archive modules into `DataError`."""
     try:
         yield
     except _DAMAGED as error:
-        raise DataError(f"{archive} is damaged or no archive ({error}): remove it and fetch it again.") from error
-    except RuntimeError as error:  # a zip with a password
-        raise DataError(f"{archive} cannot be unpacked ({error}): bring one without a password.") from error
+        raise DataError(f"{archive} is damaged or not an archive ({error}): remove it and fetch it again.") from error
+    except RuntimeError as error:  # an encrypted zip
+        raise DataError(f"{archive} cannot be unpacked ({error}): provide one without a password.") from error
 
 
-def _write(source: _Readable, place: Path, archive: Path, step: Step) -> int:
-    """Copies a member to its place; returns its bytes. Calls `step`, which may want to stop, at every chunk."""
+def _write(source: _Readable, path: Path, archive: Path, count: ByteCounter) -> int:
+    """Copy a member to `path` and return its size. `count` is called for each chunk, as it may raise `Stopped`."""
     size = 0
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with open(place, "xb") as file:
-            while data := source.read(_CHUNK):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "xb") as file:
+            while data := source.read(_CHUNK_BYTES):
                 size += file.write(data)
-                step(0)
+                count(0)
     except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
-        raise _twice(archive, place.name) from error
+        raise _duplicate(archive, path.name) from error
     return size
 
 
-def _safe(name: str, archive: Path) -> str:
-    """The name of a member as a path below the folder; raises `DataError` where it would leave it."""
+def _safe_name(name: str, archive: Path) -> str:
+    """Return a member's name as a path below the folder; raises `DataError` if it would leave the folder."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
-    odd = any(ord(letter) < 32 or letter in "\\\x7f" for letter in name)
-    if name.startswith("/") or ".." in parts or odd or (len(name) > 1 and name[1] == ":"):
-        raise DataError(f"{archive} holds the name {name!r}, which leads out of its folder: remove the archive.")
+    has_unsafe_characters = any(ord(character) < 32 or character in "\\\x7f" for character in name)
+    has_drive = len(name) > 1 and name[1] == ":"
+    if name.startswith("/") or ".." in parts or has_unsafe_characters or has_drive:
+        raise DataError(f"{archive} contains the name {name!r}, which leaves its folder: remove the archive.")
     return "/".join(parts)
 
 
-def _strange(archive: Path, name: str) -> DataError:
-    return DataError(f"{archive} holds {name!r}, which is a link or a device and no file: remove the archive.")
+def _not_a_file(archive: Path, name: str) -> DataError:
+    return DataError(f"{archive} contains {name!r}, which is a link or a device: remove the archive.")
 
 
-def _twice(archive: Path, name: str) -> DataError:
-    return DataError(f"{archive} holds {name!r} twice: it is damaged or hostile; remove it.")
+def _duplicate(archive: Path, name: str) -> DataError:
+    return DataError(f"{archive} contains {name!r} twice: it is damaged or malicious; remove it.")

@@ -1,6 +1,7 @@
-"""Bundles for machines without a network: one plain tar of downloaded files, behind a list of their SHA-256.
+"""Bundles of downloaded files for machines without network access.
 
-Equal files make equal bytes, and every byte is accounted for: headers and filling are compared with what they must be.
+A bundle is an uncompressed tar whose first member is a manifest. Equal files give equal bytes, and verification covers
+every byte: tar headers and padding are compared with what they must be.
 """
 
 import hashlib
@@ -12,118 +13,120 @@ from typing import IO, Any
 
 from ...runner.core.atomic_files import atomic_write
 from ...runner.core.errors import DataError
+from ...runner.core.progress import ProgressCallback
 from . import manifest
-from .manifest import Entry, Receipt
-from .worker_pool import Tell
+from .manifest import Entry, Manifest
 
-_LIST = "timetrial-bundle.txt"  # of the first member
-_CHUNK = 1 << 20
-_LONGEST_LIST = 1 << 24  # bytes
+_MANIFEST_NAME = "timetrial-bundle.txt"
+_CHUNK_BYTES = 1 << 20
+_MAX_MANIFEST_BYTES = 1 << 24
 
 
-def write(out: Path, about: Mapping[str, Any], files: Sequence[tuple[Entry, Path]], tell: Tell) -> None:
-    """Writes the files, whose entries are known, with `about` in their list; whole or not at all.
+def write(
+    out: Path, metadata: Mapping[str, Any], files: Sequence[tuple[Entry, Path]], progress: ProgressCallback
+) -> None:
+    """Write the files and a manifest with `metadata` as a bundle, atomically.
 
-    Raises `DataError` where one of them is no longer as its entry says.
+    Raises `DataError` if a file no longer matches its entry.
     """
     files = sorted(files, key=lambda file: file[0].path)
-    listed = Receipt(dict(about), [entry for entry, _ in files]).text().encode()
+    text = Manifest(dict(metadata), [entry for entry, _ in files]).to_text().encode()
     with atomic_write(out, single_writer=True) as temporary, open(temporary, "wb") as bundle:
-        bundle.write(_header(_LIST, len(listed)) + listed + _filling(len(listed)))
+        bundle.write(_header(_MANIFEST_NAME, len(text)) + text + _padding(len(text)))
         for entry, path in files:
-            bundle.write(_header(entry.path, entry.bytes))
+            bundle.write(_header(entry.path, entry.size))
             with open(path, "rb") as file:
-                if _copy(file, entry, bundle, tell) != entry.sha256 or file.read(1):
+                if _copy(file, entry, bundle, progress) != entry.sha256 or file.read(1):
                     raise DataError(f"{path} has changed since it was fetched: remove it and fetch it again.")
-            bundle.write(_filling(entry.bytes))
-        bundle.write(_end(bundle.tell()))
+            bundle.write(_padding(entry.size))
+        bundle.write(_end_of_archive(bundle.tell()))
 
 
-def read_list(bundle: Path) -> Receipt:
-    """What a bundle holds; raises `DataError` where it is none or its list is damaged."""
-    with _opened(bundle) as file:
-        return _read_list(file, bundle)
+def read_manifest(bundle: Path) -> Manifest:
+    """Return the manifest of a bundle; raises `DataError` if it is damaged or the file is not a bundle."""
+    with _open(bundle) as file:
+        return _read_manifest(file, bundle)
 
 
-def faults(bundle: Path, tell: Tell) -> Iterator[str]:
-    """A sentence for everything in a bundle that is not as it was written, to the last byte."""
-    with _opened(bundle) as file:
-        listed = _read_list(file, bundle)
+def find_faults(bundle: Path, progress: ProgressCallback) -> Iterator[str]:
+    """Yield a sentence for each part of a bundle that has changed, down to the last byte."""
+    with _open(bundle) as file:
+        listed = _read_manifest(file, bundle)
         for entry in listed.entries:
-            header = _header(entry.path, entry.bytes)
+            header = _header(entry.path, entry.size)
             if file.read(len(header)) != header:
                 yield f"{bundle} has changed just before {entry.path}."
-            if _copy(file, entry, None, tell) != entry.sha256:
-                yield f"{entry.path} in {bundle} has changed: its SHA-256 is not the one that is listed."
-            filling = _filling(entry.bytes)
-            if file.read(len(filling)) != filling:
+            if _copy(file, entry, None, progress) != entry.sha256:
+                yield f"{entry.path} in {bundle} has changed: its SHA-256 differs from the manifest."
+            padding = _padding(entry.size)
+            if file.read(len(padding)) != padding:
                 yield f"{bundle} has changed just after {entry.path}."
-        end = _end(file.tell())
+        end = _end_of_archive(file.tell())
         if file.read(len(end) + 1) != end:
-            yield f"{bundle} is cut short, or something was appended to it."
+            yield f"{bundle} is truncated, or something was appended to it."
 
 
-def take(bundle: Path, name: str, place: Path, tell: Tell) -> Entry:
-    """Copies one file out of a bundle to `place`, whole or not at all; raises `DataError` where it has changed."""
-    with _opened(bundle) as file:
-        for entry in _read_list(file, bundle).entries:
-            file.seek(len(_header(entry.path, entry.bytes)), io.SEEK_CUR)
+def extract(bundle: Path, name: str, path: Path, progress: ProgressCallback) -> Entry:
+    """Copy one file out of a bundle to `path`, atomically; raises `DataError` if it has changed."""
+    with _open(bundle) as file:
+        for entry in _read_manifest(file, bundle).entries:
+            file.seek(len(_header(entry.path, entry.size)), io.SEEK_CUR)
             if entry.path != name:
-                file.seek(entry.bytes + len(_filling(entry.bytes)), io.SEEK_CUR)
+                file.seek(entry.size + len(_padding(entry.size)), io.SEEK_CUR)
                 continue
-            with atomic_write(place, single_writer=True) as temporary, open(temporary, "wb") as out:
-                if _copy(file, entry, out, tell) != entry.sha256:
+            with atomic_write(path, single_writer=True) as temporary, open(temporary, "wb") as out:
+                if _copy(file, entry, out, progress) != entry.sha256:
                     raise DataError(f"{name} in {bundle} has changed: copy the bundle again.")
             return entry
-    raise DataError(f"{bundle} does not hold {name}: take another bundle, or fetch it from its makers.")
+    raise DataError(f"{bundle} does not contain {name}: use another bundle, or fetch it from its publisher.")
 
 
-def _opened(bundle: Path) -> IO[bytes]:
+def _open(bundle: Path) -> IO[bytes]:
     try:
         return open(bundle, "rb")
     except OSError as error:
-        raise DataError(f"{bundle} cannot be read ({error.strerror}): name a bundle that is there.") from error
+        raise DataError(f"{bundle} cannot be read ({error.strerror}): name an existing bundle.") from error
 
 
-def _read_list(file: IO[bytes], bundle: Path) -> Receipt:
+def _read_manifest(file: IO[bytes], bundle: Path) -> Manifest:
     try:
         size = tarfile.TarInfo.frombuf(file.read(tarfile.BLOCKSIZE), "utf-8", "strict").size
         file.seek(0)
-        header = _header(_LIST, size)
-        if size > _LONGEST_LIST or file.read(len(header)) != header:
+        header = _header(_MANIFEST_NAME, size)
+        if size > _MAX_MANIFEST_BYTES or file.read(len(header)) != header:
             raise ValueError
         text = file.read(size).decode()
-        filling = _filling(size)
-        if file.read(len(filling)) != filling:
+        padding = _padding(size)
+        if file.read(len(padding)) != padding:
             raise ValueError
     except (tarfile.TarError, ValueError) as error:
-        raise DataError(f"{bundle} is no bundle, or its beginning is damaged: write or copy it again.") from error
+        raise DataError(f"{bundle} is not a bundle, or its beginning is damaged: write or copy it again.") from error
     return manifest.parse(text, str(bundle))
 
 
-def _copy(source: IO[bytes], entry: Entry, out: IO[bytes] | None, tell: Tell) -> str:
-    """Reads as many bytes as the entry says, writes them if there is an `out`, and returns their SHA-256."""
+def _copy(source: IO[bytes], entry: Entry, out: IO[bytes] | None, progress: ProgressCallback) -> str:
+    """Read `entry.size` bytes, write them to `out` if it is given, and return their SHA-256."""
     digest, done = hashlib.sha256(), 0
-    while done < entry.bytes and (data := source.read(min(_CHUNK, entry.bytes - done))):
+    while done < entry.size and (data := source.read(min(_CHUNK_BYTES, entry.size - done))):
         digest.update(data)
         if out:
             out.write(data)
         done += len(data)
-        tell(entry.path, done, entry.bytes)
+        progress(entry.path, done, entry.size)
     return digest.hexdigest()
 
 
 def _header(name: str, size: int) -> bytes:
-    """A tar header that says nothing but this: neither owner nor time."""
+    """Return a tar header without owner and time."""
     member = tarfile.TarInfo(name)
     member.size = size
-    return member.tobuf(tarfile.GNU_FORMAT)  # which knows sizes beyond 8 GiB
+    return member.tobuf(tarfile.GNU_FORMAT)  # supports sizes beyond 8 GiB
 
 
-def _filling(size: int) -> bytes:
+def _padding(size: int) -> bytes:
     return bytes(-size % tarfile.BLOCKSIZE)
 
 
-def _end(written: int) -> bytes:
-    """The empty blocks that close a tar of so many bytes, to a whole record."""
+def _end_of_archive(written: int) -> bytes:
+    """Return the zero blocks that end a tar of `written` bytes, up to a whole record."""
     return bytes(-(written + 2 * tarfile.BLOCKSIZE) % tarfile.RECORDSIZE + 2 * tarfile.BLOCKSIZE)

@@ -1,4 +1,4 @@
-"""Raw files as their makers publish them: brought from somewhere, checked, and known again."""
+"""Raw files as their publishers provide them: fetched or found, checked, and recognized again."""
 
 import hashlib
 import json
@@ -12,125 +12,130 @@ from ...runner.core.errors import DataError
 from ..registry.catalog import RawFile, Source
 from . import bundles, manifest
 from .manifest import Entry
-from .transport import Patience, Transport
-from .worker_pool import Crew
+from .transport import RetryPolicy, Transport
+from .worker_pool import WorkerPool
 
-_ENDS = ("", ".part")  # of a file's name: whole, or as far as it has arrived
+_SUFFIXES = ("", ".part")  # of a complete and of a partial file
 _REMEDY = "replace it, or remove it to fetch it again."
+_CHUNK_BYTES = 1 << 20
 
 
-class Downloads:
-    """Raw files in `folder`, or where a user has them.
+class Downloader:
+    """Raw files in `folder`, or wherever the user has them.
 
-    A record of each, `.<name>.record`, keeps the SHA-256 it had when it was first seen, also for files of which none
-    is published, and tells by size and time of change whether it is still that file.
+    A record of each file, `.<name>.record`, keeps the SHA-256 that it had when it was first seen, also where none is
+    published. Size and modification time in the record tell whether the file is still the same.
     """
 
-    def __init__(self, folder: Path, crew: Crew, patience: Patience) -> None:
-        self._folder, self._crew = folder, crew
-        self._transport = Transport(patience)
+    def __init__(self, folder: Path, pool: WorkerPool, retry: RetryPolicy) -> None:
+        self._folder, self._pool = folder, pool
+        self._transport = Transport(retry)
 
-    def path(self, file: RawFile) -> Path | None:
-        """Where a raw file lies that was found to be right and has not been touched since."""
-        record = self._record(file)
+    def verified_path(self, file: RawFile) -> Path | None:
+        """Return where a raw file is that was verified and has not been modified since."""
+        record = self._read_record(file)
         path = Path(record.get("path", self._folder / file.name))
         try:
             stat = path.stat()
         except OSError:
             return None
-        same = (stat.st_size, stat.st_mtime_ns) == (record.get("bytes"), record.get("mtime_ns"))
-        return path if same and file.sha256 in (None, record["sha256"]) else None
+        is_unmodified = (stat.st_size, stat.st_mtime_ns) == (record.get("bytes"), record.get("mtime_ns"))
+        return path if is_unmodified and file.sha256 in (None, record["sha256"]) else None
 
-    def entry(self, file: RawFile) -> Entry:
-        """SHA-256, bytes and name of a file that has a `path`."""
-        record = self._record(file)
+    def manifest_entry(self, file: RawFile) -> Entry:
+        """Return the manifest entry of a file that has a `verified_path`."""
+        record = self._read_record(file)
         return Entry(record["sha256"], record["bytes"], file.name)
 
-    def begun(self, file: RawFile) -> bool:
-        """Whether there is anything of it."""
-        return any((self._folder / f"{file.name}{end}").exists() for end in _ENDS)
+    def has_started(self, file: RawFile) -> bool:
+        """Return whether any part of the file has been downloaded."""
+        return any((self._folder / f"{file.name}{suffix}").exists() for suffix in _SUFFIXES)
 
-    def fetch(self, sources: Iterable[Source], given: Path | None) -> None:
-        """Brings the raw files of the sets from `given`, a folder or a bundle, else from their addresses.
+    def fetch(self, sources: Iterable[Source], origin: Path | None) -> None:
+        """Get the raw files of the datasets from `origin`, a folder or a bundle, or else from their URLs.
 
-        What lies in a folder is used where it is. Raises `DataError` for what cannot be had or is not what it should
-        be; what has arrived by then is kept.
+        Files in a folder are used in place. Raises `DataError` for files that cannot be had or fail verification; what
+        has been downloaded by then is kept.
         """
-        wanted = {file.name: (file, source) for source in sources for file in source.files if not self.path(file)}
+        missing = {
+            file.name: (file, source) for source in sources for file in source.files if not self.verified_path(file)
+        }
         self._folder.mkdir(parents=True, exist_ok=True)
-        size = 0 if given else sum(self._missing(file) for file, _ in wanted.values())
+        size = 0 if origin else sum(self._remaining_bytes(file) for file, _ in missing.values())
         free = shutil.disk_usage(self._folder).free
         if size > free:
             raise DataError(
-                f"{size / 1e9:.1f} GB are to be fetched and {self._folder} has room for {free / 1e9:.1f} GB: "
+                f"The download takes {size / 1e9:.1f} GB and {self._folder} has {free / 1e9:.1f} GB free: "
                 "free space there or name another --data-dir."
             )
-        bring = partial(self._bring_given, given) if given else self._bring
-        self._crew.run((partial(bring, *pair) for pair in wanted.values()), self._transport.stop)
+        fetch_file = partial(self._fetch_from, origin) if origin else self._fetch_from_urls
+        self._pool.run((partial(fetch_file, *pair) for pair in missing.values()), self._transport.stop)
 
-    def _missing(self, file: RawFile) -> int:
-        """How many bytes of a file are to be downloaded, as far as that is known."""
-        there = [self._folder / f"{file.name}{end}" for end in _ENDS]
-        arrived = sum(path.stat().st_size for path in there if path.exists())
-        return max((file.bytes or 0) - arrived, 0) if file.urls else 0
+    def _remaining_bytes(self, file: RawFile) -> int:
+        """Return how many bytes of a file are still to be downloaded, as far as its size is known."""
+        paths = [self._folder / f"{file.name}{suffix}" for suffix in _SUFFIXES]
+        downloaded = sum(path.stat().st_size for path in paths if path.exists())
+        return max((file.bytes or 0) - downloaded, 0) if file.urls else 0
 
-    def _bring(self, file: RawFile, source: Source) -> None:
-        place = self._folder / file.name
-        if place.is_file():  # put there by hand, or just before a kill
-            self._check(file, place)
+    def _fetch_from_urls(self, file: RawFile, source: Source) -> None:
+        path = self._folder / file.name
+        if path.is_file():  # placed there by the user, or completed just before the process was killed
+            self._verify(file, path)
         elif file.urls:
-            digest = self._transport.fetch(file, place, partial(self._crew.tell, f"fetching {file.name}"))
-            self._note(file, place, digest)
+            self._record(file, path, self._transport.fetch(file, path, self._pool.progress))
         elif not file.optional:
-            raise DataError(f"{file.name} must be brought: ask for it at {source.page}, then add --from FOLDER.")
+            raise DataError(
+                f"{file.name} cannot be downloaded: request it at {source.homepage}, then add --from FOLDER."
+            )
 
-    def _bring_given(self, given: Path, file: RawFile, source: Source) -> None:
-        place = self._folder / file.name
-        if given.is_dir():
-            there = given / file.name
-            if there.is_file():
-                self._check(file, there.resolve())
+    def _fetch_from(self, origin: Path, file: RawFile, source: Source) -> None:
+        path = self._folder / file.name
+        if origin.is_dir():
+            if (origin / file.name).is_file():
+                self._verify(file, (origin / file.name).resolve())
                 return
-        elif file.name in {entry.path for entry in bundles.read_list(given).entries}:
-            bundles.take(given, file.name, place, self._crew.tell)
-        if place.is_file():
-            self._check(file, place)
+        elif file.name in {entry.path for entry in bundles.read_manifest(origin).entries}:
+            bundles.extract(origin, file.name, path, self._pool.progress)
+        if path.is_file():
+            self._verify(file, path)
         elif not file.optional:
-            raise DataError(f"{given} does not hold {file.name}: add it, from {source.page}, or leave --from out.")
+            raise DataError(
+                f"{origin} does not contain {file.name}: add it, from {source.homepage}, or leave --from out."
+            )
 
-    def _check(self, file: RawFile, path: Path) -> None:
-        """Reads a raw file and takes it on, or raises `DataError`."""
+    def _verify(self, file: RawFile, path: Path) -> None:
+        """Check the size and the published checksum of a raw file and record it; raises `DataError`."""
         size = path.stat().st_size
         if file.bytes not in (None, size):
             raise DataError(f"{path} has {size:,} bytes, not {file.bytes:,}: {_REMEDY}")
-        count = self._crew.counter(f"checking {file.name}", size)
-        kind, published = file.published_sum or ("sha256", None)
-        sums = {name: hashlib.new(name) for name in ("sha256", kind)}
+        count = self._pool.byte_counter(f"checking {file.name}", size)
+        algorithm, published = file.published_checksum or ("sha256", None)
+        hashes = {name: hashlib.new(name) for name in ("sha256", algorithm)}
         with open(path, "rb") as opened:
-            while data := opened.read(1 << 20):
-                for digest in sums.values():
+            while data := opened.read(_CHUNK_BYTES):
+                for digest in hashes.values():
                     digest.update(data)
                 count(len(data))
-        found = {name: digest.hexdigest() for name, digest in sums.items()}
-        if published not in (None, found[kind]):
-            raise DataError(f"{path} has the {kind} {found[kind]}, not {published}: {_REMEDY}")
-        self._note(file, path, found["sha256"])
+        checksums = {name: digest.hexdigest() for name, digest in hashes.items()}
+        if published not in (None, checksums[algorithm]):
+            raise DataError(f"{path} has the {algorithm} {checksums[algorithm]}, not {published}: {_REMEDY}")
+        self._record(file, path, checksums["sha256"])
 
-    def _note(self, file: RawFile, path: Path, sha256: str) -> None:
-        """Records a raw file; raises `DataError` if it is not the one that an earlier record is of."""
-        before = self._record(file).get("sha256", sha256)
-        if before != sha256 and not file.published_sum:
+    def _record(self, file: RawFile, path: Path, sha256: str) -> None:
+        """Record a raw file; raises `DataError` if an earlier record has another checksum and none is published."""
+        first_sha256 = self._read_record(file).get("sha256", sha256)
+        if first_sha256 != sha256 and not file.published_checksum:
             raise DataError(
-                f"{path} is not the file that was first fetched (its SHA-256 was {before}): if its makers have "
-                f"published a new one, remove {self._record_path(file)} and {path}, and fetch it again."
+                f"{path} differs from the file that was first fetched (SHA-256 {first_sha256}): if a new version was "
+                f"published, remove {self._record_path(file)} and {path}, and fetch it again."
             )
         stat = path.stat()
         record = {"sha256": sha256, "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
         if path.parent != self._folder:
             record["path"] = str(path)
-        manifest.write_whole(self._record_path(file), json.dumps(record) + "\n")
+        manifest.write_text(self._record_path(file), json.dumps(record) + "\n")
 
-    def _record(self, file: RawFile) -> dict[str, Any]:
+    def _read_record(self, file: RawFile) -> dict[str, Any]:
         try:
             return dict(json.loads(self._record_path(file).read_text()))
         except (OSError, ValueError):

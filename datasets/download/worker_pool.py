@@ -1,4 +1,4 @@
-"""Threads that work together and stop together, and bytes that they count together."""
+"""A thread pool that stops as a whole, and byte counters that its threads share."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -7,62 +7,63 @@ from itertools import islice
 from typing import TypeVar
 
 from ...runner.core.errors import ConfigurationError, Stopped
+from ...runner.core.progress import ProgressCallback, no_progress
 
 Item = TypeVar("Item")
-Made = TypeVar("Made")
-Tell = Callable[[str, int, int | None], None]  # what is being done, how many bytes of it, of how many
+Result = TypeVar("Result")
+ByteCounter = Callable[[int], None]  # takes how many more bytes have been processed; may raise `Stopped`
 
-_BATCH = 10_000  # items that wait at once: a million would take a gigabyte
+_MAX_PENDING = 10_000  # a million pending futures take a gigabyte
 
 
-class Crew:
-    """`jobs` threads. The first task that fails, or a signal to this process, stops all of them, for good."""
+class WorkerPool:
+    """`num_threads` threads. The first task that fails, or a signal to this process, cancels all of them for good."""
 
-    def __init__(self, jobs: int, tell: Tell) -> None:
-        if jobs < 1:
-            raise ConfigurationError(f"--jobs must be 1 or more, not {jobs}.")
-        self._jobs, self._over, self.tell = jobs, threading.Event(), tell
+    def __init__(self, num_threads: int, progress: ProgressCallback = no_progress) -> None:
+        if num_threads < 1:
+            raise ConfigurationError(f"--jobs must be 1 or more, not {num_threads}.")
+        self._num_threads, self._cancelled, self.progress = num_threads, threading.Event(), progress
 
-    def run(self, tasks: Iterable[Callable[[], None]], stop: Callable[[], None] = lambda: None) -> None:
-        """Runs tasks; `stop` is called too when they are to end, for those that would not notice."""
-        with ThreadPoolExecutor(self._jobs) as pool:
+    def run(self, tasks: Iterable[Callable[[], None]], on_cancel: Callable[[], None] = lambda: None) -> None:
+        """Run all tasks. On failure, `on_cancel` interrupts tasks that do not call `raise_if_cancelled`."""
+        with ThreadPoolExecutor(self._num_threads) as executor:
             try:
-                for future in as_completed([pool.submit(task) for task in tasks]):
+                for future in as_completed([executor.submit(task) for task in tasks]):
                     future.result()
             except BaseException:
-                self._over.set()
-                stop()
-                pool.shutdown(cancel_futures=True)
+                self._cancelled.set()
+                on_cancel()
+                executor.shutdown(cancel_futures=True)
                 raise
 
-    def map(self, function: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
-        """`function` of each item, in order."""
-        waiting = iter(items)
-        with ThreadPoolExecutor(self._jobs) as pool:
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Yield `function(item)` for each item, in order."""
+        pending = iter(items)
+        with ThreadPoolExecutor(self._num_threads) as executor:
             try:
-                while batch := list(islice(waiting, _BATCH)):
-                    for made in pool.map(function, batch):
-                        self.go_on()
-                        yield made
+                while batch := list(islice(pending, _MAX_PENDING)):
+                    for result in executor.map(function, batch):
+                        self.raise_if_cancelled()
+                        yield result
             except BaseException:
-                self._over.set()
-                pool.shutdown(cancel_futures=True)
+                self._cancelled.set()
+                executor.shutdown(cancel_futures=True)
                 raise
 
-    def go_on(self) -> None:
-        """Raises `Stopped` once the others have stopped; whatever takes long asks now and then."""
-        if self._over.is_set():
+    def raise_if_cancelled(self) -> None:
+        """Raise `Stopped` once the pool is cancelled. Long tasks call this now and then."""
+        if self._cancelled.is_set():
             raise Stopped("Stopped: run it again to continue.")
 
-    def counter(self, what: str, total: int) -> Callable[[int], None]:
-        """Takes how many more of `total` bytes are done, from any thread; tells, and raises as `go_on` does."""
+    def byte_counter(self, description: str, total: int) -> ByteCounter:
+        """Return a thread-safe counter that reports progress towards `total` bytes and raises once cancelled."""
         done, lock = 0, threading.Lock()
 
-        def count(more: int) -> None:
+        def count(num_bytes: int) -> None:
             nonlocal done
-            self.go_on()
+            self.raise_if_cancelled()
             with lock:
-                done = min(done + more, total)
-                self.tell(what, done, total)
+                done = min(done + num_bytes, total)
+                self.progress(description, done, total)
 
         return count

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from ...runner.core.errors import DataError
 
-EDGE, CLASSES = 32, 10
-TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
-VAL = ("test_batch.bin",)
-_RECORD = 1 + 3 * EDGE * EDGE
+IMAGE_SIZE, NUM_CLASSES = 32, 10
+TRAIN_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
+VAL_FILES = ("test_batch.bin",)
+_RECORD = 1 + 3 * IMAGE_SIZE * IMAGE_SIZE
 
 
 def count(folder: Path, names: tuple[str, ...]) -> int:
@@ -32,10 +32,10 @@ def read(folder: Path, names: tuple[str, ...]) -> tuple[NDArray[np.uint8], NDArr
     pixels, labels = [], []
     for path in (folder / name for name in names):
         records = np.fromfile(path, np.uint8).reshape(-1, _RECORD)
-        if records[:, 0].max() >= CLASSES:
-            raise DataError(f"{path} holds a class beyond {CLASSES - 1}: it is not CIFAR-10's binary version.")
+        if records[:, 0].max() >= NUM_CLASSES:
+            raise DataError(f"{path} holds a class beyond {NUM_CLASSES - 1}: it is not CIFAR-10's binary version.")
         labels.append(records[:, 0].astype(np.int64))
-        pixels.append(records[:, 1:].reshape(-1, 3, EDGE, EDGE).transpose(0, 2, 3, 1))
+        pixels.append(records[:, 1:].reshape(-1, 3, IMAGE_SIZE, IMAGE_SIZE).transpose(0, 2, 3, 1))
     return np.ascontiguousarray(np.concatenate(pixels)), np.concatenate(labels)
 
 

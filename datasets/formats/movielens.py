@@ -71,21 +71,23 @@ def read_ratings(path: Path) -> pd.DataFrame:
     return frame[["user", "item", "time"]]
 
 
-def leave_one_out(ratings: pd.DataFrame, min_ratings: int, name: str) -> Split:
-    """Holds out each user's latest rating (of equal times, the last in the file), as MLPerf v0.5's NCF does.
+def leave_one_out(ratings: pd.DataFrame, min_ratings_per_user: int, name: str) -> Split:
+    """Hold out each user's latest rating (of equal times, the last in the file), as MLPerf v0.5's NCF does.
 
-    Users with fewer than `min_ratings` are dropped first; a user left with one rating has nothing to train on and is
-    a `DataError`, as is a pair that stands twice.
+    Users with fewer than `min_ratings_per_user` ratings are dropped first. Raises `DataError` for a user left with one
+    rating, which leaves none to train on, and for a (user, item) pair that occurs twice.
     """
     counts = ratings["user"].value_counts()
-    kept = ratings[ratings["user"].map(counts) >= min_ratings]
+    kept = ratings[ratings["user"].map(counts) >= min_ratings_per_user]
     if kept.empty:
-        raise DataError(f"{name} has no user with {min_ratings} ratings or more: lower recipe.data.min_ratings.")
-    lonely = counts[(counts == 1) & (counts >= min_ratings)]
+        raise DataError(
+            f"{name} has no user with {min_ratings_per_user} ratings or more: lower recipe.data.min_ratings_per_user."
+        )
+    lonely = counts[(counts == 1) & (counts >= min_ratings_per_user)]
     if len(lonely):
         raise DataError(
             f"{name}: user {lonely.index[0]} has one rating, which leaves none to train on: "
-            "drop such users with recipe.data.min_ratings=2."
+            "drop such users with recipe.data.min_ratings_per_user=2."
         )
     twice = kept.duplicated(["user", "item"])
     if twice.any():
@@ -99,16 +101,16 @@ def leave_one_out(ratings: pd.DataFrame, min_ratings: int, name: str) -> Split:
     return Split(users[~last], items[~last], items[last], int(users[-1]) + 1, len(unique_items))
 
 
-def prepare(source: Path, folder: Path, min_ratings: int) -> Path:
+def prepare(source: Path, folder: Path, min_ratings_per_user: int) -> Path:
     """The split of `source` as an .npz file in `folder`, made once and read again while the source is unchanged."""
     if not source.is_file():
         read_ratings(source)
     stat = source.stat()
-    key = f"{source.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{min_ratings}|1"
+    key = f"{source.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{min_ratings_per_user}|1"
     prepared = folder / f"{source.parent.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
     if prepared.exists():
         return prepared
-    split = leave_one_out(read_ratings(source), min_ratings, str(source))
+    split = leave_one_out(read_ratings(source), min_ratings_per_user, str(source))
     sizes = [split.num_users, split.num_items, split.users.size]
     with atomic_write(prepared) as temporary, open(temporary, "wb") as file:
         np.savez(file, sizes=sizes, users=split.users, items=split.items, held_out=split.held_out)

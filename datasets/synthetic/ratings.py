@@ -1,7 +1,6 @@
-"""Generated ratings in MovieLens' real format: people with tastes, so that a model must learn who likes what."""
+"""Synthetic ratings in MovieLens CSV format, drawn from a latent-factor model so that there is something to learn."""
 
-import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,45 +9,46 @@ from numpy.typing import NDArray
 
 from ...runner.core.atomic_files import atomic_write
 
-_ROUNDS = 6  # of drawing for the wanted activity
+_MAX_ROUNDS = 6  # of sampling for the drawn number of ratings per user
 
 
 @dataclass
-class Tastes:
-    """A population: every user mixes `tastes`, every taste prefers its own items; user activity is long-tailed.
+class RatingsSpec:
+    """Size and shape of a dataset of ratings.
 
-    P(item | user) = sum over tastes of share[user, taste] * appeal[taste, item]: a non-negative latent-factor model.
-    `focus` is the Dirichlet concentration of the shares (small: people of one taste), `skew` the exponent of the
-    Zipf-like appeal within a taste. All tastes weigh the same, so that popularity alone says little.
+    P(item | user) = sum over clusters of weight[user, cluster] * popularity[cluster, item], a non-negative
+    latent-factor model. `cluster_concentration` is the Dirichlet concentration of a user's weights: small values give
+    users of a single cluster. Popularity within a cluster falls as rank^-`zipf_exponent`. All clusters have the same
+    weight, so that overall popularity alone says little. The number of ratings per user is long-tailed.
     """
 
-    users: int
-    items: int
-    ratings: int
-    tastes: int
-    focus: float = 0.1
-    skew: float = 1.0
-    min_ratings: int = 20
+    num_users: int
+    num_items: int
+    num_ratings: int
+    num_clusters: int
+    cluster_concentration: float = 0.1
+    zipf_exponent: float = 1.0
+    min_ratings_per_user: int = 20
     seed: int = 1
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be drawn."""
-        if min(self.users, self.items, self.ratings, self.tastes, self.min_ratings) < 1 or self.focus <= 0:
-            raise ValueError("users, items, ratings, tastes and min_ratings must be 1 or more, focus above 0.")
-        if self.min_ratings > self.items // 3:
-            raise ValueError(f"min_ratings={self.min_ratings} is more than a third of the {self.items} items.")
+        """Reject values that cannot be generated."""
+        sizes = (self.num_users, self.num_items, self.num_ratings, self.num_clusters, self.min_ratings_per_user)
+        if min(sizes) < 1 or self.cluster_concentration <= 0:
+            raise ValueError(
+                "num_users, num_items, num_ratings, num_clusters and min_ratings_per_user must be 1 or more, "
+                "cluster_concentration above 0."
+            )
+        if self.min_ratings_per_user > self.num_items // 3:
+            raise ValueError(
+                f"min_ratings_per_user={self.min_ratings_per_user} is more than a third of the {self.num_items} items."
+            )
 
 
-def path_of(path: Path, tastes: Tastes) -> Path:
-    """`path` with a digest of the population in its name: another population is another file."""
-    digest = hashlib.sha256(repr(sorted(asdict(tastes).items())).encode()).hexdigest()[:8]
-    return path.with_name(f"{path.stem}-{digest}{path.suffix}")
-
-
-def write_ratings(path: Path, tastes: Tastes) -> None:
-    """Writes a `ratings.csv` (userId,movieId,rating,timestamp), whole or not at all."""
-    generator = np.random.default_rng(tastes.seed)
-    users, items = draw_pairs(tastes, generator)
+def write_ratings(path: Path, spec: RatingsSpec) -> None:
+    """Write a `ratings.csv` (userId,movieId,rating,timestamp), atomically. Equal specs give equal bytes."""
+    generator = np.random.default_rng(spec.seed)
+    users, items = sample_interactions(spec, generator)
     frame = pd.DataFrame({"userId": users + 1, "movieId": items + 1})
     frame["rating"] = generator.integers(1, 11, len(frame)) / 2
     frame["timestamp"] = generator.permutation(len(frame)) + 1_000_000_000
@@ -56,37 +56,39 @@ def write_ratings(path: Path, tastes: Tastes) -> None:
         frame.to_csv(temporary, index=False)
 
 
-def draw_pairs(tastes: Tastes, generator: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Distinct (user, item) pairs in order of user, about `tastes.ratings` of them."""
-    wanted = _activity(tastes, generator)
-    share = generator.dirichlet(np.full(tastes.tastes, tastes.focus), tastes.users).cumsum(1)
-    appeal = _appeal(tastes, generator)
+def sample_interactions(
+    spec: RatingsSpec, generator: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return users and items of about `spec.num_ratings` distinct pairs, in order of user."""
+    wanted = _ratings_per_user(spec, generator)
+    weights = generator.dirichlet(np.full(spec.num_clusters, spec.cluster_concentration), spec.num_users).cumsum(1)
+    popularity = _cumulative_popularity(spec, generator)
     pairs = np.empty(0, np.int64)
     missing, rounds = wanted, 0
     while missing.any():
-        users = np.repeat(np.arange(tastes.users), missing)
-        taste = (generator.random(users.size)[:, None] > share[users, :-1]).sum(1)
-        # One search over all tastes: taste t's cumulative appeal lies in [t, t + 1].
-        place = np.searchsorted(appeal.ravel(), taste + generator.random(users.size))
-        pairs = np.unique(np.concatenate([pairs, users * tastes.items + place % tastes.items]))
+        users = np.repeat(np.arange(spec.num_users), missing)
+        cluster = (generator.random(users.size)[:, None] > weights[users, :-1]).sum(1)
+        # One search over all clusters: cluster c's cumulative popularity lies in [c, c + 1].
+        index = np.searchsorted(popularity.ravel(), cluster + generator.random(users.size))
+        pairs = np.unique(np.concatenate([pairs, users * spec.num_items + index % spec.num_items]))
         rounds += 1
-        # Who has exhausted a taste draws the same items over and over: after some rounds only the minimum matters.
-        due = wanted if rounds < _ROUNDS else np.full_like(wanted, tastes.min_ratings)
-        missing = np.maximum(due - np.bincount(pairs // tastes.items, minlength=tastes.users), 0)
-    return pairs // tastes.items, pairs % tastes.items
+        # Users who have exhausted a cluster draw the same items again: after some rounds only the minimum is enforced.
+        required = wanted if rounds < _MAX_ROUNDS else np.full_like(wanted, spec.min_ratings_per_user)
+        missing = np.maximum(required - np.bincount(pairs // spec.num_items, minlength=spec.num_users), 0)
+    return pairs // spec.num_items, pairs % spec.num_items
 
 
-def _activity(tastes: Tastes, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Ratings per user: log-normal above the minimum, and never more than a third of the items."""
-    mean = max(1.0, tastes.ratings / tastes.users - tastes.min_ratings)
-    tail = generator.lognormal(sigma=1.3, size=tastes.users)
-    wanted = tastes.min_ratings + np.rint(tail * mean / tail.mean()).astype(np.int64)
-    return np.minimum(wanted, tastes.items // 3)
+def _ratings_per_user(spec: RatingsSpec, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Return ratings per user, int64 [users]: log-normal above the minimum and at most a third of the items."""
+    mean = max(1.0, spec.num_ratings / spec.num_users - spec.min_ratings_per_user)
+    tail = generator.lognormal(sigma=1.3, size=spec.num_users)
+    wanted = spec.min_ratings_per_user + np.rint(tail * mean / tail.mean()).astype(np.int64)
+    return np.minimum(wanted, spec.num_items // 3)
 
 
-def _appeal(tastes: Tastes, generator: np.random.Generator) -> NDArray[np.float64]:
-    """[tastes, items]: cumulative appeal of each taste, offset by the taste's number."""
-    weights = np.arange(1, tastes.items + 1, dtype=np.float64) ** -tastes.skew
-    appeal = np.stack([generator.permutation(weights) for _ in range(tastes.tastes)])
-    appeal = appeal / appeal.sum(1, keepdims=True)
-    return np.minimum(appeal.cumsum(1), 1.0) + np.arange(tastes.tastes)[:, None]
+def _cumulative_popularity(spec: RatingsSpec, generator: np.random.Generator) -> NDArray[np.float64]:
+    """Return the cumulative popularity of items by cluster plus the cluster's index, float64 [clusters, items]."""
+    weights = np.arange(1, spec.num_items + 1, dtype=np.float64) ** -spec.zipf_exponent
+    popularity = np.stack([generator.permutation(weights) for _ in range(spec.num_clusters)])
+    popularity = popularity / popularity.sum(1, keepdims=True)
+    return np.minimum(popularity.cumsum(1), 1.0) + np.arange(spec.num_clusters)[:, None]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ...runner.core.atomic_files import atomic_directory
 from ...runner.core.errors import DataError
+from ...runner.core.progress import ProgressCallback, no_progress
 from ..formats import parallel_text
 from ..formats.parallel_text import Pair
 
@@ -28,8 +29,6 @@ _CHUNK = 1000  # pairs handed to a process at a time
 _WORTH_PROCESSES = 2_000_000  # bytes of text: less is done sooner by this process alone
 _MOST_TEST_PIECES = 2000  # twenty times the longest of newstest2014
 _SIDES = ("source", "target")
-
-Progress = Callable[[str, int], None]  # what is being done, and to how many lines so far
 
 
 class Vocabulary(Protocol):
@@ -98,7 +97,7 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedCorpus:
     """A prepared corpus: how many pairs were kept and dropped, and where its parts lie."""
 
     folder: Path
@@ -128,8 +127,8 @@ def prepare(
     *,
     given: Path | None = None,
     workers: int = 1,
-    progress: Progress = lambda doing, lines: None,
-) -> Prepared:
+    progress: ProgressCallback = no_progress,
+) -> PreparedCorpus:
     """`corpus` as ids in a folder below `folder`, made once and read again while files and settings are unchanged.
 
     `kind` learns a vocabulary of `size` (merges or sub-tokens) from the training text, or reads the one that is
@@ -142,7 +141,7 @@ def prepare(
             _Preparation(corpus, kind, temporary, pool, progress).run(size, given)
     try:
         facts = json.loads((place / "facts.json").read_text())
-        return Prepared(place, facts["pairs"], facts["test_pairs"], facts["dropped"])
+        return PreparedCorpus(place, facts["pairs"], facts["test_pairs"], facts["dropped"])
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"{place} is incomplete ({error}): delete it, and it is prepared again.") from error
 
@@ -151,7 +150,7 @@ class _Preparation:
     """Two passes over the training text: normal lines and counts of words, then ids."""
 
     def __init__(
-        self, corpus: Corpus, kind: type[Vocabulary], folder: Path, pool: Executor | None, progress: Progress
+        self, corpus: Corpus, kind: type[Vocabulary], folder: Path, pool: Executor | None, progress: ProgressCallback
     ) -> None:
         self._corpus, self._kind, self._folder = corpus, kind, folder
         self._pool, self._progress = pool, progress

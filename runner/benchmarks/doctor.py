@@ -14,11 +14,11 @@ import psutil
 from rich.console import Console
 from rich.markup import escape
 
-from ...datasets.build.store import Store
+from ...datasets.build.store import DatasetStore
 from ...datasets.registry import catalog
 from ..core.errors import Exit, RunError
 from ..hardware import devices, host, wheels
-from ..hardware.readings import CardReading, Cards
+from ..hardware.readings import Cards, GpuReading
 from ..hardware.wheels import Wheel
 from ..training import all_reduce
 
@@ -46,7 +46,7 @@ class Seen:
     """A card as its vendor's tool sees it: what stays, what it shows now, and the tool."""
 
     facts: dict[str, Any]
-    now: CardReading
+    now: GpuReading
     source: str
 
 
@@ -69,12 +69,12 @@ class Machine:
 
 def look() -> Machine:
     """This machine."""
-    there = [seen for cards in devices.all_sensors() for seen in _seen(cards)]
-    own = devices.sensors(devices.available()) if devices.available() else None
+    there = [seen for cards in sensors.open_all_sensors() for seen in _seen(cards)]
+    own = sensors.open_sensors(devices.device_count()) if devices.device_count() else None
     links = own.links() if own is not None else {}
     seen = _seen(own) if own is not None else []
-    name, cards = devices.detect(), devices.cards()
-    return Machine(devices.wheel(), cards, seen, name, links, there, host.vendors())
+    name, cards = devices.detect_accelerator(), devices.describe_gpus()
+    return Machine(devices.installed_build(), cards, seen, name, links, there, host.pci_gpu_vendors())
 
 
 def _seen(cards: Cards) -> list[Seen]:
@@ -118,7 +118,7 @@ def of_cards(machine: Machine) -> Iterator[Check]:
     for index, seen in enumerate(machine.seen):
         yield from _state(index, seen)
     if machine.usable and not machine.seen:
-        words = f"no vendor's tool is there, telemetry.csv will lack the cards: {devices.TOOLS}"
+        words = f"no vendor's tool is there, telemetry.csv will lack the cards: {sensors.INSTALL_HINT}"
         yield Check("sensors", "note", words)
     for pair, link in machine.links.items():
         yield Check(f"cards {pair}", "ok", link)
@@ -126,7 +126,7 @@ def of_cards(machine: Machine) -> Iterator[Check]:
 
 def _unusable(machine: Machine, there: Sequence[Seen]) -> Check:
     """Cards that are there, but not for PyTorch: hidden, or of another kind or age than it was built for."""
-    hidden = next((name for name in devices.HIDING if os.environ.get(name) is not None), None)
+    hidden = next((name for name in devices.VISIBILITY_VARIABLES if os.environ.get(name) is not None), None)
     count = f"{len(there)} cards are there, PyTorch sees {len(machine.usable)}"
     if hidden and machine.usable:
         return Check("cards", "note", f"{count}: {hidden}={os.environ[hidden]} hides the others")
@@ -189,7 +189,7 @@ def _of_host() -> Iterator[Check]:
     yield Check(
         "host", "ok", f"{usable} processors, {memory.available / _GIB:.0f} of {memory.total / _GIB:.0f} GiB free"
     )
-    limit, cores = host.limits()
+    limit, cores = host.cgroup_limits()
     if cores is not None and cores < usable:
         yield Check(
             "cgroup", "note", f"{usable} processors are shown, {cores:.3g} may be used: lower recipe.data.workers"
@@ -222,12 +222,12 @@ def _of_host() -> Iterator[Check]:
 
 def _of_disks(**places: Path) -> Iterator[Check]:
     for name, place in places.items():
-        nearest = host.nearest(place)
+        nearest = host.nearest_existing(place)
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
             words, state = f"{nearest} is no folder that may be written to", "bad" if name == "runs" else "note"
             yield Check(f"disk for {name}", state, words, "mkdir -p ~/timetrial && cd ~/timetrial")
             continue
-        kind = host.storage(place)
+        kind = host.describe_storage(place)
         free = kind["free_bytes"] / _GIB
         words = f"{free:,.0f} GiB free in {place}/, {kind['file_system'] or 'unknown'} file system"
         # Embedded runs need megabytes, reference data more than any check can know.
@@ -237,17 +237,17 @@ def _of_disks(**places: Path) -> Iterator[Check]:
 
 def _of_data(data: Path) -> Iterator[Check]:
     """Every set that lies there; those that do not are no fault."""
-    store, known = Store(data), catalog.read()
+    store, known = DatasetStore(data), catalog.read()
     states = {name: store.state(source) for name, source in known.items()}
-    there = [name for name, state in states.items() if state in ("there", "by hand")]
+    there = [name for name, state in states.items() if state in ("ready", "unmanaged")]
     yield Check(
         "data", "ok", f"{len(there)} of {len(known)} sets in {data}/" + (f": {', '.join(there)}" if there else "")
     )
     for name, state in states.items():
-        if state == "begun":
-            yield Check(name, "note", f"begun and not finished: timetrial data fetch {name} goes on")
+        if state == "partial":
+            yield Check(name, "note", f"partial: timetrial data fetch {name} continues")
         if state == "damaged":
-            accepted = " --accept-licence" if known[name].accept else ""
+            accepted = " --accept-license" if known[name].requires_acceptance else ""
             folder, place = (shlex.quote(str(path)) for path in (data / name, data))
             mend = f"rm -r {folder} && timetrial data fetch {name} --data-dir {place}{accepted}"
             yield Check(name, "bad", "damaged: files are missing or of another size", mend, Exit.DATA)

@@ -110,10 +110,11 @@ def prepare(
     from ..training.workload import Data
 
     title, data_class, settings = _compose(names or [])
+    prepare_data = getattr(data_class, "prepare_data", Data.prepare_data)
     console = Console(soft_wrap=True, highlight=False)
     with StatusLine(console) as status_line:
-        data_class.prepare_data(settings, status_line)
-    is_prepared = data_class.prepare_data.__func__ is not Data.prepare_data.__func__  # type: ignore[attr-defined]
+        prepare_data(settings, status_line)
+    is_prepared = prepare_data.__func__ is not Data.prepare_data.__func__  # type: ignore[attr-defined]
     console.print(f"{title}'s data are {'ready' if is_prepared else 'prepared when a run starts'}.", markup=False)
 
 
@@ -259,8 +260,10 @@ def _compose(overrides: list[str]) -> tuple[str, Any, Any]:
 
 
 def _verify_workload(overrides: list[str]) -> None:
+    from ..training.workload import Data
+
     title, data_class, settings = _compose(overrides)
-    problems = data_class.verify(settings)
+    problems = getattr(data_class, "verify", Data.verify)(settings)
     if problems is None:
         raise ConfigurationError(f"{title}'s data are checked as they are read: start a run.")
     console = Console(soft_wrap=True, highlight=False)

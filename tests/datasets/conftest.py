@@ -1,4 +1,4 @@
-"""A web server on this machine that does everything wrong that it is asked to, and a set that it serves."""
+"""A local web server that can misbehave in many ways, and a dataset that it serves."""
 
 import hashlib
 import io
@@ -13,18 +13,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import yaml
 
-from timetrial.datasets.build.store import Store
-from timetrial.datasets.download.transport import Patience
+from timetrial.datasets.build.store import DatasetStore
+from timetrial.datasets.download.transport import RetryPolicy
 from timetrial.datasets.registry import catalog
 
 
 class Server:
-    """`files` by path; `faults` by path: functions of a request, one after the other, each in place of an answer."""
+    """Serves `files` by path. `faults` are lists of functions by path; each replaces the answer to one request."""
 
     def __init__(self):
         self.files, self.faults, self.asked = {}, {}, []
         self.closing = threading.Event()
-        self._http = Quiet(("127.0.0.1", 0), type("Handler", (Handler,), {"server_of_files": self}))
+        self._http = Quiet(("127.0.0.1", 0), type("Handler", (Handler,), {"file_server": self}))
         self.root = f"http://127.0.0.1:{self._http.server_port}"
         threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -33,7 +33,7 @@ class Server:
         return f"{self.root}/{name}"
 
     def ranges(self, name):
-        """What was asked of a file, request by request: the Range header or None."""
+        """Return the Range header, or None, of each request for a file."""
         return [header for path, header in self.asked if path == f"/{name}"]
 
     def close(self):
@@ -43,7 +43,7 @@ class Server:
 
 
 class Quiet(ThreadingHTTPServer):
-    """Says nothing of clients that were killed."""
+    """Ignores errors of clients that were killed."""
 
     daemon_threads = True
 
@@ -55,7 +55,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
-        site = self.server_of_files
+        site = self.file_server
         site.asked.append((self.path, self.headers.get("Range")))
         faults = site.faults.get(self.path, [])
         with suppress(ConnectionError, TimeoutError):
@@ -65,8 +65,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.answer()
 
     def answer(self, *, ranges=True, limit=None, data=None, headers=None):
-        """The file, or the part asked for; of the body only `limit` bytes, after which the connection breaks."""
-        data = self.server_of_files.files[self.path] if data is None else data
+        """Send the file or the requested range; with `limit`, close the connection after so many bytes."""
+        data = self.file_server.files[self.path] if data is None else data
         tag = f'"{hashlib.md5(data).hexdigest()}"'
         asked = self.headers.get("Range")
         if asked and self.headers.get("If-Range", tag) != tag:
@@ -94,20 +94,20 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def trickle(self):
-        """A byte now and then, for as long as somebody listens."""
-        data = self.server_of_files.files[self.path]
+        """Send a byte now and then until the client disconnects."""
+        data = self.file_server.files[self.path]
         self.say(200, {"Content-Length": str(len(data))})
         for byte in data:
             self.wfile.write(bytes([byte]))
-            if self.server_of_files.closing.wait(0.05):
+            if self.file_server.closing.wait(0.05):
                 return
 
     def hang(self, after=0):
-        """Some bytes and then nothing."""
-        data = self.server_of_files.files[self.path]
+        """Send some bytes and then nothing."""
+        data = self.file_server.files[self.path]
         self.say(200, {"Content-Length": str(len(data)), "ETag": f'"{hashlib.md5(data).hexdigest()}"'})
         self.wfile.write(data[:after])
-        self.server_of_files.closing.wait(60)
+        self.file_server.closing.wait(60)
         self.drop()
 
     def log_message(self, *words):
@@ -123,18 +123,18 @@ def server():
 
 @pytest.fixture
 def until():
-    """Waits for something to become true, and fails where it does not."""
+    """Return a function that waits for a condition and fails after a timeout."""
 
     def wait(true, seconds=20.0):
         end = time.monotonic() + seconds
         while not true():
-            assert time.monotonic() < end, "it did not come true"
+            assert time.monotonic() < end, "timed out"
             time.sleep(0.01)
 
     return wait
 
 
-HASTY = Patience(attempts=2, rest_seconds=0.01, stall_seconds=0.5, progress=100)
+FAST_RETRIES = RetryPolicy(max_attempts=2, backoff_seconds=0.01, stall_seconds=0.5, min_progress_bytes=100)
 
 
 def zipped(files):
@@ -161,50 +161,52 @@ RAW = {
     "texts.tgz": tarred({"set-1/val/words.txt": b"some words\n", "set-1/val/left.out": b"?"}),
     "weights.pth": b"weights",
 }
-WHOLE = IMAGES | {"val/words.txt": b"some words\n", "weights.pth": b"weights"}
+PREPARED = IMAGES | {"val/words.txt": b"some words\n", "weights.pth": b"weights"}
 
 
 class Place:
-    """A folder of descriptions, a server of what they describe, and a data folder; `whole` is what `raw` becomes."""
+    """A folder of descriptions, a server of their files and a data folder. `prepared` is what `raw` is prepared to."""
 
-    raw, whole, zipped = RAW, WHOLE, staticmethod(zipped)
+    raw, prepared, zipped = RAW, PREPARED, staticmethod(zipped)
 
     def __init__(self, root, server):
         self.root, self.server, self.data = root, server, root / "data"
         (root / "sources").mkdir()
-        self.told = []
+        self.reports = []
 
-    def describe(self, name="toy", published=True, makes=None, **changes):
+    def describe(self, name="toy", published=True, outputs=None, **changes):
         files = {}
         for file, data in RAW.items():
             self.server.add(file, data)
-            facts = {"urls": [f"{self.server.root}/{file}"]}
+            entry = {"urls": [f"{self.server.root}/{file}"]}
             if published:
-                facts |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            files[file] = facts | changes.get(file, {})
-        files["images.zip"] |= {"strip": 1}
-        files["texts.tgz"] |= {"strip": 1, "members": ["*.txt"]}
-        makes = makes or {"train": None, "val/words.txt": hashlib.md5(b"some words\n").hexdigest(), "weights.pth": None}
-        facts = {"title": name, "serves": "a test", "page": "https://there/", "licence": "CC0", "licence_url": "x"}
-        text = yaml.safe_dump(facts | {"files": files, "makes": makes})
+                entry |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            files[file] = entry | changes.get(file, {})
+        files["images.zip"] |= {"strip_components": 1}
+        files["texts.tgz"] |= {"strip_components": 1, "members": ["*.txt"]}
+        words_md5 = hashlib.md5(b"some words\n").hexdigest()
+        outputs = outputs or {"train": None, "val/words.txt": words_md5, "weights.pth": None}
+        description = {"title": name, "used_by": "a test", "homepage": "https://there/"}
+        description |= {"license": "CC0", "license_url": "x"}
+        text = yaml.safe_dump(description | {"files": files, "outputs": outputs})
         (self.root / "sources" / f"{name}.yaml").write_text(text)
         return catalog.read(self.root / "sources")[name]
 
     def store(self):
-        return Store(self.data, 2, lambda *words: self.told.append(words), HASTY)
+        return DatasetStore(self.data, 2, lambda *report: self.reports.append(report), FAST_RETRIES)
 
-    def get(self, *sources, given=None):
+    def get(self, *sources, origin=None):
         store = self.store()
-        with store.held():
-            store.fetch(sources, given)
+        with store.lock():
+            store.fetch(sources, origin)
             for source in sources:
                 store.prepare(source)
         return store
 
     @staticmethod
     def found(folder):
-        """The files of a set without its receipt."""
-        paths = (path for path in folder.rglob("*") if path.is_file() and path.name != ".receipt")
+        """Return the files of a dataset by path, without its manifest."""
+        paths = (path for path in folder.rglob("*") if path.is_file() and path.name != ".manifest")
         return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 

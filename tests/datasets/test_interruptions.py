@@ -1,4 +1,4 @@
-"""A kill at any moment costs time and nothing else, and Ctrl-C leaves what the same command continues."""
+"""Killed and interrupted commands lose no data and leave nothing half-written."""
 
 import os
 import random
@@ -13,12 +13,12 @@ import pytest
 
 from timetrial.runner.core.errors import Exit
 
-# Fetches or prepares the set in children that are killed at their first step, their second, and so on.
+# Fetches or prepares the dataset in child processes that are killed at their first file operation, their second, ...
 PROGRAM = """
 import hashlib, os, shutil, signal, sys
 from pathlib import Path
 from timetrial.datasets.registry import catalog
-from timetrial.datasets.build.store import Store
+from timetrial.datasets.build.store import DatasetStore
 
 source = catalog.read(Path("sources"))["toy"]
 data = Path("data")
@@ -34,16 +34,16 @@ def work(last):
                 os.kill(os.getpid(), signal.SIGKILL)
     data.mkdir(exist_ok=True)
     sys.addaudithook(count)
-    store = Store(data, 1)
+    store = DatasetStore(data, 1)
     store.fetch([source]) if sys.argv[1] == "fetch" else store.prepare(source)
 
 
-def look():
+def check():
     for file in source.files:
         path = data / "downloads" / file.name
         assert not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256, path
     if (data / "toy").exists():
-        assert not list(Store(data, 1).faults(source))
+        assert not list(DatasetStore(data, 1).find_faults(source))
 
 
 last, killed = 0, True
@@ -54,7 +54,7 @@ while killed:
         work(last)
         os._exit(0)
     killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
-    look()
+    check()
     if killed and (data / "toy").exists():  # the next kill comes later into another attempt
         shutil.rmtree(data / "toy")
 print(last - 1)
@@ -63,10 +63,10 @@ print(last - 1)
 
 @pytest.fixture
 def fetched(place):
-    """A set whose raw files are there, and the receipt of how it comes out when nothing interrupts it."""
+    """Return a dataset whose raw files are fetched, and the manifest of an uninterrupted build."""
     source = place.describe()
     place.get(source)
-    expected = (place.data / "toy" / ".receipt").read_bytes()
+    expected = (place.data / "toy" / ".manifest").read_bytes()
     shutil.rmtree(place.data / "toy")
     return source, expected
 
@@ -76,26 +76,28 @@ def run(program, folder, *words):
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
 
 
-def test_a_kill_at_any_step_leaves_nothing_half_and_loses_nothing(place, fetched):
+def test_kill_at_any_file_operation_can_be_continued(place, fetched):
     source, expected = fetched
     shutil.rmtree(place.data)
     for command, least in (("fetch", 15), ("prepare", 60)):
         process = run(PROGRAM, place.root, command)
         said, _ = process.communicate(timeout=100)
         assert process.returncode == 0
-        assert int(said) > least  # so often it was killed
-    assert (place.data / "toy" / ".receipt").read_bytes() == expected
-    assert list(place.store().faults(source)) == []
+        assert int(said) > least  # the number of kills
+    assert (place.data / "toy" / ".manifest").read_bytes() == expected
+    assert list(place.store().find_faults(source)) == []
     assert sorted(os.listdir(place.data)) == ["downloads", "toy"]
-    left = {name for name in os.listdir(place.data / "downloads") if not name.endswith(".part.json")}  # of a last step
+    left = {
+        name for name in os.listdir(place.data / "downloads") if not name.endswith(".part.json")
+    }  # left if the last step was killed
     assert left == {*place.raw, *(f".{name}.record" for name in place.raw)}
 
 
-def test_kills_at_random_moments_change_nothing(place, fetched, until):
+def test_kills_at_random_times_can_be_continued(place, fetched, until):
     source, expected = fetched
     program = (
         "from pathlib import Path\nfrom timetrial.datasets.registry import catalog\n"
-        "from timetrial.datasets.build.store import Store\nstore = Store(Path('data'), 2)\n"
+        "from timetrial.datasets.build.store import DatasetStore\nstore = DatasetStore(Path('data'), 2)\n"
         "source = catalog.read(Path('sources'))['toy']\nprint('ready', flush=True)\nstore.prepare(source)\n"
     )
     generator = random.Random(3)
@@ -105,14 +107,14 @@ def test_kills_at_random_moments_change_nothing(place, fetched, until):
         time.sleep(generator.uniform(0, 0.02))
         process.kill()
         process.communicate()
-        assert not (place.data / "toy").exists() or not list(place.store().faults(source))
+        assert not (place.data / "toy").exists() or not list(place.store().find_faults(source))
     place.store().prepare(source)
-    assert (place.data / "toy" / ".receipt").read_bytes() == expected
-    assert list(place.store().faults(source)) == []
+    assert (place.data / "toy" / ".manifest").read_bytes() == expected
+    assert list(place.store().find_faults(source)) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_leaves_what_can_be_continued_and_one_sentence(place, until, number):
+def test_stop_signal_exits_cleanly_and_can_be_continued(place, until, number):
     place.describe()
     place.server.faults["/images.zip"] = [lambda request: request.hang(after=5000)]
     command = [sys.executable, "-P", "-m", "timetrial", "data", "fetch", "toy", "--sources", "sources"]
@@ -131,4 +133,4 @@ def test_ctrl_c_leaves_what_can_be_continued_and_one_sentence(place, until, numb
     assert (process.returncode, said) == (0, "")
     assert "data/toy is ready." in out
     assert place.server.ranges("images.zip") == [None, "bytes=5000-"]
-    assert place.found(place.data / "toy") == place.whole
+    assert place.found(place.data / "toy") == place.prepared

@@ -13,7 +13,7 @@ from timetrial.runner.core.errors import Exit
 
 TINY = [
     "accelerator=cpu",
-    "recipe.data.generate={users: 200, items: 300, ratings: 6000, tastes: 4}",
+    "recipe.data.generate={num_users: 200, num_items: 300, num_ratings: 6000, num_clusters: 4}",
     "recipe.data.eval_negatives=99",
     "recipe.global_batch_size=2048",
     "recipe.target.v05.hit_rate=0.2",

@@ -1,4 +1,4 @@
-"""ImageNet's own tars, in small: a tar of tars, a tar of validation images, and the devkit or a list of classes."""
+"""Small versions of ImageNet's archives: a tar of tars, a tar of validation images, and the devkit or a list."""
 
 import io
 import random
@@ -10,14 +10,15 @@ from PIL import Image
 from scipy.io import savemat
 
 from timetrial.datasets.build import imagenet_archives
-from timetrial.datasets.build.dataset_builder import Workshop
-from timetrial.datasets.download.worker_pool import Crew
+from timetrial.datasets.build.dataset_builder import DatasetBuilder
+from timetrial.datasets.download.worker_pool import WorkerPool
 from timetrial.datasets.formats import imagenet
 from timetrial.runner.core.errors import DataError
+from timetrial.runner.core.progress import no_progress
 
 CLASSES = ["n01440764", "n02102040", "n03000684"]
 LABELS = [2, 0, 1, 1, 0]  # of the validation images, as numbers of classes
-COUNTS = {"classes": 3, "train": 9, "val": 5}
+COUNTS = {"num_classes": 3, "num_train": 9, "num_val": 5}
 
 
 def tarred(files, mode="w"):
@@ -43,11 +44,11 @@ VAL = {f"ILSVRC2012_val_{number:08d}.JPEG": image(number) for number in range(1,
 
 @pytest.fixture
 def raw(tmp_path):
-    """The four files, the last of which a user makes."""
+    """Return the paths of the four files; users write the last one."""
     inner = {f"{name}.tar": tarred(files) for name, files in TRAIN.items()}
     (tmp_path / "train.tar").write_bytes(tarred(inner))
     (tmp_path / "val.tar").write_bytes(tarred(VAL))
-    numbers = [30, 10, 20, 999]  # the devkit has its own order, and groups of classes too
+    numbers = [30, 10, 20, 999]  # the devkit has its own order, and also lists groups of classes
     names = [*CLASSES, "n99999999"]
     kinds = [("ILSVRC2012_ID", "f8"), ("WNID", "O"), ("words", "O"), ("num_children", "f8")]
     table = np.array([(number, name, "", 0) for number, name in zip(numbers, names, strict=True)], dtype=kinds)
@@ -63,11 +64,11 @@ def raw(tmp_path):
 @pytest.fixture
 def make(tmp_path):
     def convert(raw, **changes):
-        steps = []
-        shop = Workshop(tmp_path / "work", Crew(2, lambda *words: None), steps.append)
-        imagenet_archives.convert(shop, raw, **COUNTS | changes)
-        shop.finish(tmp_path / "imagenet", {}, {"train": None, "val": None})
-        return tmp_path / "imagenet", sum(steps)
+        byte_counts = []
+        builder = DatasetBuilder(tmp_path / "work", WorkerPool(2, no_progress), byte_counts.append)
+        imagenet_archives.convert(builder, raw, **COUNTS | changes)
+        builder.publish(tmp_path / "imagenet", {}, {"train": None, "val": None})
+        return tmp_path / "imagenet", sum(byte_counts)
 
     return convert
 
@@ -83,14 +84,14 @@ def check(folder):
     assert found == {name: (data, label) for (name, data), label in zip(VAL.items(), LABELS, strict=True)}
 
 
-def test_the_devkit_says_the_classes(raw, make):
+def test_reads_classes_from_devkit(raw, make):
     folder, done = make([*raw[:3], None])
     check(folder)
     assert done >= sum(len(data) for files in [*TRAIN.values(), VAL] for data in files.values())
 
 
 @pytest.mark.parametrize("form", ["{label}", "{name} {label}", "{name},{label}", "{name}\t012\t{label}"])
-def test_so_does_a_list(raw, make, form):
+def test_reads_classes_from_list(raw, make, form):
     lines = [form.format(name=name, label=CLASSES[label]) for name, label in zip(VAL, LABELS, strict=True)]
     if "name" in form:
         lines.reverse()
@@ -99,56 +100,59 @@ def test_so_does_a_list(raw, make, form):
 
 
 @pytest.mark.parametrize(
-    ("counts", "words"),
+    ("counts", "message"),
     [
-        ({"classes": 4}, r"train\.tar does not hold a tar for each of 4 classes: it is another edition"),
-        ({"train": 8}, "train tar holds 9 images, not 8"),
-        ({"val": 6}, "val tar holds 5 images, not 6"),
+        ({"num_classes": 4}, r"train\.tar does not contain a tar for each of 4 classes: it is another version"),
+        ({"num_train": 8}, "train tar contains 9 images, not 8"),
+        ({"num_val": 6}, "val tar contains 5 images, not 6"),
     ],
 )
-def test_other_counts_are_another_edition(raw, make, tmp_path, counts, words):
-    with pytest.raises(DataError, match=words):
+def test_rejects_other_numbers_of_classes_and_images(raw, make, tmp_path, counts, message):
+    with pytest.raises(DataError, match=message):
         make(raw, **counts)
     assert not (tmp_path / "imagenet").exists()
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
-        ("n01440764\nn02102040\n", r"labels\.txt does not give the class of ILSVRC2012_val_00000003\.JPEG"),
-        ("n01440764\ntench\n", r"labels\.txt line 2 does not end with a class like n01440764"),
-        ("n01440764\n" * 4 + "n07777777\n", r"labels\.txt names the class n07777777, which .*train\.tar does not hold"),
+        ("n01440764\nn02102040\n", r"labels\.txt has no class for ILSVRC2012_val_00000003\.JPEG"),
+        ("n01440764\ntench\n", r"labels\.txt line 2 does not end with a class such as n01440764"),
+        (
+            "n01440764\n" * 4 + "n07777777\n",
+            r"labels\.txt names the class n07777777, which .*train\.tar does not contain",
+        ),
     ],
 )
-def test_a_list_that_does_not_fit_is_refused(raw, make, text, words):
+def test_rejects_invalid_list(raw, make, text, message):
     raw[3].write_text(text)
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=message):
         make(raw)
 
 
-def test_without_classes_there_is_nothing_to_validate_with(raw, make):
+def test_rejects_missing_or_damaged_classes(raw, make):
     with pytest.raises(DataError, match=r"put ILSVRC2012_devkit_t12\.tar\.gz, or a list .* beside the tars"):
         make([*raw[:2], None, None])
     raw[2].write_bytes(tarred({"kit/data/meta.mat": b"no table"}, "w:gz"))
-    with pytest.raises(DataError, match=r"devkit\.tar\.gz is no development kit of ImageNet"):
+    with pytest.raises(DataError, match=r"devkit\.tar\.gz is not ImageNet's development kit"):
         make([*raw[:3], None])
 
 
-def test_what_was_unpacked_before_a_kill_is_not_unpacked_again(raw, make, tmp_path):
-    """The second class is damaged at first: the first one's folder then stays."""
+def test_completed_steps_are_not_repeated_after_a_failure(raw, make, tmp_path):
+    """At first the second class is damaged. The folder of the first class is then kept."""
     data = raw[0].read_bytes()
     bad = bytearray(data)
     place = data.index(b"n02102040_1.JPEG")
     bad[place] ^= 1
     raw[0].write_bytes(bad)
-    with pytest.raises(DataError, match=r"train\.tar is damaged or no archive"):
+    with pytest.raises(DataError, match=r"train\.tar is damaged or not an archive"):
         make(raw)
-    assert (tmp_path / "work/whole/train/n01440764").is_dir() or (tmp_path / "work/whole/val").is_dir()
-    before = {path: path.stat().st_ino for path in (tmp_path / "work/whole").rglob("*.JPEG")}
+    assert (tmp_path / "work/dataset/train/n01440764").is_dir() or (tmp_path / "work/dataset/val").is_dir()
+    before = {path: path.stat().st_ino for path in (tmp_path / "work/dataset").rglob("*.JPEG")}
     raw[0].write_bytes(data)
     folder, _ = make(raw)
     check(folder)
     after = {str(path.relative_to(folder)): path.stat().st_ino for path in folder.rglob("*.JPEG")}
     assert before
     for path, inode in before.items():
-        assert after[str(path.relative_to(tmp_path / "work/whole"))] == inode
+        assert after[str(path.relative_to(tmp_path / "work/dataset"))] == inode

@@ -1,4 +1,4 @@
-"""Archives of data sets come out whole; hostile and damaged ones are refused with one sentence, outside untouched."""
+"""Archives are unpacked completely; hostile and damaged ones are rejected, and nothing outside the folder changes."""
 
 import gzip
 import io
@@ -10,7 +10,7 @@ import zipfile
 import pytest
 
 from timetrial.datasets.download import archives
-from timetrial.datasets.download.archives import Zip, unpack
+from timetrial.datasets.download.archives import ZipReader, unpack
 from timetrial.runner.core.errors import DataError
 
 FILES = {"set/train/a.txt": b"one\n" * 5, "set/train/b c.txt": b"", "set/val/ü.txt": random.Random(1).randbytes(70_000)}
@@ -18,7 +18,7 @@ FILES = {"set/train/a.txt": b"one\n" * 5, "set/train/b c.txt": b"", "set/val/ü.
 
 @pytest.fixture
 def out(tmp_path):
-    """Where to unpack; what lies beside it must stay as it is."""
+    """Return the folder to unpack to, and check that everything beside it is unchanged."""
     (tmp_path / "outside.txt").write_text("untouched")
     yield tmp_path / "out"
     assert (tmp_path / "outside.txt").read_text() == "untouched"
@@ -56,8 +56,8 @@ def found(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def refused(archive, out, words):
-    with pytest.raises(DataError, match=words) as caught:
+def assert_rejected(archive, out, message):
+    with pytest.raises(DataError, match=message) as caught:
         unpack(archive, out)
     assert "\n" not in str(caught.value)
     assert str(archive) in str(caught.value)
@@ -65,20 +65,20 @@ def refused(archive, out, words):
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_all_kinds_come_out_alike_and_say_how_far_they_are(tmp_path, out, name):
-    archive, steps = MAKERS[name](tmp_path / name, FILES), []
-    unpack(archive, out, step=steps.append)
+def test_unpacks_every_format_and_counts_its_bytes(tmp_path, out, name):
+    archive, byte_counts = MAKERS[name](tmp_path / name, FILES), []
+    unpack(archive, out, count=byte_counts.append)
     assert found(out) == FILES
-    assert sum(steps) == archive.stat().st_size
+    assert sum(byte_counts) == archive.stat().st_size
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_only_what_is_wanted_comes_out(tmp_path, out, name):
+def test_unpacks_selected_members_only(tmp_path, out, name):
     unpack(MAKERS[name](tmp_path / name, FILES), out, lambda member: member[4:] if "train" in member else None)
     assert found(out) == {"train/a.txt": FILES["set/train/a.txt"], "train/b c.txt": b""}
 
 
-def test_single_files_come_out_under_their_names(tmp_path, out):
+def test_unpacks_single_files(tmp_path, out):
     (tmp_path / "text.en.gz").write_bytes(gzip.compress(b"line\n" * 1000))
     (tmp_path / "weights.pth").write_bytes(b"\x80weights")
     for name in ("text.en.gz", "weights.pth"):
@@ -91,14 +91,14 @@ def test_single_files_come_out_under_their_names(tmp_path, out):
     "member",
     ["/outside.txt", "../outside.txt", "a/../../outside.txt", "a/..", "C:/outside.txt", "..\\outside.txt", "a\nb"],
 )
-def test_names_that_lead_out_are_refused(tmp_path, out, name, member):
+def test_rejects_names_outside_folder(tmp_path, out, name, member):
     archive = MAKERS[name](tmp_path / name, {"good.txt": b"good", member: b"bad"})
-    refused(archive, out, "leads out of its folder: remove the archive")
+    assert_rejected(archive, out, "leaves its folder: remove the archive")
 
 
 @pytest.mark.parametrize("target", ["../outside.txt", "/etc", "good.txt"])
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
-def test_links_in_tars_are_refused(tmp_path, out, kind, target):
+def test_rejects_links_in_tars(tmp_path, out, kind, target):
     def linked(name):
         member = tarfile.TarInfo(name)
         if name == "link":
@@ -106,59 +106,61 @@ def test_links_in_tars_are_refused(tmp_path, out, kind, target):
         return member
 
     archive = tar_of(tmp_path / "set.tar", {"good.txt": b"good", "link": b"", "link/outside.txt": b"bad"}, "w", linked)
-    refused(archive, out, "'link', which is a link or a device")
+    assert_rejected(archive, out, "'link', which is a link or a device")
 
 
 @pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
-def test_devices_in_tars_are_refused(tmp_path, out, kind):
+def test_rejects_devices_in_tars(tmp_path, out, kind):
     def device(name):
         member = tarfile.TarInfo(name)
         member.type, member.devmajor, member.devminor = kind, 1, 3
         return member
 
-    refused(tar_of(tmp_path / "set.tar", {"null": b""}, "w", device), out, "'null', which is a link or a device")
+    assert_rejected(
+        tar_of(tmp_path / "set.tar", {"null": b""}, "w", device), out, "'null', which is a link or a device"
+    )
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO])
-def test_links_and_devices_in_zips_are_refused(tmp_path, out, kind):
+def test_rejects_links_and_devices_in_zips(tmp_path, out, kind):
     archive = zip_of(tmp_path / "set.zip", {"thing": b"../outside.txt"}, attributes=kind | 0o777)
-    refused(archive, out, "'thing', which is a link or a device")
+    assert_rejected(archive, out, "'thing', which is a link or a device")
 
 
 @KINDS
-def test_a_name_that_stands_twice_is_refused(tmp_path, out, name):
+def test_rejects_duplicate_names(tmp_path, out, name):
     for pair in (["a.txt", "./a.txt"], ["a", "a/b"]):
         archive = MAKERS[name](tmp_path / name, dict.fromkeys(pair, b"some"))
-        refused(archive, out, "twice")
+        assert_rejected(archive, out, "twice")
         archive.unlink()
 
 
 @pytest.mark.parametrize("name", ["set.tgz", "set.zip"])
-def test_bombs_are_refused_before_they_fill_the_disk(tmp_path, out, name):
+def test_rejects_decompression_bombs_early(tmp_path, out, name):
     archive = MAKERS[name](tmp_path / name, {f"{number}.bin": bytes(20_000_000) for number in range(3)})
     assert archive.stat().st_size < 100_000
-    refused(archive, out, "unpacks to far more than an archive of its size should")
+    assert_rejected(archive, out, "expands to far more than an archive of its size should")
     assert sum(map(len, found(out).values())) <= 20_000_000
 
 
-def test_a_bomb_of_one_compressed_file_is_refused(tmp_path, out):
+def test_rejects_bomb_of_a_single_file(tmp_path, out):
     (tmp_path / "text.gz").write_bytes(gzip.compress(bytes(60_000_000)))
-    refused(tmp_path / "text.gz", out, "unpacks to far more than an archive of its size should")
+    assert_rejected(tmp_path / "text.gz", out, "expands to far more than an archive of its size should")
     assert len(found(out)["text"]) <= 18_000_000
 
 
 @pytest.mark.parametrize("name", ["set.tgz", "set.zip"])
-def test_a_bomb_of_many_empty_files_is_refused(tmp_path, out, name):
+def test_rejects_bomb_of_many_empty_files(tmp_path, out, name):
     files = dict.fromkeys((f"{number}" for number in range(3000)), b"")
     archive = tar_of(tmp_path / name, files, "w:gz") if name == "set.tgz" else zip_of(tmp_path / name, files)
-    if name == "set.zip":  # whose entries take their room: squeeze them as a hostile writer would
-        archive.write_bytes(squeezed(files))
-    refused(archive, out, "unpacks to far more")
+    if name == "set.zip":  # entries that share their bytes, as a hostile writer would make them
+        archive.write_bytes(zip_of_empty_entries(files))
+    assert_rejected(archive, out, "expands to far more")
     assert len(found(out)) < 2500
 
 
-def squeezed(files):
-    """A zip of many entries in its directory, all of the same bytes."""
+def zip_of_empty_entries(files):
+    """Return a zip whose directory has many entries for the same bytes."""
     plain = io.BytesIO()
     with zipfile.ZipFile(plain, "w") as archive:
         archive.writestr("0000", b"")
@@ -173,64 +175,64 @@ def squeezed(files):
     )  # fmt: skip
 
 
-def test_a_name_without_end_is_refused(tmp_path, out):
+def test_rejects_overlong_name(tmp_path, out):
     member = tarfile.TarInfo("././@LongLink")
     member.type, member.size = tarfile.GNUTYPE_LONGNAME, 40_000_000
     with gzip.open(tmp_path / "set.tgz", "wb") as archive:
         archive.write(member.tobuf() + b"a" * member.size + bytes(1024))
-    refused(tmp_path / "set.tgz", out, "a header of 40,000,000 bytes")
+    assert_rejected(tmp_path / "set.tgz", out, "a header of 40,000,000 bytes")
 
 
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("part", [0.0, 0.02, 0.5, 0.97])
-def test_what_is_cut_short_is_refused(tmp_path, out, name, part):
+def test_rejects_truncated_archive(tmp_path, out, name, part):
     archive = MAKERS[name](tmp_path / name, FILES)
     data = archive.read_bytes()
     archive.write_bytes(data[: int(part * (len(data) - (9216 if name == "set.tar" else 0)))])
-    refused(archive, out, "is damaged or no archive.*: remove it and fetch it again")
+    assert_rejected(archive, out, "is damaged or not an archive.*: remove it and fetch it again")
 
 
 @pytest.mark.parametrize("name", ["set.tgz", "set.zip"])
-def test_a_flipped_bit_is_found(tmp_path, out, name):
+def test_finds_flipped_bit(tmp_path, out, name):
     archive = MAKERS[name](tmp_path / name, FILES)
     data = bytearray(archive.read_bytes())
     data[len(data) // 2] ^= 16
     archive.write_bytes(data)
-    refused(archive, out, "is damaged or no archive")
+    assert_rejected(archive, out, "is damaged or not an archive")
 
 
-def test_a_damaged_header_amid_a_tar_is_not_taken_for_its_end(tmp_path, out):
+def test_damaged_header_is_not_taken_for_the_end_of_a_tar(tmp_path, out):
     archive = tar_of(tmp_path / "set.tar", FILES)
     data = bytearray(archive.read_bytes())
     data[data.index(b"set/train/b c.txt")] ^= 1
     archive.write_bytes(data)
-    refused(archive, out, "is damaged or no archive")
+    assert_rejected(archive, out, "is damaged or not an archive")
 
 
-def test_a_zip_with_a_password_is_refused(tmp_path, out):
+def test_rejects_zip_with_password(tmp_path, out):
     data = bytearray(zip_of(tmp_path / "set.zip", {"a": b"secret"}).read_bytes())
     for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         data[data.index(mark) + offset] |= 1
     (tmp_path / "set.zip").write_bytes(data)
-    refused(tmp_path / "set.zip", out, "cannot be unpacked .*password")
+    assert_rejected(tmp_path / "set.zip", out, "cannot be unpacked .*password")
 
 
-def test_members_are_read_at_will(tmp_path):
-    with Zip(zip_of(tmp_path / "set.zip", FILES), lambda name: name.removeprefix("set/")) as archive:
-        assert archive.places == ["train/a.txt", "train/b c.txt", "val/ü.txt"]
+def test_reads_single_members_of_a_zip(tmp_path):
+    with ZipReader(zip_of(tmp_path / "set.zip", FILES), lambda name: name.removeprefix("set/")) as archive:
+        assert archive.paths == ["train/a.txt", "train/b c.txt", "val/ü.txt"]
         assert archive.read("train/a.txt") == FILES["set/train/a.txt"]
-        with pytest.raises(DataError, match=r"set\.zip lacks test/a\.txt"):
+        with pytest.raises(DataError, match=r"set\.zip does not contain test/a\.txt"):
             archive.read("test/a.txt")
 
 
-def test_a_tar_in_a_tar_is_unpacked_from_where_it_lies(tmp_path, out):
+def test_unpacks_a_tar_inside_a_tar(tmp_path, out):
     inner = tar_of(tmp_path / "inner.tar", FILES).read_bytes()
     outer = tar_of(tmp_path / "outer.tar", {"first.tar": b"?" * 700, "inner.tar": inner})
-    index = {name: (start, size) for name, start, size in archives.index(outer)}
+    index = {name: (start, size) for name, start, size in archives.list_tar(outer)}
     start, size = index["inner.tar"]
     assert (list(index), size) == (["first.tar", "inner.tar"], len(inner))
-    steps = []
-    with archives.Slice(outer, start, size) as part:
-        archives.unpack_tar(part, outer, size, out, archives.everything, steps.append)
+    byte_counts = []
+    with archives.FileSlice(outer, start, size) as part:
+        archives.unpack_tar(part, outer, size, out, archives.keep_all, byte_counts.append)
     assert found(out) == FILES
-    assert sum(steps) == size
+    assert sum(byte_counts) == size

@@ -19,25 +19,25 @@ def made(label):
 
 @pytest.fixture
 def folder(tmp_path):
-    for number, name in enumerate((*cifar.TRAIN, *cifar.VAL)):
+    for number, name in enumerate((*cifar.TRAIN_FILES, *cifar.VAL_FILES)):
         (tmp_path / name).write_bytes(made(number) + made(9))
     return tmp_path
 
 
 def test_records_become_pixels_and_classes_in_the_order_of_the_files(folder):
-    assert (cifar.count(folder, cifar.TRAIN), cifar.count(folder, cifar.VAL)) == (10, 2)
-    pixels, labels = cifar.read(folder, cifar.TRAIN)
+    assert (cifar.count(folder, cifar.TRAIN_FILES), cifar.count(folder, cifar.VAL_FILES)) == (10, 2)
+    pixels, labels = cifar.read(folder, cifar.TRAIN_FILES)
     assert labels.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
     assert (pixels.shape, pixels.dtype, labels.dtype) == ((10, 32, 32, 3), np.uint8, np.int64)
     assert pixels[0, 7, 20].tolist() == [7, 120, 250]
     assert pixels[4, 31, 0].tolist() == [31, 100, 252]
-    assert cifar.read(folder, cifar.VAL)[1].tolist() == [5, 9]
+    assert cifar.read(folder, cifar.VAL_FILES)[1].tolist() == [5, 9]
 
 
 def test_what_is_written_is_the_official_form(folder):
-    pixels, labels = cifar.read(folder, cifar.VAL)
+    pixels, labels = cifar.read(folder, cifar.VAL_FILES)
     cifar.write(folder / "again.bin", pixels.transpose(0, 3, 1, 2), labels)
-    assert (folder / "again.bin").read_bytes() == (folder / cifar.VAL[0]).read_bytes()
+    assert (folder / "again.bin").read_bytes() == (folder / cifar.VAL_FILES[0]).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_what_is_written_is_the_official_form(folder):
 def test_a_file_that_is_cut_short_or_missing_is_named(folder, function, spoil, words):
     spoil(folder / "data_batch_3.bin")
     with pytest.raises(DataError, match=words) as caught:
-        function(folder, cifar.TRAIN)
+        function(folder, cifar.TRAIN_FILES)
     assert caught.value.exit_code == Exit.DATA
     assert "\n" not in str(caught.value)
 
@@ -60,4 +60,4 @@ def test_a_file_that_is_cut_short_or_missing_is_named(folder, function, spoil, w
 def test_a_class_beyond_the_tenth_is_refused(folder):
     (folder / "data_batch_3.bin").write_bytes(made(10))
     with pytest.raises(DataError, match=r"data_batch_3\.bin holds a class beyond 9"):
-        cifar.read(folder, cifar.TRAIN)
+        cifar.read(folder, cifar.TRAIN_FILES)

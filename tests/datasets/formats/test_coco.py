@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from timetrial.datasets.formats import coco, coco_json, coco_masks
-from timetrial.datasets.synthetic.detection import Scenes, write_scenes
+from timetrial.datasets.synthetic.detection import DetectionSpec, write_detection_dataset
 from timetrial.runner.core.errors import ConfigurationError, DataError, Exit
 
 mask_api = pytest.importorskip("pycocotools.mask")
@@ -28,7 +28,7 @@ SQUARE = [5.0, 5.0, 15.0, 5.0, 15.0, 15.0, 5.0, 15.0]
 def scenes(tmp_path_factory):
     """Generated scenes whose annotations stand in no order, as COCO's do."""
     folder = tmp_path_factory.mktemp("scenes") / "scenes"
-    write_scenes(folder, Scenes(train=48, val=4, classes=5))
+    write_detection_dataset(folder, DetectionSpec(num_train=48, num_val=4, num_classes=5))
     path = folder / "annotations/instances_train.json"
     found = json.loads(path.read_text())
     np.random.default_rng(1).shuffle(found["annotations"])

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from timetrial.datasets.formats import imagenet, jpeg, shards
-from timetrial.datasets.synthetic.images import Shapes, write_images
+from timetrial.datasets.synthetic.images import ClassificationSpec, write_images
 from timetrial.runner.core.errors import DataError, Exit
 
 
@@ -25,7 +25,7 @@ def picture(path, shade=100, mode="RGB", kind="JPEG"):
 
 
 def in_form(tmp_path, form):
-    write_images(tmp_path / form, Shapes(3, 4, 2, 40, form=form))
+    write_images(tmp_path / form, ClassificationSpec(3, 4, 2, 40, layout=form))
     return imagenet.open_sets(tmp_path / form)
 
 

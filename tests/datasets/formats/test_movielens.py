@@ -17,9 +17,9 @@ CSV = (
 DAT = "7::50::4::100\n7::60::3::300\n7::70::1::200\n3::60::5::50\n3::50::2::50\n3::90::2::10\n"
 
 
-def split_of(path, text, min_ratings=1):
+def split_of(path, text, min_ratings_per_user=1):
     path.write_text(text)
-    return movielens.leave_one_out(movielens.read_ratings(path), min_ratings, path.name)
+    return movielens.leave_one_out(movielens.read_ratings(path), min_ratings_per_user, path.name)
 
 
 @pytest.mark.parametrize(("name", "text"), [("ratings.csv", CSV), ("ratings.dat", DAT)])
@@ -66,7 +66,7 @@ def test_the_split_equals_a_slow_transcription(tmp_path):
         (CSV + "-8,1,4.0,5\n", "line 8 is no rating"),
         (CSV + "\n8,1\n", "line 9 is no rating"),
         (CSV + "8,1,4.0,99999999999999999999\n", "line 8|cannot be read"),
-        (CSV + "8,1,4.0,5\n", "user 8 has one rating.*min_ratings=2"),
+        (CSV + "8,1,4.0,5\n", "user 8 has one rating.*min_ratings_per_user=2"),
         (CSV + "3,60,4.0,5\n", "user 3 rated item 60 twice"),
         ("userId,movieId,rating,timestamp\n", "holds no rating"),
         ("", "holds no rating"),
@@ -98,7 +98,7 @@ def test_bad_dat_lines_are_refused_by_number(tmp_path, line):
 
 
 def test_users_below_the_minimum_are_dropped(tmp_path):
-    split = split_of(tmp_path / "ratings.csv", CSV + "8,1,4.0,5\n", min_ratings=2)
+    split = split_of(tmp_path / "ratings.csv", CSV + "8,1,4.0,5\n", min_ratings_per_user=2)
     assert split.num_users == 2
 
 

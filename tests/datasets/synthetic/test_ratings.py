@@ -1,4 +1,4 @@
-"""The generated population."""
+"""Synthetic ratings."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -6,13 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from timetrial.datasets.synthetic.ratings import Tastes, draw_pairs, path_of, write_ratings
+from timetrial.datasets.synthetic.ratings import RatingsSpec, sample_interactions, write_ratings
+from timetrial.datasets.synthetic.spec_digest import path_with_digest
 from timetrial.runner.core.errors import DataError
 
-SMALL = Tastes(users=150, items=400, ratings=6000, tastes=5)
+SMALL = RatingsSpec(num_users=150, num_items=400, num_ratings=6000, num_clusters=5)
 
 
-def test_the_file_has_movielens_form_and_repeats(tmp_path):
+def test_writes_reproducible_movielens_csv(tmp_path):
     write_ratings(tmp_path / "one.csv", SMALL)
     write_ratings(tmp_path / "two.csv", SMALL)
     assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
@@ -24,35 +25,36 @@ def test_the_file_has_movielens_form_and_repeats(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_many_runs_write_one_file_at_once(tmp_path):
+def test_concurrent_writers_of_one_file(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: write_ratings(tmp_path / "one.csv", SMALL), range(16)))
     assert [path.name for path in tmp_path.iterdir()] == ["one.csv"]
 
 
-def test_every_user_has_the_minimum_and_the_total_is_near():
-    users, _ = draw_pairs(SMALL, np.random.default_rng(1))
-    counts = np.bincount(users, minlength=SMALL.users)
-    assert counts.min() >= SMALL.min_ratings
-    assert len(users) == pytest.approx(SMALL.ratings, rel=0.15)
+def test_number_of_ratings_per_user_and_in_total():
+    users, _ = sample_interactions(SMALL, np.random.default_rng(1))
+    counts = np.bincount(users, minlength=SMALL.num_users)
+    assert counts.min() >= SMALL.min_ratings_per_user
+    assert len(users) == pytest.approx(SMALL.num_ratings, rel=0.15)
 
 
-def test_people_of_one_taste_share_items():
-    users, items = draw_pairs(
-        Tastes(users=300, items=500, ratings=12000, tastes=4, focus=0.01), np.random.default_rng(1)
+def test_users_of_one_cluster_share_items():
+    users, items = sample_interactions(
+        RatingsSpec(num_users=300, num_items=500, num_ratings=12000, num_clusters=4, cluster_concentration=0.01),
+        np.random.default_rng(1),
     )
     matrix = np.zeros((300, 500))
     matrix[users, items] = 1
     strengths = np.linalg.svd(matrix - matrix.mean(0), compute_uv=False)
-    assert strengths[3] > 1.7 * strengths[4]  # four tastes stand out of the noise
+    assert strengths[3] > 1.7 * strengths[4]  # four clusters stand out of the noise
 
 
-def test_another_population_is_another_file(tmp_path):
-    paths = {path_of(tmp_path / "ratings.csv", Tastes(150, 400, 6000, 5, seed=seed)) for seed in (1, 2)}
+def test_other_specs_have_other_paths(tmp_path):
+    paths = {path_with_digest(tmp_path / "ratings.csv", RatingsSpec(150, 400, 6000, 5, seed=seed)) for seed in (1, 2)}
     assert len(paths) == 2
 
 
-def test_an_unwritable_place_is_one_sentence(tmp_path):
+def test_reports_unwritable_path(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="name another place"):
         write_ratings(tmp_path / "file" / "ratings.csv", SMALL)

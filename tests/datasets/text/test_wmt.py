@@ -20,7 +20,7 @@ from timetrial.runner.core.errors import DataError
 @pytest.fixture
 def corpus(tmp_path):
     folder = tmp_path / "text"
-    language.write_pairs(folder, language.Grammar(3000, 50))
+    language.write_parallel_text(folder, language.TranslationSpec(3000, 50))
     return Corpus(
         ((folder / "train.source", folder / "train.target"),),
         (folder / "test.source", folder / "test.target"),

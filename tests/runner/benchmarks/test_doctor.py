@@ -14,7 +14,7 @@ from timetrial.datasets.registry import catalog
 from timetrial.runner.benchmarks import doctor
 from timetrial.runner.benchmarks.doctor import Check, Machine, Seen
 from timetrial.runner.core.errors import Exit, LostRank
-from timetrial.runner.hardware.readings import CardReading
+from timetrial.runner.hardware.readings import GpuReading
 from timetrial.runner.hardware.wheels import Wheel
 from timetrial.runner.training import all_reduce
 
@@ -25,7 +25,7 @@ GIB = 2**30
 
 def seen(name, capability, runtime="13.0", *, driver="580.1", now=None, **facts):
     facts |= {"name": name, "capability": capability, "driver": driver, "driver_runtime": runtime}
-    return Seen(facts, now or CardReading(neighbours=0, ecc_uncorrected=0, throttle=""), "NVML")
+    return Seen(facts, now or GpuReading(neighbours=0, ecc_uncorrected=0, throttle=""), "NVML")
 
 
 def card(name, capability, memory=16):
@@ -85,13 +85,13 @@ def test_hidden_cards_are_told_from_broken_ones(monkeypatch):
 
 def test_a_hidden_cards_faults_are_not_mine(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    broken = seen("Tesla T4", "7.5", now=CardReading(ecc_uncorrected=3))
+    broken = seen("Tesla T4", "7.5", now=GpuReading(ecc_uncorrected=3))
     fine = seen("Tesla T4", "7.5")
     assert not bad(doctor.of_cards(Machine(CUDA_13, T4.usable, [fine], "t4", there=[broken, fine])))
 
 
 def test_a_processors_graphics_are_no_card_that_is_missing():
-    graphics = Seen({"name": "UHD"}, CardReading(), "xpu-smi")
+    graphics = Seen({"name": "UHD"}, GpuReading(), "xpu-smi")
     assert not bad(doctor.of_cards(Machine(CUDA_13, T4.usable, T4.seen, "t4", there=[*T4.seen, graphics])))
 
 
@@ -103,7 +103,7 @@ def test_a_card_without_a_driver_is_found_on_the_bus(vendors, state):
 
 
 def test_what_a_card_shows_now_is_noted():
-    now = CardReading(neighbours=2, throttle="power+thermal", temperature_c=88.0, core_mhz=585.0, ecc_uncorrected=1)
+    now = GpuReading(neighbours=2, throttle="power+thermal", temperature_c=88.0, core_mhz=585.0, ecc_uncorrected=1)
     facts = {"power_cap_watts": 60, "default_power_cap_watts": 70, "persistence": False, "highest_core_mhz": 1590}
     machine = Machine(CUDA_13, T4.usable, [seen("Tesla T4", "7.5", now=now, **facts)], "t4")
     checks = list(doctor.of_cards(machine))
@@ -121,7 +121,7 @@ def test_a_damaged_set_is_bad_and_an_absent_one_is_not(tmp_path, monkeypatch):
     (data / name).mkdir(parents=True)
     checks = list(doctor.examine(NONE, tmp_path, data, sum_up=False))
     assert not [check for check in checks if check.code == Exit.DATA and check.state == "bad"]
-    monkeypatch.setattr(doctor.Store, "state", lambda self, source: "damaged" if source.name == name else "absent")
+    monkeypatch.setattr(doctor.DatasetStore, "state", lambda self, source: "damaged" if source.name == name else "missing")
     found = [check for check in doctor.examine(NONE, tmp_path, data, sum_up=False) if check.code == Exit.DATA]
     assert found[0].remedy.startswith(f"rm -r '{data / name}' && timetrial data fetch {name} --data-dir '{data}'")
     assert doctor.verdict(found) == Exit.DATA
@@ -166,13 +166,13 @@ def test_open_files(monkeypatch, files, state):
 @pytest.mark.parametrize(("free", "shared", "disk"), [(0.5, "bad", "bad"), (2, "ok", "note"), (20, "ok", "ok")])
 def test_room(monkeypatch, tmp_path, free, shared, disk):
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=free * 2**30, total=64 * 2**30))
-    monkeypatch.setattr(doctor.host, "storage", lambda path: {"free_bytes": free * 2**30, "file_system": "xfs"})
+    monkeypatch.setattr(doctor.host, "describe_storage", lambda path: {"free_bytes": free * 2**30, "file_system": "xfs"})
     states = {check.name: check.state for check in (*doctor._of_host(), *doctor._of_disks(runs=tmp_path))}
     assert (states["shared memory"], states["disk for runs"]) == (shared, disk)
 
 
 def test_a_containers_memory_is_noted(monkeypatch):
-    monkeypatch.setattr(doctor.host, "limits", lambda: (2**30, 0.5))
+    monkeypatch.setattr(doctor.host, "cgroup_limits", lambda: (2**30, 0.5))
     told = " ".join(check.found for check in doctor._of_host() if check.name == "cgroup")
     assert "1.0 GiB of" in told
     assert "0.5 may be used" in told

@@ -20,9 +20,9 @@ def test_every_recipe_stands_there_once(root, tmp_path):
 def test_sets_are_those_that_the_recipe_reads(tmp_path):
     (tmp_path / "ml-1m").mkdir()
     read = {entry.recipe: entry.data for entry in list_recipes.entries(tmp_path)}
-    assert read["ncf/mini_1m"] == {"ml-1m": "by hand"}  # and not that of the recipe that it is built on
-    assert read["ncf/reference_2048"] == {"ml-20m": "absent"}
-    assert read["ssd/reference"] == {"backbones": "absent", "coco": "absent"}
+    assert read["ncf/mini_1m"] == {"ml-1m": "unmanaged"}  # and not that of the recipe that it is built on
+    assert read["ncf/reference_2048"] == {"ml-20m": "missing"}
+    assert read["ssd/reference"] == {"backbones": "missing", "coco": "missing"}
     assert read["gnmt/embedded"] == {}
 
 
@@ -46,6 +46,6 @@ def test_a_script_gets_json(tmp_path):
 
 def test_the_latest_round_that_is_known_is_told(monkeypatch, tmp_path):
     known = {"v05": "five", "v07": "seven"}
-    monkeypatch.setattr(list_recipes.expectations, "of_recipe", lambda recipe, round_: known.get(round_))
+    monkeypatch.setattr(list_recipes.expectations, "find_expectation", lambda recipe, round_: known.get(round_))
     told = {entry.recipe: entry.expected for entry in list_recipes.entries(tmp_path)}
     assert told["gnmt/reference"] == "seven"

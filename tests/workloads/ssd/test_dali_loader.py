@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from timetrial.datasets.synthetic.detection import Scenes
+from timetrial.datasets.synthetic.detection import DetectionSpec
 from timetrial.runner.config import schema
 from timetrial.runner.core.errors import ConfigurationError, DataError, Exit
 from timetrial.runner.launch import worker
@@ -31,8 +31,8 @@ def build(place, loader, sharding=WHOLE, workers=0):
     """32 and 9 photographs, of which some are smaller than the network's square and most are larger."""
     kind = LOADERS[loader]
     settings = kind.Settings(
-        train_images=f"{place}/scenes/train", prepared=f"{place}/prepared", image_size=96, workers=workers,
-        generate=Scenes(train=32, val=9, classes=3, most=3, width=(90, 300), height=(80, 250), seed=5),
+        train_images=f"{place}/scenes/train", cache_dir=f"{place}/prepared", image_size=96, workers=workers,
+        generate=DetectionSpec(num_train=32, num_val=9, num_classes=3, max_objects=3, width_range=(90, 300), height_range=(80, 250), seed=5),
         eval_batch_size=4,
     )  # fmt: skip
     device = torch.device("cpu")
@@ -158,7 +158,7 @@ def test_the_embedded_recipe_begins_as_with_the_other_loader(compose, tmp_path):
 
 @dali
 def test_a_run_trains_and_says_by_which_loader(compose, tmp_path):
-    words = ["workload=ssd", "data=dali", "recipe.data.generate.train=48", "recipe.data.generate.val=8"]
+    words = ["workload=ssd", "data=dali", "recipe.data.generate.num_train=48", "recipe.data.generate.num_val=8"]
     words += ["recipe.max_epochs=1", "recipe.first_eval_epoch=1", "launcher=inline"]
     words += [f"data_dir={tmp_path}", f"runs={tmp_path}/runs"]
     code, folder = launch(compose(*words), Console(quiet=True))

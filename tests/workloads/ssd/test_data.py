@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from timetrial.datasets.synthetic.detection import Scenes
+from timetrial.datasets.synthetic.detection import DetectionSpec
 from timetrial.runner.core.errors import DataError
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
@@ -23,8 +23,8 @@ def place(tmp_path_factory):
 
 def ssd_data(place, sharding=WHOLE, batch=8, workers=0, **changes):
     settings = SSDData.Settings(
-        train_images=f"{place}/scenes/train", prepared=f"{place}/prepared", image_size=SIZE, workers=workers,
-        generate=Scenes(train=32, val=9, classes=3, most=3, seed=5), eval_batch_size=4, **changes,
+        train_images=f"{place}/scenes/train", cache_dir=f"{place}/prepared", image_size=SIZE, workers=workers,
+        generate=DetectionSpec(num_train=32, num_val=9, num_classes=3, max_objects=3, seed=5), eval_batch_size=4, **changes,
     )  # fmt: skip
     device = torch.device("cpu")
     return SSDData(

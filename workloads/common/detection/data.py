@@ -1,7 +1,7 @@
 """Detection sets of one rank: an instances json a side beside its images, prepared once, seen as a task wants them."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,15 @@ from torch import Tensor
 from ....datasets.formats import coco
 from ....datasets.formats.coco import CocoSet
 from ....datasets.synthetic import detection
+from ....datasets.synthetic.spec_digest import path_with_digest
 from ....runner.core.errors import DataError
+from ....runner.core.progress import ProgressCallback
 from ....runner.training.seeds import Seeds
 from ....runner.training.workload import Batch, BatchSharding
 from ..vision import gpu_decode
 from ..vision.decode_workers import DecodedBatch, EncodedBatch, ImageSource, Plan, WorkerReader, worker_count
 from ..vision.image_data import ImageData
 
-Progress = Callable[[str, int], None]
 Side = tuple[Path, Path, bool]  # annotations, images, and whether they are to be trained on
 
 
@@ -54,8 +55,8 @@ class CocoData(ImageData):
         train_images: str = MISSING
         val_annotations: str = MISSING
         val_images: str = MISSING
-        prepared: str = MISSING
-        generate: detection.Scenes | None = None
+        cache_dir: str = MISSING
+        generate: detection.DetectionSpec | None = None
         eval_batch_size: int = 64
         workers: int | None = None
 
@@ -70,7 +71,7 @@ class CocoData(ImageData):
         self._readers = self._start_readers()
 
     @classmethod
-    def prepare_data(cls, settings: Settings, progress: Progress) -> None:
+    def prepare_data(cls, settings: Settings, progress: ProgressCallback) -> None:
         """Draws the set where it is to be generated, reads and checks both sides, and keeps them as arrays."""
         for side in sides(settings):
             annotations, *_ = side
@@ -120,7 +121,7 @@ class CocoData(ImageData):
         for nothing, where pycocotools counts them as not found.
         """
         annotations, images, train = side
-        return coco.prepare(annotations, images, Path(settings.prepared), masks=cls.masks, drop_empty=train)
+        return coco.prepare(annotations, images, Path(settings.cache_dir), masks=cls.masks, drop_empty=train)
 
     @classmethod
     def _unfit(cls, train: CocoSet, val: CocoSet) -> Iterator[str]:
@@ -213,9 +214,9 @@ def sides(settings: CocoData.Settings) -> list[Side]:
             (Path(settings.train_annotations), Path(settings.train_images), True),
             (Path(settings.val_annotations), Path(settings.val_images), False),
         ]
-    folder = detection.path_of(Path(settings.train_images).parent, settings.generate)
+    folder = path_with_digest(Path(settings.train_images).parent, settings.generate)
     if not folder.exists():
-        detection.write_scenes(folder, settings.generate)
+        detection.write_detection_dataset(folder, settings.generate)
     return [
         (folder / "annotations" / f"instances_{side}.json", folder / side, side == "train") for side in ("train", "val")
     ]

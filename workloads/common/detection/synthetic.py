@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import torch
 
+from ....runner.core.progress import ProgressCallback
 from ....runner.training.workload import Batch
 from ..vision.decode_workers import WorkerReader
 from ..vision.image_data import SyntheticData
-from .data import CocoData, Progress, synthetic_coco_set
+from .data import CocoData, synthetic_coco_set
 
 
 class SyntheticCocoData(SyntheticData, CocoData):
@@ -29,7 +30,7 @@ class SyntheticCocoData(SyntheticData, CocoData):
                 raise ValueError("classes, train_count, val_count and boxes must be 1 or more.")
 
     @classmethod
-    def prepare_data(cls, settings: CocoData.Settings, progress: Progress) -> None:
+    def prepare_data(cls, settings: CocoData.Settings, progress: ProgressCallback) -> None:
         """There is nothing to prepare."""
 
     def eval_batches(self) -> Iterable[Batch]:

@@ -14,10 +14,11 @@ from torch.nn import functional as F
 from ....datasets.formats import imagenet
 from ....datasets.formats.imagenet import ImageSet
 from ....datasets.synthetic import images
+from ....datasets.synthetic.spec_digest import path_with_digest
 from ....runner.training.seeds import Seeds
 from ....runner.training.workload import Batch, BatchSharding
 from ..vision import gpu_decode
-from ..vision.decode_workers import DecodedBatch, Plan, WorkerReader, View, stack_targets, worker_count
+from ..vision.decode_workers import DecodedBatch, Plan, View, WorkerReader, stack_targets, worker_count
 from ..vision.image_data import ImageData
 from . import crops
 
@@ -34,7 +35,7 @@ class ImageNetData(ImageData):
         """
 
         folder: str = MISSING
-        generate: images.Shapes | None = None
+        generate: images.ClassificationSpec | None = None
         image_size: int = 224
         min_crop_area: float = 0.1  # of a crop: MLPerf draws from 0.05, but a crop must cover 0.1 of the image
         eval_batch_size: int = 256
@@ -56,7 +57,7 @@ class ImageNetData(ImageData):
     def _open(self) -> tuple[int, int]:
         folder = Path(self._settings.folder)
         if self._settings.generate is not None:
-            folder = images.path_of(folder, self._settings.generate)
+            folder = path_with_digest(folder, self._settings.generate)
             if not folder.exists():
                 images.write_images(folder, self._settings.generate)
         self._train, self._val, self.num_classes, self._form = imagenet.open_sets(folder)

@@ -7,7 +7,7 @@ from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
-from timetrial.datasets.synthetic.detection import Scenes, write_scenes
+from timetrial.datasets.synthetic.detection import DetectionSpec, write_detection_dataset
 from timetrial.runner.cli.main import app
 from timetrial.runner.core.errors import DataError
 from timetrial.runner.launch.launcher import launch
@@ -15,7 +15,7 @@ from timetrial.runner.launch.launcher import launch
 
 @pytest.fixture
 def place(tmp_path):
-    write_scenes(tmp_path / "scenes", Scenes(train=6, val=4, classes=2, most=2, seed=3))
+    write_detection_dataset(tmp_path / "scenes", DetectionSpec(num_train=6, num_val=4, num_classes=2, max_objects=2, seed=3))
     return tmp_path
 
 
@@ -25,7 +25,7 @@ def words(place):
         "workload=ssd",
         f"data_dir={place}",
         "recipe.data.generate=null",
-        f"recipe.data.prepared={place}/prepared",
+        f"recipe.data.cache_dir={place}/prepared",
     ]
     for side in ("train", "val"):
         chosen.append(f"recipe.data.{side}_annotations={place}/scenes/annotations/instances_{side}.json")

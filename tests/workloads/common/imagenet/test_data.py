@@ -17,7 +17,7 @@ from hypothesis import strategies as some
 from scipy import stats
 
 from timetrial.datasets.formats.imagenet import ImageSet
-from timetrial.datasets.synthetic.images import Shapes
+from timetrial.datasets.synthetic.images import ClassificationSpec
 from timetrial.runner.core.errors import ConfigurationError, DataError
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def build(tmp_path):
     def built(*, kind=TorchImageNetData, sharding=None, batch=12, seed=1, form="folders", **changed):
-        shapes = Shapes(5, 5, 3, 40, form=form)  # 25 and 15 images
+        shapes = ClassificationSpec(5, 5, 3, 40, layout=form)  # 25 and 15 images
         chosen = {"folder": str(tmp_path / "shapes"), "generate": shapes, "image_size": 32, "eval_batch_size": 4}
         return kind(
             kind.Settings(**chosen | {"workers": 0} | changed),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from timetrial.datasets.synthetic.images import Shapes
+from timetrial.datasets.synthetic.images import ClassificationSpec
 from timetrial.runner.core.errors import ConfigurationError, DataError, Exit
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
@@ -167,7 +167,7 @@ def test_the_centre_looks_as_after_mlperfs_resize(tmp_path):
 
 @every_loader
 def test_every_loader_shares_out_batches_alike(tmp_path, loader, workers):
-    shapes = Shapes(2, 8, 4, 40)
+    shapes = ClassificationSpec(2, 8, 4, 40)
     whole, labels = everything(build(tmp_path / "shapes", loader, workers, generate=shapes))
     shares = [
         build(tmp_path / "shapes", loader, workers, generate=shapes, sharding=BatchSharding(rank, 2))
@@ -199,7 +199,7 @@ def without_tables(data):
 @pytest.mark.parametrize("damage", [cut, without_tables, lambda _: b"no image", lambda _: b""])
 @every_loader
 def test_a_broken_image_ends_the_epoch_by_name(tmp_path, loader, workers, damage, capfd):
-    shapes = Shapes(2, 8, 4, 40)
+    shapes = ClassificationSpec(2, 8, 4, 40)
     data = build(tmp_path / "shapes", loader, workers, generate=shapes)
     victim = spoiled(tmp_path, damage)
     with pytest.raises(DataError, match=rf"^{victim} cannot be decoded") as caught:
@@ -210,11 +210,11 @@ def test_a_broken_image_ends_the_epoch_by_name(tmp_path, loader, workers, damage
 
 @every_loader
 def test_batches_before_a_broken_image_are_trained_on(tmp_path, loader, workers):
-    data = build(tmp_path / "shapes", loader, workers, generate=Shapes(2, 8, 4, 40))
+    data = build(tmp_path / "shapes", loader, workers, generate=ClassificationSpec(2, 8, 4, 40))
     whole = [batches[0].inputs[0] for batches in data.train_batches(1)]
     victim = data._train.files[data.train_plan(1)[1][-1][0]]
     victim.write_bytes(b"no image")
-    steps = iter(build(tmp_path / "shapes", loader, workers, generate=Shapes(2, 8, 4, 40)).train_batches(1))
+    steps = iter(build(tmp_path / "shapes", loader, workers, generate=ClassificationSpec(2, 8, 4, 40)).train_batches(1))
     assert all(torch.equal(next(steps)[0].inputs[0], expected) for expected in whole[:-1])
     with pytest.raises(DataError, match=victim.name):
         next(steps)
@@ -222,7 +222,7 @@ def test_batches_before_a_broken_image_are_trained_on(tmp_path, loader, workers)
 
 @every_loader
 def test_an_image_that_went_away_is_named(tmp_path, loader, workers):
-    data = build(tmp_path / "shapes", loader, workers, generate=Shapes(2, 8, 4, 40))
+    data = build(tmp_path / "shapes", loader, workers, generate=ClassificationSpec(2, 8, 4, 40))
     victim = sorted(tmp_path.rglob("val/disc/*.jpg"))[1]
     victim.unlink()
     list(data.train_batches(1))
@@ -233,7 +233,7 @@ def test_an_image_that_went_away_is_named(tmp_path, loader, workers):
 @pytest.mark.parametrize("form", ["tfrecord", "webdataset"])
 @every_loader
 def test_a_broken_image_in_a_shard_is_named_by_its_place(tmp_path, loader, workers, form):
-    data = build(tmp_path / "shapes", loader, workers, generate=Shapes(2, 8, 4, 40, form=form))
+    data = build(tmp_path / "shapes", loader, workers, generate=ClassificationSpec(2, 8, 4, 40, layout=form))
     shard, offset, length = data._train.files[0], int(data._train.offset[5]), int(data._train.length[5])
     content = bytearray(shard.read_bytes())
     content[offset + 300 : offset + length] = bytes(length - 300)
