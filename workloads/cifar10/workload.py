@@ -21,22 +21,28 @@ class Cifar10(Classification):
 
     @dataclass
     class Settings:
-        """The learning rate is proportional to the global batch size; `learning_rate` is that of a batch of 128.
-
-        It rises linearly over `warmup_epochs`. Then it is divided by ten at each epoch of `lr_milestones`, or, if there
-        are none, falls linearly to zero at `end_epoch`. `width` is the network's base width; null is the published one.
-        """
+        """The network, and SGD with linear warmup followed by steps or by linear decay."""
 
         network: str = MISSING
+        """Network: cnn10, resnet9 or wrn28_10."""
         width: int | None = None
+        """Base width in channels; null: the published width."""
         learning_rate: float = MISSING
+        """Peak learning rate at a global batch size of 128; it is scaled with the global batch size."""
         momentum: float = 0.9
+        """Momentum of SGD."""
         nesterov: bool = False
+        """Whether the momentum is Nesterov's."""
         weight_decay: float = MISSING
+        """Weight decay of all parameters."""
         label_smoothing: float = 0.0
+        """Label smoothing of the cross-entropy loss."""
         warmup_epochs: float = 0.0
+        """Epochs over which the learning rate rises linearly from zero."""
         lr_milestones: list[int] = field(default_factory=list)
+        """Epochs at which the learning rate is divided by ten; empty: linear decay until `end_epoch`."""
         end_epoch: int | None = None
+        """Epoch at which the learning rate reaches zero; null: `lr_milestones` apply."""
 
         def __post_init__(self) -> None:
             if self.network not in NETWORKS:

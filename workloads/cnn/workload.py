@@ -19,18 +19,22 @@ class Cnn(Classification):
 
     @dataclass
     class Settings:
-        """The learning rate rises linearly over `warmup_epochs` and falls linearly to zero at `end_epoch`.
-
-        `network` is nasnet_mobile or the name of a timm model.
-        """
+        """The network, and SGD with linear warmup and linear decay to zero."""
 
         network: str = MISSING
+        """nasnet_mobile, or a model name of timm."""
         learning_rate: float = MISSING
+        """Peak learning rate."""
         momentum: float = 0.9
+        """Momentum of SGD."""
         weight_decay: float = MISSING
+        """Weight decay."""
         label_smoothing: float = 0.1
+        """Label smoothing of the cross-entropy loss."""
         warmup_epochs: float = MISSING
+        """Epochs over which the learning rate rises linearly from zero."""
         end_epoch: float = MISSING
+        """Epoch at which the learning rate reaches zero."""
 
         def __post_init__(self) -> None:
             if self.learning_rate <= 0 or not 0 <= self.momentum < 1 or not 0 <= self.label_smoothing < 1:

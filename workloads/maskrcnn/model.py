@@ -31,20 +31,22 @@ _ANCHORS_PER_CELL = len(box_ops.ASPECT_RATIOS)
 
 @dataclass
 class SamplingSettings:
-    """Numbers of anchors and proposals per image; the defaults are MLPerf's.
-
-    In training, `proposals_per_level` anchors enter the non-maximum suppression, `proposals` per image of the batch are
-    kept, and `rpn_batch_size_per_image` anchors and `box_batch_size_per_image` proposals are sampled for the losses, of
-    which `positive_fraction` of the proposals are positive. The `eval_` keys apply to evaluation.
-    """
+    """Numbers of anchors and proposals per image; the defaults are MLPerf's."""
 
     rpn_batch_size_per_image: int = 256
+    """Anchors of an image that are sampled for the losses of the region proposal network."""
     proposals_per_level: int = 2000
+    """Proposals of a pyramid level that enter the non-maximum suppression in training."""
     proposals: int = 1000
+    """Proposals per image of the batch that are kept in training."""
     box_batch_size_per_image: int = 512
+    """Proposals of an image that are sampled for the losses of the heads."""
     positive_fraction: float = 0.25
+    """Largest fraction of positives among the sampled proposals."""
     eval_proposals_per_level: int = 1000
+    """Proposals of a pyramid level that enter the non-maximum suppression in evaluation."""
     eval_proposals: int = 1000
+    """Proposals of an image that are kept in evaluation."""
 
     def __post_init__(self) -> None:
         counts = (

@@ -32,25 +32,31 @@ class InstanceSegmentation:
 
     @dataclass
     class Settings:
-        """The learning rate warms up from `warmup_factor` of its value over `warmup_samples`.
-
-        It is multiplied by 0.1 at each of the two `lr_milestone_samples`. `backbone` is a file of ResNet-50 weights,
-        "random" to measure the throughput without one, or null to train all layers from scratch. `width`,
-        `fpn_channels` and `representation_size` are channels of the first convolution, of the feature pyramid and of
-        the box head.
-        """
+        """The network, and SGD with linear warmup followed by two steps."""
 
         learning_rate: float = MISSING
+        """Peak learning rate."""
         warmup_samples: int = MISSING
+        """Samples over which the learning rate rises linearly."""
         lr_milestone_samples: list[int] = MISSING
+        """The two numbers of samples after which the learning rate is divided by ten."""
         warmup_factor: float = 1 / 3
+        """Learning rate at the start as a fraction of its peak."""
         weight_decay: float = 1e-4
+        """Weight decay."""
         momentum: float = 0.9
+        """Momentum of SGD."""
         width: int = 64
+        """Channels of the first convolution."""
         fpn_channels: int = 256
+        """Channels of the feature pyramid, a power of two."""
         representation_size: int = 1024
+        """Channels of the hidden layers of the box head."""
         sampling: SamplingSettings = field(default_factory=SamplingSettings)
+        """Numbers of anchors and proposals per image; the defaults are MLPerf's."""
         backbone: str | None = None
+        """File of ResNet-50 weights or checkpoint of a resnet50 run; random: measure throughput without a file; null:
+        train all layers from scratch."""
 
         def __post_init__(self) -> None:
             if self.learning_rate <= 0 or not 0 <= self.momentum < 1 or self.weight_decay < 0:

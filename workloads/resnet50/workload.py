@@ -20,24 +20,32 @@ class ResNet50(Classification):
 
     @dataclass
     class Settings:
-        """The learning rate rises linearly over `warmup_epochs`, then decays polynomially until `end_epoch`.
-
-        `optimizer` is sgd or lars. `stages` are the numbers of blocks; with `block` basic the stages of ResNet-50 make
-        ResNet-34, a backbone of SSD.
-        """
+        """The network, and SGD or LARS with linear warmup and polynomial decay."""
 
         stages: list[int] = MISSING
+        """Numbers of blocks of the four stages."""
         block: str = "bottleneck"
+        """Residual block: bottleneck or basic; the stages of ResNet-50 with basic blocks make ResNet-34."""
         optimizer: str = MISSING
+        """sgd or lars."""
         learning_rate: float = MISSING
+        """Peak learning rate."""
         end_learning_rate: float = 1e-4
+        """Learning rate at `end_epoch`."""
         decay_power: float = 2.0
+        """Power of the polynomial decay."""
         warmup_epochs: int = MISSING
+        """Epochs over which the learning rate rises linearly from zero."""
         end_epoch: int = MISSING
+        """Epoch at which the decay of the learning rate ends."""
         weight_decay: float = MISSING
+        """Weight decay of all parameters but those of batch norm."""
         momentum: float = 0.9
+        """Momentum of the optimizer."""
         label_smoothing: float = 0.1
+        """Label smoothing of the cross-entropy loss."""
         zero_last_gamma: bool = False
+        """Initialize the weight of the last batch norm of each block to zero."""
 
         def __post_init__(self) -> None:
             if self.optimizer not in ("sgd", "lars"):

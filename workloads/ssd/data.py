@@ -24,10 +24,12 @@ class SSDData(CocoData):
 
     @dataclass
     class Settings(CocoData.Settings):
-        """`crop_attempts` is 1 or 50: crops that are tried before another option is drawn."""
+        """Size and cropping of the images."""
 
         image_size: int = 300
+        """Edge of the square images in pixels."""
         crop_attempts: int = 1
+        """Random crops that are tried before another crop option is drawn: 1 or 50."""
 
         def __post_init__(self) -> None:
             super().__post_init__()

@@ -11,6 +11,7 @@ class SyntheticSSDData(SyntheticCocoData, SSDData):
 
     @dataclass
     class Settings(SyntheticCocoData.Settings, SSDData.Settings):
-        """COCO's validation images without a box are not looked at."""
+        """Sizes of COCO and of SSD's images."""
 
         val_count: int = 4_952
+        """Number of validation images; those of COCO without a box are not evaluated."""

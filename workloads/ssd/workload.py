@@ -27,21 +27,25 @@ class SingleShotDetection:
 
     @dataclass
     class Settings:
-        """The learning rate warms up over `warmup_samples`, from 1 - 2**-`warmup_factor` of its value.
-
-        It is multiplied by 0.1 after each epoch of `lr_milestones`. `backbone` is a file of torchvision's ResNet-34
-        weights or a checkpoint of a resnet50 run with basic blocks; null trains from scratch. `width` is the number of
-        channels of the first convolution.
-        """
+        """The network, and SGD with linear warmup followed by steps."""
 
         learning_rate: float = MISSING
+        """Peak learning rate."""
         warmup_samples: int = MISSING
+        """Samples over which the learning rate rises linearly."""
         warmup_factor: int = 0
+        """Exponent of the learning rate at the start, 1 - 2**-`warmup_factor` of its peak."""
         lr_milestones: list[int] = field(default_factory=lambda: [40, 50])
+        """Epochs after which the learning rate is divided by ten."""
         weight_decay: float = 5e-4
+        """Weight decay of all parameters."""
         momentum: float = 0.9
+        """Momentum of SGD."""
         width: int = 64
+        """Channels of the first convolution."""
         backbone: str | None = None
+        """File of torchvision's ResNet-34 weights, or checkpoint of a resnet50 run with basic blocks; null: train from
+        scratch."""
 
         def __post_init__(self) -> None:
             if self.learning_rate <= 0 or not 0 <= self.momentum < 1 or self.weight_decay < 0:

@@ -12,11 +12,14 @@ class SyntheticImageNetData(SyntheticData, ImageNetData):
 
     @dataclass
     class Settings(ImageNetData.Settings):
-        """The sizes of ImageNet, for want of a folder to count."""
+        """The settings of all loaders, and the size of the dataset; the defaults are ImageNet's."""
 
         classes: int = 1000
+        """Number of classes."""
         train_images: int = 1_281_167
+        """Number of training images."""
         val_images: int = 50_000
+        """Number of validation images."""
 
         def __post_init__(self) -> None:
             super().__post_init__()

@@ -24,9 +24,10 @@ class TorchImageNetData(ImageNetData):
 
     @dataclass
     class Settings(ImageNetData.Settings):
-        """`decoder` is gpu or workers; null uses the GPU where that is supported."""
+        """The settings of all loaders, and where images are decoded."""
 
         decoder: str | None = None
+        """Where images are decoded, gpu or workers; null: on the GPU if it can, else in the workers."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
