@@ -27,21 +27,28 @@ Mask = NDArray[np.bool_]
 
 @dataclass
 class DetectionSpec:
-    """Size and shape of a detection dataset with up to `max_objects` objects of at most 8 classes in an image.
+    """Size and shape of a detection dataset.
 
-    `width_range` and `height_range` are in pixels, both ends included. Every 20th image is empty, every 16th is gray,
-    and every 12th has a crowd: many small objects of a class under one annotation. With `high_contrast`, objects are
-    bright and backgrounds dark, which a network learns within minutes.
+    Every 20th image is empty, every 16th is gray, and every 12th has a crowd: many small objects of a class under one
+    annotation.
     """
 
     num_train: int = 240
+    """Number of training images."""
     num_val: int = 60
+    """Number of validation images."""
     width_range: tuple[int, int] = (120, 160)
+    """Smallest and largest width in pixels."""
     height_range: tuple[int, int] = (96, 160)
+    """Smallest and largest height in pixels."""
     num_classes: int = 6
+    """Number of classes, at most 8."""
     max_objects: int = 6
+    """Most objects of an image."""
     high_contrast: bool = False
+    """Draw bright objects on dark backgrounds, which a network learns within minutes."""
     seed: int = 1
+    """Seed of the generator."""
 
     def __post_init__(self) -> None:
         """Reject values that cannot be generated."""

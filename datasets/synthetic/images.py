@@ -24,18 +24,20 @@ _SHARD_WRITERS = {
 
 @dataclass
 class ClassificationSpec:
-    """Size and shape of an image classification dataset.
-
-    `num_classes` is at most 8, `width` is in pixels, and the height varies around it. `layout` is folders (one for each
-    class), tfrecord or webdataset (shards of up to 1000 images).
-    """
+    """Size and shape of an image classification dataset."""
 
     num_classes: int = 8
+    """Number of classes, from 2 to 8."""
     train_per_class: int = 100
+    """Training images of a class."""
     val_per_class: int = 40
+    """Validation images of a class."""
     width: int = 72
+    """Width in pixels; the height varies around it."""
     seed: int = 1
+    """Seed of the generator."""
     layout: str = "folders"
+    """folders (one for each class), tfrecord or webdataset (shards of up to 1000 images)."""
 
     def __post_init__(self) -> None:
         """Reject values that cannot be generated."""

@@ -40,20 +40,27 @@ _Clause = tuple[list[_Token], list[_Token]]  # the same tokens in source order a
 
 @dataclass
 class TranslationSpec:
-    """Size of a parallel text and of its vocabulary; word frequencies fall as rank^-`zipf_exponent`.
+    """Size of a parallel text and of its vocabulary.
 
-    `num_train` and `num_test` count sentence pairs. Every noun and verb has two source forms. There are 15 function
-    words in addition.
+    Every noun and verb has two source forms. There are 15 function words in addition.
     """
 
     num_train: int
+    """Sentence pairs for training."""
     num_test: int
+    """Sentence pairs of the test set."""
     num_nouns: int = 150
+    """Number of nouns."""
     num_verbs: int = 60
+    """Number of verbs."""
     num_adjectives: int = 60
+    """Number of adjectives."""
     num_adverbs: int = 20
+    """Number of adverbs."""
     zipf_exponent: float = 1.0
+    """Exponent of the word frequencies, which fall as rank^-zipf_exponent."""
     seed: int = 1
+    """Seed of the generator."""
 
     def __post_init__(self) -> None:
         """Reject values that cannot be generated."""

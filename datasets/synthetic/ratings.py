@@ -17,19 +17,26 @@ class RatingsSpec:
     """Size and shape of a dataset of ratings.
 
     P(item | user) = sum over clusters of weight[user, cluster] * popularity[cluster, item], a non-negative
-    latent-factor model. `cluster_concentration` is the Dirichlet concentration of a user's weights: small values give
-    users of a single cluster. Popularity within a cluster falls as rank^-`zipf_exponent`. All clusters have the same
-    weight, so that overall popularity alone says little. The number of ratings per user is long-tailed.
+    latent-factor model. All clusters have the same weight, so that overall popularity alone says little. The number of
+    ratings per user is long-tailed.
     """
 
     num_users: int
+    """Number of users."""
     num_items: int
+    """Number of items."""
     num_ratings: int
+    """Number of ratings."""
     num_clusters: int
+    """Number of item clusters of the latent-factor model."""
     cluster_concentration: float = 0.1
+    """Dirichlet concentration of a user's cluster weights; a small value gives users of a single cluster."""
     zipf_exponent: float = 1.0
+    """Exponent of the popularity within a cluster, which falls as rank^-zipf_exponent."""
     min_ratings_per_user: int = 20
+    """Fewest ratings of a user."""
     seed: int = 1
+    """Seed of the generator."""
 
     def __post_init__(self) -> None:
         """Reject values that cannot be generated."""

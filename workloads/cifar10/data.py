@@ -27,16 +27,18 @@ class CIFAR10Data(ImageData):
 
     @dataclass
     class Settings:
-        """`folder` holds the binary version's files; `generate` makes it where it is absent.
-
-        `cutout_size` is the edge in pixels of the square that is covered (DeVries and Taylor 2017), 0 for none.
-        """
+        """The dataset and its augmentation."""
 
         folder: str = MISSING
+        """Folder of the binary version of CIFAR-10."""
         generate: images.ClassificationSpec | None = None
+        """Synthetic dataset to generate and read instead; null: none."""
         crop_padding: int = 4
+        """Pixels of padding around an image before it is cropped at random."""
         cutout_size: int = 0
+        """Edge in pixels of the square that is cut out of an image (DeVries and Taylor 2017); 0: none."""
         eval_batch_size: int = 1000
+        """Images of an evaluation batch of one rank."""
 
         def __post_init__(self) -> None:
             if self.crop_padding < 0 or self.eval_batch_size < 1:

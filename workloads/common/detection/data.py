@@ -45,20 +45,24 @@ class CocoData(ImageData):
 
     @dataclass
     class Settings:
-        """Annotations are jsons in COCO's form, images the folders that their file names are in.
-
-        `generate` draws a set beside the training images' folder instead. `workers` is the number of reading processes
-        of a rank, 0 for none and null for as many as its cores.
-        """
+        """The dataset in COCO's format and how it is read."""
 
         train_annotations: str = MISSING
+        """COCO annotation file of the training images."""
         train_images: str = MISSING
+        """Folder of the training images."""
         val_annotations: str = MISSING
+        """COCO annotation file of the validation images."""
         val_images: str = MISSING
+        """Folder of the validation images."""
         cache_dir: str = MISSING
+        """Folder of the arrays that are prepared from the files."""
         generate: detection.DetectionSpec | None = None
+        """Synthetic dataset to generate and read instead; null: none."""
         eval_batch_size: int = 64
+        """Images of an evaluation batch of one rank."""
         workers: int | None = None
+        """Decoding processes of a rank; 0: none; null: one for each of the rank's cores."""
 
         def __post_init__(self) -> None:
             if self.eval_batch_size < 1 or (self.workers is not None and self.workers < 0):

@@ -17,12 +17,16 @@ class SyntheticCocoData(SyntheticData, CocoData):
 
     @dataclass
     class Settings(CocoData.Settings):
-        """How many images of how many classes there are, with `boxes` on each."""
+        """The settings of all loaders, and the size of the dataset; the defaults are COCO's."""
 
         classes: int = 80
+        """Number of classes."""
         train_count: int = 117_266
+        """Number of training images."""
         val_count: int = 5_000
+        """Number of validation images."""
         boxes: int = 7
+        """Boxes of an image."""
 
         def __post_init__(self) -> None:
             super().__post_init__()

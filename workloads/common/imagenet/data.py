@@ -28,18 +28,21 @@ class ImageNetData(ImageData):
 
     @dataclass
     class Settings:
-        """`folder` holds train/ and val/ with class folders or shards in them; `generate` makes it where it is absent.
-
-        `workers` is the number of reading processes of a rank, 0 for none and null for as many as its cores; sizes are
-        in pixels.
-        """
+        """The dataset and how it is read."""
 
         folder: str = MISSING
+        """Folder with `train/` and `val/`, each of class folders, TFRecord shards or WebDataset shards."""
         generate: images.ClassificationSpec | None = None
+        """Synthetic dataset to generate and read instead; null: none."""
         image_size: int = 224
-        min_crop_area: float = 0.1  # of a crop: MLPerf draws from 0.05, but a crop must cover 0.1 of the image
+        """Edge of a cropped image in pixels."""
+        min_crop_area: float = 0.1
+        """Smallest area of a random crop as a fraction of the image. MLPerf samples from 0.05, but a crop must cover
+        0.1 of the image."""
         eval_batch_size: int = 256
+        """Images of an evaluation batch of one rank."""
         workers: int | None = None
+        """Decoding processes of a rank; 0: none; null: one for each of the rank's cores."""
 
         def __post_init__(self) -> None:
             if self.image_size < 32 or self.eval_batch_size < 1:
