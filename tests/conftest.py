@@ -20,16 +20,11 @@ def root() -> Path:
 @pytest.fixture
 def compose():
     """Composes a configuration as `timetrial run` does: compose("workload=ncf", ...) -> DictConfig."""
-    from hydra import compose, initialize_config_module
-
-    from timetrial.runner.config import schema
-
-    schema.register()
+    from timetrial.runner.config.compose import compose
 
     def composed(*overrides):
-        with initialize_config_module("timetrial.conf", version_base="1.3"):
-            chosen = [] if any(word.startswith("accelerator=") for word in overrides) else ["accelerator=cpu"]
-            return compose("config", overrides=[*chosen, *overrides])
+        accelerator = [] if any(word.startswith("accelerator=") for word in overrides) else ["accelerator=cpu"]
+        return compose([*accelerator, *overrides]).node
 
     return composed
 
@@ -39,14 +34,15 @@ def launch(compose, tmp_path):
     """Runs a composed configuration in this process on tiny data: launch(*overrides) -> (exit code, run folder)."""
     from rich.console import Console
 
-    from timetrial.runner.launch.launcher import launch
+    from timetrial.runner.launch.run import launch
 
-    places = [f"runs={tmp_path}/runs", f"data_dir={tmp_path}/data", "launcher=inline"]
-    tiny = ["recipe.data.generate={users: 200, items: 300, ratings: 6000, tastes: 4}", "recipe.data.eval_negatives=99"]
+    places = [f"runs_dir={tmp_path}/runs", f"data_dir={tmp_path}/data", "launcher=inline"]
+    tiny = ["recipe.data.generate={num_users: 200, num_items: 300, num_ratings: 6000, num_clusters: 4}", "recipe.data.eval_negatives=99"]
     tiny += ["recipe.global_batch_size=2048", "recipe.max_epochs=2", "recipe.target.v05.hit_rate=0.2"]
 
     def run(*overrides):
-        return launch(compose(*places, *tiny, *overrides), Console(quiet=True))
+        result = launch(compose(*places, *tiny, *overrides), Console(quiet=True))
+        return result.exit_code, result.run_dir
 
     return run
 

@@ -80,7 +80,7 @@ def from_measurement(settings: Config, recipe: str, changed: Sequence[str], reco
         reached=len(known.epochs) / known.runs if every_run and known and known.runs else None,
         seconds=_span(seconds),
         joules=_span(joules) if mean_watts else None,
-        energy_source=telemetry and (telemetry.energy_source or telemetry.host_energy_source),
+        energy_source=(telemetry.energy_source or telemetry.host_energy_source) if telemetry else None,
         dollars=_span(dollars) if settings.usd_per_gpu_hour else None,
         memory_bytes=record.peak_memory_bytes,
         micro_batch=micro_batch_size(settings),

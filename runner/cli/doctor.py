@@ -20,11 +20,12 @@ def doctor(
 
     Exits with 22 if the GPU, PyTorch or the host is not fit, with 21 if only datasets are damaged, else with 0.
     """
-    from ..benchmarks import doctor as examination
+    from ..benchmarks import doctor as checks
+    from ..benchmarks.gpu_checks import inspect_machine
 
-    checks = examination.examine(examination.look(), runs_dir, data_dir, sum_up=not quick)
-    made = list(checks) if as_json else examination.show(Console(), checks)
-    code = examination.verdict(made)
+    pending = checks.run_checks(inspect_machine(), runs_dir, data_dir, with_all_reduce=not quick)
+    results = list(pending) if as_json else checks.show(Console(), pending)
+    exit_code = checks.exit_code(results)
     if as_json:
-        print(json.dumps({"exit_code": int(code), "checks": examination.as_table(made)}, indent=2))
-    raise typer.Exit(int(code))
+        print(json.dumps({"exit_code": int(exit_code), "checks": checks.to_json(results)}, indent=2))
+    raise typer.Exit(int(exit_code))

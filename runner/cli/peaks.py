@@ -22,8 +22,8 @@ def peaks(
     quick: Annotated[
         bool, typer.Option("--quick", help="Small sizes and few repetitions: seconds, rough values.")
     ] = False,
-    name: Annotated[
-        str | None, typer.Option("--accelerator", help="A group of conf/accelerator.", show_default="this machine's")
+    accelerator: Annotated[
+        str | None, typer.Option("--accelerator", help="A config of conf/accelerator.", show_default="this machine's")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -31,8 +31,10 @@ def peaks(
 
     Writes peaks.json, from which a report draws the roofline that measured workloads are placed under.
     """
-    from ..benchmarks import peaks as best
+    from ..benchmarks import peaks as benchmark
 
-    told, path = best.run(kinds or [], name, out, quick=quick, console=None if as_json else table_console())
+    document, path = benchmark.run(
+        kinds or [], accelerator, out, quick=quick, console=None if as_json else table_console()
+    )
     if as_json:
-        print(json.dumps(told | {"path": str(path)}, indent=2))
+        print(json.dumps(document | {"path": str(path)}, indent=2))

@@ -40,6 +40,7 @@ def run_hydra(program: str, arguments: Sequence[str]) -> Exit:
 
     `hydra.main` reads sys.argv and discards what jobs return, so its pieces are called here.
     """
+    from hydra import version
     from hydra._internal.hydra import Hydra
     from hydra._internal.utils import create_config_search_path, get_args_parser
     from hydra.core.global_hydra import GlobalHydra
@@ -47,6 +48,7 @@ def run_hydra(program: str, arguments: Sequence[str]) -> Exit:
     from ..config.compose import CONFIG_MODULE, register_schema
     from ..launch.overrides import overrides_first, with_accelerator
 
+    version.setbase("1.3")
     register_schema()
     parser = get_args_parser()
     parser.prog = program

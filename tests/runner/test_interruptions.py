@@ -24,7 +24,7 @@ from timetrial.runner.training import checkpoint
 KILLS = int(os.environ.get("TIMETRIAL_KILLS", "5"))
 TINY = [
     "accelerator=cpu",
-    "recipe.data.generate={users: 200, items: 300, ratings: 6000, tastes: 4}",
+    "recipe.data.generate={num_users: 200, num_items: 300, num_ratings: 6000, num_clusters: 4}",
     "recipe.data.eval_negatives=99",
     "recipe.global_batch_size=512",
     "recipe.target.v05.hit_rate=0.999",
@@ -67,7 +67,7 @@ def wait_for(path, process):
 
 
 def has_begun(folder, process):
-    return process.poll() is not None or RunDir(folder, 1).status().get("pid") == process.pid
+    return process.poll() is not None or process.pid in pids(folder)
 
 
 def qualities(folder):
@@ -75,8 +75,12 @@ def qualities(folder):
     return [(row["epoch"], row["samples"], row["loss"], row["hit_rate"]) for row in rows]
 
 
-def status(folder):
-    return json.loads((folder / "status.json").read_text())
+def record(folder):
+    return RunDir(folder, 1).record()
+
+
+def pids(folder):
+    return {attempt.pid for attempt in record(folder).attempts}
 
 
 def whole_files(folder):
@@ -87,11 +91,12 @@ def whole_files(folder):
         text = log.read_text()
         assert text == "" or text.endswith("\n")
         assert all(json.loads(line.removeprefix(":::MLLOG "))["key"] for line in text.splitlines())
-    blocks = RunDir(folder, 1).status().get("blocks", []) if folder.exists() else []
+    training = record(folder).training if folder.exists() else None
+    blocks = training.blocks if training else ()
     if blocks:
         assert len(qualities(folder)) in (len(blocks), len(blocks) + 1)  # which is written first
     saved = folder / "checkpoint" / "checkpoint.pt"
-    return len(blocks), checkpoint.load(saved)["done"] if saved.exists() else 0
+    return len(blocks), checkpoint.load_checkpoint(saved)["completed_epochs"] if saved.exists() else 0
 
 
 def test_kill_9_at_random_moments_loses_one_block_at_most(start, tmp_path):
@@ -113,14 +118,14 @@ def test_kill_9_at_random_moments_loses_one_block_at_most(start, tmp_path):
                 kills, killed = kills + 1, True
             evaluated, kept = whole_files(folder)
             assert kept >= evaluated - 1, (folder, kills)
-            attempts.add(RunDir(folder, 1).status().get("pid"))
+            attempts |= pids(folder)
             if not killed:
                 finished(process)
                 break
-        told = status(folder)
+        final = record(folder)
         assert qualities(folder) == whole, (folder, kills)
-        assert told["restarts"] == len(attempts - {None}) - 1, (folder, kills)
-        assert (told["state"], len(told["verdict"]["problems"])) == ("target not reached", 1)
+        assert final.restarts == len(attempts) - 1, (folder, kills)
+        assert (final.state, len(final.verdict.problems)) == ("target not reached", 1)
         assert not [path for path in folder.rglob("*") if path.suffix == ".tmp"]
     print(f"{kills} kills, {runs} runs, all whole and equal")
 
@@ -131,9 +136,9 @@ def test_killed_before_a_checkpoint_it_starts_over_with_a_clean_clock(start, tmp
     wait_for(tmp_path / "run" / "quality.csv", process)
     kill(process)
     finished(start("run", *words))
-    told = status(tmp_path / "run")
-    assert (told["class"], told["restarts"], told["lost_seconds"]) == ("clean", 1, 0.0)
-    assert told["result"]["seconds"] == told["result"]["active_seconds"]
+    final = record(tmp_path / "run")
+    assert (final.run_class, final.restarts, final.training.lost_seconds) == ("clean", 1, 0.0)
+    assert final.training.seconds == final.training.active_seconds
 
 
 def test_every_restart_is_counted_though_none_reached_a_checkpoint_of_its_own(start, tmp_path):
@@ -145,12 +150,11 @@ def test_every_restart_is_counted_though_none_reached_a_checkpoint_of_its_own(st
     for _ in range(2):
         before = (tmp_path / "run" / "status.json").stat().st_mtime_ns
         process = start("run", *words)
-        while (tmp_path / "run" / "status.json").stat().st_mtime_ns == before or status(tmp_path / "run").get(
-            "class"
-        ) != "resumed":
+        status_file = tmp_path / "run" / "status.json"
+        while status_file.stat().st_mtime_ns == before or record(tmp_path / "run").run_class != "resumed":
             time.sleep(0.05)
         kill(process)
-    assert status(tmp_path / "run")["restarts"] == 2
+    assert record(tmp_path / "run").restarts == 2
 
 
 def test_ranks_of_a_killed_launcher_hold_the_folder_until_they_have_ended(start, tmp_path):
@@ -163,13 +167,13 @@ def test_ranks_of_a_killed_launcher_hold_the_folder_until_they_have_ended(start,
     kill(process, ranks=False)
     folder = RunDir(tmp_path / "run", 1)
     assert folder.in_use()
-    with pytest.raises(RunDirLocked), folder.held():
+    with pytest.raises(RunDirLocked), folder.locked():
         pass
     for rank in ranks:
         rank.resume()
     psutil.wait_procs(ranks, timeout=60)
     assert not folder.in_use()
-    assert status(tmp_path / "run")["exit_code"] == Exit.STOPPED  # they have saved
+    assert record(tmp_path / "run").exit_code == Exit.STOPPED  # they have saved
     for process in [start("run", *words), start("whole", *words)]:
         finished(process)
     assert qualities(tmp_path / "run") == qualities(tmp_path / "whole")
@@ -205,6 +209,6 @@ def test_many_stop_signals_are_one(start, tmp_path, launcher):
                 member.send_signal(signal.SIGTERM)
         time.sleep(0.05)
     assert process.returncode == Exit.STOPPED
-    told = status(tmp_path / "run")
-    assert (told["state"], told["exit_code"], told["log_status"]) == ("stopped", 12, "aborted")
-    assert "verdict" in told
+    final = record(tmp_path / "run")
+    assert (final.state, final.exit_code, final.training.reached) == ("stopped", 12, False)
+    assert final.verdict is not None

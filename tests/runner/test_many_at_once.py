@@ -1,6 +1,5 @@
 """Two hundred runs begun in one moment, into one folder: none meets another, none is lost."""
 
-import json
 import subprocess
 import sys
 from collections import Counter
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from timetrial.runner.record.record_file import read_record
 from timetrial.runner.results.parse import sources
 
 # One process imports everything and forks: two hundred interpreters would want more memory than a laptop has.
@@ -15,17 +15,19 @@ PROGRAM = """
 import os, sys
 import torch
 from rich.console import Console
-from timetrial.runner import config, launch
+from timetrial.runner.config.compose import compose
+from timetrial.runner.config.validation import validate
+from timetrial.runner.launch.run import launch
 
-node = config.compose(sys.argv[2:])
-config.check(node)
+node = compose(sys.argv[2:]).node
+validate(node)
 torch.set_num_threads(1)
 gate, opening = os.pipe()
 for _ in range(int(sys.argv[1])):
     if not os.fork():
         os.close(opening)
         os.read(gate, 1)
-        os._exit(int(launch.launch(node, Console(quiet=True))[0]))
+        os._exit(int(launch(node, Console(quiet=True)).exit_code))
 os.close(opening)
 while True:
     try:
@@ -35,7 +37,7 @@ while True:
 """
 TINY = [
     "accelerator=cpu",
-    "recipe.data.generate={users: 200, items: 300, ratings: 6000, tastes: 4}",
+    "recipe.data.generate={num_users: 200, num_items: 300, num_ratings: 6000, num_clusters: 4}",
     "recipe.data.eval_negatives=99",
     "recipe.global_batch_size=512",
     "recipe.target.v05.hit_rate=0.999",
@@ -55,9 +57,9 @@ def test_two_hundred_runs_at_once(tmp_path):
     assert len(folders) == len({folder.name for folder in folders}) == 200
     assert {folder.parent for folder in folders} == {folders[0].parent}
     for folder in folders:
-        told = json.loads((folder / "status.json").read_text())
-        assert (told["state"], told["class"], told["restarts"]) == ("target not reached", "clean", 0)
-    assert len(sources.gather([Path(tmp_path / "runs")])) == 200
+        record = read_record(folder)
+        assert (record.state, record.run_class, record.restarts) == ("target not reached", "clean", 0)
+    assert len(sources.read_runs([Path(tmp_path / "runs")])) == 200
     assert not list(tmp_path.rglob("*.tmp"))
 
 

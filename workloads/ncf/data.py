@@ -1,4 +1,4 @@
-"""NCF's samples: the whole rating matrix on the device, negatives drawn there anew every epoch."""
+"""NCF's data: the whole rating matrix on the device, where negatives are sampled anew in every epoch."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,36 +12,44 @@ from torch import Generator, Tensor
 
 from ...datasets.formats import movielens
 from ...datasets.synthetic import ratings
+from ...datasets.synthetic.spec_digest import path_with_digest
 from ...runner.training.seeds import Seeds
-from ...runner.training.workload import Batch, BatchSharding
+from ...runner.training.workload import Batch, BatchSharding, Data, Data
 from . import sampling
 
 
 @dataclass
 class _OnDevice:
-    """Training positives in order of user (int32 [P] each), their bitset, and the fixed evaluation set."""
+    """Training positives sorted by user (int32 [P] each), their bitset, and the fixed evaluation set."""
 
     users: Tensor
     items: Tensor
     bits: Tensor
     eval_items: Tensor
-    eval_counted: Tensor
+    eval_mask: Tensor
 
 
-class Interactions:
+class NCFData(Data):
     """One rank's samples; `train_size` counts positives and their negatives, `eval_size` users."""
 
     @dataclass
     class Settings:
-        """`path` is a MovieLens ratings file; `generate` makes it where it is absent; sizes as in MLPerf v0.5."""
+        """Settings of MovieLens data; the defaults are MLPerf v0.5's."""
 
         path: str = MISSING
-        prepared: str = MISSING
-        generate: ratings.Tastes | None = None
-        min_ratings: int = 1
+        """MovieLens ratings file: ratings.csv or ratings.dat."""
+        cache_dir: str = MISSING
+        """Folder of the cache of preprocessed ratings."""
+        generate: ratings.RatingsSpec | None = None
+        """Synthetic dataset, generated if the file does not exist; null: real ratings."""
+        min_ratings_per_user: int = 1
+        """Users with fewer ratings are dropped."""
         train_negatives: int = 4
+        """Negative samples per positive in training."""
         eval_negatives: int = 999
+        """Negative samples per user in the evaluation."""
         eval_batch_size: int = 4096
+        """Users of a rank evaluated at a time."""
 
         def __post_init__(self) -> None:
             if min(self.train_negatives, self.eval_batch_size) < 1 or self.eval_negatives < 10:
@@ -54,10 +62,10 @@ class Interactions:
         self._global_batch_size = global_batch_size
         source = Path(settings.path)
         if settings.generate is not None:
-            source = ratings.path_of(source, settings.generate)
+            source = path_with_digest(source, settings.generate)
             if not source.exists():
                 ratings.write_ratings(source, settings.generate)
-        self._prepared = movielens.prepare(source, Path(settings.prepared), settings.min_ratings)
+        self._prepared = movielens.prepare(source, Path(settings.cache_dir), settings.min_ratings_per_user)
         self.num_users, self.num_items, positives = movielens.read_sizes(self._prepared)
         self.train_size = positives * (1 + settings.train_negatives)
         self.eval_size = self.num_users
@@ -65,34 +73,36 @@ class Interactions:
         self._loaded: _OnDevice | None = None
 
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
-        """Every positive and fresh negatives, shuffled over the whole epoch; equal on every rank but for its share."""
+        """Yield this rank's micro-batches of all positives and newly sampled negatives, shuffled over the epoch."""
         data = self._load()
-        negatives = sampling.draw_negatives(
+        negatives = sampling.sample_negatives(
             data.users, data.bits, self.num_items, self._settings.train_negatives, self._generator("sampling", epoch)
         )
-        order = sampling.shuffle(self.train_size, self._global_batch_size, self._generator("data_order", epoch))
+        order = sampling.shuffle_into_batches(
+            self.train_size, self._global_batch_size, self._generator("data_order", epoch)
+        )
         for start in range(0, self.train_size, self._global_batch_size):
             samples = order[start : start + self._global_batch_size]
             parts = (samples[part] for part in self._sharding.micro_batches(samples.numel()))
             yield [self._batch(part, samples.numel(), data, negatives) for part in parts]
 
     def eval_batches(self) -> Iterable[Batch]:
-        """This rank's users with their 999 negatives and the held-out positive last."""
-        data, mine = self._load(), self._sharding.shard(self.num_users)
+        """Yield this rank's users with their negatives; the held-out positive is the last item."""
+        data, shard = self._load(), self._sharding.shard(self.num_users)
         size = self._settings.eval_batch_size
-        for start in range(mine.start, mine.stop, size):
-            users = torch.arange(start, min(start + size, mine.stop), dtype=torch.int32, device=self._device)
-            some = slice(start, start + users.numel())
-            content = (users, data.eval_items[some], data.eval_counted[some])
-            yield Batch(content, users.numel(), self.num_users, self.num_users)
+        for start in range(shard.start, shard.stop, size):
+            users = torch.arange(start, min(start + size, shard.stop), dtype=torch.int32, device=self._device)
+            rows = slice(start, start + users.numel())
+            inputs = (users, data.eval_items[rows], data.eval_mask[rows])
+            yield Batch(inputs, users.numel(), self.num_users, self.num_users)
 
     def synthetic_train_batches(self) -> Sequence[Batch]:
-        """Random ids in the shapes of the first step."""
+        """Return random ids in the shapes of the first step."""
         samples = min(self._global_batch_size, self.train_size)
         return [self._random_batch(part.stop - part.start, samples) for part in self._sharding.micro_batches(samples)]
 
     def synthetic_eval_batch(self) -> Batch:
-        """Random ids in the shape of the first evaluation batch."""
+        """Return random ids in the shapes of the first evaluation batch."""
         size = min(self._settings.eval_batch_size, self.num_users)
         negatives = self._settings.eval_negatives
         users = torch.arange(size, dtype=torch.int32, device=self._device)
@@ -100,38 +110,38 @@ class Interactions:
         return Batch((users, items, torch.ones_like(items[:, 1:], dtype=torch.bool)), size, size, size)
 
     def mlperf_params(self) -> dict[str, Any]:
-        """What MLPerf v0.5 wanted to be logged of the samples."""
+        """Return the hyperparameters of the data under their names in MLPerf v0.5."""
         return {
-            "preproc_hp_min_ratings": self._settings.min_ratings,
+            "preproc_hp_min_ratings": self._settings.min_ratings_per_user,
             "input_hp_num_neg": self._settings.train_negatives,
             "eval_hp_num_neg": self._settings.eval_negatives,
         }
 
     def _load(self) -> _OnDevice:
-        """The data on the device; the first call touches them, which is on the clock, and draws the evaluation set."""
+        """Return the data on the device; the first call reads it and samples the evaluation set, on the clock."""
         if self._loaded is None:
             split = movielens.read_split(self._prepared)
             users, items, held_out = (
                 torch.from_numpy(array).to(self._device) for array in (split.users, split.items, split.held_out)
             )
-            bits = sampling.membership(users, items, self.num_users, self.num_items)
-            evaluation = sampling.evaluation_items(
+            bits = sampling.build_bitset(users, items, self.num_users, self.num_items)
+            evaluation = sampling.sample_evaluation_items(
                 bits, held_out, self.num_items, self._generator("sampling", 0), self._settings.eval_negatives
             )
             self._loaded = _OnDevice(users, items, bits, *evaluation)
         return self._loaded
 
     def _batch(self, samples: Tensor, global_samples: int, data: _OnDevice, negatives: Tensor) -> Batch:
-        content = sampling.gather_batch(samples, data.users, data.items, negatives, self.num_users, self.num_items)
-        return Batch(content, samples.numel(), global_samples, global_samples)
+        inputs = sampling.gather_batch(samples, data.users, data.items, negatives, self.num_users, self.num_items)
+        return Batch(inputs, samples.numel(), global_samples, global_samples)
 
     def _random_batch(self, size: int, global_samples: int) -> Batch:
         users = torch.randint(self.num_users, (size,), dtype=torch.int32, device=self._device).sort().values
         items = torch.randint(self.num_items, (size,), dtype=torch.int32, device=self._device)
         labels = torch.randint(2, (size,), device=self._device).float()
-        by_item, item_starts = sampling.runs_by_item(items, self.num_items)
-        content = (users, items, labels, by_item, sampling.run_starts(users, self.num_users), item_starts)
-        return Batch(content, size, global_samples, global_samples)
+        by_item, item_starts = sampling.sort_by_item(items, self.num_items)
+        inputs = (users, items, labels, by_item, sampling.segment_starts(users, self.num_users), item_starts)
+        return Batch(inputs, size, global_samples, global_samples)
 
     def _generator(self, stream: str, epoch: int) -> Generator:
         return Generator(self._device).manual_seed(self._seeds.derive(stream, epoch))

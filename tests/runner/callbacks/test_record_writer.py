@@ -1,29 +1,37 @@
-"""Waiting for batches: measured by the engine, kept by block, and said where it is much."""
+"""The numbers of a run, and the time that devices wait for batches."""
 
-import io
 import time
+from dataclasses import replace
 
 import pytest
 import torch
-from rich.console import Console
 
-from timetrial.runner.callbacks import summary
+from timetrial.runner.callbacks import record_writer
+from timetrial.runner.callbacks.record_writer import RecordWriter
 from timetrial.runner.hardware import devices
-from timetrial.runner.record import energy
+from timetrial.runner.record.record_file import read_record
 from timetrial.runner.record.run_dir import RunDir
-from timetrial.runner.training.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, RunStarted, RunStopped
+from timetrial.runner.training.events import (
+    BlockEnded,
+    BlockStarted,
+    EvalEnded,
+    EvalStarted,
+    RunStarted,
+    RunStopped,
+    StepEnded,
+)
 from timetrial.runner.training.loop import TrainingPlan
 
 
 def test_the_stopwatch_adds_up_spans_and_begins_anew():
-    watch = devices.Stopwatch(torch.device("cpu"))
+    timer = devices.DeviceTimer(torch.device("cpu"))
     for _ in range(3):
-        watch.start()
+        timer.start()
         time.sleep(0.02)
-        watch.stop()
+        timer.stop()
         time.sleep(0.05)
-    assert watch.seconds() == pytest.approx(0.06, abs=0.03)
-    assert watch.seconds() == 0
+    assert timer.pop_seconds() == pytest.approx(0.06, abs=0.03)
+    assert timer.pop_seconds() == 0
 
 
 def test_an_engine_says_how_long_it_waited(toy_engine, toy_data, toy_workload):
@@ -39,23 +47,65 @@ def test_an_engine_says_how_long_it_waited(toy_engine, toy_data, toy_workload):
     assert engine.synchronize().data_wait_seconds == 0
 
 
-@pytest.mark.parametrize(("waited", "said"), [(0.6, "loader-bound  6% of training"), (0.4, None)])
-def test_more_than_a_twentieth_is_said(tmp_path, waited, said):
-    folder = RunDir(tmp_path, 1)
-    kept = summary.Summary(folder, TrainingPlan({"top1": 0.5}, 1, 1, 1))
+EVENTS = (
+    RunStarted(time=0.0, params={}),
+    BlockStarted(time=0.0, first_epoch=1, epochs=1),
+    StepEnded(time=5.0, epoch=1, samples=60),
+    StepEnded(time=9.0, epoch=1, samples=40),
+    BlockEnded(time=10.0, first_epoch=1, epochs=1, samples=100, loss=1.0, data_wait_seconds=0.4),
+    EvalStarted(time=10.0, epoch=1),
+    EvalEnded(time=11.0, epoch=1, quality={"top1": 0.6}),
+    RunStopped(time=11.0, status="success"),
+)
+
+
+@pytest.fixture
+def writer(tmp_path):
+    return RecordWriter(RunDir(tmp_path, 1), TrainingPlan({"top1": 0.5}, 1, 1, 1))
+
+
+def test_numbers_of_a_run(writer, tmp_path):
+    for event in EVENTS:
+        writer(event)
+    training = read_record(tmp_path).training
+    assert (training.reached, training.epochs_to_converge, training.samples) == (True, 1, 100)
+    assert (training.seconds, training.train_seconds, training.eval_seconds) == (11.0, 10.0, 1.0)
+    assert training.data_wait_seconds == 0.4
+    assert (training.samples_per_second, training.first_block_samples_per_second) == (None, 10.0)
+
+
+def test_the_record_is_written_after_each_evaluation(writer, tmp_path):
+    for event in EVENTS[:-1]:
+        writer(event)
+    training = read_record(tmp_path).training
+    assert (training.reached, training.epochs, training.seconds) == (False, 1, 11.0)
+
+
+def test_a_resumed_run_continues_the_interrupted_block(writer, tmp_path, monkeypatch):
+    for event in EVENTS[:3]:  # interrupted after 60 samples
+        writer(event)
+    monkeypatch.setattr(record_writer, "now", lambda: 5.0)
+    state = writer.state_dict()
+    resumed = RecordWriter(RunDir(tmp_path, 1), writer.plan)
+    resumed.load_state_dict(state)
     for event in (
-        RunStarted(time=0.0, params={}),
-        BlockStarted(time=0.0, first_epoch=1, epochs=1),
-        BlockEnded(time=10.0, first_epoch=1, epochs=1, samples=100, loss=1.0, data_wait_seconds=waited),
-        EvalStarted(time=10.0, epoch=1),
-        EvalEnded(time=11.0, epoch=1, quality={"top1": 0.6}),
-        RunStopped(time=11.0, status="success"),
+        RunStarted(time=100.0, params={}),
+        BlockStarted(time=100.0, first_epoch=1, epochs=1),
+        BlockEnded(time=104.0, first_epoch=1, epochs=1, samples=40, loss=1.0),
+        EvalStarted(time=104.0, epoch=1),
+        EvalEnded(time=105.0, epoch=1, quality={"top1": 0.6}),
+        RunStopped(time=105.0, status="success"),
     ):
-        kept(event)
-    result = folder.status()["result"]
-    assert result["data_wait_seconds"] == waited
-    out = io.StringIO()
-    status = {"result": result} | energy.judge(tmp_path, result, 100, None)
-    summary.show(Console(file=out, width=200), "run", status, folder)
-    assert (said or "time-to-train") in out.getvalue()
-    assert ("loader-bound" in out.getvalue()) == bool(said)
+        resumed(event)
+    record = read_record(tmp_path)
+    (block,) = record.training.blocks
+    assert (block.samples, block.train_seconds) == (100, 9.0)
+    assert record.run_class == "resumed"
+    assert (record.training.seconds, record.training.lost_seconds, record.training.active_seconds) == (105, 95, 10)
+
+
+def test_epochs_past_the_target_are_off_the_clock(writer, tmp_path):
+    for event in (*EVENTS, *(replace(event, time=event.time + 20) for event in EVENTS[1:7])):
+        writer(event)
+    training = read_record(tmp_path).training
+    assert (len(training.blocks), training.epochs, training.seconds) == (2, 1, 11.0)

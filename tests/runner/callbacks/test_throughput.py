@@ -9,6 +9,7 @@ import pytest
 from timetrial.runner.callbacks.throughput import LimitedBatches, ThroughputMeter
 from timetrial.runner.core.errors import Exit
 from timetrial.runner.core.formatting import format_number
+from timetrial.runner.record.record_file import read_record
 from timetrial.runner.training.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, StepEnded
 from timetrial.runner.training.loop import TrainingPlan, train_to_target
 
@@ -17,7 +18,7 @@ TINY = ["workload=cifar10", "model=cnn10", "+recipe.training.width=2", "recipe.g
 
 
 def throughput(folder, *words):
-    command = [sys.executable, "-P", "-m", "timetrial", "throughput", *words, "accelerator=cpu", f"runs={folder}/runs"]
+    command = [sys.executable, "-P", "-m", "timetrial", "throughput", *words, "accelerator=cpu", "runs_dir=runs"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
@@ -31,8 +32,7 @@ def test_a_fixed_number_of_steps_or_a_whole_epoch(toy_engine, toy_data, toy_work
         plan = TrainingPlan(target={}, first_eval_epoch=1, eval_every_epochs=1, max_epochs=3)
         assert not train_to_target(toy_engine(toy_workload(), fixed), plan, [measured])
         counted = [
-            (block["steps"], block["samples"], block["eval_batches"], block["eval_samples"])
-            for block in measured.blocks
+            (block["steps"], block.samples, block["eval_batches"], block["eval_samples"]) for block in measured.blocks
         ]
         assert counted == [(made, samples, 1, 50)] * 3
 
@@ -50,14 +50,15 @@ def test_speeds_are_medians_without_the_first_block(toy_data):
         measured(EvalStarted(time=now, epoch=1))
         now += 0.5
         measured(EvalEnded(time=now, epoch=1, quality={}))
-    found = measured.result()
-    assert found["samples_per_second"] == pytest.approx(32 / 3)
-    assert found["tokens_per_second"] == pytest.approx(96 / 3)
-    assert (found["steps"], found["train_ms"]) == (2, pytest.approx(1500))
-    assert found["eval_samples_per_second"] == pytest.approx(4 * 50 / 0.5)
-    assert found["eval_ms"] == pytest.approx(500)
-    assert found["waited"] == pytest.approx(0.9 / 9)
-    assert found["spread"] == pytest.approx(2 / 3)
+    result = measured.result(gpus=4, datasheet_tflops=None, peer_to_peer=True, usd_per_gpu=8.0)
+    assert result.samples_per_second == pytest.approx(32 / 3)
+    assert result.tokens_per_second == pytest.approx(96 / 3)
+    assert (result.steps, result.train_ms) == (2, pytest.approx(1500))
+    assert result.eval_samples_per_second == pytest.approx(4 * 50 / 0.5)
+    assert result.eval_ms == pytest.approx(500)
+    assert result.data_wait_fraction == pytest.approx(0.9 / 9)
+    assert result.spread == pytest.approx(2 / 3)
+    assert result.usd_per_samples_per_second == pytest.approx(32 * 3 / 32)
 
 
 def test_a_sweep_has_a_line_a_run_and_one_that_does_not_fit(tmp_path):
@@ -73,7 +74,7 @@ def test_a_sweep_has_a_line_a_run_and_one_that_does_not_fit(tmp_path):
         assert all(float(value.replace(",", "")) > 0 for value in line[3:])
     assert lines[2] == ["2", "recipe.data.image_size=1000000", "out", "of", "memory"]
     assert fastest.startswith(f"best: recipe.data.image_size={max(lines[:2], key=_rate)[1].split('=')[1]}, ")
-    (kept,) = json.loads(next(tmp_path.rglob("best.json")).read_text())["best"]
+    (kept,) = json.loads(next(tmp_path.rglob("sweep.json")).read_text())["best"]
     assert f"{format_number(kept['samples_per_second'])} samples/s" in fastest
 
 
@@ -87,14 +88,14 @@ def test_two_ranks_share_the_batch_and_no_log_is_written(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (folder,) = [path.parent for path in tmp_path.rglob("status.json")]
-    status = json.loads((folder / "status.json").read_text())
-    assert status["exit_code"] == Exit.TARGET_REACHED
-    assert status["result"]["steps"] == 2
-    assert status["result"]["peer_to_peer"] is json.loads((folder / "system.json").read_text())["peer_to_peer"] is False
+    record = read_record(folder)
+    assert (record.exit_code, record.state) == (Exit.TARGET_REACHED, "measured")
+    assert record.throughput.steps == 2
+    assert record.throughput.peer_to_peer is record.config["peer_to_peer"] is False
     assert "2 x cpu without peer-to-peer" in done.stdout
-    each = 2 * 300 / status["result"]["samples_per_second"]
-    assert status["result"]["usd_per_samples_per_second"] == pytest.approx(each)
-    assert f"${format_number(each)} for each training sample a second" in done.stdout
+    each = 2 * 300 / record.throughput.samples_per_second
+    assert record.throughput.usd_per_samples_per_second == pytest.approx(each)
+    assert f"${format_number(each)} per training sample per second" in done.stdout
     assert not list(folder.glob("result_*.txt"))
     assert "samples/s" in done.stdout
 

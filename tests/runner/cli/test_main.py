@@ -12,7 +12,7 @@ import pytest
 from timetrial.runner.core.errors import Exit
 
 TINY = [
-    "recipe.data.generate={users: 200, items: 300, ratings: 6000, tastes: 4}",
+    "recipe.data.generate={num_users: 200, num_items: 300, num_ratings: 6000, num_clusters: 4}",
     "recipe.data.eval_negatives=99",
     "recipe.global_batch_size=512",
     "recipe.target.v05.hit_rate=0.2",
@@ -46,7 +46,7 @@ def test_cfg_job_prints_and_runs_nothing(tmp_path):
         (["run", "accelerator=cpu", "seed=one"], Exit.CONFIGURATION, "'one'.*could not be converted to Integer"),
         (["run", "accelerator=cpu", "round=v07"], Exit.CONFIGURATION, "not part of MLPerf round v07"),
         (["run", "accelerator=cpu", "--wrong"], Exit.CONFIGURATION, "--wrong"),
-        (["run", "-m", "hydra/launcher=submitit_slurm", "seed=1,2"], Exit.CONFIGURATION, "name their card"),
+        (["run", "-m", "hydra/launcher=submitit_slurm", "seed=1,2"], Exit.CONFIGURATION, "name their GPU"),
         (["rum"], Exit.CONFIGURATION, "rum"),
         (["run", "accelerator=h200", "gpus=99"], Exit.DEVICE, "use (accelerator=cpu|gpus=)"),
         (["run", "accelerator=cpu", "scale=reference"], Exit.DATA, "ml-20m/ratings.csv is missing"),
@@ -74,8 +74,8 @@ def test_a_sweep_runs_all_and_keeps_going(tmp_path, launcher):
     assert done.returncode == Exit.CONFIGURATION, done.stdout + done.stderr
     assert "sweep of 4 runs" in done.stdout
     assert "Traceback" not in done.stderr
-    codes = [json.loads(path.read_text())["exit_code"] for path in sorted((tmp_path / "runs").rglob("job_*.json"))]
-    assert codes == [0, 20, 0, 20]
+    (summary,) = (tmp_path / "runs").rglob("sweep.json")
+    assert [run["exit_code"] for run in json.loads(summary.read_text())["runs"]] == [0, 20, 0, 20]
     assert len(list((tmp_path / "runs").rglob("result_*.txt"))) == 2
 
 

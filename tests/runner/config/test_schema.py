@@ -6,7 +6,8 @@ import pytest
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from timetrial.runner.config import schema
+from timetrial.runner.config.compose import load_config, to_yaml
+from timetrial.runner.config.validation import gradient_accumulation_steps, validate
 from timetrial.runner.core import error_messages
 from timetrial.runner.core.errors import ConfigurationError, Exit
 
@@ -22,28 +23,28 @@ def test_every_recipe_composes_with_every_precision_and_card(compose, root):
     for recipe in recipes(root):
         chosen = [f"recipe={recipe}", f"workload={recipe.split('/')[0]}"]
         for precision in ("fp32", "tf32", "bf16", "fp16"):
-            schema.check(compose(*chosen, f"precision={precision}"))
+            validate(compose(*chosen, f"precision={precision}"))
         for card in cards:
-            schema.check(compose(*chosen, f"accelerator={card}"))
+            validate(compose(*chosen, f"accelerator={card}"))
 
 
 def test_every_loader_engine_and_model_composes(compose):
     for loader in ("torch", "dali", "tfdata", "synthetic"):
-        assert schema.check(compose("workload=resnet50", f"data={loader}")).data.loader == loader
-    tensorflow = schema.check(compose("workload=resnet50", "engine=tensorflow"))
+        assert validate(compose("workload=resnet50", f"data={loader}")).data.loader == loader
+    tensorflow = validate(compose("workload=resnet50", "engine=tensorflow"))
     assert (tensorflow.engine.name, tensorflow.data.loader) == ("tensorflow", "tfdata")
     for network in ("cnn10", "wrn28_10", "resnet9"):
         node = compose("workload=cifar10", f"model={network}", "recipe=cifar10/reference")
-        assert schema.check(node).recipe.training["network"] == network
+        assert validate(node).recipe.training["network"] == network
 
 
 def test_direct_links_are_what_the_environment_has_unless_the_run_says_otherwise(compose, monkeypatch):
     monkeypatch.delenv("NCCL_P2P_DISABLE", raising=False)
-    assert schema.check(compose()).peer_to_peer
-    assert not schema.check(compose("peer_to_peer=false")).peer_to_peer
+    assert validate(compose()).peer_to_peer
+    assert not validate(compose("peer_to_peer=false")).peer_to_peer
     monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
-    assert not schema.check(compose()).peer_to_peer
-    assert schema.check(compose("peer_to_peer=true")).peer_to_peer
+    assert not validate(compose()).peer_to_peer
+    assert validate(compose("peer_to_peer=true")).peer_to_peer
 
 
 @pytest.mark.parametrize(
@@ -72,10 +73,10 @@ def test_direct_links_are_what_the_environment_has_unless_the_run_says_otherwise
         (["time_limit_seconds=-1"], "time_limit_seconds must be above 0"),
         (["seed=-1"], "seed must be from 0"),
         (["seeds.data_order=-1"], "seed of data_order must be from 0"),
-        (["recipe.training.layers=[63,32]"], "recipe.training: .*even"),
+        (["recipe.training.mlp_layer_sizes=[63,32]"], "recipe.training: .*even"),
         (["recipe.training.learning_rate=0"], "recipe.training: learning_rate"),
         (["recipe.data.train_negatives=0"], "recipe.data: train_negatives"),
-        (["recipe.data.generate={users: 0}"], "recipe.data.*users"),
+        (["recipe.data.generate={num_users: 0}"], "recipe.data.*users"),
         (["data.loader=dali"], "no loader data=dali: choose data=torch"),
         (["engine=tensorflow"], "NCF has no engine=tensorflow: use engine=torch"),
         (["workload=resnet50", "engine=tensorflow", "data=torch"], "engine=tensorflow reads with data=tfdata"),
@@ -97,7 +98,7 @@ def test_direct_links_are_what_the_environment_has_unless_the_run_says_otherwise
 )
 def test_what_cannot_be_is_refused_with_one_sentence(compose, overrides, words):
     with pytest.raises((ConfigurationError, HydraException, OmegaConfBaseException)) as caught:
-        schema.check(compose(*overrides))
+        validate(compose(*overrides))
     sentence = error_messages.format_error(caught.value)
     assert "\n" not in sentence
     assert sentence.endswith(".")
@@ -110,10 +111,10 @@ def test_what_cannot_be_is_refused_with_one_sentence(compose, overrides, words):
 )
 def test_accumulation_follows_from_the_global_batch(compose, batch, gpus, micro, expected):
     node = compose(f"recipe.global_batch_size={batch}", f"gpus={gpus}", f"tuning.micro_batch_size={micro or 'null'}")
-    assert schema.accumulation(schema.check(node)) == expected
+    assert gradient_accumulation_steps(validate(node)) == expected
 
 
 def test_a_saved_configuration_loads_as_it_was(compose, tmp_path):
     node = compose("seed=5", "recipe.max_epochs=3")
-    (tmp_path / "config.yaml").write_text(schema.as_yaml(node))
-    assert schema.load(tmp_path / "config.yaml") == schema.check(node)
+    (tmp_path / "config.yaml").write_text(to_yaml(node))
+    assert load_config(tmp_path / "config.yaml") == validate(node)

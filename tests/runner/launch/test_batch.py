@@ -1,6 +1,5 @@
-"""Studies: what is planned, and that every element comes to one result whatever its attempts come to."""
+"""Studies: what is planned, and that every task comes to one result whatever its attempts come to."""
 
-import json
 import os
 import subprocess
 import sys
@@ -13,10 +12,12 @@ from rich.console import Console
 from timetrial.runner.cli.batch import _ranges
 from timetrial.runner.core.errors import ConfigurationError, Exit, OutOfMemory, RunDirLocked, RunError
 from timetrial.runner.launch.batch import Study
+from timetrial.runner.record.record_file import read_record
+from timetrial.runner.record.run_record import RunState
 
 TINY = [
     "accelerator=cpu",
-    "recipe.data.generate={users: 200, items: 300, ratings: 6000, tastes: 4}",
+    "recipe.data.generate={num_users: 200, num_items: 300, num_ratings: 6000, num_clusters: 4}",
     "recipe.data.eval_negatives=99",
     "recipe.global_batch_size=2048",
     "recipe.max_epochs=2",
@@ -32,7 +33,7 @@ def planned(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def plan(*overrides):
-        study = Study(tmp_path / "study", most_attempts=2)
+        study = Study(tmp_path / "study", max_attempts=2)
         study.plan([*TINY, *overrides])
         return study
 
@@ -40,16 +41,16 @@ def planned(tmp_path, monkeypatch):
 
 
 def words(study):
-    return [study.state(element).word for element in study.elements()]
+    return [study.state(task).progress for task in study.tasks()]
 
 
 def test_a_plan_is_the_sweep_in_hydras_order(planned):
     study = planned("precision=fp32,bf16", "seed=range(1,4)")
-    elements = study.elements()
-    assert [element.overrides[-2:] for element in elements] == [
+    tasks = study.tasks()
+    assert [task.overrides[-2:] for task in tasks] == [
         (f"precision={precision}", f"seed={seed}") for precision in ("fp32", "bf16") for seed in (1, 2, 3)
     ]
-    assert [element.name for element in elements][::5] == ["0-precision-fp32-seed-1", "5-precision-bf16-seed-3"]
+    assert [task.name for task in tasks][::5] == ["0-precision-fp32-seed-1", "5-precision-bf16-seed-3"]
     assert words(study) == ["waiting"] * 6
 
 
@@ -69,7 +70,7 @@ def test_a_plan_is_written_once(planned, tmp_path):
     [
         (["round=v05,v07"], r"round=v07: NCF was not part of MLPerf round v07"),
         (["nonsense=1"], "nonsense is not set here"),
-        (["run_dir=here"], "run_dir is the study's own to choose"),
+        (["run_dir=here"], "run_dir is chosen by the study"),
         (["seed=one,two"], "'one'"),
     ],
 )
@@ -81,73 +82,73 @@ def test_what_could_not_run_is_refused_before_anything_is_submitted(planned, tmp
 
 def test_an_element_with_a_result_is_left_alone(planned):
     study = planned("seed=1,2")
-    first, _ = study.elements()
+    first, _ = study.tasks()
     assert study.run(first, QUIET) == Exit.TARGET_NOT_REACHED
-    log = next(study.folder(first).path.glob("result_1.txt")).read_bytes()
+    log = next(study.run_dir(first).path.glob("result_1.txt")).read_bytes()
     assert study.run(first, QUIET) == Exit.TARGET_NOT_REACHED
-    assert next(study.folder(first).path.glob("result_1.txt")).read_bytes() == log
+    assert next(study.run_dir(first).path.glob("result_1.txt")).read_bytes() == log
     assert words(study) == ["done", "waiting"]
 
 
 def test_a_result_whose_launcher_was_killed_is_closed_and_not_run_again(planned):
     study = planned("seed=1")
-    (element,) = study.elements()
-    study.run(element, QUIET)
-    folder = study.folder(element)
-    told = folder.status()
-    folder.update_status(state="running", verdict=None)
+    (task,) = study.tasks()
+    study.run(task, QUIET)
+    folder = study.run_dir(task)
+    before = folder.record()
+    folder.update_record(state=RunState.RUNNING, verdict=None)
     assert words(study) == ["waiting"]
-    assert study.run(element, QUIET) == Exit.TARGET_NOT_REACHED
-    assert folder.status()["verdict"] == told["verdict"]
-    assert folder.status()["restarts"] == 0
-    assert words(study) == ["done"]
+    assert study.run(task, QUIET) == Exit.TARGET_NOT_REACHED
+    assert folder.record().verdict == before.verdict
+    assert folder.record().restarts == 0
+    assert words(study) == ["completed_epochs"]
 
 
 def test_out_of_memory_halves_the_micro_batch_in_a_new_attempt(planned, tmp_path, monkeypatch):
     from timetrial.workloads.ncf.workload import NCF
 
-    whole = NCF.loss
+    whole = NCF.compute_loss
 
     def with_little_room(self, model, batch):
         if batch.weight > 600:
             torch.empty(2**60)  # the allocator's own refusal
         return whole(self, model, batch)
 
-    monkeypatch.setattr(NCF, "loss", with_little_room)
+    monkeypatch.setattr(NCF, "compute_loss", with_little_room)
     study = planned("seed=1")
-    study._most_attempts = 4
-    (element,) = study.elements()
-    assert study.run(element, QUIET) == Exit.TARGET_NOT_REACHED
-    assert "batch_size: 512" in study.folder(element).config.read_text()
-    kept = [json.loads((tmp_path / "study/attempts/0" / n / "status.json").read_text()) for n in ("1", "2")]
-    assert [status["exit_code"] for status in kept] == [Exit.OUT_OF_MEMORY] * 2
+    study._max_attempts = 4
+    (task,) = study.tasks()
+    assert study.run(task, QUIET) == Exit.TARGET_NOT_REACHED
+    assert "batch_size: 512" in study.run_dir(task).config.read_text()
+    kept = [read_record(tmp_path / "study/attempts/0" / number) for number in ("1", "2")]
+    assert [record.exit_code for record in kept] == [Exit.OUT_OF_MEMORY] * 2
     assert len(list((tmp_path / "study" / "runs").rglob("result_*.txt"))) == 1
     assert len(list((tmp_path / "study" / "attempts").rglob("result_*.txt"))) == 2
-    assert words(study) == ["done"]
+    assert words(study) == ["completed_epochs"]
 
 
 def test_an_element_that_fits_nowhere_is_given_up_and_named(planned, monkeypatch):
     from timetrial.workloads.ncf.workload import NCF
 
-    monkeypatch.setattr(NCF, "loss", lambda *_: torch.empty(2**60))
+    monkeypatch.setattr(NCF, "compute_loss", lambda *_: torch.empty(2**60))
     study = planned("seed=1")
-    (element,) = study.elements()
+    (task,) = study.tasks()
     with pytest.raises(RunError, match=r"0 has failed 2 times.*raise --attempts.*tuning.micro_batch_size"):
-        study.run(element, QUIET)
+        study.run(task, QUIET)
     assert words(study) == ["failed"]
     assert len(list(study.runs.rglob("result_*.txt"))) == 1  # the last failure stays, and counts
-    study._most_attempts = 3
+    study._max_attempts = 3
     assert words(study) == ["waiting"]
 
 
 def test_a_micro_batch_of_one_cannot_be_halved(planned, monkeypatch):
     from timetrial.workloads.ncf.workload import NCF
 
-    monkeypatch.setattr(NCF, "loss", lambda *_: torch.empty(2**60))
-    study = planned("seed=1", "tuning.micro_batch_size=1", "recipe.data.generate.users=20")
-    (element,) = study.elements()
+    monkeypatch.setattr(NCF, "compute_loss", lambda *_: torch.empty(2**60))
+    study = planned("seed=1", "tuning.micro_batch_size=1", "recipe.data.generate.num_users=20")
+    (task,) = study.tasks()
     with pytest.raises(RunError, match="failed 2 times") as caught:
-        study.run(element, QUIET)
+        study.run(task, QUIET)
     assert not isinstance(caught.value, OutOfMemory)
 
 
@@ -164,26 +165,26 @@ def test_a_defect_is_tried_again_from_the_checkpoint(planned, tmp_path, monkeypa
 
     monkeypatch.setattr(NCF, "score", once_broken)
     study = planned("seed=1", "checkpoint.every_seconds=0", "engine.warm_up=false")
-    (element,) = study.elements()
-    assert study.run(element, QUIET) == Exit.TARGET_NOT_REACHED
-    told = study.folder(element).status()
-    assert (told["class"], told["restarts"]) == ("resumed", 1)
+    (task,) = study.tasks()
+    assert study.run(task, QUIET) == Exit.TARGET_NOT_REACHED
+    record = study.run_dir(task).record()
+    assert (record.run_class, record.restarts) == ("resumed", 1)
     assert len(calls) == 3
-    failed = json.loads((tmp_path / "study/attempts/0/1/status.json").read_text())
-    assert (failed["exit_code"], "file server" in failed["error"]) == (Exit.FAILURE, True)
+    failed = read_record(tmp_path / "study/attempts/0/1")
+    assert (failed.exit_code, "file server" in failed.error) == (Exit.FAILURE, True)
 
 
 def test_missing_data_are_named_and_counted(planned, tmp_path):
     study = planned("seed=1", "recipe.data.generate=null", "recipe.data.path=absent.csv")
-    (element,) = study.elements()
+    (task,) = study.tasks()
     for _ in range(2):
         with pytest.raises(RunError, match=r"absent.csv is missing") as caught:
-            study.run(element, QUIET)
+            study.run(task, QUIET)
         assert caught.value.exit_code == Exit.DATA
-    state = study.state(element)
-    assert (state.word, len(state.failures)) == ("failed", 2)
+    state = study.state(task)
+    assert (state.progress, len(state.failures)) == ("failed", 2)
     with pytest.raises(RunError, match=r"failed 2 times.*absent.csv is missing"):
-        study.run(element, QUIET)
+        study.run(task, QUIET)
     command = [sys.executable, "-P", "-m", "timetrial", "batch", "status", str(tmp_path / "study"), "--attempts=2"]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (shown.returncode, "1 failed" in shown.stdout) == (Exit.FAILURE, True), shown.stderr
@@ -191,30 +192,30 @@ def test_missing_data_are_named_and_counted(planned, tmp_path):
 
 def test_a_diverged_run_is_a_result_that_nobody_tries_again(planned):
     study = planned("seed=1", "recipe.training.learning_rate=1e30")
-    (element,) = study.elements()
-    assert study.run(element, QUIET) == Exit.DIVERGED
-    assert study.run(element, QUIET) == Exit.DIVERGED
-    assert words(study) == ["done"]
+    (task,) = study.tasks()
+    assert study.run(task, QUIET) == Exit.DIVERGED
+    assert study.run(task, QUIET) == Exit.DIVERGED
+    assert words(study) == ["completed_epochs"]
     assert not (study.path / "attempts").exists()
 
 
 def test_an_element_that_another_process_runs_is_left_alone(planned, tmp_path, request):
     study = planned("seed=1", "recipe.max_epochs=100000")
-    (element,) = study.elements()
+    (task,) = study.tasks()
     command = [sys.executable, "-P", "-m", "timetrial", "batch"]
     other = subprocess.Popen(
         [*command, "run", "study", "0"], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     request.addfinalizer(other.kill)
-    while not (study.folder(element).path / "quality.csv").exists():
+    while not (study.run_dir(task).path / "quality.csv").exists():
         assert other.poll() is None
         time.sleep(0.05)
     assert words(study) == ["running"]
     with pytest.raises(RunDirLocked):
-        study.run(element, QUIET)
+        study.run(task, QUIET)
     again = subprocess.run([*command, "run", "study", "0"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert again.returncode == Exit.STOPPED
-    assert "is being run by another process" in again.stdout
+    assert "is in use by another process" in again.stdout
     shown = subprocess.run([*command, "status", "study"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert "1 running" in shown.stdout
     judged = [sys.executable, "-P", "-m", "timetrial", "study", "study/runs"]
@@ -241,5 +242,5 @@ def test_an_index_that_is_not_there(tmp_path, planned):
     command = [sys.executable, "-P", "-m", "timetrial", "batch", "run", "study", "2"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == Exit.CONFIGURATION
-    assert "elements 0 to 1, not 2" in done.stderr
+    assert "tasks 0 to 1, not 2" in done.stderr
     assert not os.path.exists(tmp_path / "study" / "runs")

@@ -1,7 +1,6 @@
 """Runs over several nodes, with two launchers on this machine in the place of two that srun starts."""
 
 import csv
-import json
 import os
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from timetrial.runner.config import schema
+from timetrial.runner.config.validation import validate
 from timetrial.runner.core.errors import ConfigurationError, Exit
 from timetrial.runner.launch import rendezvous
 from timetrial.runner.record.run_dir import RunDir
@@ -18,7 +17,7 @@ from timetrial.runner.record.run_dir import RunDir
 TINY = [
     "accelerator=cpu",
     "gpus=2",
-    "recipe.data.generate={users: 200, items: 300, ratings: 6000, tastes: 4}",
+    "recipe.data.generate={num_users: 200, num_items: 300, num_ratings: 6000, num_clusters: 4}",
     "recipe.data.eval_negatives=99",
     "recipe.global_batch_size=512",
     "recipe.target.v05.hit_rate=0.999",
@@ -50,8 +49,8 @@ def test_two_launchers_meet_and_end_alike(start, tmp_path):
     time.sleep(2)
     first = start(0, "recipe.max_epochs=3")
     assert [first.wait(90), second.wait(90)] == [Exit.TARGET_NOT_REACHED] * 2
-    told = json.loads((tmp_path / "run/status.json").read_text())
-    assert (told["state"], told["meeting"]) == ("target not reached", None)
+    record = RunDir(tmp_path / "run", 1).record()
+    assert (record.state, record.rendezvous) == ("target not reached", None)
     assert {path.name for path in (tmp_path / "run").glob("std*")} == {
         f"std{kind}_{rank}.txt" for kind in ("out", "err") for rank in (0, 1)
     }
@@ -70,8 +69,8 @@ def test_a_stop_on_any_node_stops_all_and_a_new_step_resumes(start, tmp_path):
     assert [process.wait(90) for process in both] == [Exit.STOPPED] * 2
     both = [start(node, *words, "time_limit_seconds=1", step="1") for node in (1, 0)]
     assert [process.wait(90) for process in both] == [Exit.TIME_LIMIT] * 2
-    told = json.loads((tmp_path / "run/status.json").read_text())
-    assert (told["class"], told["restarts"]) == ("resumed", 1)
+    record = RunDir(tmp_path / "run", 1).record()
+    assert (record.run_class, record.restarts) == ("resumed", 1)
 
 
 def test_a_node_whose_ranks_are_lost_ends_the_run_on_all(start, tmp_path):
@@ -88,13 +87,13 @@ def test_a_node_whose_ranks_are_lost_ends_the_run_on_all(start, tmp_path):
 def test_a_meeting_of_an_earlier_step_is_not_joined(tmp_path, monkeypatch):
     folder = RunDir(tmp_path, 1)
     monkeypatch.setenv("SLURM_STEP_ID", "1")
-    monkeypatch.setattr(rendezvous, "_PATIENCE_SECONDS", 1.0)
-    monkeypatch.setattr(rendezvous, "_SECONDS_TO_LEAVE", 1.0)  # nobody has come who would leave
-    with rendezvous.opened(2, folder) as meeting:
-        assert rendezvous.announced(folder) == meeting
+    monkeypatch.setattr(rendezvous, "_WAIT_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(rendezvous, "_LEAVE_TIMEOUT_SECONDS", 1.0)  # nobody has come who would leave
+    with rendezvous.host(2, folder) as meeting:
+        assert rendezvous.wait(folder) == meeting
         monkeypatch.setenv("SLURM_STEP_ID", "2")
-        with pytest.raises(Exception, match="The first node did not begin"):
-            rendezvous.announced(folder)
+        with pytest.raises(Exception, match="The first node did not start"):
+            rendezvous.wait(folder)
 
 
 @pytest.mark.parametrize(
@@ -108,4 +107,4 @@ def test_a_meeting_of_an_earlier_step_is_not_joined(tmp_path, monkeypatch):
 )
 def test_what_does_not_fit_the_nodes_is_refused(compose, overrides, said):
     with pytest.raises(ConfigurationError, match=said):
-        schema.check(compose(*overrides))
+        validate(compose(*overrides))

@@ -11,14 +11,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from timetrial.runner.core.errors import ConfigurationError, DataError, DeviceError, Exit, RunError
 from timetrial.runner.mlperf import compliance
+from timetrial.runner.record.run_dir import RunDir
+from timetrial.runner.record.run_record import Verdict
 from timetrial.runner.training import checkpoint
 
 TINY = [
     "accelerator=cpu",
-    "recipe.data.generate={users: 200, items: 300, ratings: 6000, tastes: 4}",
+    "recipe.data.generate={num_users: 200, num_items: 300, num_ratings: 6000, num_clusters: 4}",
     "recipe.data.eval_negatives=99",
     "recipe.global_batch_size=512",
 ]
@@ -26,7 +29,7 @@ TINY = [
 
 def command(tmp_path, *overrides, endless=False):
     goal = ["recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=2000"] if endless else []
-    places = [f"data_dir={tmp_path}/data", f"runs={tmp_path}/runs"]
+    places = [f"data_dir={tmp_path}/data", f"runs_dir={tmp_path}/runs"]
     return [sys.executable, "-P", "-m", "timetrial", "run", *TINY, *places, *goal, *overrides]
 
 
@@ -78,39 +81,39 @@ def test_a_run_folder_holds_the_whole_story(launch):
     code, folder = launch("recipe.max_epochs=12")
     assert code == Exit.TARGET_REACHED
     names = {path.name for path in folder.path.iterdir()}
-    files = {"config.yaml", "status.json", "system.json", "quality.csv", "telemetry.csv", "result_1.txt"}
+    files = {"config.yaml", "status.json", "quality.csv", "telemetry.csv", "result_1.txt"}
     assert names == {".lock", *files}
     assert folder.path.parts[-6:-1] == ("ncf", "embedded", "1xcpu", "fp32", "seed_1")
-    status = folder.status()
-    assert (status["state"], status["class"], status["exit_code"]) == ("target reached", "clean", 0)
-    assert status["verdict"] == {"compliant": True, "rules": "0.7.0 keys, own target", "problems": []}
-    result = status["result"]
-    assert result["reached"]
-    assert not result["censored"]
-    assert result["epochs_to_converge"] == len(status["blocks"]) == result["epochs"]
-    assert 0 < result["train_seconds"] + result["eval_seconds"] <= result["seconds"]
-    system = json.loads(folder.system.read_text())
-    assert torch.__version__.startswith(system["packages"]["torch"])
+    record = folder.record()
+    assert (record.state, record.run_class, record.exit_code) == ("target reached", "clean", 0)
+    assert record.verdict == Verdict(compliant=True, rules="0.7.0 keys, own target", problems=())
+    result = record.training
+    assert result.reached
+    assert result.epochs_to_converge == len(result.blocks) == result.epochs
+    assert 0 < result.train_seconds + result.eval_seconds <= result.seconds
+    assert torch.__version__.startswith(record.environment["packages"]["torch"])
+    assert record.config == OmegaConf.to_container(OmegaConf.load(folder.config))
     lines = [json.loads(line.split(" ", 1)[1]) for line in folder.log.read_text().splitlines()]
     times = {line["key"]: line["time_ms"] for line in lines if line["key"] in ("run_start", "run_stop")}
-    assert (times["run_stop"] - times["run_start"]) / 1000 == pytest.approx(result["seconds"], abs=0.002)
+    assert (times["run_stop"] - times["run_start"]) / 1000 == pytest.approx(result.seconds, abs=0.002)
 
 
 def test_a_missed_target_is_a_censored_result(launch):
     code, folder = launch("recipe.target.v05.hit_rate=0.99")
     assert code == Exit.TARGET_NOT_REACHED
-    result = folder.status()["result"]
-    assert result["censored"]
-    assert result["epochs_to_converge"] is None
-    assert result["epochs"] == 2
-    assert not folder.status()["verdict"]["compliant"]
+    result = folder.record().training
+    assert not result.reached
+    assert result.epochs_to_converge is None
+    assert result.epochs == 2
+    assert not folder.record().verdict.compliant
 
 
 def test_epochs_past_the_target_do_not_count_as_time(launch):
     code, folder = launch("recipe.max_epochs=12", "epochs_past_target=2")
     assert code == Exit.TARGET_REACHED
-    status = folder.status()
-    assert len(status["blocks"]) == status["result"]["epochs"] + 2
+    result = folder.record().training
+    assert len(result.blocks) == result.epochs + 2
+    assert result.seconds < result.blocks[-1].ended_at - result.started_at
     assert compliance.check(folder.log).compliant
     lines = folder.log.read_text().splitlines(keepends=True)
     for cut in range(1, 8):  # the last block is cut short by a signal or a limit
@@ -153,25 +156,25 @@ def test_warm_up_does_not_move_the_numbers(launch):
 def test_the_time_limit_has_its_code(launch):
     code, folder = launch("recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=100000", "time_limit_seconds=1")
     assert code == Exit.TIME_LIMIT
-    assert "raise time_limit_seconds" in folder.status()["error"]
-    assert folder.status()["result"]["censored"]
+    assert "raise time_limit_seconds" in folder.record().error
+    assert folder.record().training.reached is False
 
 
 def test_divergence_has_its_code(launch):
     code, folder = launch("recipe.training.learning_rate=1e30")
     assert code == Exit.DIVERGED
-    assert "lower the learning rate" in folder.status()["error"]
-    assert folder.status()["log_status"] == "aborted"
+    assert "lower the learning rate" in folder.record().error
+    assert folder.record().training.reached is False
 
 
 def test_out_of_memory_has_its_code_and_remedy(launch, monkeypatch):
     from timetrial.workloads.ncf.workload import NCF
 
     # A real refusal of the allocator: no machine has room for this.
-    monkeypatch.setattr(NCF, "loss", lambda *_: torch.empty(2**60))
+    monkeypatch.setattr(NCF, "compute_loss", lambda *_: torch.empty(2**60))
     code, folder = launch()
     assert code == Exit.OUT_OF_MEMORY
-    assert "tuning.micro_batch_size" in folder.status()["error"]
+    assert "tuning.micro_batch_size" in folder.record().error
 
 
 def test_a_defect_is_kept_with_its_place(launch, monkeypatch):
@@ -180,7 +183,7 @@ def test_a_defect_is_kept_with_its_place(launch, monkeypatch):
     monkeypatch.setattr(NCF, "score", lambda *_: {}["nothing"])
     code, folder = launch("engine.warm_up=false")
     assert code == Exit.FAILURE
-    assert "KeyError at test_launch.py" in folder.status()["error"]
+    assert "KeyError at test_run.py" in folder.record().error
     assert folder.log.exists()
 
 
@@ -237,7 +240,7 @@ def test_the_weights_of_the_end_are_kept_if_asked_for(launch):
     assert not plain.checkpoint.exists()
     _, kept = launch("checkpoint.at_end=true", "checkpoint.every_seconds=0")
     _, block = launch("checkpoint.every_seconds=0")
-    end, before = (checkpoint.load(folder.checkpoint)["engine"]["model"] for folder in (kept, block))
+    end, before = (checkpoint.load_checkpoint(folder.checkpoint)["engine"]["model"] for folder in (kept, block))
     assert end.keys() == before.keys()
     assert any(not torch.equal(end[name], before[name]) for name in end)  # the last block's work is in it
 
@@ -247,13 +250,14 @@ def test_two_ranks_equal_one_in_quality_and_weights(tmp_path):
     for gpus in (1, 2):
         done = finish(tmp_path, f"gpus={gpus}", f"run_dir={tmp_path}/{gpus}", *overrides)
         assert done.returncode == Exit.TARGET_NOT_REACHED, done.stdout + done.stderr
-        facts = json.loads((tmp_path / str(gpus) / "system.json").read_text())
-        assert facts.get("all_reduce_gb_s", 0) > 0 if gpus == 2 else "all_reduce_gb_s" not in facts
+        environment = RunDir(tmp_path / str(gpus), 1).record().environment
+        assert environment.get("all_reduce_gb_s", 0) > 0 if gpus == 2 else "all_reduce_gb_s" not in environment
     one, two = (qualities(tmp_path / gpus) for gpus in ("1", "2"))
     assert [row[2] for row in one] == [row[2] for row in two]
     assert [float(row[1]) for row in one] == pytest.approx([float(row[1]) for row in two], rel=1e-5)
     weights = [
-        checkpoint.load(tmp_path / gpus / "checkpoint" / "checkpoint.pt")["engine"]["model"] for gpus in ("1", "2")
+        checkpoint.load_checkpoint(tmp_path / gpus / "checkpoint" / "checkpoint.pt")["engine"]["model"]
+        for gpus in ("1", "2")
     ]
     for name in weights[0]:
         torch.testing.assert_close(weights[0][name], weights[1][name], rtol=1e-4, atol=1e-6)
@@ -267,10 +271,10 @@ def test_a_stop_signal_saves_and_a_resume_equals_the_uninterrupted_run(tmp_path,
     output = process.communicate(timeout=60)[0]
     assert process.returncode == Exit.STOPPED, output
     assert f"run_dir={folder} resume=true" in output
-    status = json.loads((folder / "status.json").read_text())
-    assert (status["state"], status["exit_code"], status["log_status"]) == ("stopped", 12, "aborted")
+    record = RunDir(folder, 1).record()
+    assert (record.state, record.exit_code, record.training.reached) == ("stopped", 12, False)
     # The checkpoint's epoch is done twice as often as needed; the end is what an uninterrupted run reaches.
-    epochs = checkpoint.load(folder / "checkpoint" / "checkpoint.pt")["done"] + 2
+    epochs = checkpoint.load_checkpoint(folder / "checkpoint" / "checkpoint.pt")["completed_epochs"] + 2
     goal = ["recipe.target.v05.hit_rate=0.999", f"gpus={gpus}"]
     for file in ("config.yaml",):
         (folder / file).write_text((folder / file).read_text().replace("max_epochs: 2000", f"max_epochs: {epochs}"))
@@ -279,11 +283,11 @@ def test_a_stop_signal_saves_and_a_resume_equals_the_uninterrupted_run(tmp_path,
     whole = finish(tmp_path, f"run_dir={tmp_path}/whole", f"recipe.max_epochs={epochs}", *goal)
     assert whole.returncode == Exit.TARGET_NOT_REACHED, whole.stdout + whole.stderr
     assert qualities(folder) == qualities(tmp_path / "whole")  # the epoch that the signal cut in two included
-    status = json.loads((folder / "status.json").read_text())
-    assert (status["class"], status["restarts"]) == ("resumed", 1)
-    assert status["result"]["lost_seconds"] > 0
-    assert status["result"]["active_seconds"] < status["result"]["seconds"]
-    problems = status["verdict"]["problems"]
+    record = RunDir(folder, 1).record()
+    assert (record.run_class, record.restarts) == ("resumed", 1)
+    assert record.training.lost_seconds > 0
+    assert record.training.active_seconds < record.training.seconds
+    problems = record.verdict.problems
     assert len(problems) == 1, problems
     assert "reaches the target" in problems[0]
 
@@ -298,7 +302,7 @@ def test_a_resume_in_the_middle_of_a_block_of_several_epochs(launch, tmp_path):
     ]
     blocks += ["recipe.global_batch_size=512"]
     whole = launch(*blocks)[1]
-    limit = whole.status()["result"]["seconds"] / 5
+    limit = whole.record().training.seconds / 5
     code, attempts = Exit.TIME_LIMIT, 0
     while code == Exit.TIME_LIMIT:
         code, cut = launch(*blocks, f"run_dir={tmp_path}/cut", "resume=true", f"time_limit_seconds={limit}")
@@ -306,9 +310,9 @@ def test_a_resume_in_the_middle_of_a_block_of_several_epochs(launch, tmp_path):
     assert code == Exit.TARGET_NOT_REACHED
     assert attempts > 2
     assert qualities(cut.path) == qualities(whole.path)
-    samples = [[block["samples"] for block in folder.status()["blocks"]] for folder in (cut, whole)]
+    samples = [[block.samples for block in folder.record().training.blocks] for folder in (cut, whole)]
     assert samples[0] == samples[1]
-    assert len(cut.status()["verdict"]["problems"]) == 1, cut.status()["verdict"]
+    assert len(cut.record().verdict.problems) == 1, cut.record().verdict
 
 
 def test_a_stop_in_the_evaluation_that_reaches_the_target_loses_nothing(launch, monkeypatch):
@@ -323,7 +327,7 @@ def test_a_stop_in_the_evaluation_that_reaches_the_target_loses_nothing(launch, 
     monkeypatch.setattr(NCF, "score", stopped_meanwhile)
     code, folder = launch("recipe.target.v05.hit_rate=0.01")
     assert code == Exit.TARGET_REACHED
-    assert folder.status()["verdict"]["compliant"]
+    assert folder.record().verdict.compliant
 
 
 @pytest.mark.parametrize(
@@ -342,7 +346,7 @@ def test_a_damaged_folder_is_refused_and_left(launch, tmp_path, damage, code, wo
     names = sorted(path.name for path in (tmp_path / "run").rglob("*"))
     try:
         ended, folder = launch(*run, "resume=true")
-        sentence = folder.status()["error"]
+        sentence = folder.record().error
     except RunError as error:
         ended, sentence = error.exit_code, str(error)
     assert ended == code
@@ -355,7 +359,7 @@ def test_a_folder_in_which_a_run_is_going_is_refused(tmp_path):
     goal = ["recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=2000"]
     second = finish(tmp_path, f"run_dir={tmp_path}/run", "resume=true", *goal)
     assert second.returncode == Exit.CONFIGURATION
-    assert "is being run by another process" in second.stderr
+    assert "is in use by another process" in second.stderr
     assert process.poll() is None
     process.terminate()
     process.communicate(timeout=60)
@@ -384,8 +388,7 @@ def test_a_lost_rank_ends_the_others_within_a_minute(tmp_path, number):
     assert time.monotonic() - since < 60
     assert "rank" in output.lower()
     assert not ranks_of(tmp_path / "run")
-    status = json.loads((tmp_path / "run" / "status.json").read_text())
-    assert status["state"] == "lost rank"
+    assert RunDir(tmp_path / "run", 1).record().state == "lost rank"
 
 
 def test_a_rank_that_fails_takes_along_one_that_waits_for_it(tmp_path, monkeypatch):

@@ -1,47 +1,58 @@
-"""What a sweep of speeds says at its end."""
+"""The summary of a sweep: the best of its values, its exit code, and the file that it leaves."""
 
 import json
 
-from timetrial.runner.launch.sweep import best, summarise
+from timetrial.runner.core.errors import Exit
+from timetrial.runner.launch.sweep import JobResult, best_runs, summarize_sweep
 
 
-def entry(job, *overrides, rate=None, exit_code=0):
-    result = {"samples_per_second": rate} if rate else None
-    return {"job": job, "overrides": list(overrides), "exit_code": exit_code, "result": result}
+def sweep(*runs):
+    """Each run is (overrides, rate or exit code) -> the overrides and results of a throughput sweep."""
+    jobs = [
+        JobResult(Exit.TARGET_REACHED, numbers={"samples_per_second": rate, "train_ms": 1.0, "eval_ms": 1.0})
+        if isinstance(rate, float)
+        else JobResult(rate, "no room")
+        for _, rate in runs
+    ]
+    return [words.split() for words, _ in runs], jobs
 
 
 def test_each_choice_of_groups_has_a_best_of_its_values():
-    entries = [
-        entry(0, "model=a", "recipe.global_batch_size=16", rate=10.0),
-        entry(1, "model=a", "recipe.global_batch_size=32", rate=19.0),
-        entry(2, "model=a", "recipe.global_batch_size=64", exit_code=30),
-        entry(3, "model=b", "recipe.global_batch_size=16", rate=8.0),
-        entry(4, "model=b", "recipe.global_batch_size=32", rate=7.0),
-        entry(5, "model=b", "recipe.global_batch_size=64", exit_code=30),
-    ]
-    assert [(line["job"], line["samples_per_second"]) for line in best(entries)] == [(1, 19.0), (3, 8.0)]
-
-
-def test_nothing_is_best_where_nothing_was_to_choose_or_nothing_fits():
-    assert best([entry(0, "model=a", rate=1.0), entry(1, "model=b", rate=2.0)]) == []
-    assert (
-        best([entry(0, "tuning.micro_batch_size=1", exit_code=30), entry(1, "tuning.micro_batch_size=2", exit_code=30)])
-        == []
+    found = best_runs(
+        *sweep(
+            ("model=a recipe.global_batch_size=16", 10.0),
+            ("model=a recipe.global_batch_size=32", 19.0),
+            ("model=a recipe.global_batch_size=64", Exit.OUT_OF_MEMORY),
+            ("model=b recipe.global_batch_size=16", 8.0),
+            ("model=b recipe.global_batch_size=32", 7.0),
+            ("model=b recipe.global_batch_size=64", Exit.OUT_OF_MEMORY),
+        )
     )
+    assert [(words[1][-2:], rate) for words, rate in found] == [("32", 19.0), ("16", 8.0)]
+
+
+def test_no_best_without_a_choice_or_a_measurement():
+    assert best_runs(*sweep(("model=a", 1.0), ("model=b", 2.0))) == []
+    out_of_memory = [(f"tuning.micro_batch_size={size}", Exit.OUT_OF_MEMORY) for size in (1, 2)]
+    assert best_runs(*sweep(*out_of_memory)) == []
 
 
 def test_seeds_are_no_choice():
-    entries = [entry(job, f"seed={job}", "recipe.global_batch_size=16", rate=10.0 + job) for job in range(3)]
-    assert [line["job"] for line in best(entries)] == [2]
+    found = best_runs(*sweep(*((f"seed={n} recipe.global_batch_size=16", 10.0 + n) for n in range(3))))
+    assert [rate for _, rate in found] == [12.0]
 
 
-def test_a_stopped_sweep_tells_what_was_measured(tmp_path, capsys):
-    for job in range(2):
-        told = entry(job, f"recipe.global_batch_size={16 << job}", rate=10.0 + job)
-        (tmp_path / f"job_{job:05d}.json").write_text(json.dumps(told))
-    (tmp_path / "job_00002.json").write_text(json.dumps(entry(2, "recipe.global_batch_size=64", exit_code=12)))
-    summarise(tmp_path, True)
-    said = capsys.readouterr().out
-    assert "sweep of 3 runs" in said
-    assert "stopped" in said
-    assert json.loads((tmp_path / "best.json").read_text())["best"][0]["job"] == 1
+def test_a_stopped_sweep_keeps_what_was_measured(tmp_path, capsys):
+    sizes = [("recipe.global_batch_size=16", 10.0), ("recipe.global_batch_size=32", 11.0)]
+    stopped = ("recipe.global_batch_size=64", Exit.STOPPED)
+    assert summarize_sweep(tmp_path / "sweep", *sweep(*sizes, stopped)) == Exit.STOPPED
+    assert "sweep of 3 runs" in capsys.readouterr().out
+    written = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+    assert [run["exit_code"] for run in written["runs"]] == [0, 0, 12]
+    assert written["best"][0]["samples_per_second"] == 11.0
+
+
+def test_a_batch_that_does_not_fit_is_a_value_of_a_throughput_sweep(tmp_path):
+    fits, too_large = ("recipe.global_batch_size=16", 10.0), ("recipe.global_batch_size=32", Exit.OUT_OF_MEMORY)
+    assert summarize_sweep(tmp_path, *sweep(fits, too_large)) == Exit.TARGET_REACHED
+    assert summarize_sweep(tmp_path, *sweep(fits, ("seed=x", Exit.CONFIGURATION))) == Exit.CONFIGURATION

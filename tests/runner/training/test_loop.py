@@ -4,7 +4,7 @@ import pytest
 
 from timetrial.runner.core.errors import Diverged
 from timetrial.runner.training.engine import EvalResult, StepResult, TrainingStats
-from timetrial.runner.training.loop import TrainingPlan, train_to_target
+from timetrial.runner.training.loop import Outcome, TrainingPlan, train_to_target
 
 
 class Scripted:
@@ -29,10 +29,10 @@ class Scripted:
         return EvalResult({"top1": self.qualities[self.epochs[-1] - 1]})
 
 
-def run(qualities, plan, done=0, **options):
+def run(qualities, plan, completed_epochs=0, **options):
     engine, events = Scripted(qualities, **options), []
     try:
-        reached = train_to_target(engine, plan, [events.append], done=done)
+        reached = train_to_target(engine, plan, [events.append], completed_epochs=completed_epochs)
     except Diverged:
         reached = None
     return reached, engine, events
@@ -44,7 +44,7 @@ def names(events):
 
 def test_stops_at_the_first_evaluation_that_meets_the_target():
     reached, engine, events = run([0.1, 0.5, 0.9], TrainingPlan({"top1": 0.5}, 1, 1, 10))
-    assert reached
+    assert reached is Outcome.TARGET_REACHED
     assert engine.epochs == [1, 2]
     block = ["BlockStarted", "StepEnded", "StepEnded", "BlockEnded", "EvalStarted", "EvalEnded"]
     assert names(events) == ["RunStarted", *block, *block, "RunStopped"]
@@ -56,7 +56,7 @@ def test_stops_at_the_first_evaluation_that_meets_the_target():
 
 def test_a_missed_target_is_aborted_after_the_last_epoch():
     reached, engine, events = run([0.1] * 3, TrainingPlan({"top1": 0.5}, 1, 1, 3))
-    assert reached is False
+    assert reached is Outcome.TARGET_NOT_REACHED
     assert engine.epochs == [1, 2, 3]
     assert events[-1].status == "aborted"
 
@@ -77,15 +77,37 @@ def test_an_exception_passes_through_the_one_stop():
 
 def test_epochs_past_the_target_come_after_the_stop():
     reached, engine, events = run([0.6] * 9, TrainingPlan({"top1": 0.5}, 1, 1, 5, epochs_past_target=3))
-    assert reached
+    assert reached is Outcome.TARGET_REACHED
     assert engine.epochs == [1, 2, 3, 4]
     assert names(events).count("RunStopped") == 1
     assert names(events).index("RunStopped") == 7
     assert names(events).count("EvalEnded") == 4
 
 
-@pytest.mark.parametrize(("done", "expected"), [(0, [(1, 2), (3, 4), (7, 4), (11, 1)]), (5, [(6, 1), (7, 4), (11, 1)])])
-def test_blocks_follow_the_offset_and_the_cadence(done, expected):
-    _, _, events = run([0.1] * 11, TrainingPlan({"top1": 0.5}, 2, 4, 11), done=done)
+@pytest.mark.parametrize(("completed_epochs", "expected"), [(0, [(1, 2), (3, 4), (7, 4), (11, 1)]), (5, [(6, 1), (7, 4), (11, 1)])])
+def test_blocks_follow_the_offset_and_the_cadence(completed_epochs, expected):
+    _, _, events = run([0.1] * 11, TrainingPlan({"top1": 0.5}, 2, 4, 11), completed_epochs=completed_epochs)
     blocks = [(event.first_epoch, event.epochs) for event in events if type(event).__name__ == "BlockStarted"]
     assert blocks == expected
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_stops_early_after_a_step_or_at_the_start_of_a_block(step):
+    engine, events, asked = Scripted([0.1] * 5), [], []
+
+    def should_stop():
+        asked.append(1)
+        return len(asked) > step
+
+    plan = TrainingPlan({"top1": 0.5}, 1, 1, 5)
+    assert train_to_target(engine, plan, [events.append], should_stop=should_stop) is Outcome.INTERRUPTED
+    assert names(events)[-2:] == ["RunInterrupted", "RunStopped"]
+    assert (events[-2].completed_epochs, events[-1].status) == (step // 3, "aborted")
+    assert names(events).count("StepEnded") == (2 if step else 0)
+
+
+def test_stopping_past_the_target_keeps_it_reached():
+    engine, events, plan = Scripted([0.6] * 9), [], TrainingPlan({"top1": 0.5}, 1, 1, 5, epochs_past_target=3)
+    outcome = train_to_target(engine, plan, [events.append], should_stop=lambda: len(engine.epochs) > 1)
+    assert outcome is Outcome.TARGET_REACHED
+    assert names(events).count("RunStopped") == 1

@@ -144,7 +144,7 @@ def in_two_ranks(body):
             RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="localhost", MASTER_PORT=str(port)
         )
         torch.set_num_threads(1)
-        with distributed.join(torch.device("cpu"), 30) as world:
+        with distributed.join_world(torch.device("cpu"), 30) as world:
             answers.put((rank, body(world, rank)))
 
     ranks = [context.Process(target=rank_of, args=(rank,)) for rank in range(2)]

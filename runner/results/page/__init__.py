@@ -1,1 +1,0 @@
-"""The report page: pictures, tables and the words around them."""

@@ -1,0 +1,177 @@
+"""status.json: written and read back without loss, checked on reading, readable in its older form."""
+
+import contextlib
+import json
+from dataclasses import asdict, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from timetrial.runner.record.record_file import RecordError, encode_record, read_record
+from timetrial.runner.record.run_record import (
+    Attempt,
+    Block,
+    Cost,
+    RunClass,
+    RunRecord,
+    RunState,
+    StepCost,
+    TelemetrySummary,
+    ThroughputResult,
+    TrainingResult,
+    Verdict,
+    time_to_train,
+)
+
+BLOCKS = [
+    Block(epoch, 1, 100, 0, 0.5, 10.0, 0.1, 1.0, {"top1": 0.1 * epoch}, 11.0 * epoch, False) for epoch in (1, 2, 3)
+]
+TRAINING = TrainingResult.from_blocks(
+    BLOCKS, target={"top1": 0.3}, reached=True, started_at=0.0, stopped_at=33.0, lost_seconds=3.0
+)
+THROUGHPUT = ThroughputResult(
+    20, 100.0, None, 10.0, 200.0, None, 5.0, 2.0, 0.1, 0.02, 1000, 100, (99.0, 101.0), (200.0,), 0.5, 2, 990.0, True,
+    None, StepCost(2, 20.0, 0.0, 1e9, 1e8, 1e7),
+)  # fmt: skip
+RECORD = RunRecord(
+    state=RunState.TARGET_REACHED,
+    run_class=RunClass.RESUMED,
+    exit_code=0,
+    attempts=(Attempt(1.0, "a", 1), Attempt(2.0, "b", 2)),
+    environment={"cards": [{"name": "H200"}]},
+    config={"gpus": 2},
+    training=TRAINING,
+    verdict=Verdict(False, "0.7.0", ("A line is missing.",)),
+    telemetry=TelemetrySummary(
+        1, 1.0, 33.0, 5e3, "NVML", 5e3, None, None, 150.0, 160.0, 90.0, 0.1, (1.0, 2.0), 70.0, 1e3, 0.0
+    ),
+    cost=Cost(0.1, 2.5),
+    flags={"throttled": "clocks were lowered"},
+)
+
+
+def write(folder, values):
+    (folder / "status.json").write_text(values if isinstance(values, str) else json.dumps(values))
+    return folder
+
+
+@pytest.mark.parametrize("record", [RunRecord(), RECORD, replace(RECORD, training=None, throughput=THROUGHPUT)])
+def test_a_record_comes_back_as_it_was(tmp_path, record):
+    assert read_record(write(tmp_path, encode_record(record))) == record
+
+
+def test_there_is_no_record_before_the_first_word(tmp_path):
+    assert read_record(tmp_path) is None
+    assert read_record(write(tmp_path, "")) is None
+    assert read_record(write(tmp_path, "{}")) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"state": "fine"}, "fine"),
+        ({"exit_code": "0"}, "exit_code is '0', not a int"),
+        ({"exit_code": True}, "exit_code"),
+        ({"attempts": {}}, "attempts is no list"),
+        ({"attempts": [{"started_at": 1.0}]}, r"attempts\[0\].hostname is missing"),
+        ({"surprise": 1}, "surprise is unknown"),
+        ({"schema_version": 99}, "schema_version is 99, not 1"),
+        ({"flags": {"a": 1}}, "flags.a is '1'"),
+        ({"training": None, "throughput": {}}, "throughput.data_wait_seconds is missing"),
+        ({"throughput": asdict(THROUGHPUT)}, "training or throughput, not both"),
+        ({"config": {"a": [float("nan")]}}, "config.a is nan"),
+    ],
+)
+def test_rejects_a_damaged_record(tmp_path, change, message):
+    with pytest.raises(RecordError, match=message):
+        read_record(write(tmp_path, json.loads(encode_record(RECORD)) | change))
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_rejects_numbers_that_are_not_finite(tmp_path, number):
+    with pytest.raises(RecordError, match="not a finite float"):
+        read_record(write(tmp_path, encode_record(RECORD).replace('"usd": 0.1', f'"usd": {number}')))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "1", "null", '{"a":', "[" * 100_000, "\x00", '{"schema_version": 1} {}'])
+def test_rejects_text_that_is_no_record(tmp_path, text):
+    with pytest.raises(RecordError, match="is damaged"):
+        read_record(write(tmp_path, text))
+
+
+def test_rejects_a_file_too_large_to_be_a_record(tmp_path):
+    with open(tmp_path / "status.json", "wb") as file:
+        file.truncate(2**30)
+    with pytest.raises(RecordError, match="larger than 64 MiB"):
+        read_record(tmp_path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(key=st.sampled_from([*asdict(RECORD)]), value=JSON, versioned=st.booleans())
+def test_a_strangers_record_is_read_or_rejected_never_a_crash(tmp_path_factory, key, value, versioned):
+    values = json.loads(encode_record(RECORD)) | {key: value}
+    if not versioned:
+        del values["schema_version"]
+    folder = write(tmp_path_factory.mktemp("run"), values)
+    with contextlib.suppress(RecordError):
+        assert isinstance(read_record(folder), RunRecord | None)
+
+
+UNVERSIONED = {
+    "state": "target reached", "error": "", "exit_code": 0, "pid": 7, "host": "vm", "restarts": 1, "class": "resumed",
+    "lost_seconds": 2.0, "run_started": 100.0, "log_status": "success", "peak_memory_bytes": None, "finished": 112.5,
+    "blocks": [{"first_epoch": 1, "epochs": 1, "samples": 50, "tokens": 0, "train_seconds": 8.0, "waited_seconds": 1.0,
+                "loss": 0.5, "eval_seconds": 2.0, "quality": {"hit_rate": 0.5}, "ended": 112.0, "past_target": False}],
+    "result": {"target": {"hit_rate": 0.4}, "reached": True, "seconds": 12.0},
+    "verdict": {"compliant": True, "rules": "0.7.0", "problems": []}, "flags": {"loader-bound": "12% of training"},
+    "telemetry": asdict(RECORD.telemetry) | {"cards": 1}, "cost": {"dollars": 0.2, "dollars_an_hour": 2.0},
+}  # fmt: skip
+
+
+def test_reads_the_status_of_runs_without_a_version(tmp_path):
+    values = UNVERSIONED | {"telemetry": {k: v for k, v in UNVERSIONED["telemetry"].items() if k != "gpus"}}
+    (tmp_path / "config.yaml").write_text("gpus: 1\n")
+    (tmp_path / "system.json").write_text('{"hostname": "vm"}')
+    record = read_record(write(tmp_path, values))
+    assert (record.state, record.run_class, record.restarts) == ("target reached", "resumed", 1)
+    assert (record.config, record.environment) == ({"gpus": 1}, {"hostname": "vm"})
+    assert (record.training.seconds, record.training.active_seconds, record.training.samples) == (12.0, 10.0, 50)
+    assert (record.cost.usd, record.telemetry.gpus) == (0.2, 1)
+    assert read_record(write(tmp_path, encode_record(record))) == record
+
+
+def test_reads_throughput_without_a_version(tmp_path):
+    result = {
+        "steps": 20, "samples_per_second": 100.0, "tokens_per_second": None, "train_ms": 10.0, "eval_ms": 5.0,
+        "eval_samples_per_second": 200.0, "eval_tokens_per_second": None, "waited": 0.05, "spread": 0.02,
+        "train_size": 1000, "eval_size": 100, "train_rates": [99.0], "eval_rates": [200.0], "first_seconds": 0.5,
+        "cards": 2, "sheet_tflops": 990.0, "peer_to_peer": True, "dollars_per_sample_a_second": 3.0,
+        "counted": asdict(THROUGHPUT.step_cost),
+    }  # fmt: skip
+    record = read_record(write(tmp_path, {"state": "measured", "exit_code": 0, "result": result}))
+    assert (record.throughput.gpus, record.throughput.usd_per_samples_per_second) == (2, 3.0)
+    assert record.throughput.data_wait_fraction == pytest.approx(0.05)
+    assert record.throughput.operations_per_second == pytest.approx(1e9 / 20 * 100)
+
+
+def test_time_to_train_is_none_for_a_clock_that_runs_backwards():
+    assert time_to_train(1.0, 3.5) == 2.5
+    assert time_to_train(3.5, 1.0) is None
+    assert time_to_train(float("nan"), 1.0) is None
+
+
+def test_steady_throughput_leaves_out_the_first_block():
+    slow = replace(BLOCKS[0], train_seconds=100.0)
+    result = TrainingResult.from_blocks(
+        [slow, *BLOCKS[1:]], target={"top1": 0.9}, reached=False, started_at=0.0, stopped_at=130.0, lost_seconds=0.0
+    )
+    assert (result.samples_per_second, result.first_block_samples_per_second) == (10.0, 1.0)
+    assert (result.reached, result.epochs, result.epochs_to_converge) == (False, 3, None)
