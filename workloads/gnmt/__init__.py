@@ -1,1 +1,1 @@
-"""GNMT: recurrent translation with attention."""
+"""GNMT: recurrent machine translation with attention."""

@@ -1,4 +1,4 @@
-"""GNMT's batches: so many sentences of about one length, packed time-major as cuDNN's LSTMs read them."""
+"""GNMT's batches: sentences of about the same length, packed time step by time step as cuDNN's LSTMs read them."""
 
 from typing import NamedTuple
 
@@ -9,124 +9,130 @@ from torch import Tensor
 
 from ...datasets.text.moses_bpe import BEGIN, END, MosesBPE
 from ...runner.core.errors import ConfigurationError
-from ..common.nn.packing import time_major, uploaded
-from ..common.translation.parallel_data import ParallelText, Side
-from ..common.translation.synthetic import SyntheticText
+from ..common.nn.packing import copy_to_device, time_major_indices
+from ..common.translation.parallel_data import ParallelTextData, TokenizedCorpus
+from ..common.translation.synthetic import SyntheticParallelText
 
-_BUCKETS = 5  # of lengths, equally wide (mlperf.md 12.4: of 10 where a side has at most 50 pieces)
+_NUM_BUCKETS = 5  # of equal width: 10 tokens at a maximum length of 50 (docs/mlperf_rules.md, "GNMT")
 
 
-class Packed(NamedTuple):
-    """Pieces of N sentences, position after position; the sentences lie in order of falling length.
+class PackedSentences(NamedTuple):
+    """Token ids int64 [T] of N sentences, time step by time step; the sentences are in order of descending length.
 
-    `places` int64 [T] are where they belong in a padded [N, longest] whose rows have the order of the batch's source;
-    `alive` int64 on the CPU says how many sentences reach each position.
+    `padded_indices` int64 [T] are the positions of the tokens in the flattened padded tensor [N, max_length], whose
+    rows are in the order of the batch's source. `batch_sizes` int64 [max_length], on the CPU, are the sentences that
+    reach each time step, as in PackedSequence.
     """
 
     ids: Tensor
-    places: Tensor
-    alive: Tensor
+    padded_indices: Tensor
+    batch_sizes: Tensor
 
     @property
-    def longest(self) -> int:
-        """Positions."""
-        return len(self.alive)
+    def max_length(self) -> int:
+        """The number of time steps."""
+        return len(self.batch_sizes)
 
 
-class Pairs(NamedTuple):
-    """Source and target of a micro-batch: the decoder reads `target` and is to say `labels`, in the same order.
+class PackedPairs(NamedTuple):
+    """Source and target of a micro-batch; `labels` int64 [T] are what the decoder predicts after each `target` token.
 
-    `lengths` int64 [2, N] are the source's, falling, and what the decoder reads of each.
+    `lengths` int64 [2, N] are the source lengths, descending, and the numbers of decoder inputs.
     """
 
-    source: Packed
+    source: PackedSentences
     lengths: Tensor
-    target: Packed
+    target: PackedSentences
     labels: Tensor
 
 
-class Sentences(ParallelText):
-    """Global batches of `global_batch_size` sentences of one bucket of lengths; what fills no batch waits an epoch."""
+class GNMTData(ParallelTextData):
+    """Global batches of `global_batch_size` sentences of one length bucket; incomplete batches are dropped."""
 
-    kind = MosesBPE
-    marks = 2
+    vocabulary_class = MosesBPE
+    num_special_tokens = 2
 
-    def plan(self, epoch: int) -> list[NDArray[np.int64]]:
-        """Each bucket shuffled and cut, then the batches shuffled, as the reference orders them."""
-        random = np.random.default_rng(self._seeds.derive("data_order", epoch))
-        bucket, batches = self._buckets(), []
-        for number in np.unique(bucket):
-            members = random.permutation(np.flatnonzero(bucket == number))
-            whole = len(members) // self.global_batch_size
-            batches += np.split(members[: whole * self.global_batch_size], whole) if whole else []
-        return [batches[place] for place in random.permutation(len(batches))]
+    def plan_batches(self, epoch: int) -> list[NDArray[np.int64]]:
+        """Shuffle and split each bucket, then shuffle the batches, as the reference does."""
+        generator = np.random.default_rng(self._seeds.derive("data_order", epoch))
+        buckets, batches = self._buckets(), []
+        for bucket in np.unique(buckets):
+            members = generator.permutation(np.flatnonzero(buckets == bucket))
+            num_batches = len(members) // self.global_batch_size
+            batches += np.split(members[: num_batches * self.global_batch_size], num_batches) if num_batches else []
+        return [batches[index] for index in generator.permutation(len(batches))]
 
-    def pack(self, numbers: NDArray[np.int64], sides: tuple[Side, Side]) -> Pairs:
-        """The source's order is that of its falling lengths; the target is packed in the order of its own."""
+    def pack(self, numbers: NDArray[np.int64], corpora: tuple[TokenizedCorpus, TokenizedCorpus]) -> PackedPairs:
+        """Pack both sides, each in order of its own descending lengths; padded rows are in the order of the source."""
         source_lengths, target_lengths = self.lengths[:, numbers]
         order = np.argsort(-source_lengths, kind="stable")
         numbers, source_lengths, target_lengths = numbers[order], source_lengths[order], target_lengths[order]
-        source = self._packed(numbers, source_lengths, sides[0], np.arange(len(numbers)))
+        source = self._pack_all(numbers, source_lengths, corpora[0])
         rows = np.argsort(-target_lengths, kind="stable")
-        spoken, labels = self._spoken(numbers[rows], target_lengths[rows], sides[1], rows)
+        target, labels = self._pack_decoder(numbers[rows], target_lengths[rows], corpora[1], rows)
         lengths = np.stack([source_lengths, target_lengths - 1])
-        return Pairs(source, uploaded(lengths, self._device), spoken, labels)
+        return PackedPairs(source, copy_to_device(lengths, self._device), target, labels)
 
-    def pack_source(self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], side: Side) -> tuple[Packed, Tensor]:
-        """The source alone; `numbers` come in order of falling length."""
-        return self._packed(numbers, lengths, side, np.arange(len(numbers))), uploaded(lengths, self._device)
+    def pack_source(
+        self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], corpus: TokenizedCorpus
+    ) -> tuple[PackedSentences, Tensor]:
+        """Pack source sentences alone; `numbers` are in order of descending length."""
+        return self._pack_all(numbers, lengths, corpus), copy_to_device(lengths, self._device)
 
-    def _packed(
-        self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], side: Side, rows: NDArray[np.int64]
-    ) -> Packed:
-        """BEGIN, pieces, END of sentences in order of falling `lengths`, which belong in `rows` of the padded."""
-        ids, places, alive = self._gather(numbers, lengths, side, rows)
-        return Packed(ids[0], places, alive)
+    def _pack_all(
+        self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], corpus: TokenizedCorpus
+    ) -> PackedSentences:
+        """Pack BEGIN, words and END of sentences in order of descending `lengths`."""
+        ids, padded_indices, batch_sizes = self._gather(numbers, lengths, corpus, np.arange(len(numbers)))
+        return PackedSentences(ids[0], padded_indices, batch_sizes)
 
-    def _spoken(
-        self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], side: Side, rows: NDArray[np.int64]
-    ) -> tuple[Packed, Tensor]:
-        """What the decoder reads, all but the last, and what it is to say, all but the first."""
-        ids, places, alive = self._gather(numbers, lengths - 1, side, rows, ahead=1)
-        return Packed(ids[0], places, alive), ids[1]
+    def _pack_decoder(
+        self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], corpus: TokenizedCorpus, rows: NDArray[np.int64]
+    ) -> tuple[PackedSentences, Tensor]:
+        """Return the decoder inputs, all tokens but the last, and the labels, all tokens but the first."""
+        ids, padded_indices, batch_sizes = self._gather(numbers, lengths - 1, corpus, rows, lookahead=1)
+        return PackedSentences(ids[0], padded_indices, batch_sizes), ids[1]
 
     def _gather(
         self,
         numbers: NDArray[np.int64],
         lengths: NDArray[np.int64],
-        side: Side,
+        corpus: TokenizedCorpus,
         rows: NDArray[np.int64],
-        ahead: int = 0,
+        lookahead: int = 0,
     ) -> tuple[list[Tensor], Tensor, Tensor]:
-        """Pieces at each position and up to `ahead` after it, their places, and how many reach each position."""
-        longest, total = int(lengths[0]), int(lengths.sum())
-        chosen, row = (uploaded(array, self._device) for array in (numbers, rows))
-        wanted = uploaded(lengths, self._device)
-        sentence, position = time_major(wanted, longest, total)
-        first, last = side.starts[chosen][sentence] - 1, side.lengths[chosen][sentence] - 1
-        found = []
-        for step in range(ahead + 1):
-            at = position + step
-            inside = side.ids[(first + at).clamp(0, len(side.ids) - 1)].long()
-            found.append(torch.where(at == 0, BEGIN, torch.where(at == last, END, inside)))
-        alive = (lengths[None] > np.arange(longest)[:, None]).sum(1)
-        return found, row[sentence] * longest + position, torch.from_numpy(alive)
+        """Return the token ids at each position and up to `lookahead` after it, padded indices and batch sizes.
+
+        `rows` are the rows of the padded tensor that the sentences belong to.
+        """
+        max_length, total = int(lengths[0]), int(lengths.sum())
+        device_numbers, device_rows = (copy_to_device(array, self._device) for array in (numbers, rows))
+        device_lengths = copy_to_device(lengths, self._device)
+        sentence, position = time_major_indices(device_lengths, max_length, total)
+        starts, last = corpus.starts[device_numbers][sentence] - 1, corpus.lengths[device_numbers][sentence] - 1
+        ids = []
+        for offset in range(lookahead + 1):
+            index = position + offset
+            words = corpus.ids[(starts + index).clamp(0, len(corpus.ids) - 1)].long()
+            ids.append(torch.where(index == 0, BEGIN, torch.where(index == last, END, words)))
+        batch_sizes = (lengths[None] > np.arange(max_length)[:, None]).sum(1)
+        return ids, device_rows[sentence] * max_length + position, torch.from_numpy(batch_sizes)
 
     def _buckets(self) -> NDArray[np.int64]:
-        """Of each pair the bucket of its longer side."""
-        return (self.lengths.max(0) - 1) // -(-self._settings.max_length // _BUCKETS)
+        """Return the length bucket of each pair, by its longer side."""
+        return (self.lengths.max(0) - 1) // -(-self._settings.max_length // _NUM_BUCKETS)
 
-    def _sizes(self) -> tuple[int, int]:
+    def _epoch_size(self) -> tuple[int, int]:
         steps = sum(int(count) // self.global_batch_size for count in np.bincount(self._buckets()))
         if not steps:
             raise ConfigurationError(
-                f"No bucket of lengths holds {self.global_batch_size} pairs: lower recipe.global_batch_size."
+                f"No length bucket holds {self.global_batch_size} pairs: lower recipe.global_batch_size."
             )
         return steps * self.global_batch_size, steps
 
-    def _weight(self, numbers: NDArray[np.int64]) -> float:
+    def _loss_weight(self, numbers: NDArray[np.int64]) -> float:
         return float(len(numbers))
 
 
-class SyntheticSentences(SyntheticText, Sentences):
+class SyntheticGNMTData(SyntheticParallelText, GNMTData):
     """data=synthetic."""

@@ -1,86 +1,87 @@
-"""Scores of additive attention in one pass, forward and back: the sum over units is never kept apart by unit.
+"""Triton kernels for the scores of additive attention, which never store the [N, Q, K, U] intermediate.
 
-With E(x) = exp(2x), tanh(a + b) is 1 - 2 / (1 + E(a) E(b)): one division for each query, key and unit is all that
-the special-function units have to do, since E is found once for each row. Shapes: N sentences, Q queries, K keys,
-U units.
+With E(x) = exp(2x), tanh(a + b) = 1 - 2 / (1 + E(a) E(b)). E is computed once per row, so the special-function units
+only do one division per query, key and unit. Shapes: N sentences, Q queries, K keys, U units.
 """
 
 import torch
 from torch import Tensor
 
-from ..common.nn.triton_support import available
+from ..common.nn.triton_support import triton_available
 
 try:
     import triton
     import triton.language as tl
-except ImportError:  # CPU wheels come without
+except ImportError:  # PyTorch's CPU wheels come without Triton
     triton = None
 
-__all__ = ["additive_scores", "available"]
+__all__ = ["additive_scores", "triton_available"]
 
-_QUERIES, _UNITS = 4, 1024  # that a program of the forward pass holds
-_ROWS, _ROW_UNITS = 8, 128  # that a program of the backward pass holds
+_FORWARD_QUERIES, _FORWARD_UNITS = 4, 1024  # tile of a program of the forward kernel
+_BACKWARD_ROWS, _BACKWARD_UNITS = 8, 128  # tile of a program of the backward kernel
 
 if triton is not None:
 
     @triton.jit
-    def _raised(at, mask):
-        """exp(2x) of what lies there; beyond 43 two of them would multiply 0 by infinity, and tanh is 1 by then."""
-        x = tl.load(at, mask=mask, other=0.0).to(tl.float32)
+    def _load_exp2x(pointers, mask):
+        """Load x and return exp(2x). |x| is clamped to 43: tanh is 1 there, and larger products would be 0 * inf."""
+        x = tl.load(pointers, mask=mask, other=0.0).to(tl.float32)
         return tl.exp2(tl.minimum(tl.maximum(x, -43.0), 43.0) * 2.8853900817779268)
 
     @triton.jit
-    def _reach(own_lengths, other_lengths, sentence, first):
-        """How many pieces of the other side a tile that begins at `first` meets."""
-        return tl.where(first < tl.load(own_lengths + sentence), tl.load(other_lengths + sentence), 0)
+    def _loop_length(own_lengths, other_lengths, sentence, first_row):
+        """Return the tokens of the other side that a tile of rows from `first_row` on attends to: 0 past the end."""
+        return tl.where(first_row < tl.load(own_lengths + sentence), tl.load(other_lengths + sentence), 0)
 
     @triton.jit
     def _scores(
         query, key, v, out, query_lengths, key_lengths, queries, keys, U, ROWS: tl.constexpr, UNITS: tl.constexpr
     ):
+        """Scores of ROWS queries with all keys, summed over one chunk of UNITS units."""
         sentence, chunk = tl.program_id(0).to(tl.int64), tl.program_id(2)
         first = tl.program_id(1) * ROWS
         q = first + tl.arange(0, ROWS)
         unit = chunk * UNITS + tl.arange(0, UNITS)
-        some, inside = q < queries, unit < U
-        weight = tl.load(v + unit, mask=inside, other=0.0).to(tl.float32)
-        everything = tl.sum(weight, 0)
-        a = _raised(query + (sentence * queries + q[:, None]) * U + unit[None], some[:, None] & inside[None])
-        place = out + ((chunk * tl.num_programs(0) + sentence) * queries + q) * keys
-        for k in range(0, _reach(query_lengths, key_lengths, sentence, first)):
-            b = _raised(key + (sentence * keys + k) * U + unit, inside)
+        row_mask, unit_mask = q < queries, unit < U
+        weight = tl.load(v + unit, mask=unit_mask, other=0.0).to(tl.float32)
+        weight_sum = tl.sum(weight, 0)
+        mask = row_mask[:, None] & unit_mask[None]
+        a = _load_exp2x(query + (sentence * queries + q[:, None]) * U + unit[None], mask)
+        out_row = out + ((chunk * tl.num_programs(0) + sentence) * queries + q) * keys
+        for k in range(0, _loop_length(query_lengths, key_lengths, sentence, first)):
+            b = _load_exp2x(key + (sentence * keys + k) * U + unit, unit_mask)
             part = tl.sum(weight[None] / (1.0 + a * b[None]), 1)
-            tl.store(place + k, everything - 2.0 * part, mask=some)
+            tl.store(out_row + k, weight_sum - 2.0 * part, mask=row_mask)
 
     @triton.jit
-    def _scores_back(
-        own, other, v, given, for_own, heard, own_lengths, other_lengths, rows, others, row_pitch, other_pitch, U,
-        WEIGH: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
+    def _scores_backward(
+        own, other, v, grad, grad_own, v_parts, own_lengths, other_lengths, rows, others, row_stride, other_stride, U,
+        WITH_V: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
     ):  # fmt: skip
-        """The gradient of one side, and what v's is made of: the sum of given / (1 + E(a) E(b)), by program."""
+        """Gradient of one side; with WITH_V also this program's sum of grad / (1 + E(a) E(b)) for v's gradient."""
         sentence = tl.program_id(0).to(tl.int64)
         first = tl.program_id(1) * ROWS
         row = first + tl.arange(0, ROWS)
         unit = tl.program_id(2) * UNITS + tl.arange(0, UNITS)
-        some, inside = row < rows, unit < U
-        both = some[:, None] & inside[None]
-        at = (sentence * rows + row[:, None]) * U + unit[None]
-        a = _raised(own + at, both)
-        slopes = tl.zeros((ROWS, UNITS), tl.float32)
-        halves = tl.zeros((ROWS, UNITS), tl.float32)
-        score_at = given + sentence * rows * others + row * row_pitch
-        for place in range(0, _reach(own_lengths, other_lengths, sentence, first)):
-            b = _raised(other + (sentence * others + place) * U + unit, inside)
-            score = tl.load(score_at + place * other_pitch, mask=some, other=0.0)[:, None]
-            half = 1.0 / (1.0 + a * b[None])
-            slopes += score * (half - half * half)
-            if WEIGH:
-                halves += score * half
-        weight = tl.load(v + unit, mask=inside, other=0.0).to(tl.float32)
-        tl.store(for_own + at, (4.0 * weight[None] * slopes).to(for_own.dtype.element_ty), mask=both)
-        if WEIGH:
+        row_mask, unit_mask = row < rows, unit < U
+        mask = row_mask[:, None] & unit_mask[None]
+        own_offset = (sentence * rows + row[:, None]) * U + unit[None]
+        a = _load_exp2x(own + own_offset, mask)
+        slope_sum = tl.zeros((ROWS, UNITS), tl.float32)
+        quotient_sum = tl.zeros((ROWS, UNITS), tl.float32)
+        grad_row = grad + sentence * rows * others + row * row_stride
+        for index in range(0, _loop_length(own_lengths, other_lengths, sentence, first)):
+            b = _load_exp2x(other + (sentence * others + index) * U + unit, unit_mask)
+            score_grad = tl.load(grad_row + index * other_stride, mask=row_mask, other=0.0)[:, None]
+            quotient = 1.0 / (1.0 + a * b[None])
+            slope_sum += score_grad * (quotient - quotient * quotient)
+            if WITH_V:
+                quotient_sum += score_grad * quotient
+        weight = tl.load(v + unit, mask=unit_mask, other=0.0).to(tl.float32)
+        tl.store(grad_own + own_offset, (4.0 * weight[None] * slope_sum).to(grad_own.dtype.element_ty), mask=mask)
+        if WITH_V:
             program = sentence * tl.num_programs(1) + tl.program_id(1)
-            tl.store(heard + program * U + unit, tl.sum(halves, 0), mask=inside)
+            tl.store(v_parts + program * U + unit, tl.sum(quotient_sum, 0), mask=unit_mask)
 
 
 class _AdditiveScores(torch.autograd.Function):
@@ -88,35 +89,37 @@ class _AdditiveScores(torch.autograd.Function):
     def forward(ctx, query, key, v, query_lengths, key_lengths):
         query, key, v = query.contiguous(), key.contiguous(), v.contiguous()
         (count, queries, units), keys = query.shape, key.shape[1]
-        step = min(_UNITS, triton.next_power_of_2(units))
-        grid = (count, triton.cdiv(queries, _QUERIES), triton.cdiv(units, step))
+        chunk = min(_FORWARD_UNITS, triton.next_power_of_2(units))
+        grid = (count, triton.cdiv(queries, _FORWARD_QUERIES), triton.cdiv(units, chunk))
         out = torch.zeros(grid[2], count, queries, keys, dtype=torch.float32, device=query.device)
         lengths = (query_lengths, key_lengths)
-        _scores[grid](query, key, v, out, *lengths, queries, keys, units, _QUERIES, step, num_warps=2)
+        _scores[grid](query, key, v, out, *lengths, queries, keys, units, _FORWARD_QUERIES, chunk, num_warps=2)
         ctx.save_for_backward(query, key, v, *lengths)
         return out.sum(0)
 
     @staticmethod
-    def backward(ctx, given):
+    def backward(ctx, grad):
         query, key, v, query_lengths, key_lengths = ctx.saved_tensors
-        given = given.contiguous()
+        grad = grad.contiguous()
         (count, queries, units), keys = query.shape, key.shape[1]
-        for_query, for_key = torch.empty_like(query), torch.empty_like(key)
-        step = min(_ROW_UNITS, triton.next_power_of_2(units))
-        tiles = triton.cdiv(queries, _ROWS), triton.cdiv(keys, _ROWS)
-        heard = torch.empty(count, tiles[0], units, dtype=torch.float32, device=query.device)
-        for side, sources, found, sizes in (
-            (0, (query, key), for_query, (query_lengths, key_lengths, queries, keys, keys, 1)),
-            (1, (key, query), for_key, (key_lengths, query_lengths, keys, queries, 1, keys)),
+        grad_query, grad_key = torch.empty_like(query), torch.empty_like(key)
+        chunk = min(_BACKWARD_UNITS, triton.next_power_of_2(units))
+        tiles = triton.cdiv(queries, _BACKWARD_ROWS), triton.cdiv(keys, _BACKWARD_ROWS)
+        v_parts = torch.empty(count, tiles[0], units, dtype=torch.float32, device=query.device)
+        for side, inputs, out, sizes in (
+            (0, (query, key), grad_query, (query_lengths, key_lengths, queries, keys, keys, 1)),
+            (1, (key, query), grad_key, (key_lengths, query_lengths, keys, queries, 1, keys)),
         ):
-            grid = (count, tiles[side], triton.cdiv(units, step))
-            _scores_back[grid](*sources, v, given, found, heard, *sizes, units, not side, _ROWS, step, num_warps=1)
-        return for_query, for_key, (given.sum() - 2 * heard.sum((0, 1))).to(v.dtype), None, None
+            grid = (count, tiles[side], triton.cdiv(units, chunk))
+            constants = (not side, _BACKWARD_ROWS, chunk)
+            _scores_backward[grid](*inputs, v, grad, out, v_parts, *sizes, units, *constants, num_warps=1)
+        return grad_query, grad_key, (grad.sum() - 2 * v_parts.sum((0, 1))).to(v.dtype), None, None
 
 
 def additive_scores(query: Tensor, key: Tensor, v: Tensor, query_lengths: Tensor, key_lengths: Tensor) -> Tensor:
-    """sum_u v[u] tanh(query[n, q, u] + key[n, k, u]): float32 [N, Q, K].
+    """Return sum_u v[u] tanh(query[n, q, u] + key[n, k, u]): float32 [N, Q, K].
 
-    Beyond a sentence's queries and keys, int64 [N] of each, are arbitrary finite scores; their gradients must be 0.
+    Scores beyond a sentence's `query_lengths` and `key_lengths`, int64 [N] each, are arbitrary finite values; their
+    incoming gradients must be 0.
     """
     return _AdditiveScores.apply(query, key, v, query_lengths, key_lengths)

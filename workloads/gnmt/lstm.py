@@ -1,8 +1,9 @@
-"""One LSTM layer over packed sentences, forward and back: matrix products as large as they can be, kernels between.
+"""One LSTM layer over packed sentences, forward and backward: large matrix products, with Triton kernels between them.
 
-cuDNN's in PyTorch computes in fp16 under bf16's autocast, without the scaling that fp16 gradients need, and sums the
-recurrent weight's gradient step by step at half the rate of one product over all pieces. Shapes: T pieces, position
-after position, of sentences in order of falling length; I units in, H units; gates i, f, g, o as nn.LSTM has them.
+Reasons for not using cuDNN: under bf16 autocast PyTorch runs cuDNN's LSTM in fp16, without the loss scaling that fp16
+gradients need. It also sums the gradient of the recurrent weight step by step, at half the rate of one product over all
+tokens. Shapes: T tokens, time step by time step, of sentences in order of descending length; I inputs, H hidden units;
+gates i, f, g, o in the order of nn.LSTM.
 """
 
 from itertools import accumulate
@@ -10,16 +11,13 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from ..common.nn.triton_support import available
-from ..common.translation.fused_linear_cross_entropy import product_dtype
+from ..common.translation.fused_linear_cross_entropy import matmul_dtype
 
 try:
     import triton
     import triton.language as tl
-except ImportError:  # CPU wheels come without
+except ImportError:  # PyTorch's CPU wheels come without Triton
     triton = None
-
-__all__ = ["available", "packed_lstm"]
 
 _BLOCK = 1024  # units of one program
 
@@ -34,119 +32,117 @@ if triton is not None:
         return 2.0 / (1.0 + tl.exp(-2.0 * x)) - 1.0
 
     @triton.jit
-    def _units(sentences, H: tl.constexpr, BLOCK: tl.constexpr):
-        """Number of each unit of the program among all sentences' units, where its gates begin, and which exist."""
+    def _unit_indices(sentences, H: tl.constexpr, BLOCK: tl.constexpr):
+        """Return the program's units over all sentences, the offset of each unit's first gate, and the mask."""
         unit = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         return unit, unit // H * 4 * H + unit % H, unit < sentences * H
 
     @triton.jit(do_not_specialize=["sentences"])
-    def _cell(gates, cells, before, out, sentences, H: tl.constexpr, FIRST: tl.constexpr, BLOCK: tl.constexpr):
-        """One position: gates are bent where they are; `before` are the cells of the position before."""
-        unit, at, some = _units(sentences, H, BLOCK)
-        i = _sigmoid(tl.load(gates + at, mask=some, other=0.0).to(tl.float32))
-        f = _sigmoid(tl.load(gates + at + H, mask=some, other=0.0).to(tl.float32))
-        g = _tanh(tl.load(gates + at + 2 * H, mask=some, other=0.0).to(tl.float32))
-        o = _sigmoid(tl.load(gates + at + 3 * H, mask=some, other=0.0).to(tl.float32))
+    def _cell_forward(
+        gates, cells, previous_cells, out, sentences, H: tl.constexpr, FIRST: tl.constexpr, BLOCK: tl.constexpr
+    ):
+        """One time step; the gates' pre-activations are overwritten with their activations."""
+        unit, gate, mask = _unit_indices(sentences, H, BLOCK)
+        i = _sigmoid(tl.load(gates + gate, mask=mask, other=0.0).to(tl.float32))
+        f = _sigmoid(tl.load(gates + gate + H, mask=mask, other=0.0).to(tl.float32))
+        g = _tanh(tl.load(gates + gate + 2 * H, mask=mask, other=0.0).to(tl.float32))
+        o = _sigmoid(tl.load(gates + gate + 3 * H, mask=mask, other=0.0).to(tl.float32))
         cell = i * g
         if not FIRST:
-            cell += f * tl.load(before + unit, mask=some, other=0.0)
-        tl.store(cells + unit, cell, mask=some)
-        tl.store(out + unit, (o * _tanh(cell)).to(out.dtype.element_ty), mask=some)
-        kind = gates.dtype.element_ty
-        tl.store(gates + at, i.to(kind), mask=some)
-        tl.store(gates + at + H, f.to(kind), mask=some)
-        tl.store(gates + at + 2 * H, g.to(kind), mask=some)
-        tl.store(gates + at + 3 * H, o.to(kind), mask=some)
+            cell += f * tl.load(previous_cells + unit, mask=mask, other=0.0)
+        tl.store(cells + unit, cell, mask=mask)
+        tl.store(out + unit, (o * _tanh(cell)).to(out.dtype.element_ty), mask=mask)
+        dtype = gates.dtype.element_ty
+        tl.store(gates + gate, i.to(dtype), mask=mask)
+        tl.store(gates + gate + H, f.to(dtype), mask=mask)
+        tl.store(gates + gate + 2 * H, g.to(dtype), mask=mask)
+        tl.store(gates + gate + 3 * H, o.to(dtype), mask=mask)
 
-    @triton.jit(do_not_specialize=["sentences", "later"])
-    def _cell_back(
-        gates,
-        cells,
-        before,
-        given,
-        for_cell,
-        slopes,
-        sentences,
-        later,
-        H: tl.constexpr,
-        FIRST: tl.constexpr,
-        BLOCK: tl.constexpr,
-    ):
-        """`for_cell` holds what the next position left for the first `later` sentences, then what this one leaves."""
-        unit, at, some = _units(sentences, H, BLOCK)
-        i = tl.load(gates + at, mask=some, other=0.0).to(tl.float32)
-        f = tl.load(gates + at + H, mask=some, other=0.0).to(tl.float32)
-        g = tl.load(gates + at + 2 * H, mask=some, other=0.0).to(tl.float32)
-        o = tl.load(gates + at + 3 * H, mask=some, other=0.0).to(tl.float32)
-        bent = _tanh(tl.load(cells + unit, mask=some, other=0.0))
-        hidden = tl.load(given + unit, mask=some, other=0.0).to(tl.float32)
-        cell = tl.load(for_cell + unit, mask=unit < later * H, other=0.0) + hidden * o * (1.0 - bent * bent)
-        kind = slopes.dtype.element_ty
-        tl.store(slopes + at, (cell * g * i * (1.0 - i)).to(kind), mask=some)
+    @triton.jit(do_not_specialize=["sentences", "next_sentences"])
+    def _cell_backward(
+        gates, cells, previous_cells, grad_out, grad_cell, grad_gates, sentences, next_sentences,
+        H: tl.constexpr, FIRST: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """One time step; `grad_cell` holds the next step's result for its sentences and is overwritten with this one's.
+
+        The next time step has `next_sentences` sentences, which are the first ones of this step.
+        """
+        unit, gate, mask = _unit_indices(sentences, H, BLOCK)
+        i = tl.load(gates + gate, mask=mask, other=0.0).to(tl.float32)
+        f = tl.load(gates + gate + H, mask=mask, other=0.0).to(tl.float32)
+        g = tl.load(gates + gate + 2 * H, mask=mask, other=0.0).to(tl.float32)
+        o = tl.load(gates + gate + 3 * H, mask=mask, other=0.0).to(tl.float32)
+        tanh_cell = _tanh(tl.load(cells + unit, mask=mask, other=0.0))
+        grad_hidden = tl.load(grad_out + unit, mask=mask, other=0.0).to(tl.float32)
+        grad = tl.load(grad_cell + unit, mask=unit < next_sentences * H, other=0.0)
+        grad += grad_hidden * o * (1.0 - tanh_cell * tanh_cell)
+        dtype = grad_gates.dtype.element_ty
+        tl.store(grad_gates + gate, (grad * g * i * (1.0 - i)).to(dtype), mask=mask)
         if FIRST:
-            tl.store(slopes + at + H, tl.zeros((BLOCK,), kind), mask=some)
+            tl.store(grad_gates + gate + H, tl.zeros((BLOCK,), dtype), mask=mask)
         else:
-            past = tl.load(before + unit, mask=some, other=0.0)
-            tl.store(slopes + at + H, (cell * past * f * (1.0 - f)).to(kind), mask=some)
-            tl.store(for_cell + unit, cell * f, mask=some)
-        tl.store(slopes + at + 2 * H, (cell * i * (1.0 - g * g)).to(kind), mask=some)
-        tl.store(slopes + at + 3 * H, (hidden * bent * o * (1.0 - o)).to(kind), mask=some)
+            previous = tl.load(previous_cells + unit, mask=mask, other=0.0)
+            tl.store(grad_gates + gate + H, (grad * previous * f * (1.0 - f)).to(dtype), mask=mask)
+            tl.store(grad_cell + unit, grad * f, mask=mask)
+        tl.store(grad_gates + gate + 2 * H, (grad * i * (1.0 - g * g)).to(dtype), mask=mask)
+        tl.store(grad_gates + gate + 3 * H, (grad_hidden * tanh_cell * o * (1.0 - o)).to(dtype), mask=mask)
 
 
 class _PackedLSTM(torch.autograd.Function):
-    """Sums of products are rounded to the type of x; cells and their gradients stay in fp32."""
+    """Matrix products are rounded to the dtype of x; cells and their gradients stay in fp32."""
 
     @staticmethod
-    def forward(ctx, x, in_weight, own_weight, bias, alive):
-        H = own_weight.shape[1]
-        gates = torch.addmm(bias, x, in_weight.T)
+    def forward(ctx, x, weight_ih, weight_hh, bias, batch_sizes):
+        H = weight_hh.shape[1]
+        gates = torch.addmm(bias, x, weight_ih.T)
         out = x.new_empty(len(x), H)
         cells = torch.empty(len(x), H, dtype=torch.float32, device=x.device)
-        gates_at, out_at, cells_at = gates.split(alive), out.split(alive), cells.split(alive)
-        for position, count in enumerate(alive):
-            past = max(0, position - 1)
-            if position:
-                gates_at[position].addmm_(out_at[past][:count], own_weight.T)
-            _cell[(triton.cdiv(count * H, _BLOCK),)](
-                gates_at[position], cells_at[position], cells_at[past], out_at[position], count, H, not position, _BLOCK
+        step_gates, step_out, step_cells = gates.split(batch_sizes), out.split(batch_sizes), cells.split(batch_sizes)
+        for step, count in enumerate(batch_sizes):
+            previous = max(0, step - 1)
+            if step:
+                step_gates[step].addmm_(step_out[previous][:count], weight_hh.T)
+            _cell_forward[(triton.cdiv(count * H, _BLOCK),)](
+                step_gates[step], step_cells[step], step_cells[previous], step_out[step], count, H, not step, _BLOCK
             )
-        ctx.alive = alive
-        ctx.save_for_backward(x, in_weight, own_weight, gates, cells, out)
+        ctx.batch_sizes = batch_sizes
+        ctx.save_for_backward(x, weight_ih, weight_hh, gates, cells, out)
         return out
 
     @staticmethod
-    def backward(ctx, given):
-        x, in_weight, own_weight, gates, cells, out = ctx.saved_tensors
-        alive, H = ctx.alive, own_weight.shape[1]
-        given, slopes = given.clone(memory_format=torch.contiguous_format), torch.empty_like(gates)
-        for_cell = torch.empty(alive[0], H, dtype=torch.float32, device=x.device)
-        sides = [side.split(alive) for side in (gates, cells, given, slopes)]
-        later = 0
-        for position in range(len(alive) - 1, -1, -1):
-            gates_at, cells_at, given_at, slopes_at = (side[position] for side in sides)
-            if later:
-                given_at[:later].addmm_(sides[3][position + 1], own_weight)
-            count = alive[position]
-            _cell_back[(triton.cdiv(count * H, _BLOCK),)](
-                gates_at, cells_at, sides[1][max(0, position - 1)], given_at, for_cell, slopes_at, count, later, H,
-                not position, _BLOCK,
-            )  # fmt: skip
-            later = count
-        starts = [0, *accumulate(alive)]
-        before = torch.cat(
-            [out[:0], *(out[start : start + count] for start, count in zip(starts, alive[1:], strict=False))]
+    def backward(ctx, grad_out):
+        x, weight_ih, weight_hh, gates, cells, out = ctx.saved_tensors
+        batch_sizes, H = ctx.batch_sizes, weight_hh.shape[1]
+        grad_out, grad_gates = grad_out.clone(memory_format=torch.contiguous_format), torch.empty_like(gates)
+        grad_cell = torch.empty(batch_sizes[0], H, dtype=torch.float32, device=x.device)
+        step_gates, step_cells, step_grad_out, step_grad_gates = (
+            tensor.split(batch_sizes) for tensor in (gates, cells, grad_out, grad_gates)
         )
-        for_own = slopes[alive[0] :].T @ before
-        return slopes @ in_weight, slopes.T @ x, for_own, slopes.sum(0), None
+        next_count = 0
+        for step in range(len(batch_sizes) - 1, -1, -1):
+            if next_count:
+                step_grad_out[step][:next_count].addmm_(step_grad_gates[step + 1], weight_hh)
+            count = batch_sizes[step]
+            _cell_backward[(triton.cdiv(count * H, _BLOCK),)](
+                step_gates[step], step_cells[step], step_cells[max(0, step - 1)], step_grad_out[step], grad_cell,
+                step_grad_gates[step], count, next_count, H, not step, _BLOCK,
+            )  # fmt: skip
+            next_count = count
+        starts = [0, *accumulate(batch_sizes)]
+        previous_hidden = torch.cat(
+            [out[:0], *(out[start : start + count] for start, count in zip(starts, batch_sizes[1:], strict=False))]
+        )
+        grad_weight_hh = grad_gates[batch_sizes[0] :].T @ previous_hidden
+        return grad_gates @ weight_ih, grad_gates.T @ x, grad_weight_hh, grad_gates.sum(0), None
 
 
-def packed_lstm(layer: nn.Module, x: Tensor, alive: Tensor) -> Tensor:
-    """[T, H] of x [T, I] by an nn.LSTM of one layer, from no state.
+def packed_lstm(layer: nn.Module, x: Tensor, batch_sizes: Tensor) -> Tensor:
+    """Apply the nn.LSTM `layer`, of one layer, to packed x [T, I] from a zero state; return [T, H].
 
-    `alive` int64 on the CPU says how many sentences reach each position.
+    `batch_sizes` int64, on the CPU, are the sentences that reach each time step.
     """
-    dtype = product_dtype(x)
-    in_weight, own_weight, in_bias, own_bias = layer.parameters()
+    dtype = matmul_dtype(x)
+    weight_ih, weight_hh, bias_ih, bias_hh = layer.parameters()
     with torch.autocast(x.device.type, enabled=False):
-        matrices = in_weight.to(dtype), own_weight.to(dtype)
-        return _PackedLSTM.apply(x.to(dtype), *matrices, (in_bias + own_bias).to(dtype), alive.tolist())
+        weights = weight_ih.to(dtype), weight_hh.to(dtype)
+        return _PackedLSTM.apply(x.to(dtype), *weights, (bias_ih + bias_hh).to(dtype), batch_sizes.tolist())

@@ -1,4 +1,4 @@
-"""GNMT as MLPerf v0.5 to v0.7 define it: recurrent translation, scored by sacreBLEU."""
+"""GNMT of MLPerf v0.5 to v0.7: recurrent translation, scored by sacreBLEU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,88 +11,102 @@ from torch.optim import Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from ...datasets.text.moses_bpe import BEGIN, END
-from ..common.translation.beam_search import EndedStay, Rank, length_penalty, search
-from ..common.translation.translation import Translation
-from .data import Packed, Sentences
+from ..common.translation.beam_search import ScoreFunction, SharedBeam, beam_search, length_penalty
+from ..common.translation.workload import TranslationWorkload
+from .data import GNMTData, PackedSentences
 from .model import GNMT, Memory, State
 
-_START = 0.01  # of the rate, at the first update
+_WARMUP_START = 0.01  # learning rate factor of the first update
 
 
-class RecurrentTranslation(Translation):
-    """Translates; quality is lower-cased BLEU with international tokenisation."""
+class GNMTWorkload(TranslationWorkload):
+    """Translation with GNMT; quality is BLEU of lower-cased text with international tokenization."""
 
     @dataclass
     class Settings:
-        """The rate warms up over `warmup_samples`, stays, and is halved `halvings` times in the rest of the schedule.
+        """Hyperparameters of GNMT, of Adam and of the beam search.
 
-        That rest begins after the share `remain` of `schedule_epochs`.
+        The learning rate rises exponentially in the warm-up, is constant until `decay_start` of the schedule, and is
+        then halved `num_halvings` times at equal intervals.
         """
 
-        width: int = MISSING
+        hidden_size: int = MISSING
+        """Width of embeddings, LSTM layers and attention."""
         learning_rate: float = MISSING
+        """Learning rate after the warm-up."""
         warmup_samples: int = MISSING
+        """Sentences over which the learning rate rises from 1% to `learning_rate`."""
         schedule_epochs: float = MISSING
-        remain: float = 0.666
-        halvings: int = 4
+        """Length of the learning rate schedule in epochs."""
+        decay_start: float = 0.666
+        """Fraction of `schedule_epochs` after which the learning rate is first halved."""
+        num_halvings: int = 4
+        """Number of times the learning rate is halved."""
         dropout: float = 0.2
+        """Dropout probability of the inputs of all LSTM layers."""
         label_smoothing: float = 0.1
-        beam: int = 5
-        longest: int = 150
-        length_alpha: float = 0.6
-        coverage_beta: float = 0.1
+        """Probability mass spread over the whole vocabulary."""
+        beam_size: int = 5
+        """Hypotheses per sentence in the beam search."""
+        max_decode_length: int = 150
+        """Longest translation in tokens, including the end token."""
+        length_penalty: float = 0.6
+        """Exponent alpha of the length penalty ((5 + length) / 6) ** alpha."""
+        coverage_penalty: float = 0.1
+        """Factor beta of the coverage penalty."""
 
         def __post_init__(self) -> None:
-            if self.width < 1 or self.learning_rate <= 0 or self.schedule_epochs <= 0 or self.halvings < 0:
-                raise ValueError("width, learning_rate and schedule_epochs must be above 0, halvings 0 or more.")
-            if not 0 <= self.dropout < 1 or not 0 <= self.label_smoothing < 1 or not 0 <= self.remain <= 1:
-                raise ValueError("dropout and label_smoothing must be from 0 to below 1, remain at most 1.")
-            if self.beam < 1 or self.longest < 1 or self.warmup_samples < 0:
-                raise ValueError("beam and longest must be 1 or more, warmup_samples 0 or more.")
+            if self.hidden_size < 1 or self.learning_rate <= 0 or self.schedule_epochs <= 0 or self.num_halvings < 0:
+                raise ValueError(
+                    "hidden_size, learning_rate and schedule_epochs must be above 0, num_halvings 0 or more."
+                )
+            if not 0 <= self.dropout < 1 or not 0 <= self.label_smoothing < 1 or not 0 <= self.decay_start <= 1:
+                raise ValueError("dropout and label_smoothing must be from 0 to below 1, decay_start from 0 to 1.")
+            if self.beam_size < 1 or self.max_decode_length < 1 or self.warmup_samples < 0:
+                raise ValueError("beam_size and max_decode_length must be 1 or more, warmup_samples 0 or more.")
 
-    def __init__(self, settings: Settings, data: Sentences) -> None:
+    def __init__(self, settings: Settings, data: GNMTData) -> None:
         self.settings, self.data = settings, data
 
     def build_model(self) -> nn.Module:
-        """GNMT at the data's vocabulary."""
-        chosen = self.settings
-        return GNMT(self.data.rows, chosen.width, chosen.dropout, chosen.label_smoothing)
+        """Build GNMT for the data's vocabulary."""
+        settings = self.settings
+        return GNMT(self.data.padded_vocab_size, settings.hidden_size, settings.dropout, settings.label_smoothing)
 
     def build_optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
-        """Adam with torch's usual betas."""
+        """Build Adam with PyTorch's default betas and the learning rate schedule."""
         optimizer = Adam(model.parameters(), self.settings.learning_rate, (0.9, 0.999), 1e-8, fused=True)
-        return optimizer, LambdaLR(optimizer, self.factor)
+        return optimizer, LambdaLR(optimizer, self.lr_factor)
 
-    def factor(self, step: int) -> float:
-        """Of the base rate at update `step` (from 0): exponential warm-up, plateau, halvings (mlperf.md 12.4)."""
-        warmup, remain, interval = self._iterations()
-        if step < warmup:
-            return float(_START ** ((warmup - step) / warmup))
-        if step < remain:
+    def lr_factor(self, step: int) -> float:
+        """Return the learning rate factor of the 0-based update `step` (docs/mlperf_rules.md, "GNMT")."""
+        warmup_steps, remain_steps, decay_interval = self._schedule_steps()
+        if step < warmup_steps:
+            return float(_WARMUP_START ** ((warmup_steps - step) / warmup_steps))
+        if step < remain_steps:
             return 1.0
-        return float(0.5 ** min(self.settings.halvings, (step - remain) // interval + 1))
+        return float(0.5 ** min(self.settings.num_halvings, (step - remain_steps) // decay_interval + 1))
 
-    def translate(self, model: GNMT, source: tuple[Packed, Tensor]) -> list[list[int]]:
-        """Beam search; the best by length and coverage (Wu et al. 2016, equation 14)."""
-        packed, lengths = source
-        memory = model.encode(packed, lengths)
-        beam, count = self.settings.beam, len(lengths)
-        decoder = _Decoder(model, memory)
-        rank = ranked(self.settings.length_alpha, self.settings.coverage_beta)
-        beams = EndedStay(count, beam, END, rank, packed.longest, lengths.device)
-        begin = torch.full((count * beam,), BEGIN, device=lengths.device)
-        return search(decoder, beams, begin, self.settings.longest)
+    def translate(self, model: GNMT, source: tuple[PackedSentences, Tensor]) -> list[list[int]]:
+        """Translate by beam search; the score has a length and a coverage penalty (Wu et al. 2016, equation 14)."""
+        sentences, lengths = source
+        memory = model.encode(sentences, lengths)
+        beam_size, count = self.settings.beam_size, len(lengths)
+        score = length_coverage_score(self.settings.length_penalty, self.settings.coverage_penalty)
+        beam = SharedBeam(count, beam_size, END, score, sentences.max_length, lengths.device)
+        start_ids = torch.full((count * beam_size,), BEGIN, device=lengths.device)
+        return beam_search(Decoder(model, memory), beam, start_ids, self.settings.max_decode_length)
 
     def bleu(self, references: Sequence[str], hypotheses: Sequence[str]) -> float:
-        """sacreBLEU, lower-cased, international tokenisation: MLPerf's options."""
+        """Return sacreBLEU of lower-cased text with international tokenization, MLPerf's options, as a fraction."""
         from sacrebleu.metrics.bleu import BLEU
 
         scorer = BLEU(lowercase=True, tokenize="intl", force=True)
         return float(scorer.corpus_score(list(hypotheses), [list(references)]).score) / 100
 
     def mlperf_params(self) -> dict[str, Any]:
-        """Hyperparameters under the names that ruleset 0.7.0 has."""
-        warmup, remain, interval = self._iterations()
+        """Return the hyperparameters under their names in ruleset 0.7.0."""
+        warmup_steps, remain_steps, decay_interval = self._schedule_steps()
         return {
             "opt_name": "adam",
             "opt_base_learning_rate": self.settings.learning_rate,
@@ -102,44 +116,45 @@ class RecurrentTranslation(Translation):
             "opt_learning_rate_alt_decay_func": True,
             "opt_learning_rate_alt_warmup_func": True,
             "opt_learning_rate_decay_factor": 0.5,
-            "opt_learning_rate_decay_interval": interval,
-            "opt_learning_rate_decay_steps": self.settings.halvings,
-            "opt_learning_rate_remain_steps": remain,
-            "opt_learning_rate_warmup_steps": warmup,
+            "opt_learning_rate_decay_interval": decay_interval,
+            "opt_learning_rate_decay_steps": self.settings.num_halvings,
+            "opt_learning_rate_remain_steps": remain_steps,
+            "opt_learning_rate_warmup_steps": warmup_steps,
         }
 
-    def _iterations(self) -> tuple[int, int, int]:
-        """The schedule, kept in samples and epochs, in updates: warm-up, begin of the halvings, between two of them."""
-        chosen, data = self.settings, self.data
-        steps = int(chosen.schedule_epochs * data.steps_per_epoch)
-        remain = int(chosen.remain * steps)
-        warmup = min(remain, round(chosen.warmup_samples / data.global_batch_size))
-        return warmup, remain, max(1, (steps - remain) // max(1, chosen.halvings))
+    def _schedule_steps(self) -> tuple[int, int, int]:
+        """Return warm-up, start of the halvings and interval between them, in updates."""
+        settings, data = self.settings, self.data
+        steps = int(settings.schedule_epochs * data.steps_per_epoch)
+        remain_steps = int(settings.decay_start * steps)
+        warmup_steps = min(remain_steps, round(settings.warmup_samples / data.global_batch_size))
+        return warmup_steps, remain_steps, max(1, (steps - remain_steps) // max(1, settings.num_halvings))
 
 
-def ranked(alpha: float, beta: float) -> Rank:
-    """What hypotheses are worth, as the reference has it: BEGIN counts, pieces that were never looked at do not."""
+def length_coverage_score(alpha: float, beta: float) -> ScoreFunction:
+    """Return the reference's score: the begin token counts as length, and sources without attention cost nothing."""
 
-    def rank(sums: Tensor, lengths: Tensor, coverage: Tensor) -> Tensor:
-        seen = coverage.clamp(max=1.0).log()
-        return sums / length_penalty(lengths + 1, alpha) + beta * seen.masked_fill(seen.isneginf(), 0.0).sum(2)
+    def score(log_probabilities: Tensor, lengths: Tensor, coverage: Tensor) -> Tensor:
+        log_coverage = coverage.clamp(max=1.0).log()
+        coverage_penalty = beta * log_coverage.masked_fill(log_coverage.isneginf(), 0.0).sum(2)
+        return log_probabilities / length_penalty(lengths + 1, alpha) + coverage_penalty
 
-    return rank
+    return score
 
 
-class _Decoder:
-    """GNMT in the middle of a search."""
+class Decoder:
+    """GNMT with its decoding state."""
 
     def __init__(self, model: GNMT, memory: Memory) -> None:
         self._model, self._memory = model, memory
         self._state: State | None = None
 
     def step(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits and attention after one more piece."""
-        logits, self._state, attention = self._model.decode(ids, self._state, self._memory)
+        """Return the logits [R, V] and the attention [R, S] after the tokens `ids` [R]."""
+        logits, self._state, attention = self._model.decode_step(ids, self._state, self._memory)
         return logits, attention
 
-    def keep(self, rows: Tensor) -> None:
-        """Row r becomes what row `rows`[r] was."""
+    def reorder(self, rows: Tensor) -> None:
+        """Replace the state of each row r with that of row `rows[r]`."""
         assert self._state is not None
         self._state = [(hidden[:, rows], cell[:, rows]) for hidden, cell in self._state]

@@ -1,7 +1,7 @@
-"""NeuMF's Triton kernels, for any vendor that Triton serves, and what stands in for them elsewhere.
+"""Triton kernels of NeuMF, and their replacements where Triton is not available.
 
-`PERFORMANCE.md` beside this says why the work is cut this way. Shapes: B samples, U users, I items, N rows of a table,
-H1, H2, H3 the widths of the hidden layers, G GMF factors. Half types are bf16 or fp16; every sum is kept in fp32.
+PERFORMANCE.md explains how the work is divided into kernels. Shapes: B samples, U users, I items, N rows of a table,
+H1, H2, H3 sizes of the hidden layers, G GMF dimension. "Half" means bf16 or fp16; every sum is kept in fp32.
 """
 
 from functools import lru_cache
@@ -10,48 +10,53 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..common.nn.triton_support import available as available
+from ..common.nn.triton_support import triton_available
 
 try:
     import triton
     import triton.language as tl
-except ImportError:  # CPU wheels come without
+except ImportError:  # PyTorch's CPU wheels come without Triton
     triton = None
 
-Pair = tuple[Tensor, Tensor | None]  # one side's tensor and the other's
-TILE = 64  # samples or rows a program works on at a time
-_SHARED_ROWS = 128  # parts that a tall matrix is first added up to
-SHARES = 4  # of the widest hidden layer's columns, each a program's
-_WIDEST = (256, 128, 64)
-_SHARED_BYTES = 160 << 10  # that the widest layers need
+TILE = 64  # samples or rows that a program processes at a time
+COLUMN_BLOCKS = 4  # blocks of the first hidden layer's columns, each processed by a program
+_PARTIAL_ROWS = 128  # rows that a tall matrix is first reduced to
+_MAX_LAYER_SIZES = (256, 128, 64)
+_SHARED_MEMORY_BYTES = 160 << 10  # needed for layers of the maximum sizes
+
+Pair = tuple[Tensor, Tensor | None]
+"""The tensors of users and items; or one tensor for the samples, and None."""
 
 
 @lru_cache
-def fits(device: torch.device, half: int, factors: int, *widths: int) -> bool:
-    """Whether the fused kernels can hold embeddings and hidden layers of these widths on chip."""
-    sizes = (half, factors, *widths)
+def fits_on_chip(device: torch.device, mlp_dim: int, mf_dim: int, *layer_sizes: int) -> bool:
+    """Return whether the fused kernels support embeddings and hidden layers of these sizes on the device."""
+    sizes = (mlp_dim, mf_dim, *layer_sizes)
     return (
-        len(widths) == len(_WIDEST)
+        len(layer_sizes) == len(_MAX_LAYER_SIZES)
         and all(size >= 16 and size & (size - 1) == 0 for size in sizes)
-        and max(half, factors) <= 128
-        and widths[0] >= 16 * SHARES
-        and all(width <= widest for width, widest in zip(widths, _WIDEST, strict=True))
-        and _properties(device.index)["max_shared_mem"] >= _SHARED_BYTES
+        and max(mlp_dim, mf_dim) <= 128
+        and layer_sizes[0] >= 16 * COLUMN_BLOCKS
+        and all(size <= limit for size, limit in zip(layer_sizes, _MAX_LAYER_SIZES, strict=True))
+        and _device_properties(device.index)["max_shared_mem"] >= _SHARED_MEMORY_BYTES
     )
 
 
-def programs_of(tensor: Tensor) -> int:
-    """Programs that run at once where one fills a multiprocessor of the tensor's device."""
-    return _properties(tensor.device.index)["multiprocessor_count"]
+def count_multiprocessors(tensor: Tensor) -> int:
+    """Return the number of multiprocessors of the tensor's device."""
+    return _device_properties(tensor.device.index)["multiprocessor_count"]
 
 
 def segment_sum(values: Tensor, order: Tensor | None, starts: Tensor) -> Tensor:
-    """fp32 [N, D] (fp64 for fp64): out[n] = sum of values[order[starts[n]:starts[n+1]]]; order None is the identity."""
-    width, count = values.shape[1], starts.numel() - 1
-    if available(values) and width & (width - 1) == 0:
-        out = values.new_empty(count, width, dtype=torch.float32)
-        sizes = count, width, 1, 8, 1, False
-        sum_runs[(count,)](values, width, order, starts, out, *[None] * 8, *sizes, num_warps=1, num_stages=1)
+    """Return out[n] = sum of values[order[starts[n]:starts[n + 1]]]: fp32 [N, D], fp64 for fp64 values.
+
+    `order` None is the identity.
+    """
+    dim, count = values.shape[1], starts.numel() - 1
+    if triton_available(values) and dim & (dim - 1) == 0:
+        out = values.new_empty(count, dim, dtype=torch.float32)
+        sizes = count, dim, 1, 8, 1, False
+        sum_segments[(count,)](values, dim, order, starts, out, *[None] * 8, *sizes, num_warps=1, num_stages=1)
         return out
     values = values.float() if values.dtype != torch.float64 else values
     if order is None:
@@ -59,62 +64,64 @@ def segment_sum(values: Tensor, order: Tensor | None, starts: Tensor) -> Tensor:
     return F.embedding_bag(order, values, starts, mode="sum", include_last_offset=True)
 
 
-def add_parts(parts: Tensor, out: Tensor) -> Tensor:
-    """out fp32, of parts[0]'s shape, becomes the sum of parts [P, ...] over P, in a fixed order."""
+def sum_parts(parts: Tensor, out: Tensor) -> Tensor:
+    """Write the sum of parts [P, ...] over P to `out`, fp32 of the shape of parts[0], in a fixed order."""
     count, width = parts.shape[0], parts[0].numel()
-    if count > 1024:  # PyTorch's sum over the rows of a tall matrix has too few programs
-        some = parts.new_empty(_SHARED_ROWS, width, dtype=torch.float32)
-        grid = (-(-width // 128), _SHARED_ROWS)
-        _add_rows[grid](parts, some, count, width, -(-count // _SHARED_ROWS), 32, 128, num_warps=4)
-        parts = some.view(_SHARED_ROWS, *out.shape)
+    if count > 1024:  # PyTorch's sum over the rows of a tall matrix starts too few programs
+        partial = parts.new_empty(_PARTIAL_ROWS, width, dtype=torch.float32)
+        grid = (-(-width // 128), _PARTIAL_ROWS)
+        _sum_rows[grid](parts, partial, count, width, -(-count // _PARTIAL_ROWS), 32, 128, num_warps=4)
+        parts = partial.view(_PARTIAL_ROWS, *out.shape)
     return torch.sum(parts, 0, out=out)
 
 
 @lru_cache
-def _properties(index: int) -> dict[str, int]:
+def _device_properties(index: int) -> dict[str, int]:
     return dict(triton.runtime.driver.active.utils.get_device_properties(index))
 
 
 if triton is not None:
 
     @triton.jit(do_not_specialize=["count"])
-    def sum_runs(
-        values, stride, order, starts, out, scale, dlogit, mine, others, other_ids, weight, dgmf, dweight,
-        count, D: tl.constexpr, G: tl.constexpr, ROWS: tl.constexpr, RUNS: tl.constexpr, SCALED: tl.constexpr,
+    def sum_segments(
+        values, stride, order, starts, out, scale, dlogit, table, other_table, other_ids, weight, dgmf, dweight,
+        count, D: tl.constexpr, G: tl.constexpr, ROWS: tl.constexpr, SEGMENTS: tl.constexpr, SCALED: tl.constexpr,
     ):  # fmt: skip
-        """RUNS runs a program, ROWS samples at a time: out[n] = sum of values over run n; with the sum of dlogit *
-        others[other_ids] the gradients of this side's GMF row n, and of the weight: a part a program.
+        """out[n] = sum of values over segment n; SEGMENTS segments per program, ROWS samples at a time.
+
+        With `dgmf`, the sum of dlogit * other_table[other_ids] also gives the gradient of row n of this side's GMF
+        table; with `dweight`, the output weight's gradient too, one part per program.
         """
         d, g = tl.arange(0, D), tl.arange(0, G)
-        first = tl.program_id(0) * RUNS
-        dw = tl.zeros([G], tl.float32)
-        for n in range(first, tl.minimum(first + RUNS, count)):
-            total, gmf = tl.zeros([D], tl.float32), tl.zeros([G], tl.float32)
+        first = tl.program_id(0) * SEGMENTS
+        dweight_sum = tl.zeros([G], tl.float32)
+        for n in range(first, tl.minimum(first + SEGMENTS, count)):
+            total, gmf_sum = tl.zeros([D], tl.float32), tl.zeros([G], tl.float32)
             end = tl.load(starts + n + 1)
-            for at in range(tl.load(starts + n), end, ROWS):
-                sample = at + tl.arange(0, ROWS)
+            for index in range(tl.load(starts + n), end, ROWS):
+                sample = index + tl.arange(0, ROWS)
                 valid = sample < end
                 if order is not None:
                     sample = tl.load(order + sample, valid, other=0)
-                place = values + sample[:, None].to(tl.int64) * stride + d[None, :]
-                total += tl.sum(tl.load(place, valid[:, None], other=0.0).to(tl.float32), 0)
+                pointers = values + sample[:, None].to(tl.int64) * stride + d[None, :]
+                total += tl.sum(tl.load(pointers, valid[:, None], other=0.0).to(tl.float32), 0)
                 if dgmf is not None:
-                    other = tl.load(other_ids + sample, valid, other=0)
-                    row = tl.load(others + other[:, None] * G + g[None, :], valid[:, None], other=0.0)
-                    gmf += tl.sum(row * tl.load(dlogit + sample, valid, other=0.0)[:, None], 0)
+                    other_id = tl.load(other_ids + sample, valid, other=0)
+                    row = tl.load(other_table + other_id[:, None] * G + g[None, :], valid[:, None], other=0.0)
+                    gmf_sum += tl.sum(row * tl.load(dlogit + sample, valid, other=0.0)[:, None], 0)
             if SCALED:
                 total *= tl.load(scale)
             tl.store(out + n * D + d, total.to(out.dtype.element_ty))
             if dgmf is not None:
-                tl.store(dgmf + n * G + g, gmf * tl.load(weight + g) * tl.load(scale))
+                tl.store(dgmf + n * G + g, gmf_sum * tl.load(weight + g) * tl.load(scale))
             if dweight is not None:
-                dw += gmf * tl.load(mine + n * G + g)
+                dweight_sum += gmf_sum * tl.load(table + n * G + g)
         if dweight is not None:
-            tl.store(dweight + tl.program_id(0) * G + g, dw)
+            tl.store(dweight + tl.program_id(0) * G + g, dweight_sum)
 
     @triton.jit(do_not_specialize=["count"])
     def project(table, weight, bias, out, count, stride, D: tl.constexpr, H1: tl.constexpr, ROWS: tl.constexpr):
-        """out[N, H1] = table [N, D] times weight [H1, D] transposed, plus bias; ROWS rows a program at a time."""
+        """out [N, H1] = table [N, D] @ weight [H1, D].T + bias; a program processes ROWS rows at a time."""
         d, h = tl.arange(0, D), tl.arange(0, H1)
         half = out.dtype.element_ty
         w = tl.load(weight + h[:, None] * stride + d[None, :]).to(half)
@@ -128,23 +135,23 @@ if triton is not None:
 
     @triton.jit(do_not_specialize=["count"])
     def project_backward(
-        grad, table, weight, scale, dtable, sums, count, stride, wide,
+        grad, table, weight, scale, dtable, dweight_parts, count, stride, part_stride,
         D: tl.constexpr, H1: tl.constexpr, ROWS: tl.constexpr,
     ):  # fmt: skip
-        """dtable = grad times weight, scaled; the weight's gradient, unscaled: a part a program."""
+        """dtable = grad @ weight * scale; and the weight's gradient, not scaled, one part per program."""
         d, h = tl.arange(0, D), tl.arange(0, H1)
         half = grad.dtype.element_ty
         w = tl.load(weight + h[:, None] * stride + d[None, :]).to(half)
-        by = tl.load(scale)
+        grad_scale = tl.load(scale)
         dweight = tl.zeros([H1, D], tl.float32)
         for start in range(tl.program_id(0) * ROWS, count, tl.num_programs(0) * ROWS):
             row = start + tl.arange(0, ROWS)
             valid = (row < count)[:, None]
             dy = tl.load(grad + row[:, None] * H1 + h[None, :], valid, other=0.0)
             x = tl.load(table + row[:, None] * D + d[None, :], valid, other=0.0).to(half)
-            tl.store(dtable + row[:, None] * D + d[None, :], tl.dot(dy, w) * by, valid)
+            tl.store(dtable + row[:, None] * D + d[None, :], tl.dot(dy, w) * grad_scale, valid)
             dweight = tl.dot(dy.T, x, dweight)
-        tl.store(sums + (tl.program_id(0) * H1 + h[:, None]) * wide + d[None, :], dweight)
+        tl.store(dweight_parts + (tl.program_id(0) * H1 + h[:, None]) * part_stride + d[None, :], dweight)
 
     @triton.jit
     def _relu(x):
@@ -152,12 +159,12 @@ if triton is not None:
 
     @triton.jit
     def _load_ids(users, items, sample, count):
-        sample = tl.minimum(sample, count - 1)  # past the end, copies of the last sample
+        sample = tl.minimum(sample, count - 1)  # past the end: the last sample again
         return tl.load(users + sample), tl.load(items + sample)
 
     @triton.jit
     def _load_rows(user_rows, item_rows, user, item, sample, count, h, H1: tl.constexpr):
-        """Columns h [1, .] of the two rows whose sum is the first layer's, or twice that of the sample's own."""
+        """Return columns h [1, .] of the user and item rows; without `item_rows`, the sample's own row twice."""
         if item_rows is None:
             row = tl.load(user_rows + tl.minimum(sample, count - 1)[:, None] * H1 + h)
             return row, row
@@ -181,7 +188,7 @@ if triton is not None:
         user_rows, item_rows, gmf_user, gmf_item, users, items, labels, w2, b2, w3, b3, w4, b4, dsecond, logit, sums,
         count, width, H1: tl.constexpr, H2: tl.constexpr, H3: tl.constexpr, G: tl.constexpr, TILE: tl.constexpr,
     ):  # fmt: skip
-        """Forward, loss, and backward down to the second layer's sums; keeps the small layers' gradients on chip."""
+        """Forward pass and backward pass down to the second layer; keeps the gradients of the small layers on chip."""
         h1, h2, h3 = tl.arange(0, H1)[None, :], tl.arange(0, H2), tl.arange(0, H3)
         w_second, w_third = tl.load(w2 + h2[:, None] * H1 + h1), tl.load(w3 + h3[:, None] * H2 + h2[None, :])
         bias2, bias3, bias4 = tl.load(b2 + h2)[:, None], tl.load(b3 + h3)[:, None], tl.load(b4)
@@ -208,7 +215,8 @@ if triton is not None:
             dtwo = tl.where(second > 0, tl.dot(w_third.T, dthird.to(first.dtype)), 0.0)
             db2 += tl.sum(dtwo, 1)
             tl.store(dsecond + sample[None, :] * H2 + h2[:, None], dtwo.to(first.dtype), valid[None, :])
-        # In the order of the layers after w2: b2, w3, b3, w4 (of GMF: from `sum_runs`), b4 and the loss (`losses`).
+        # In the order of the parameters after w2: b2, w3, b3, w4 (its GMF part comes from `sum_segments`), b4 and loss
+        # (both from `losses`).
         part = sums + tl.program_id(0) * width
         tl.store(part + h2, db2)
         tl.store(part + H2 + h3[:, None] * H2 + h2[None, :], dw3)
@@ -220,13 +228,13 @@ if triton is not None:
     @triton.jit(do_not_specialize=["count"])
     def tower_low(
         user_rows, item_rows, users, items, w2, dsecond, dfirst, sums,
-        count, H1: tl.constexpr, H2: tl.constexpr, TILE: tl.constexpr, SHARES: tl.constexpr,
+        count, H1: tl.constexpr, H2: tl.constexpr, TILE: tl.constexpr, BLOCKS: tl.constexpr,
     ):  # fmt: skip
-        """Backward through the second layer for a share of H1's columns; its weight's gradient stays on chip."""
-        h1, h2 = (tl.program_id(0) % SHARES * (H1 // SHARES) + tl.arange(0, H1 // SHARES))[None, :], tl.arange(0, H2)
+        """Backward pass through the second layer for a block of H1's columns; its weight's gradient stays on chip."""
+        h1, h2 = (tl.program_id(0) % BLOCKS * (H1 // BLOCKS) + tl.arange(0, H1 // BLOCKS))[None, :], tl.arange(0, H2)
         w_second = tl.load(w2 + h2[:, None] * H1 + h1)
-        dw2 = tl.zeros([H2, H1 // SHARES], tl.float32)
-        row, step = tl.program_id(0) // SHARES, tl.num_programs(0) // SHARES * TILE
+        dw2 = tl.zeros([H2, H1 // BLOCKS], tl.float32)
+        row, step = tl.program_id(0) // BLOCKS, tl.num_programs(0) // BLOCKS * TILE
         sample = row * TILE + tl.arange(0, TILE)
         user, item = _load_ids(users, items, sample, count)
         a, c = _load_rows(user_rows, item_rows, user, item, sample, count, h1, H1)
@@ -241,13 +249,13 @@ if triton is not None:
             dtwo_next = tl.load(dsecond + following * H2 + h2[None, :], following < count, other=0.0)
             user, item = _load_ids(users, items, sample + 2 * step, count)
             dw2 = tl.dot(dtwo.T, first, dw2)
-            done = tl.where(first > 0, tl.dot(dtwo, w_second), 0.0)
-            tl.store(dfirst + sample[:, None].to(tl.int64) * H1 + h1, done.to(first.dtype), valid)
+            dfirst_tile = tl.where(first > 0, tl.dot(dtwo, w_second), 0.0)
+            tl.store(dfirst + sample[:, None].to(tl.int64) * H1 + h1, dfirst_tile.to(first.dtype), valid)
         tl.store(sums + row * H2 * H1 + h2[:, None] * H1 + h1, dw2)
 
     @triton.jit(do_not_specialize=["count"])
     def losses(logit, labels, dlogit, sums, count, width, TILE: tl.constexpr):
-        """The loss and its gradient by the logits. Apart, because in `tower_top` each is held by many threads."""
+        """Loss and gradient of the logits; separate from `tower_top`, where many threads would hold each of them."""
         db4, loss = tl.zeros([TILE], tl.float32), tl.zeros([TILE], tl.float32)
         for start in range(tl.program_id(0) * TILE, count, tl.num_programs(0) * TILE):
             sample = start + tl.arange(0, TILE)
@@ -262,16 +270,16 @@ if triton is not None:
         tl.store(end - 2, tl.sum(db4))
         tl.store(end - 1, tl.sum(loss))
 
-    @triton.jit(do_not_specialize=["count", "share"])
-    def _add_rows(parts, out, count, width, share, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    @triton.jit(do_not_specialize=["count", "rows_per_program"])
+    def _sum_rows(parts, out, count, width, rows_per_program, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
         column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-        first = tl.program_id(1) * share
-        end = tl.minimum(first + share, count)
+        first = tl.program_id(1) * rows_per_program
+        end = tl.minimum(first + rows_per_program, count)
         total = tl.zeros([COLUMNS], tl.float32)
         for start in range(first, end, ROWS):
             row = (start + tl.arange(0, ROWS))[:, None]
-            place = parts + row * width + column[None, :]
-            total += tl.sum(tl.load(place, (row < end) & (column < width)[None, :], other=0.0).to(tl.float32), 0)
+            pointers = parts + row * width + column[None, :]
+            total += tl.sum(tl.load(pointers, (row < end) & (column < width)[None, :], other=0.0).to(tl.float32), 0)
         tl.store(out + tl.program_id(1) * width + column, total, column < width)
 
     @triton.jit(do_not_specialize=["count"])
@@ -279,7 +287,7 @@ if triton is not None:
         user_rows, item_rows, gmf_user, gmf_item, items, w2, b2, w3, b3, w4, b4, out,
         count, per_user, H1: tl.constexpr, H2: tl.constexpr, H3: tl.constexpr, G: tl.constexpr, TILE: tl.constexpr,
     ):  # fmt: skip
-        """The forward pass of `tower_top`, for sample s of user s // per_user."""
+        """The forward pass of `tower_top`; sample s belongs to user s // per_user."""
         h1, h2, h3 = tl.arange(0, H1)[None, :], tl.arange(0, H2), tl.arange(0, H3)
         w_second, w_third = tl.load(w2 + h2[:, None] * H1 + h1), tl.load(w3 + h3[:, None] * H2 + h2[None, :])
         bias2, bias3, bias4 = tl.load(b2 + h2)[:, None], tl.load(b3 + h3)[:, None], tl.load(b4)
@@ -292,5 +300,5 @@ if triton is not None:
             a, c = _load_rows(user_rows, item_rows, user, item, sample, count, h1, H1)
             second = _relu(tl.dot(w_second, _first_layer(a, c, item_rows).T) + bias2).to(a.dtype)
             third = _relu(tl.dot(w_third, second) + bias3)
-            # Past the end, the last logit again.
+            # Past the end, the last logit is stored again.
             tl.store(out + sample, gmf + tl.sum(third * w_mlp, 0) + bias4)

@@ -1,4 +1,4 @@
-"""Neural collaborative filtering (NeuMF, He et al. 2017) as MLPerf v0.5 defines it."""
+"""Neural collaborative filtering (NeuMF, He et al. 2017) of MLPerf v0.5."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,73 +12,81 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from ...runner.training.workload import Batch
 from . import sampling
-from .data import Interactions
+from .data import NCFData
 from .model import NeuMF
 
 
 class NCF:
-    """Ranks a held-out item among 999 others; quality is the hit rate at 10."""
+    """Rank a held-out item among 999 others; quality is the hit rate at 10."""
 
     @dataclass
     class Settings:
-        """`layers` starts with the width of both MLP embeddings together; the optimizer is Adam at a constant rate."""
+        """Sizes of NeuMF and hyperparameters of Adam, whose learning rate is constant."""
 
-        factors: int = MISSING
-        layers: list[int] = MISSING
+        mf_dim: int = MISSING
+        """Embedding size of generalized matrix factorization (GMF)."""
+        mlp_layer_sizes: list[int] = MISSING
+        """Input size of the MLP, which is the size of both embeddings together, and the sizes of its layers."""
         learning_rate: float = MISSING
+        """Learning rate."""
         beta_1: float = MISSING
+        """Adam's decay rate of the first moment."""
         beta_2: float = MISSING
+        """Adam's decay rate of the second moment."""
         epsilon: float = 1e-8
+        """Adam's epsilon."""
 
         def __post_init__(self) -> None:
-            if self.factors < 1 or len(self.layers) < 2 or min(self.layers) < 1 or self.layers[0] % 2:
+            sizes = self.mlp_layer_sizes
+            if self.mf_dim < 1 or len(sizes) < 2 or min(sizes) < 1 or sizes[0] % 2:
                 raise ValueError(
-                    f"factors={self.factors}, layers={self.layers}: widths above 0, the first of two or more even."
+                    f"mf_dim={self.mf_dim} must be above 0, and mlp_layer_sizes={sizes} two or more sizes above 0, "
+                    "of which the first is even."
                 )
             if self.learning_rate <= 0 or self.epsilon <= 0 or not (0 <= self.beta_1 < 1 and 0 <= self.beta_2 < 1):
                 raise ValueError("learning_rate and epsilon must be above 0, beta_1 and beta_2 from 0 to below 1.")
 
-    def __init__(self, settings: Settings, data: Interactions) -> None:
-        self._settings, self._users, self._items = settings, data.num_users, data.num_items
+    def __init__(self, settings: Settings, data: NCFData) -> None:
+        self._settings, self._num_users, self._num_items = settings, data.num_users, data.num_items
 
     def build_model(self) -> NeuMF:
-        """NeuMF at the data's sizes."""
-        return NeuMF(self._users, self._items, self._settings.factors, self._settings.layers)
+        """Build NeuMF for the data's users and items."""
+        return NeuMF(self._num_users, self._num_items, self._settings.mf_dim, self._settings.mlp_layer_sizes)
 
     def build_optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
-        """Adam over all rows of all tables, as the reference has it; the rate is constant."""
-        chosen = self._settings
-        betas = (chosen.beta_1, chosen.beta_2)
-        optimizer = Adam(model.parameters(), chosen.learning_rate, betas, chosen.epsilon, fused=True)
+        """Build dense Adam over all embedding rows, as in the reference, with a constant learning rate."""
+        settings = self._settings
+        betas = (settings.beta_1, settings.beta_2)
+        optimizer = Adam(model.parameters(), settings.learning_rate, betas, settings.epsilon, fused=True)
         return optimizer, LambdaLR(optimizer, lambda step: 1.0)
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Binary cross entropy summed over the samples."""
+        """Return the binary cross entropy summed over the samples."""
         return model(*batch.inputs)
 
     def predict(self, model: nn.Module, batches: Iterable[Batch]) -> tuple[int, int]:
-        """(hits, users) of this rank."""
+        """Return this rank's (hits, users)."""
         assert isinstance(model, NeuMF)
-        found, users = [], 0
+        hits, num_users = [], 0
         for batch in batches:
-            some, items, counted = batch.inputs
-            found.append(sampling.hits(model.scores(some, items), counted))
-            users += some.numel()
-        return int(torch.stack(found).sum()) if found else 0, users
+            users, items, mask = batch.inputs
+            hits.append(sampling.count_hits(model.scores(users, items), mask))
+            num_users += users.numel()
+        return int(torch.stack(hits).sum()) if hits else 0, num_users
 
     def score(self, parts: Sequence[tuple[int, int]]) -> dict[str, float]:
-        """Hit rate at 10 over all users."""
+        """Return the hit rate at 10 over all users."""
         return {"hit_rate": sum(hits for hits, _ in parts) / sum(users for _, users in parts)}
 
     def mlperf_params(self) -> dict[str, Any]:
-        """Adam's hyperparameters and the model's sizes."""
-        chosen = self._settings
+        """Return Adam's hyperparameters and the model's sizes under their names in MLPerf v0.5."""
+        settings = self._settings
         return {
             "opt_name": "adam",
-            "opt_base_learning_rate": chosen.learning_rate,
-            "opt_adam_beta_1": chosen.beta_1,
-            "opt_adam_beta_2": chosen.beta_2,
-            "opt_adam_epsilon": chosen.epsilon,
-            "model_hp_mf_dim": chosen.factors,
-            "model_hp_mlp_layer_sizes": list(chosen.layers),
+            "opt_base_learning_rate": settings.learning_rate,
+            "opt_adam_beta_1": settings.beta_1,
+            "opt_adam_beta_2": settings.beta_2,
+            "opt_adam_epsilon": settings.epsilon,
+            "model_hp_mf_dim": settings.mf_dim,
+            "model_hp_mlp_layer_sizes": list(settings.mlp_layer_sizes),
         }

@@ -1,1 +1,1 @@
-"""Transformer on sentence pairs of English and German."""
+"""Transformer: machine translation with attention only."""

@@ -1,34 +1,43 @@
-"""Attention between packed sentences: every piece sees the pieces of its own sentence, or of that sentence's source."""
+"""Attention between packed sentences: each token attends to its own sentence, or to the source of that sentence."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from . import kernels
-from .data import Packed
+from .data import PackedSentences
 
 
-def attend(own: Tensor, seen: Tensor | None, asking: Packed, source: Packed, *, causal: bool, dropout: float) -> Tensor:
-    """[T, heads, D] from `own` [T, 3, heads, D], queries, keys and values; or from queries [T, 1, heads, D] alone.
+def packed_attention(
+    q_or_qkv: Tensor,
+    kv: Tensor | None,
+    queries: PackedSentences,
+    keys: PackedSentences,
+    *,
+    causal: bool,
+    dropout: float,
+) -> Tensor:
+    """Return scaled dot-product attention within sentences: [T, heads, D].
 
-    In the latter case `seen` [S, 2, heads, D] holds the keys and values of the `source`. Scores are divided by the
-    square root of D; dropout falls on the weights; `causal` hides what comes later.
+    For self-attention `q_or_qkv` [T, 3, heads, D] holds queries, keys and values, and `kv` is None. For cross-attention
+    it holds the queries [T, 1, heads, D], and `kv` [S, 2, heads, D] the keys and values. `dropout` applies to the
+    attention weights; `causal` masks later tokens.
     """
-    if kernels.fits(own):
-        places = (asking.sentences, source.sentences, asking.bounds, source.bounds)
-        return kernels.attention(own, seen, *places, causal=causal, dropout=dropout)
-    count = len(asking.bounds) - 1
-    q = padded(own[:, 0], asking, count)
-    k, v = (padded((own if seen is None else seen)[:, part], source, count) for part in (-2, -1))
-    exists = padded(torch.ones_like(source.ids[:, None], dtype=torch.bool), source, count)[:, None, None, :, 0]
+    if kernels.is_supported(q_or_qkv):
+        layout = (queries.sentence_ids, keys.sentence_ids, queries.cu_seqlens, keys.cu_seqlens)
+        return kernels.attention(q_or_qkv, kv, *layout, causal=causal, dropout=dropout)
+    count = len(queries.cu_seqlens) - 1
+    q = pad(q_or_qkv[:, 0], queries, count)
+    k, v = (pad((q_or_qkv if kv is None else kv)[:, part], keys, count) for part in (-2, -1))
+    mask = pad(torch.ones_like(keys.ids[:, None], dtype=torch.bool), keys, count)[:, None, None, :, 0]
     if causal:
-        exists = exists & torch.ones(q.shape[1], k.shape[1], dtype=torch.bool, device=q.device).tril()
-    q, k, v = (side.transpose(1, 2) for side in (q, k, v))
-    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=exists, dropout_p=dropout)
-    return mixed.transpose(1, 2)[asking.sentences, asking.positions]
+        mask = mask & torch.ones(q.shape[1], k.shape[1], dtype=torch.bool, device=q.device).tril()
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+    return out.transpose(1, 2)[queries.sentence_ids, queries.positions]
 
 
-def padded(x: Tensor, side: Packed, count: int) -> Tensor:
-    """[count, longest, ...] of packed x [T, ...], zero where nothing is."""
-    room = x.new_zeros(count, side.longest, *x.shape[1:])
-    return room.index_put((side.sentences, side.positions), x)
+def pad(x: Tensor, sentences: PackedSentences, count: int) -> Tensor:
+    """Return packed x [T, ...] as [count, max_seqlen, ...], padded with zeros."""
+    padded = x.new_zeros(count, sentences.max_seqlen, *x.shape[1:])
+    return padded.index_put((sentences.sentence_ids, sentences.positions), x)

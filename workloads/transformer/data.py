@@ -1,4 +1,4 @@
-"""The Transformer's batches: so many tokens of sentences of all lengths, one after the other, without padding."""
+"""The Transformer's batches: a number of tokens in sentences of all lengths, packed one after the other."""
 
 from typing import NamedTuple
 
@@ -9,121 +9,135 @@ from torch import Tensor
 
 from ...datasets.text.subwords import EOS, PAD
 from ...runner.core.errors import ConfigurationError
-from ..common.nn.packing import sentence_major, uploaded
-from ..common.translation.parallel_data import ParallelText, Side
-from ..common.translation.synthetic import SyntheticText
+from ..common.nn.packing import copy_to_device, sentence_major_indices
+from ..common.translation.parallel_data import ParallelTextData, TokenizedCorpus
+from ..common.translation.synthetic import SyntheticParallelText
 from .vocabulary import SharedVocabulary
 
-_STEP = 128  # pieces: the sizes of packed batches are multiples of it
-_SLACK = 1.02  # parts of a batch do not come out equal
-_SHORTEST = 8  # pieces a sentence: a batch has at most as many sentences as would be that short
+_SIZE_MULTIPLE = 128  # padded sizes of packed batches are multiples of this
+_SIZE_SLACK = 1.02  # the parts of a global batch are not exactly equal
+_MIN_MEAN_LENGTH = 8  # bounds the sentences of a batch: as many as would fill it at this length
 
 
-class Packed(NamedTuple):
-    """Pieces int64 [T] of N sentences, one sentence after the other.
+class PackedSentences(NamedTuple):
+    """Token ids int64 [T] of N sentences, one sentence after the other.
 
-    `sentences` and `positions` int64 [T] say whose and which piece each is; `bounds` int32 [N + 1] where sentences
-    begin and end. What fills a batch up are sentences of padding, and then sentences of no piece. `longest` is a bound.
+    `sentence_ids` and `positions` int64 [T] are each token's sentence and its position in it. `cu_seqlens` int32
+    [N + 1] are the cumulative lengths. No sentence is longer than `max_seqlen`. Sentences of padding and empty
+    sentences fill a batch up to a fixed size.
     """
 
     ids: Tensor
-    sentences: Tensor
+    sentence_ids: Tensor
     positions: Tensor
-    bounds: Tensor
-    longest: int
+    cu_seqlens: Tensor
+    max_seqlen: int
 
 
-class Pairs(NamedTuple):
-    """A micro-batch; `target` holds the labels, which the decoder reads one later."""
+class PackedPairs(NamedTuple):
+    """Source and target of a micro-batch; `target` holds the labels, which are also the next decoder inputs."""
 
-    source: Packed
-    target: Packed
+    source: PackedSentences
+    target: PackedSentences
 
 
-class TokenBatches(ParallelText):
+class TransformerData(ParallelTextData):
     """Global batches of `global_batch_size` tokens on the longer side, from sentences of all lengths."""
 
-    kind = SharedVocabulary
-    marks = 1
+    vocabulary_class = SharedVocabulary
+    num_special_tokens = 1
 
-    def plan(self, epoch: int) -> list[NDArray[np.int64]]:
-        """All pairs shuffled, then cut wherever the next would be too many tokens of either language."""
+    def plan_batches(self, epoch: int) -> list[NDArray[np.int64]]:
+        """Shuffle all pairs and start a new batch whenever the next pair would exceed the token limit of a side."""
         order = np.random.default_rng(self._seeds.derive("data_order", epoch)).permutation(self.lengths.shape[1])
-        ends = self.lengths[:, order].cumsum(1)
-        parts = self._sharding.ranks * self._sharding.accumulation
-        batches, start, before = [], 0, np.zeros(2, dtype=np.int64)
+        cumulative = self.lengths[:, order].cumsum(1)
+        batches, start, used = [], 0, np.zeros(2, dtype=np.int64)
         while start < len(order):
             stop = min(
-                int(np.searchsorted(side, most, "right"))
-                for side, most in zip(ends, before + self.global_batch_size, strict=True)
+                int(np.searchsorted(side, limit, "right"))
+                for side, limit in zip(cumulative, used + self.global_batch_size, strict=True)
             )
-            stop = min(stop, start + self.global_batch_size // _SHORTEST)
+            stop = min(stop, start + self.global_batch_size // _MIN_MEAN_LENGTH)
             if stop == start:
                 raise ConfigurationError(
                     f"recipe.global_batch_size={self.global_batch_size} is less than one pair: raise it."
                 )
-            if stop - start >= parts:  # else some rank would have none
+            if stop - start >= self._num_parts:  # otherwise a micro-batch would be empty
                 batches.append(order[start:stop])
-            start, before = stop, ends[:, stop - 1]
+            start, used = stop, cumulative[:, stop - 1]
         return batches
 
-    def pack(self, numbers: NDArray[np.int64], sides: tuple[Side, Side]) -> Pairs:
-        """Both sides in the same order, filled up to one size for all batches but an epoch's last."""
-        parts = self._sharding.ranks * self._sharding.accumulation
+    def pack(self, numbers: NDArray[np.int64], corpora: tuple[TokenizedCorpus, TokenizedCorpus]) -> PackedPairs:
+        """Pack both sides in the same order; all batches but the last of an epoch are filled up to the same size."""
         used = self.lengths[:, numbers].sum(1)
-        # An epoch's last batch is not worth filling up.
-        room = self._room() if used.max() > 0.9 * self.global_batch_size / parts else 0
-        sentences = max(len(numbers) + 2, -(-room // _SHORTEST)) + -(-room // self._settings.max_length)
+        # The last batch of an epoch is not worth filling up.
+        size = self._padded_size() if used.max() > 0.9 * self.global_batch_size / self._num_parts else 0
+        sentences = max(len(numbers) + 2, -(-size // _MIN_MEAN_LENGTH)) + -(-size // self._settings.max_length)
         packed = [
-            self._packed(numbers, lengths, side, max(room, int(total)), sentences if room else 0)
-            for lengths, side, total in zip(self.lengths[:, numbers], sides, used, strict=True)
+            self._pack(numbers, lengths, corpus, max(size, int(total)), sentences if size else 0)
+            for lengths, corpus, total in zip(self.lengths[:, numbers], corpora, used, strict=True)
         ]
-        return Pairs(*packed)
+        return PackedPairs(*packed)
 
-    def pack_source(self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], side: Side) -> Packed:
-        """The source alone, with nothing to fill it up."""
-        return self._packed(numbers, lengths, side, int(lengths.sum()), 0)
+    def pack_source(
+        self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], corpus: TokenizedCorpus
+    ) -> PackedSentences:
+        """Pack source sentences alone, without padding."""
+        return self._pack(numbers, lengths, corpus, int(lengths.sum()), 0)
 
-    def padding(self) -> float:
-        """Of batches that are filled up to one size, but for an epoch's last."""
-        if not (room := self._room()):
+    def padding_fraction(self) -> float:
+        """Return the fraction of padding in batches of the fixed size: all but the last of an epoch."""
+        if not (size := self._padded_size()):
             return 0.0
-        used = [self.lengths[:, numbers].sum() for numbers in self.plan(1)[:-1]]
-        return 1 - float(np.mean(used or [2 * room])) / (2 * room * self._sharding.ranks * self._sharding.accumulation)
+        used = [self.lengths[:, numbers].sum() for numbers in self.plan_batches(1)[:-1]]
+        return 1 - float(np.mean(used or [2 * size])) / (2 * size * self._num_parts)
 
-    def _room(self) -> int:
-        """Pieces of a part of a batch, where kernels are compiled for one size, which is worth padding; 0 elsewhere."""
+    @property
+    def _num_parts(self) -> int:
+        """Micro-batches of a global batch over all ranks."""
+        return self._sharding.ranks * self._sharding.accumulation
+
+    def _padded_size(self) -> int:
+        """Return the tokens per side of a padded micro-batch on devices that compile for a fixed size, else 0."""
         if self._device.type == "cpu":
             return 0
-        parts = self._sharding.ranks * self._sharding.accumulation
-        return -(-int(self.global_batch_size / parts * _SLACK) // _STEP) * _STEP
+        return -(-int(self.global_batch_size / self._num_parts * _SIZE_SLACK) // _SIZE_MULTIPLE) * _SIZE_MULTIPLE
 
-    def _packed(
-        self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], side: Side, room: int, sentences: int
-    ) -> Packed:
-        """Pieces and EOS of each; with `sentences`, filled up to `room` pieces, in steps, and that many sentences."""
-        used, longest = int(lengths.sum()), self._settings.max_length
-        size = -(-room // _STEP) * _STEP if sentences else used
+    def _pack(
+        self,
+        numbers: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        corpus: TokenizedCorpus,
+        size: int,
+        num_sentences: int,
+    ) -> PackedSentences:
+        """Pack words and EOS of each sentence.
+
+        If `num_sentences` is not 0, fill up to that many sentences and to `size` tokens, rounded up.
+        """
+        used, max_length = int(lengths.sum()), self._settings.max_length
+        size = -(-size // _SIZE_MULTIPLE) * _SIZE_MULTIPLE if num_sentences else used
         rest = size - used
-        fill = [longest] * (rest // longest) + [rest % longest] * bool(rest % longest)
-        empty = [0] * (sentences - len(lengths) - len(fill)) if sentences else []
-        wanted = np.concatenate([lengths, np.array(fill + empty, dtype=np.int64)])
-        on_device = uploaded(wanted, self._device)
-        sentence, position = sentence_major(on_device, size)
-        chosen = uploaded(np.pad(numbers, (0, len(wanted) - len(numbers))), self._device)
-        inside = side.ids[(side.starts[chosen][sentence] + position).clamp(max=len(side.ids) - 1)].long()
-        ids = torch.where(position == on_device[sentence] - 1, EOS, inside)
+        padding = [max_length] * (rest // max_length) + [rest % max_length] * bool(rest % max_length)
+        empty = [0] * (num_sentences - len(lengths) - len(padding)) if num_sentences else []
+        all_lengths = np.concatenate([lengths, np.array(padding + empty, dtype=np.int64)])
+        device_lengths = copy_to_device(all_lengths, self._device)
+        sentence, position = sentence_major_indices(device_lengths, size)
+        device_numbers = copy_to_device(np.pad(numbers, (0, len(all_lengths) - len(numbers))), self._device)
+        words = corpus.ids[(corpus.starts[device_numbers][sentence] + position).clamp(max=len(corpus.ids) - 1)].long()
+        ids = torch.where(position == device_lengths[sentence] - 1, EOS, words)
         ids = torch.where(torch.arange(size, device=self._device) < used, ids, PAD)
-        bounds = torch.nn.functional.pad(on_device.cumsum(0), (1, 0)).int()
-        return Packed(ids, sentence, position, bounds, longest if sentences else int(wanted.max()))
+        cu_seqlens = torch.nn.functional.pad(device_lengths.cumsum(0), (1, 0)).int()
+        max_seqlen = max_length if num_sentences else int(all_lengths.max())
+        return PackedSentences(ids, sentence, position, cu_seqlens, max_seqlen)
 
-    def _sizes(self) -> tuple[int, int]:
-        """All pairs; batches differ by one or two from epoch to epoch."""
+    def _epoch_size(self) -> tuple[int, int]:
+        """Return all pairs and about as many batches as an epoch has; their number varies by one or two."""
         return self.lengths.shape[1], -(-int(self.lengths.sum(1).max()) // self.global_batch_size)
 
-    def _weight(self, numbers: NDArray[np.int64]) -> float:
+    def _loss_weight(self, numbers: NDArray[np.int64]) -> float:
         return float(self.lengths[1, numbers].sum())
 
 
-class SyntheticTokenBatches(SyntheticText, TokenBatches):
+class SyntheticTransformerData(SyntheticParallelText, TransformerData):
     """data=synthetic."""

@@ -1,6 +1,7 @@
-"""The Transformer in the middle of a search: keys and values of what has been said are kept.
+"""Incremental decoding with the Transformer: keys and values of earlier tokens are cached.
 
-Shapes: N sentences, K hypotheses of each, R = N * K rows, s the longest source, D the width of a head, t what was said.
+Shapes: N sentences, K hypotheses per sentence, R = N * K rows, s tokens of the longest source, D head size, t tokens
+decoded so far.
 """
 
 import torch
@@ -8,80 +9,79 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .attention import padded
-from .data import Packed
+from .attention import pad
+from .data import PackedSentences
 from .model import Layer, Transformer
 
-_ROOM = 32  # pieces: memory is asked for so many at a time, in few sizes, since asking takes longer than a step
-# What is said grows by a piece a step: the backend left out here plans anew for each length, which takes longer still.
-_ANY_LENGTH = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+_CACHE_STEP = 32  # tokens that a cache grows by; few sizes, since an allocation takes longer than a decoding step
+# cuDNN is left out: it builds a new execution plan for each length, and the length grows with every step.
+_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 class Decoder:
-    """R hypotheses over N encoded sentences; the first piece of all is the zero vector, whatever its id."""
+    """The Transformer with the decoding state of R hypotheses; the embedding of the first input is always zero."""
 
-    def __init__(self, model: Transformer, source: Packed) -> None:
-        count = len(source.bounds) - 1
+    def __init__(self, model: Transformer, source: PackedSentences) -> None:
+        count = len(source.cu_seqlens) - 1
         memory = model.encode(source)
         ones = torch.ones(len(memory), 1, dtype=torch.bool, device=memory.device)
         self._model, self._count, self._position = model, count, 0
-        self._exists = padded(ones, source, count)[:, None, None, :, 0]  # [N, 1, 1, s]
-        self._seen = [
-            self._sides(layer, memory, source) for layer in model.decoding_layers()
-        ]  # keys, values [N, heads, s, D]
-        self._said = [_Said() for _ in self._seen]
+        self._source_mask = pad(ones, source, count)[:, None, None, :, 0]  # [N, 1, 1, s]
+        # Keys and values of the source for each layer, [N, heads, s, D] each.
+        self._cross_kv = [self._project_memory(layer, memory, source) for layer in model.decoder_layers()]
+        self._caches = [_KVCache() for _ in self._cross_kv]
 
-    @sdpa_kernel(_ANY_LENGTH)
+    @sdpa_kernel(_BACKENDS)
     def step(self, ids: Tensor) -> tuple[Tensor, None]:
-        """Logits [R, V] after one more piece `ids` [R]."""
+        """Return the logits [R, V] after the tokens `ids` [R]."""
         model = self._model
-        signal = model.signal(torch.full_like(ids, self._position))
-        x = signal if self._position == 0 else model.look_up(ids) + signal
-        for number, layer in enumerate(model.decoding_layers()):
-            q, k, v = layer.by_head(layer.qkv(layer.attention_norm(x)), 3).unbind(1)
-            keys, values = self._said[number].with_next(k, v, self._position)
+        encoding = model.positional_encoding(torch.full_like(ids, self._position))
+        x = encoding if self._position == 0 else model.embed(ids) + encoding
+        for number, layer in enumerate(model.decoder_layers()):
+            q, k, v = layer.split_heads(layer.qkv(layer.attention_norm(x)), 3).unbind(1)
+            keys, values = self._caches[number].append(k, v, self._position)
             x = x + layer.out(F.scaled_dot_product_attention(q[:, :, None], keys, values).flatten(1))
-            q = layer.by_head(layer.cross_q(layer.cross_norm(x)), 1)[:, 0]
+            q = layer.split_heads(layer.cross_q(layer.cross_norm(x)), 1)[:, 0]
             q = q.unflatten(0, (self._count, -1)).transpose(1, 2)
-            mixed = F.scaled_dot_product_attention(q, *self._seen[number], attn_mask=self._exists)
-            x = layer.filtered(x + layer.cross_out(mixed.transpose(1, 2).flatten(0, 1).flatten(1)))
+            cross = F.scaled_dot_product_attention(q, *self._cross_kv[number], attn_mask=self._source_mask)
+            x = layer.feed_forward(x + layer.cross_out(cross.transpose(1, 2).flatten(0, 1).flatten(1)))
         self._position += 1
         return F.linear(model.decoder_norm(x), model.embedding), None
 
-    def keep(self, rows: Tensor) -> None:
-        """Row r becomes what row `rows`[r] was."""
-        sides = 2 * self._position
-        index = torch.arange(sides, device=rows.device)[:, None] * len(rows) + rows
-        for said in self._said:
-            said.keep(index.flatten(), self._position)
+    def reorder(self, rows: Tensor) -> None:
+        """Replace the state of each row r with that of row `rows[r]`."""
+        cached = 2 * self._position
+        index = torch.arange(cached, device=rows.device)[:, None] * len(rows) + rows
+        for cache in self._caches:
+            cache.reorder(index.flatten(), self._position)
 
-    def _sides(self, layer: Layer, memory: Tensor, source: Packed) -> tuple[Tensor, Tensor]:
-        keys, values = layer.by_head(layer.cross_kv(memory), 2).unbind(1)
+    def _project_memory(self, layer: Layer, memory: Tensor, source: PackedSentences) -> tuple[Tensor, Tensor]:
+        keys, values = layer.split_heads(layer.cross_kv(memory), 2).unbind(1)
         return (
-            padded(keys, source, self._count).transpose(1, 2),
-            padded(values, source, self._count).transpose(1, 2),
+            pad(keys, source, self._count).transpose(1, 2),
+            pad(values, source, self._count).transpose(1, 2),
         )
 
 
-class _Said:
-    """Keys and values that one layer said: a room [at least t, 2, R, heads, D], and another to sort them into."""
+class _KVCache:
+    """Keys and values of one layer: a buffer [at least t, 2, R, heads, D], and a second one to reorder into."""
 
     def __init__(self) -> None:
-        self._room = self._other = torch.empty(0)
+        self._buffer = self._spare = torch.empty(0)
 
-    def with_next(self, keys: Tensor, values: Tensor, position: int) -> tuple[Tensor, Tensor]:
-        """All keys and values [R, heads, position + 1, D] with those [R, heads, D] of `position`."""
-        if position == len(self._room):
-            larger = keys.new_empty(position + _ROOM, 2, *keys.shape)
+    def append(self, keys: Tensor, values: Tensor, position: int) -> tuple[Tensor, Tensor]:
+        """Store keys and values [R, heads, D] of `position`; return all of them, [R, heads, position + 1, D] each."""
+        if position == len(self._buffer):
+            larger = keys.new_empty(position + _CACHE_STEP, 2, *keys.shape)
             if position:
-                larger[:position] = self._room
-            self._room, self._other = larger, torch.empty_like(larger)
-        self._room[position, 0], self._room[position, 1] = keys, values
-        keys, values = self._room[: position + 1].permute(1, 2, 3, 0, 4)
+                larger[:position] = self._buffer
+            self._buffer, self._spare = larger, torch.empty_like(larger)
+        self._buffer[position, 0], self._buffer[position, 1] = keys, values
+        keys, values = self._buffer[: position + 1].permute(1, 2, 3, 0, 4)
         return keys, values
 
-    def keep(self, index: Tensor, count: int) -> None:
-        """Sorts the first `count` pieces: `index` are rows of the room as if [count * 2 * R, heads * D]."""
-        source, target = (room[:count].flatten(0, 2).flatten(1) for room in (self._room, self._other))
+    def reorder(self, index: Tensor, length: int) -> None:
+        """Reorder the first `length` positions; `index` are rows of the buffer seen as [length * 2 * R, heads * D]."""
+        source, target = (buffer[:length].flatten(0, 2).flatten(1) for buffer in (self._buffer, self._spare))
         torch.index_select(source, 0, index, out=target)
-        self._room, self._other = self._other, self._room
+        self._buffer, self._spare = self._spare, self._buffer

@@ -1,6 +1,7 @@
-"""The Transformer (Vaswani et al. 2017) as MLPerf defines it (mlperf.md 12.5): pre-norm, one matrix for all words.
+"""The Transformer (Vaswani et al. 2017) as in docs/mlperf_rules.md, "Transformer": pre-norm, one embedding for all.
 
-Sentences are packed (data.py). Shapes: S and T pieces of all sources and targets, D width, V vocabulary, N sentences.
+Sentences are packed (data.py). Shapes: S and T tokens of all sources and targets, D hidden size, V vocabulary, N
+sentences.
 """
 
 import math
@@ -11,124 +12,153 @@ from torch.nn import functional as F
 
 from ...datasets.text.subwords import PAD
 from ..common.nn.dropout import dropout
-from ..common.translation.fused_linear_cross_entropy import product_dtype, vocabulary_loss
-from .attention import attend
-from .data import Packed, Pairs
+from ..common.translation.fused_linear_cross_entropy import fused_linear_cross_entropy, matmul_dtype
+from .attention import packed_attention
+from .data import PackedPairs, PackedSentences
 
-_EPSILON = 1e-6
+_NORM_EPSILON = 1e-6
 
 
 class Transformer(nn.Module):
-    """Called with a batch, its summed loss; `encode` and the layers serve the search (decoder.py)."""
+    """Maps a batch to its summed loss; `encode` and the decoder layers serve the beam search (decoder.py)."""
 
     def __init__(
-        self, rows: int, width: int, heads: int, filter: int, layers: int, dropout: float, smoothing: float
+        self,
+        vocab_size: int,
+        hidden_size: int,
+        num_heads: int,
+        ffn_dim: int,
+        num_layers: int,
+        dropout: float,
+        label_smoothing: float,
     ) -> None:
         super().__init__()
-        self.width, self.dropout, self.smoothing = width, dropout, smoothing
-        self.embedding = nn.Parameter(torch.empty(rows, width))
-        self.encoder = nn.ModuleList(Layer(width, heads, filter, dropout, decodes=False) for _ in range(layers))
-        self.decoder = nn.ModuleList(Layer(width, heads, filter, dropout, decodes=True) for _ in range(layers))
-        self.encoder_norm, self.decoder_norm = nn.LayerNorm(width, _EPSILON), nn.LayerNorm(width, _EPSILON)
-        self._initialise()
+        self.hidden_size, self.dropout, self.label_smoothing = hidden_size, dropout, label_smoothing
+        self.embedding = nn.Parameter(torch.empty(vocab_size, hidden_size))
+        sizes = (hidden_size, num_heads, ffn_dim, dropout)
+        self.encoder = nn.ModuleList(Layer(*sizes, cross_attention=False) for _ in range(num_layers))
+        self.decoder = nn.ModuleList(Layer(*sizes, cross_attention=True) for _ in range(num_layers))
+        self.encoder_norm = nn.LayerNorm(hidden_size, _NORM_EPSILON)
+        self.decoder_norm = nn.LayerNorm(hidden_size, _NORM_EPSILON)
+        self._initialize()
 
-    def forward(self, batch: Pairs) -> Tensor:
-        """Cross entropy with smoothed labels less its least value, summed over the target pieces."""
+    def forward(self, batch: PackedPairs) -> Tensor:
+        """Return the label-smoothed cross entropy minus its smallest possible value, summed over the target tokens."""
         target = batch.target
         memory = self.encode(batch.source)
-        before = self.look_up(target.ids).roll(1, 0)
-        x = self._with_position(torch.where(target.positions[:, None] == 0, 0.0, before), target.positions)
+        shifted = self.embed(target.ids).roll(1, 0)
+        x = self._add_position(torch.where(target.positions[:, None] == 0, 0.0, shifted), target.positions)
         for layer in self.decoder:
             x = layer(x, target, memory, batch.source)
         labels = torch.where(target.ids == PAD, -1, target.ids)
-        words = len(self.embedding)
-        sure, spread = 1 - self.smoothing, self.smoothing / (words - 1)
-        least = -sure * math.log(sure) - (self.smoothing * math.log(spread) if self.smoothing else 0.0)
-        x = self.decoder_norm(x)
-        loss = vocabulary_loss(x, self.embedding, None, labels, lead=sure - spread, spread=spread)
-        return loss - least * (labels >= 0).sum(dtype=loss.dtype)
+        confidence, smoothing_weight = 1 - self.label_smoothing, self.label_smoothing / (len(self.embedding) - 1)
+        entropy = -confidence * math.log(confidence)
+        if self.label_smoothing:
+            entropy -= self.label_smoothing * math.log(smoothing_weight)
+        loss = fused_linear_cross_entropy(
+            self.decoder_norm(x),
+            self.embedding,
+            None,
+            labels,
+            target_weight=confidence - smoothing_weight,
+            smoothing_weight=smoothing_weight,
+        )
+        return loss - entropy * (labels >= 0).sum(dtype=loss.dtype)
 
-    def encode(self, source: Packed) -> Tensor:
-        """[S, D]: what the decoder looks at."""
-        x = self._with_position(self.look_up(source.ids), source.positions)
+    def encode(self, source: PackedSentences) -> Tensor:
+        """Return the encoder output [S, D]."""
+        x = self._add_position(self.embed(source.ids), source.positions)
         for layer in self.encoder:
             x = layer(x, source)
         return self.encoder_norm(x)
 
-    def decoding_layers(self) -> list["Layer"]:
-        """The decoder's."""
+    def decoder_layers(self) -> list["Layer"]:
+        """Return the layers of the decoder."""
         return [layer for layer in self.decoder if isinstance(layer, Layer)]
 
-    def look_up(self, ids: Tensor) -> Tensor:
-        """Embeddings times the root of the width; padding is zero."""
-        return torch.where((ids == PAD)[:, None], 0.0, F.embedding(ids, self.embedding) * self.width**0.5)
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return the embeddings times sqrt(hidden_size); padding is zero."""
+        return torch.where((ids == PAD)[:, None], 0.0, F.embedding(ids, self.embedding) * self.hidden_size**0.5)
 
-    def _with_position(self, x: Tensor, positions: Tensor) -> Tensor:
-        """In the precision of the matrix products from here on: sums in it cost half the memory traffic of float32."""
-        return dropout((x + self.signal(positions)).to(product_dtype(x)), self.dropout, self.training)
-
-    def signal(self, positions: Tensor) -> Tensor:
-        """[T, D]: sines, then cosines, of positions [T] at rates from 1 down to 1/10000, in geometric steps."""
-        half = self.width // 2
+    def positional_encoding(self, positions: Tensor) -> Tensor:
+        """Return [T, D]: sines, then cosines, of `positions` [T] at rates that fall geometrically from 1 to 1/10000."""
+        half = self.hidden_size // 2
         step = math.log(10000.0) / max(half - 1, 1)
         rates = torch.exp(torch.arange(half, device=positions.device, dtype=self.embedding.dtype) * -step)
         angles = positions[:, None] * rates
         return torch.cat([angles.sin(), angles.cos()], 1)
 
-    def _initialise(self) -> None:
-        """Embeddings N(0, 1/D); matrices uniform with variance 1 / mean of both fans, each projection by itself."""
-        nn.init.normal_(self.embedding, std=self.width**-0.5)
+    def _add_position(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Add the positional encoding; the result has the dtype of matrix products, which halves memory traffic."""
+        return dropout((x + self.positional_encoding(positions)).to(matmul_dtype(x)), self.dropout, self.training)
+
+    def _initialize(self) -> None:
+        """Draw embeddings from N(0, 1/D) and each projection from a Xavier uniform distribution of its own."""
+        nn.init.normal_(self.embedding, std=self.hidden_size**-0.5)
         for layer in [*self.encoder, *self.decoder]:
-            for weight in layer.matrices():
+            for weight in layer.projections():
                 nn.init.xavier_uniform_(weight)
-            nn.init.zeros_(layer.filter.bias)
-            nn.init.zeros_(layer.back.bias)
+            nn.init.zeros_(layer.ffn_up.bias)
+            nn.init.zeros_(layer.ffn_down.bias)
 
 
 class Layer(nn.Module):
-    """Self-attention, attention to the source where it `decodes`, and a filter, each normalised before and added."""
+    """Self-attention, optional cross-attention and feed-forward network, each with pre-norm and residual connection."""
 
-    def __init__(self, width: int, heads: int, filter: int, dropout: float, *, decodes: bool) -> None:
+    def __init__(
+        self, hidden_size: int, num_heads: int, ffn_dim: int, dropout: float, *, cross_attention: bool
+    ) -> None:
         super().__init__()
-        self.heads, self.dropout, self.decodes = heads, dropout, decodes
-        self.attention_norm = nn.LayerNorm(width, _EPSILON)
-        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-        if decodes:
-            self.cross_norm = nn.LayerNorm(width, _EPSILON)
-            self.cross_q, self.cross_kv = (nn.Linear(width, times * width, bias=False) for times in (1, 2))
-            self.cross_out = nn.Linear(width, width, bias=False)
-        self.filter_norm = nn.LayerNorm(width, _EPSILON)
-        self.filter, self.back = nn.Linear(width, filter), nn.Linear(filter, width)
+        self.num_heads, self.dropout, self.cross_attention = num_heads, dropout, cross_attention
+        self.attention_norm = nn.LayerNorm(hidden_size, _NORM_EPSILON)
+        self.qkv = nn.Linear(hidden_size, 3 * hidden_size, bias=False)
+        self.out = nn.Linear(hidden_size, hidden_size, bias=False)
+        if cross_attention:
+            self.cross_norm = nn.LayerNorm(hidden_size, _NORM_EPSILON)
+            self.cross_q = nn.Linear(hidden_size, hidden_size, bias=False)
+            self.cross_kv = nn.Linear(hidden_size, 2 * hidden_size, bias=False)
+            self.cross_out = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.ffn_norm = nn.LayerNorm(hidden_size, _NORM_EPSILON)
+        self.ffn_up, self.ffn_down = nn.Linear(hidden_size, ffn_dim), nn.Linear(ffn_dim, hidden_size)
 
-    def forward(self, x: Tensor, own: Packed, memory: Tensor | None = None, source: Packed | None = None) -> Tensor:
-        """[T, D] of x [T, D]; a decoding layer hides later pieces and looks at `memory` [S, D]."""
-        dropout = self.dropout if self.training else 0.0
-        three = self.by_head(self.qkv(self.attention_norm(x)), 3)
-        mixed = attend(three, None, own, own, causal=self.decodes, dropout=dropout)
-        x = x + self.drop(self.out(mixed.flatten(1)))
+    def forward(
+        self,
+        x: Tensor,
+        sentences: PackedSentences,
+        memory: Tensor | None = None,
+        source: PackedSentences | None = None,
+    ) -> Tensor:
+        """Apply the layer to x [T, D]; with cross-attention it is causal and attends to `memory` [S, D] too."""
+        attention_dropout = self.dropout if self.training else 0.0
+        qkv = self.split_heads(self.qkv(self.attention_norm(x)), 3)
+        attended = packed_attention(
+            qkv, None, sentences, sentences, causal=self.cross_attention, dropout=attention_dropout
+        )
+        x = x + self._dropout(self.out(attended.flatten(1)))
         if memory is not None and source is not None:
-            query = self.by_head(self.cross_q(self.cross_norm(x)), 1)
-            mixed = attend(query, self.by_head(self.cross_kv(memory), 2), own, source, causal=False, dropout=dropout)
-            x = x + self.drop(self.cross_out(mixed.flatten(1)))
-        return self.filtered(x)
+            q = self.split_heads(self.cross_q(self.cross_norm(x)), 1)
+            kv = self.split_heads(self.cross_kv(memory), 2)
+            attended = packed_attention(q, kv, sentences, source, causal=False, dropout=attention_dropout)
+            x = x + self._dropout(self.cross_out(attended.flatten(1)))
+        return self.feed_forward(x)
 
-    def filtered(self, x: Tensor) -> Tensor:
-        """The last sublayer, of x [..., D]."""
-        return x + self.drop(self.back(self.drop(F.relu(self.filter(self.filter_norm(x))))))
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """Apply the feed-forward sublayer to x [..., D]."""
+        return x + self._dropout(self.ffn_down(self._dropout(F.relu(self.ffn_up(self.ffn_norm(x))))))
 
-    def by_head(self, x: Tensor, parts: int) -> Tensor:
-        """[T, parts, heads, D / heads] of x [T, parts * D]."""
-        return x.unflatten(-1, (parts, self.heads, -1))
+    def split_heads(self, x: Tensor, parts: int) -> Tensor:
+        """Return x [T, parts * D] as [T, parts, heads, D / heads]."""
+        return x.unflatten(-1, (parts, self.num_heads, -1))
 
-    def drop(self, x: Tensor) -> Tensor:
-        """Dropout, in training."""
+    def projections(self) -> list[Tensor]:
+        """Return every projection matrix; fused ones are split as in the reference, which draws each separately."""
+        fused = [self.qkv.weight, *([self.cross_kv.weight] if self.cross_attention else [])]
+        single = [self.out.weight, self.ffn_up.weight, self.ffn_down.weight]
+        if self.cross_attention:
+            single += [self.cross_q.weight, self.cross_out.weight]
+        hidden_size = self.out.in_features
+        split = [part for weight in fused for part in weight.detach().split(hidden_size)]
+        return split + [weight.detach() for weight in single]
+
+    def _dropout(self, x: Tensor) -> Tensor:
         return dropout(x, self.dropout, self.training)
-
-    def matrices(self) -> list[Tensor]:
-        """Every projection by itself, as the reference draws them."""
-        fused = [self.qkv.weight, *([self.cross_kv.weight] if self.decodes else [])]
-        width = self.out.in_features
-        own = [self.out.weight, self.filter.weight, self.back.weight]
-        if self.decodes:
-            own += [self.cross_q.weight, self.cross_out.weight]
-        return [part for weight in fused for part in weight.detach().split(width)] + [weight.detach() for weight in own]

@@ -5,25 +5,25 @@ from mlperf_logging.compliance_checker import mlp_compliance
 from rich.console import Console
 
 from timetrial.runner.core.errors import Exit
-from timetrial.runner.launch.launcher import launch
+from timetrial.runner.launch.run import launch
 from timetrial.runner.mlperf import compliance
-from timetrial.workloads.common.translation.translation import Translation
+from timetrial.workloads.common.translation.workload import TranslationWorkload
 
 SMALL = [
     "recipe.max_epochs=2",
     "recipe.data.vocabulary=null",
     "recipe.data.vocabulary_size=80",
-    "recipe.training.beam=1",
+    "recipe.training.beam_size=1",
 ]
-SMALL += ["recipe.data.workers=1", "recipe.training.width=16"]
+SMALL += ["recipe.data.workers=1", "recipe.training.hidden_size=16"]
 TINY = {
-    "gnmt": ["recipe.global_batch_size=16", "recipe.training.longest=4"],
+    "gnmt": ["recipe.global_batch_size=16", "recipe.training.max_decode_length=4"],
     "transformer": [
         "recipe.global_batch_size=400",
-        "recipe.training.filter=16",
-        "recipe.training.layers=1",
-        "recipe.training.heads=2",
-        "+recipe.training.longer=0",
+        "recipe.training.ffn_dim=16",
+        "recipe.training.num_layers=1",
+        "recipe.training.num_heads=2",
+        "+recipe.training.extra_decode_length=0",
     ],
 }
 
@@ -31,11 +31,11 @@ TINY = {
 @pytest.mark.parametrize("workload", TINY)
 @pytest.mark.parametrize("met", [True, False])
 def test_a_log_is_closed_when_the_target_is_met(compose, tmp_path, monkeypatch, workload, met):
-    monkeypatch.setattr(Translation, "score", lambda self, parts: {"bleu": 0.2501 if met else 0.2399})
-    grammar = "{sentences: 200, test: 6, nouns: 20, verbs: 10, adjectives: 10, adverbs: 10, seed: 1}"
+    monkeypatch.setattr(TranslationWorkload, "score", lambda self, parts: {"bleu": 0.2501 if met else 0.2399})
+    grammar = "{num_train: 200, num_test: 6, num_nouns: 20, num_verbs: 10, num_adjectives: 10, num_adverbs: 10, seed: 1}"
     text = [f"recipe.data.source=[{tmp_path}/train.source]", f"recipe.data.target=[{tmp_path}/train.target]"]
     text += [f"recipe.data.test_source={tmp_path}/test.source", f"recipe.data.test_target={tmp_path}/test.target"]
-    places = ["launcher=inline", f"data_dir={tmp_path}", f"runs={tmp_path}", f"++recipe.data.generate={grammar}", *text]
+    places = ["launcher=inline", f"data_dir={tmp_path}", f"runs_dir={tmp_path}", f"++recipe.data.generate={grammar}", *text]
     chosen = [f"workload={workload}", "scale=reference", "round=v07"]
     code, folder = launch(compose(*chosen, *places, *SMALL, *TINY[workload]), Console(quiet=True))
     assert code == (Exit.TARGET_REACHED if met else Exit.TARGET_NOT_REACHED)

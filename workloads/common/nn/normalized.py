@@ -1,4 +1,4 @@
-"""Pixels as loaders hand them over, normalised by the network itself: on the device, and fused there."""
+"""Input normalization as the first layer of a network, so that it runs on the device and can be fused."""
 
 from collections.abc import Sequence
 
@@ -6,19 +6,19 @@ import torch
 from torch import Tensor, nn
 
 
-class Normalised(nn.Module):
-    """A network that takes pixels uint8 [N, 3, H, W]; `means` and `deviations` are of the channels, from 0 to 255."""
+class Normalized(nn.Module):
+    """Normalize uint8 images [N, 3, H, W] and apply `body`; `mean` and `std` are per channel, from 0 to 255."""
 
-    means: Tensor
-    deviations: Tensor
+    mean: Tensor
+    std: Tensor
 
-    def __init__(self, body: nn.Module, means: Sequence[float], deviations: Sequence[float]) -> None:
+    def __init__(self, body: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
         self.body = body
-        self.register_buffer("means", torch.tensor(means).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("deviations", torch.tensor(deviations).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        """What `body` says of them."""
-        said: Tensor = self.body((pixels.float() - self.means) / self.deviations)
-        return said
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the output of `body`."""
+        output: Tensor = self.body((images.float() - self.mean) / self.std)
+        return output

@@ -1,4 +1,4 @@
-"""SGD as all workloads with it have it: fused, and safe where loss scaling skips the first update."""
+"""SGD for all workloads: fused, and safe if loss scaling skips the first update."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,21 +8,21 @@ from torch import Tensor
 from torch.optim import SGD
 
 
-def sgd(weights: Iterable[Tensor] | Iterable[dict[str, Any]], rate: float, momentum: float, **more: Any) -> SGD:
-    """PyTorch's fused SGD with momenta that are zero from the start, which makes the first update what it is anyway.
+def sgd(params: Iterable[Tensor] | Iterable[dict[str, Any]], lr: float, momentum: float, **kwargs: Any) -> SGD:
+    """Return PyTorch's fused SGD with momentum buffers initialized to zero, which does not change the first update.
 
-    By itself it takes fresh memory for them at the first update. With fp16 that one is usually skipped, for a gradient
-    that is not finite, and then whatever lay in that memory becomes the momentum.
+    Without this, PyTorch allocates uninitialized buffers at the first update. In fp16 the gradient scaler usually skips
+    that update because a gradient is not finite, and the uninitialized memory becomes the momentum.
     """
-    optimizer = SGD(weights, rate, momentum, fused=True, **more)
+    optimizer = SGD(params, lr, momentum, fused=True, **kwargs)
     for group in optimizer.param_groups:
-        for weight in group["params"]:
-            optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+        for param in group["params"]:
+            optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param)
     return optimizer
 
 
-def rise_and_fall(epochs: float, warmup_epochs: float, end_epoch: float) -> float:
-    """The share of the full learning rate after `epochs`: linearly up over the warm-up, linearly to zero at the end."""
+def linear_warmup_decay(epochs: float, warmup_epochs: float, end_epoch: float) -> float:
+    """Return the learning rate factor after `epochs`: linear from 0 to 1 in the warm-up, then linear to 0."""
     if epochs < warmup_epochs:
         return epochs / warmup_epochs
     return max(0.0, (end_epoch - epochs) / (end_epoch - warmup_epochs))

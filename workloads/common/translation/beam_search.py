@@ -1,6 +1,7 @@
-"""Beam search over a batch of sentences on the device; two ways to treat a hypothesis that has ended.
+"""Beam search over a batch of sentences on the device, with two ways to treat finished hypotheses.
 
-Shapes: N sentences, K hypotheses of each, R = N * K rows in order of sentence, V vocabulary, S pieces of a source.
+Shapes: N sentences, K hypotheses (beams) per sentence, R = N * K rows ordered by sentence, V vocabulary, S source
+tokens, L tokens of a hypothesis so far.
 """
 
 from collections.abc import Callable
@@ -10,166 +11,180 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_LOOK = 8  # steps between two looks whether all have ended: looking waits for the device
-Rank = Callable[[Tensor, Tensor, Tensor], Tensor]  # scores [N, K] of sums, lengths and coverage (`EndedStay`)
+_CHECK_INTERVAL = 8  # steps between two checks whether the search has finished: a check waits for the device
+
+ScoreFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(log probabilities [N, K], lengths [N, K], coverage [N, K, S]) -> scores [N, K]."""
 
 
 class Decoder(Protocol):
-    """A model in the middle of R hypotheses."""
+    """A model with its decoding state for R hypotheses."""
 
     def step(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Logits [R, V] after the pieces `ids` [R], and attention [R, S] where the model has one."""
+        """Return the logits [R, V] after the tokens `ids` [R], and the attention [R, S] if the model has one."""
         ...
 
-    def keep(self, rows: Tensor) -> None:
-        """Row r becomes what row `rows`[r] was: int64 [R]."""
+    def reorder(self, rows: Tensor) -> None:
+        """Replace the state of each row r with that of row `rows[r]`; `rows` is int64 [R]."""
         ...
 
 
-class Hypotheses(Protocol):
-    """The beams of all sentences."""
+class Beam(Protocol):
+    """The hypotheses of all sentences."""
 
     def advance(self, log_probabilities: Tensor, attention: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Takes one more piece in: (rows to go on from, pieces to go on with), int64 [R] each."""
+        """Append one token to each hypothesis; return the parent rows and the new tokens, int64 [R] each."""
         ...
 
-    def over(self) -> bool:
-        """Whether no sentence can get better; waits for the device."""
+    def is_finished(self) -> bool:
+        """Return whether no sentence can improve further; waits for the device."""
         ...
 
     def best(self) -> list[list[int]]:
-        """The best hypothesis of each sentence, with its end where it has one."""
+        """Return the best hypothesis of each sentence, including its end token if it has one."""
         ...
 
 
-def search(decoder: Decoder, hypotheses: Hypotheses, begin: Tensor, most: int) -> list[list[int]]:
-    """The best translations of N sentences of at most `most` pieces; `begin` int64 [R] are the pieces to start from."""
-    ids = begin
-    for step in range(1, most + 1):
+def beam_search(decoder: Decoder, beam: Beam, start_ids: Tensor, max_length: int) -> list[list[int]]:
+    """Return the best hypotheses of at most `max_length` tokens; `start_ids` int64 [R] are the first decoder inputs."""
+    ids = start_ids
+    for step in range(1, max_length + 1):
         logits, attention = decoder.step(ids)
-        rows, ids = hypotheses.advance(logits.float().log_softmax(1), attention)
-        decoder.keep(rows)
-        if step % _LOOK == 0 and hypotheses.over():
+        rows, ids = beam.advance(logits.float().log_softmax(1), attention)
+        decoder.reorder(rows)
+        if step % _CHECK_INTERVAL == 0 and beam.is_finished():
             break
-    return hypotheses.best()
+    return beam.best()
 
 
 def length_penalty(lengths: Tensor, alpha: float) -> Tensor:
-    """((5 + length) / 6) ** alpha (Wu et al. 2016, equation 14)."""
+    """Return ((5 + length) / 6) ** alpha (Wu et al. 2016, equation 14)."""
     return ((5.0 + lengths) / 6.0) ** alpha
 
 
-class EndedStay:
-    """Ended hypotheses stay in the beam and are measured by their sums until all have ended: GNMT's reference.
+class SharedBeam:
+    """Finished hypotheses stay in the beam and compete by log probability until all have finished, as in GNMT.
 
-    `rank` makes the scores [N, K] that choose in the end from sums, lengths (the end counts) and coverage [N, K, S],
-    the attention that each piece of the source has had.
+    At the end `score` chooses among the K hypotheses. It takes their log probabilities, their lengths (the end token
+    counts) and their coverage, the sum of the attention that each source token received.
     """
 
     def __init__(
         self,
-        sentences: int,
-        beam: int,
-        end: int,
-        rank: Rank,
-        pieces: int,
+        num_sentences: int,
+        beam_size: int,
+        end_id: int,
+        score: ScoreFunction,
+        source_length: int,
         device: torch.device,
     ) -> None:
-        self._end, self._rank = end, rank
-        self._sums = torch.full((sentences, beam), float("-inf"), device=device)
-        self._sums[:, 0] = 0.0  # all begin alike: one of them is enough
-        self._ended = torch.zeros(sentences, beam, dtype=torch.bool, device=device)
-        self._lengths = torch.zeros(sentences, beam, device=device)
-        self._coverage = torch.zeros(sentences, beam, pieces, device=device)
-        self._ids = torch.zeros(sentences, beam, 0, dtype=torch.int64, device=device)
+        self._end_id, self._score = end_id, score
+        self._log_probabilities = _initial_log_probabilities(num_sentences, beam_size, device)
+        self._finished = torch.zeros(num_sentences, beam_size, dtype=torch.bool, device=device)
+        self._lengths = torch.zeros(num_sentences, beam_size, device=device)
+        self._coverage = torch.zeros(num_sentences, beam_size, source_length, device=device)
+        self._ids = torch.zeros(num_sentences, beam_size, 0, dtype=torch.int64, device=device)
 
     def advance(self, log_probabilities: Tensor, attention: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The K best continuations, an ended hypothesis going on as itself."""
+        """Keep the K best continuations; a finished hypothesis continues as itself."""
         assert attention is not None
-        count, beam = self._sums.shape
-        words = log_probabilities.view(count, beam, -1)
-        stay = torch.full_like(words[:1, :1], float("-inf"))
-        stay[..., self._end] = 0.0
-        words = torch.where(self._ended[..., None], stay, words)
-        self._sums, parent, ids = _best(self._sums[..., None] + words, beam)
-        going = ~self._ended.gather(1, parent)
-        self._coverage = _of(self._coverage + attention.view(count, beam, -1) * ~self._ended[..., None], parent)
-        self._lengths = self._lengths.gather(1, parent) + going
-        self._ids = torch.cat([_of(self._ids, parent), ids[..., None]], 2)
-        self._ended = ~going | (ids == self._end)
-        return _rows(parent), ids.flatten()
+        num_sentences, beam_size = self._log_probabilities.shape
+        continuations = log_probabilities.view(num_sentences, beam_size, -1)
+        only_end = torch.full_like(continuations[:1, :1], float("-inf"))
+        only_end[..., self._end_id] = 0.0
+        continuations = torch.where(self._finished[..., None], only_end, continuations)
+        candidates = self._log_probabilities[..., None] + continuations
+        self._log_probabilities, parent, ids = _top_candidates(candidates, beam_size)
+        unfinished = ~self._finished.gather(1, parent)
+        attention = attention.view(num_sentences, beam_size, -1) * ~self._finished[..., None]
+        self._coverage = _select_beams(self._coverage + attention, parent)
+        self._lengths = self._lengths.gather(1, parent) + unfinished
+        self._ids = torch.cat([_select_beams(self._ids, parent), ids[..., None]], 2)
+        self._finished = ~unfinished | (ids == self._end_id)
+        return _flat_rows(parent), ids.flatten()
 
-    def over(self) -> bool:
-        """Whether all have ended."""
-        return bool(self._ended.all())
+    def is_finished(self) -> bool:
+        """Return whether all hypotheses have finished."""
+        return bool(self._finished.all())
 
     def best(self) -> list[list[int]]:
-        """By `rank`."""
-        chosen = self._rank(self._sums, self._lengths, self._coverage).argmax(1, keepdim=True)
-        return _cut(_of(self._ids, chosen)[:, 0], self._end)
+        """Return the hypothesis of each sentence with the best score."""
+        chosen = self._score(self._log_probabilities, self._lengths, self._coverage).argmax(1, keepdim=True)
+        return _truncate(_select_beams(self._ids, chosen)[:, 0], self._end_id)
 
 
-class EndedGoApart:
-    """Ended hypotheses are kept apart, ranked by sum / penalty, until no other can pass them: Transformer's reference.
+class SplitBeam:
+    """Finished hypotheses leave the beam for a second one, ranked by log probability / penalty, as in Transformer.
 
-    The penalty is ((5 + length) / 6) ** `alpha`, the end counting; no hypothesis has more than `most` pieces.
+    The penalty is ((5 + length) / 6) ** `alpha`, where the end token counts. The search finishes when no unfinished
+    hypothesis of at most `max_length` tokens can beat a finished one.
     """
 
-    def __init__(self, sentences: int, beam: int, end: int, alpha: float, most: int, device: torch.device) -> None:
-        self._end, self._alpha, self._most = end, alpha, most
-        self._sums = torch.full((sentences, beam), float("-inf"), device=device)
-        self._sums[:, 0] = 0.0
-        self._scores = torch.full((sentences, beam), float("-inf"), device=device)  # of the ended
-        self._ids = torch.zeros(sentences, beam, 0, dtype=torch.int64, device=device)
-        self._done = self._ids
+    def __init__(
+        self, num_sentences: int, beam_size: int, end_id: int, alpha: float, max_length: int, device: torch.device
+    ) -> None:
+        self._end_id, self._alpha, self._max_length = end_id, alpha, max_length
+        self._log_probabilities = _initial_log_probabilities(num_sentences, beam_size, device)
+        self._finished_scores = torch.full((num_sentences, beam_size), float("-inf"), device=device)
+        self._ids = torch.zeros(num_sentences, beam_size, 0, dtype=torch.int64, device=device)
+        self._finished_ids = self._ids
 
     def advance(self, log_probabilities: Tensor, attention: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The K best continuations that go on, found among the 2 K best, of which at most K end."""
-        count, beam = self._sums.shape
+        """Keep the K best unfinished continuations; they are among the 2 K best, of which at most K end."""
+        num_sentences, beam_size = self._log_probabilities.shape
         length = self._ids.shape[2] + 1
-        sums, parent, ids = _best(self._sums[..., None] + log_probabilities.view(count, beam, -1), 2 * beam)
-        grown = torch.cat([_of(self._ids, parent), ids[..., None]], 2)
-        ends = ids == self._end
-        scores = (sums / self._penalty(length)).masked_fill(~ends, float("-inf"))
-        # What ended before is as long as all the others: its end is repeated.
-        before = F.pad(self._done, (0, 1), value=self._end)
-        self._scores, chosen = torch.cat([self._scores, scores], 1).topk(beam)
-        self._done = _of(torch.cat([before, grown], 1), chosen)
-        self._sums, chosen = sums.masked_fill(ends, float("-inf")).topk(beam)
-        self._ids = _of(grown, chosen)
-        return _rows(parent.gather(1, chosen)), ids.gather(1, chosen).flatten()
+        candidates = self._log_probabilities[..., None] + log_probabilities.view(num_sentences, beam_size, -1)
+        sums, parent, ids = _top_candidates(candidates, 2 * beam_size)
+        extended_ids = torch.cat([_select_beams(self._ids, parent), ids[..., None]], 2)
+        has_ended = ids == self._end_id
+        scores = (sums / self._penalty(length)).masked_fill(~has_ended, float("-inf"))
+        # Earlier finished hypotheses are padded to the present length with the end token.
+        finished_ids = F.pad(self._finished_ids, (0, 1), value=self._end_id)
+        self._finished_scores, chosen = torch.cat([self._finished_scores, scores], 1).topk(beam_size)
+        self._finished_ids = _select_beams(torch.cat([finished_ids, extended_ids], 1), chosen)
+        self._log_probabilities, chosen = sums.masked_fill(has_ended, float("-inf")).topk(beam_size)
+        self._ids = _select_beams(extended_ids, chosen)
+        return _flat_rows(parent.gather(1, chosen)), ids.gather(1, chosen).flatten()
 
-    def over(self) -> bool:
-        """Whether the worst that ended is better than the best that goes on could become."""
-        return bool((self._scores.amin(1) > self._sums[:, 0] / self._penalty(self._most)).all())
+    def is_finished(self) -> bool:
+        """Return whether the worst finished score beats the best score that an unfinished hypothesis can reach."""
+        bound = self._log_probabilities[:, 0] / self._penalty(self._max_length)
+        return bool((self._finished_scores.amin(1) > bound).all())
 
     def best(self) -> list[list[int]]:
-        """By sum / penalty; the best that goes on where none has ended."""
-        none = self._scores[:, :1].isneginf()[..., None]
-        return _cut(torch.where(none, self._ids[:, :1], self._done[:, :1])[:, 0], self._end)
+        """Return the finished hypothesis with the best score, or the best unfinished one if none has finished."""
+        none_finished = self._finished_scores[:, :1].isneginf()[..., None]
+        return _truncate(torch.where(none_finished, self._ids[:, :1], self._finished_ids[:, :1])[:, 0], self._end_id)
 
     def _penalty(self, length: int) -> float:
         return float(length_penalty(torch.tensor(float(length)), self._alpha))
 
 
-def _best(sums: Tensor, wanted: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The `wanted` best of sums [N, K, V]: their sums, hypotheses and pieces, [N, wanted] each, falling."""
-    few, ids = sums.topk(min(wanted, sums.shape[2]))  # of each hypothesis: no more can be among the best
-    best, places = few.flatten(1).topk(wanted)
-    return best, places // few.shape[2], ids.flatten(1).gather(1, places)
+def _initial_log_probabilities(num_sentences: int, beam_size: int, device: torch.device) -> Tensor:
+    """Return [N, K]: 0 for the first hypothesis and -inf for the others, since all K start out equal."""
+    log_probabilities = torch.full((num_sentences, beam_size), float("-inf"), device=device)
+    log_probabilities[:, 0] = 0.0
+    return log_probabilities
 
 
-def _of(x: Tensor, chosen: Tensor) -> Tensor:
-    """x [N, K, L] at hypotheses `chosen` [N, J]: [N, J, L]."""
-    return x.gather(1, chosen[..., None].expand(-1, -1, x.shape[2]))
+def _top_candidates(sums: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the k largest of `sums` [N, K, V], in descending order, with their beams and tokens: [N, k] each."""
+    per_beam, ids = sums.topk(min(k, sums.shape[2]))  # at most k of each beam can be among the k largest
+    best, indices = per_beam.flatten(1).topk(k)
+    return best, indices // per_beam.shape[2], ids.flatten(1).gather(1, indices)
 
 
-def _rows(parent: Tensor) -> Tensor:
-    """Rows of hypotheses `parent` [N, K]."""
-    count, beam = parent.shape
-    return (parent + torch.arange(count, device=parent.device)[:, None] * beam).flatten()
+def _select_beams(x: Tensor, beams: Tensor) -> Tensor:
+    """Return x [N, K, L] at the beams [N, J]: [N, J, L]."""
+    return x.gather(1, beams[..., None].expand(-1, -1, x.shape[2]))
 
 
-def _cut(ids: Tensor, end: int) -> list[list[int]]:
-    """[N, L] as lists up to the first end, that included."""
-    return [row[: row.index(end) + 1] if end in row else row for row in ids.tolist()]
+def _flat_rows(beams: Tensor) -> Tensor:
+    """Return the row numbers [R] of the beams [N, K]."""
+    num_sentences, beam_size = beams.shape
+    return (beams + torch.arange(num_sentences, device=beams.device)[:, None] * beam_size).flatten()
+
+
+def _truncate(ids: Tensor, end_id: int) -> list[list[int]]:
+    """Return the rows of `ids` [N, L] as lists, each up to and including its first end token."""
+    return [row[: row.index(end_id) + 1] if end_id in row else row for row in ids.tolist()]

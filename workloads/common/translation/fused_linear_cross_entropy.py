@@ -1,4 +1,7 @@
-"""Cross entropy over a large vocabulary without keeping its logits: projection, loss and gradients, rows by rows."""
+"""Linear projection and cross entropy over a large vocabulary in one function that does not keep the logits.
+
+Shapes: T rows, H hidden size, V vocabulary.
+"""
 
 from typing import Any
 
@@ -6,82 +9,98 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..nn import triton_support
+from ..nn.triton_support import triton_available
+from . import kernels
 
-_AT_ONCE = 1 << 29  # logits: a gigabyte in 16 bits
-_LIFT = 16.0  # gradients of fp16 logits are that much larger on their way: a word's probability is below its range
+_LOGITS_PER_CHUNK = 1 << 29  # 1 GiB in 16 bits
+_FP16_GRADIENT_SCALE = 16.0  # the gradient of an unlikely word's logit would underflow in fp16
 
 
-def product_dtype(x: Tensor) -> torch.dtype:
-    """In which precision matrix products with x are made: that of autocast, or its own."""
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+def matmul_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype of matrix products with x: that of autocast where it is enabled, else that of x."""
+    device_type = x.device.type
+    return torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else x.dtype
 
 
 @torch.compiler.disable
-def vocabulary_loss(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, *, lead: float, spread: float
+def fused_linear_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    *,
+    target_weight: float,
+    smoothing_weight: float,
 ) -> Tensor:
-    """Sum over rows of -sum_v q_v log p_v, with p the softmax of hidden [T, H] @ weight [V, H].T + bias [V].
+    """Return the sum over rows of -sum_v q_v log p_v, where p = softmax(hidden [T, H] @ weight [V, H].T + bias [V]).
 
-    q is `spread` for every word and `lead` more for the label, 1 in all; rows whose label is below 0 count nothing.
+    q is `smoothing_weight` for every word plus `target_weight` for the label; it must sum to 1. Rows with a negative
+    label are ignored.
     """
-    return _VocabularyLoss.apply(hidden, weight, bias, labels, lead, spread)
+    return _FusedLinearCrossEntropy.apply(hidden, weight, bias, labels, target_weight, smoothing_weight)
 
 
-class _VocabularyLoss(torch.autograd.Function):
-    """Gradients are made with the loss: only their product with the incoming one is left for the backward pass."""
+class _FusedLinearCrossEntropy(torch.autograd.Function):
+    """The forward pass computes the gradients too; the backward pass multiplies them by the incoming gradient."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, lead: float, spread: float
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        target_weight: float,
+        smoothing_weight: float,
     ) -> Tensor:
-        dtype = product_dtype(weight)
+        dtype = matmul_dtype(weight)
         with torch.autocast(hidden.device.type, enabled=False):
-            low, matrix = hidden.to(dtype), weight.to(dtype)
-            offset = None if bias is None else bias.to(dtype)
-            lift = _LIFT if dtype == torch.float16 else 1.0
-            total = torch.zeros((), dtype=torch.float32 if dtype.itemsize < 4 else dtype, device=hidden.device)
-            for_hidden, for_weight = torch.empty_like(low), torch.zeros_like(weight)
-            for_bias = None if bias is None else torch.zeros_like(bias)
-            rows = max(1, _AT_ONCE // len(weight))
-            for start in range(0, len(low), rows):
-                some = slice(start, start + rows)
-                logits = F.linear(low[some], matrix, offset)
-                total += _entropy_(logits, labels[some], lead, spread, lift).sum()
-                torch.mm(logits, matrix, out=for_hidden[some])
-                for_weight += logits.T @ low[some]
-                if for_bias is not None:
-                    for_bias += logits.sum(0, dtype=for_bias.dtype)
-        ctx.lift = lift
+            low_hidden, low_weight = hidden.to(dtype), weight.to(dtype)
+            low_bias = None if bias is None else bias.to(dtype)
+            gradient_scale = _FP16_GRADIENT_SCALE if dtype == torch.float16 else 1.0
+            loss = torch.zeros((), dtype=torch.float32 if dtype.itemsize < 4 else dtype, device=hidden.device)
+            grad_hidden, grad_weight = torch.empty_like(low_hidden), torch.zeros_like(weight)
+            grad_bias = None if bias is None else torch.zeros_like(bias)
+            chunk_rows = max(1, _LOGITS_PER_CHUNK // len(weight))
+            for start in range(0, len(low_hidden), chunk_rows):
+                chunk = slice(start, start + chunk_rows)
+                logits = F.linear(low_hidden[chunk], low_weight, low_bias)
+                loss += _cross_entropy_(logits, labels[chunk], target_weight, smoothing_weight, gradient_scale).sum()
+                torch.mm(logits, low_weight, out=grad_hidden[chunk])
+                grad_weight += logits.T @ low_hidden[chunk]
+                if grad_bias is not None:
+                    grad_bias += logits.sum(0, dtype=grad_bias.dtype)
+        ctx.gradient_scale = gradient_scale
         ctx.dtype = hidden.dtype
-        ctx.save_for_backward(for_hidden, for_weight, for_bias)
-        return total
+        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
+        return loss
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        for_hidden, for_weight, for_bias = ctx.saved_tensors
-        scale = gradients[0] / ctx.lift
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
+        scale = grad_outputs[0] / ctx.gradient_scale
         return (
-            (for_hidden * scale).to(ctx.dtype),
-            for_weight * scale,
-            None if for_bias is None else for_bias * scale,
+            (grad_hidden * scale).to(ctx.dtype),
+            grad_weight * scale,
+            None if grad_bias is None else grad_bias * scale,
             None,
             None,
             None,
         )
 
 
-def _entropy_(logits: Tensor, labels: Tensor, lead: float, spread: float, lift: float) -> Tensor:
-    """Each row's loss; `logits` become their gradients times `lift`."""
-    if triton_support.available(logits):
-        return triton_support.cross_entropy_(logits, labels, lead, spread, lift)
-    counts = labels >= 0
+def _cross_entropy_(
+    logits: Tensor, labels: Tensor, target_weight: float, smoothing_weight: float, gradient_scale: float
+) -> Tensor:
+    """Return each row's loss and overwrite `logits` with their gradients times `gradient_scale`."""
+    if triton_available(logits):
+        return kernels.cross_entropy_(logits, labels, target_weight, smoothing_weight, gradient_scale)
+    is_valid = labels >= 0
     label = labels.clamp(min=0)[:, None]
     wide = logits if logits.dtype == torch.float64 else logits.float()
-    log_mass = wide.logsumexp(1)
-    losses = log_mass - lead * wide.gather(1, label)[:, 0] - spread * wide.sum(1)
-    gradient = (wide - log_mass[:, None]).exp_().sub_(spread)
-    gradient.scatter_add_(1, label, torch.full_like(label, -lead, dtype=gradient.dtype))
-    logits.copy_(gradient * (counts * lift)[:, None])
-    return losses * counts
+    log_sum_exp = wide.logsumexp(1)
+    losses = log_sum_exp - target_weight * wide.gather(1, label)[:, 0] - smoothing_weight * wide.sum(1)
+    gradient = (wide - log_sum_exp[:, None]).exp_().sub_(smoothing_weight)
+    gradient.scatter_add_(1, label, torch.full_like(label, -target_weight, dtype=gradient.dtype))
+    logits.copy_(gradient * (is_valid * gradient_scale)[:, None])
+    return losses * is_valid

@@ -1,46 +1,47 @@
-"""data=synthetic: sentences of random words in the lengths of news, on the device; nothing is prepared or learned."""
+"""data=synthetic: random words in sentences as long as those of news; nothing is prepared or learned."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....datasets.text.wmt import Progress
-from .parallel_data import ParallelText, Side
+from ....runner.core.progress import ProgressCallback
+from .parallel_data import ParallelTextData, TokenizedCorpus
 
-_PAIRS, _TESTED = 1 << 19, 3003  # of training; of newstest2014
-# Logarithms of the source's length in 32,000 pieces and of the target's by it, mean and deviation, of 39,400 English
-# and German pairs of WMT's newstests and Europarl, which do not depend on one another: 28 pieces on average.
-_SOURCE, _RATIO = (3.15, 0.58), (0.05, 0.20)
+_TRAIN_PAIRS, _TEST_SENTENCES = 1 << 19, 3003  # the test set is as large as newstest2014
+# Mean and standard deviation of the logarithms of the source length, in tokens of a vocabulary of 32,000, and of the
+# ratio of target to source length, which is independent of it. Measured on 39,400 English-German pairs of the WMT
+# newstests and Europarl; the mean length is 28 tokens.
+_LOG_LENGTH, _LOG_RATIO = (3.15, 0.58), (0.05, 0.20)
 
 
-class SyntheticText(ParallelText):
-    """To be named before a task's own batches; the vocabulary is as large as the recipe wants it to be."""
+class SyntheticParallelText(ParallelTextData):
+    """Mixin that replaces the text; list it before the data class. The vocabulary has `vocabulary_size` entries."""
 
     @classmethod
-    def prepare_data(cls, settings: ParallelText.Settings, progress: Progress) -> None:
-        """There is nothing to prepare."""
+    def prepare_data(cls, settings: ParallelTextData.Settings, progress: ProgressCallback) -> None:
+        """Do nothing: there is nothing to prepare."""
 
     def references(self) -> list[str]:
-        """Nothing is right."""
+        """Return empty references."""
         return [""] * self.eval_size
 
-    def text(self, ids: Sequence[int]) -> str:
-        """Words without meaning."""
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the ids as text."""
         return " ".join(map(str, ids))
 
     def _open(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        random = np.random.default_rng(self._seeds.data_order)
-        self.words, self._dropped = self._settings.vocabulary_size, 0
-        source = random.lognormal(*_SOURCE, _PAIRS + _TESTED)
-        pairs = np.stack([source, source * random.lognormal(*_RATIO, len(source))])
-        lengths = np.maximum(np.rint(pairs).astype(np.int64), 1) + self.marks
-        return lengths[:, _TESTED:], lengths[0, :_TESTED]
+        generator = np.random.default_rng(self._seeds.data_order)
+        self.vocab_size, self._num_dropped = self._settings.vocabulary_size, 0
+        source = generator.lognormal(*_LOG_LENGTH, _TRAIN_PAIRS + _TEST_SENTENCES)
+        pairs = np.stack([source, source * generator.lognormal(*_LOG_RATIO, len(source))])
+        lengths = np.maximum(np.rint(pairs).astype(np.int64), 1) + self.num_special_tokens
+        return lengths[:, _TEST_SENTENCES:], lengths[0, :_TEST_SENTENCES]
 
-    def _load(self) -> tuple[Side, Side]:
-        if self._loaded is None:
-            self._loaded = self._random_sides()
-        return self._loaded
+    def _load_train(self) -> tuple[TokenizedCorpus, TokenizedCorpus]:
+        if self._train_corpora is None:
+            self._train_corpora = self._random_train_corpora()
+        return self._train_corpora
 
-    def _load_test(self) -> Side:
-        return self._random(self.test_lengths)
+    def _load_test(self) -> TokenizedCorpus:
+        return self._random_corpus(self.test_lengths)

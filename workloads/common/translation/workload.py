@@ -1,4 +1,4 @@
-"""Settings and steps that both translators share."""
+"""What the translation workloads share."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,22 +7,23 @@ import numpy as np
 from torch import Tensor, nn
 
 from ....runner.training.workload import Batch, TextPredictions
-from .parallel_data import ParallelText
+from .parallel_data import ParallelTextData
 
-Translations = list[tuple[int, list[int]]]  # (number in the test set, output token ids)
+Translations = list[tuple[int, list[int]]]
+"""(number of the test sentence, output token ids) for each translated sentence."""
 
 
-class Translation:
-    """A task whose model is called with a batch and gives its summed loss; a subclass searches and scores."""
+class TranslationWorkload:
+    """Base class of workloads whose model maps a batch to its summed loss; subclasses search and score."""
 
-    data: ParallelText
+    data: ParallelTextData
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The model's own."""
+        """Return the summed loss, which the model computes itself."""
         return model(batch.inputs)
 
     def predict(self, model: nn.Module, batches: Iterable[Batch]) -> TextPredictions:
-        """Translate this rank's sentences; returns `Translations` and the tokens of sources and translations."""
+        """Translate this rank's sentences; return the `Translations` and the number of source and output tokens."""
         translations: Translations = []
         tokens = 0
         for batch in batches:
@@ -36,13 +37,13 @@ class Translation:
         """Return the corpus BLEU of all translated sentences, as a fraction."""
         translations = sorted(pair for part in parts for pair in part.predictions)
         references = self.data.references()
-        hypotheses = [self.data.text(ids) for _, ids in translations]
+        hypotheses = [self.data.decode(ids) for _, ids in translations]
         return {"bleu": self.bleu([references[number] for number, _ in translations], hypotheses)}
 
     def translate(self, model: Any, source: Any) -> list[list[int]]:
-        """The best translation of each sentence of a packed source, as pieces."""
+        """Return the token ids of the best translation of each sentence of a packed source."""
         raise NotImplementedError
 
     def bleu(self, references: Sequence[str], hypotheses: Sequence[str]) -> float:
-        """A fraction."""
+        """Return the corpus BLEU as a fraction."""
         raise NotImplementedError

@@ -1,26 +1,25 @@
-"""What wide beams do not show; against all that could be said, searches are tested with each model."""
+"""Behavior of both beams that wide beams do not show; exhaustive searches are tested with each model."""
 
 import torch
 
-from timetrial.workloads.common.translation.beam_search import EndedGoApart, EndedStay
+from timetrial.workloads.common.translation.beam_search import SharedBeam, SplitBeam
 
 END = 1
 
 
-def test_an_end_takes_no_place_from_what_goes_on():
-    """Among the 2 K best are K that go on, whatever ends."""
-    beams = EndedGoApart(1, 2, END, 0.6, 5, torch.device("cpu"))
-    _, ids = beams.advance(torch.tensor([[-4.0, -0.1, -3.0]] * 2), None)
+def test_split_beam_keeps_beam_size_unfinished_hypotheses():
+    beam = SplitBeam(1, 2, END, 0.6, 5, torch.device("cpu"))
+    _, ids = beam.advance(torch.tensor([[-4.0, -0.1, -3.0]] * 2), None)
     assert ids.tolist() == [2, 0]
-    assert beams._sums.tolist() == [[-3.0, -4.0]]
+    assert beam._log_probabilities.tolist() == [[-3.0, -4.0]]
 
 
-def test_what_has_ended_looks_at_nothing_more():
-    ranked = []
-    beams = EndedStay(1, 1, END, lambda *x: (ranked.append(x), x[0])[1], 2, torch.device("cpu"))
-    for ends in (-0.1, -5.0, -5.0):
-        beams.advance(torch.tensor([[-3.0, ends]]), torch.tensor([[0.75, 0.25]]))
-    assert beams.best() == [[END]]
+def test_shared_beam_adds_no_coverage_after_the_end():
+    score_inputs = []
+    beam = SharedBeam(1, 1, END, lambda *x: (score_inputs.append(x), x[0])[1], 2, torch.device("cpu"))
+    for end_log_probability in (-0.1, -5.0, -5.0):
+        beam.advance(torch.tensor([[-3.0, end_log_probability]]), torch.tensor([[0.75, 0.25]]))
+    assert beam.best() == [[END]]
     torch.testing.assert_close(
-        ranked[0], (torch.tensor([[-0.1]]), torch.tensor([[1.0]]), torch.tensor([[[0.75, 0.25]]]))
+        score_inputs[0], (torch.tensor([[-0.1]]), torch.tensor([[1.0]]), torch.tensor([[[0.75, 0.25]]]))
     )

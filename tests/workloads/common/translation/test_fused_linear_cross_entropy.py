@@ -1,75 +1,81 @@
-"""The loss over a vocabulary against autograd in float64, and its kernel by Triton's interpreter."""
+"""The fused cross entropy against autograd in float64, and its kernel in Triton's interpreter."""
 
 import pytest
 import torch
 
 from timetrial.workloads.common.translation import fused_linear_cross_entropy as module
-from timetrial.workloads.common.translation.fused_linear_cross_entropy import vocabulary_loss
+from timetrial.workloads.common.translation.fused_linear_cross_entropy import fused_linear_cross_entropy
 
 INTERPRETED = """
 import torch
-from timetrial.workloads.common.nn.triton_support import cross_entropy_
+from timetrial.workloads.common.translation.kernels import cross_entropy_
 torch.manual_seed(1)
-for words in (37, 5000):
-    logits = 3 * torch.randn(5, words)
+for vocab_size in (37, 5000):
+    logits = 3 * torch.randn(5, vocab_size)
     logits[2] += 80.0
-    labels = torch.tensor([0, words - 1, 7, -1, 20])
-    spread = 0.1 / words
+    labels = torch.tensor([0, vocab_size - 1, 7, -1, 20])
+    smoothing_weight = 0.1 / vocab_size
     wide = logits.double().requires_grad_()
-    logs = wide.log_softmax(1)
-    said = logs.gather(1, labels.clamp(min=0)[:, None])[:, 0]
-    expected = -(0.9 * said + spread * logs.sum(1)) * (labels >= 0)
+    log_probabilities = wide.log_softmax(1)
+    of_label = log_probabilities.gather(1, labels.clamp(min=0)[:, None])[:, 0]
+    expected = -(0.9 * of_label + smoothing_weight * log_probabilities.sum(1)) * (labels >= 0)
     expected.sum().backward()
-    losses = cross_entropy_(logits, labels, 0.9, spread, 0.25)
+    losses = cross_entropy_(logits, labels, 0.9, smoothing_weight, 0.25)
     torch.testing.assert_close(losses.double(), expected, rtol=1e-5, atol=2e-4)
     torch.testing.assert_close(logits.double(), wide.grad / 4, rtol=1e-4, atol=1e-6)
 """
 
 
-def by_autograd(hidden, weight, bias, labels, lead, spread):
-    logs = torch.nn.functional.linear(hidden, weight, bias).log_softmax(1)
-    kept = labels >= 0
-    said = logs.gather(1, labels.clamp(min=0)[:, None])[:, 0]
-    return -((lead * said + spread * logs.sum(1)) * kept).sum()
+def reference(hidden, weight, bias, labels, target_weight, smoothing_weight):
+    log_probabilities = torch.nn.functional.linear(hidden, weight, bias).log_softmax(1)
+    valid = labels >= 0
+    of_label = log_probabilities.gather(1, labels.clamp(min=0)[:, None])[:, 0]
+    return -((target_weight * of_label + smoothing_weight * log_probabilities.sum(1)) * valid).sum()
 
 
 @pytest.mark.parametrize("biased", [True, False])
-@pytest.mark.parametrize("at_once", [1 << 28, 50])
-def test_loss_and_gradients_are_autograds(monkeypatch, biased, at_once):
-    """In one piece and in many; the incoming gradient is not 1."""
-    monkeypatch.setattr(module, "_AT_ONCE", at_once)
+@pytest.mark.parametrize("logits_per_chunk", [1 << 28, 50])
+def test_loss_and_gradients_equal_autograd(monkeypatch, biased, logits_per_chunk):
+    """In one chunk and in many, with an incoming gradient other than 1."""
+    monkeypatch.setattr(module, "_LOGITS_PER_CHUNK", logits_per_chunk)
     torch.manual_seed(1)
-    words, spread = 13, 0.1 / 13
-    hidden, weight, bias = (torch.randn(*size, dtype=torch.float64) for size in ((9, 4), (words, 4), (words,)))
-    labels = torch.randint(words, (9,))
+    vocab_size, smoothing_weight = 13, 0.1 / 13
+    sizes = ((9, 4), (vocab_size, 4), (vocab_size,))
+    hidden, weight, bias = (torch.randn(*size, dtype=torch.float64) for size in sizes)
+    labels = torch.randint(vocab_size, (9,))
     labels[3] = -1
-    found = []
-    for function in (lambda *x: vocabulary_loss(*x, labels, lead=1 - 0.1, spread=spread), None):
+
+    def fused(*inputs):
+        return fused_linear_cross_entropy(*inputs, labels, target_weight=1 - 0.1, smoothing_weight=smoothing_weight)
+
+    results = []
+    for function in (fused, lambda *inputs: reference(*inputs, labels, 0.9, smoothing_weight)):
         leaves = [leaf.clone().requires_grad_() for leaf in (hidden, weight, bias)]
-        inputs = (*leaves[:2], leaves[2] if biased else None)
-        loss = function(*inputs) if function else by_autograd(*inputs, labels, 0.9, spread)
+        loss = function(*leaves[:2], leaves[2] if biased else None)
         (3.0 * loss).backward()
-        found.append([loss, *(leaf.grad for leaf in leaves if leaf.grad is not None)])
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+        results.append([loss, *(leaf.grad for leaf in leaves if leaf.grad is not None)])
+    for result, expected in zip(*results, strict=True):
+        torch.testing.assert_close(result, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_stays_near(dtype):
+def test_half_precision_is_close(dtype):
     torch.manual_seed(1)
-    words = 300
-    hidden, weight = torch.randn(40, 16, requires_grad=True), torch.randn(words, 16, requires_grad=True)
-    labels = torch.randint(words, (40,))
+    vocab_size = 300
+    hidden, weight = torch.randn(40, 16, requires_grad=True), torch.randn(vocab_size, 16, requires_grad=True)
+    labels = torch.randint(vocab_size, (40,))
     with torch.autocast("cpu", dtype):
-        loss = vocabulary_loss(hidden, weight, None, labels, lead=0.9, spread=0.1 / words)
+        loss = fused_linear_cross_entropy(
+            hidden, weight, None, labels, target_weight=0.9, smoothing_weight=0.1 / vocab_size
+        )
     loss.backward()
     wide = [leaf.detach().double().requires_grad_() for leaf in (hidden, weight)]
-    expected = by_autograd(*wide, None, labels, 0.9, 0.1 / words)
+    expected = reference(*wide, None, labels, 0.9, 0.1 / vocab_size)
     expected.backward()
     assert loss.item() == pytest.approx(expected.item(), rel=3e-3)
-    for ours, theirs in zip((hidden, weight), wide, strict=True):
-        assert (ours.grad - theirs.grad).norm() < 0.02 * theirs.grad.norm()
+    for result, expected_leaf in zip((hidden, weight), wide, strict=True):
+        assert (result.grad - expected_leaf.grad).norm() < 0.02 * expected_leaf.grad.norm()
 
 
-def test_the_kernel_makes_losses_and_gradients(interpret):
+def test_kernel_losses_and_gradients(interpret):
     interpret(INTERPRETED)
