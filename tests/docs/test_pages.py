@@ -62,3 +62,11 @@ def test_glossary_is_alphabetical(pages):
     page = next(page for page in pages if page.name == "docs/glossary.md")
     terms = [row.lower() for row in re.findall(r"^\| ([^|]+?) \|", page.prose, re.M)[1:] if not row.startswith("-")]
     assert terms == sorted(set(terms))
+
+
+def test_glossary_names_existing_classes(pages, root):
+    page = next(page for page in pages if page.name == "docs/glossary.md")
+    names = set(re.findall(r"`((?:[A-Z][a-z]+){2,})`", page.prose))
+    source = "".join(path.read_text() for folder in FOLDERS[:3] for path in (root / folder).rglob("*.py"))
+    assert names
+    assert names <= set(re.findall(r"^class (\w+)", source, re.M))
