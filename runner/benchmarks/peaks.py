@@ -1,4 +1,4 @@
-"""`timetrial peaks`: what a device can do at best, measured; the roofs under which a report places every workload."""
+"""`timetrial peaks`: measure the peak rates of a device, the roofs of a report's roofline."""
 
 import itertools
 import math
@@ -18,31 +18,34 @@ from rich.table import Table
 
 from ..core.atomic_files import to_json, write_atomically, write_failure
 from ..core.errors import ConfigurationError, DeviceError, HardwareError, OutOfMemory, RunError
-from ..core.formatting import format_number
+from ..core.formatting import format_number, slug
 from ..hardware import devices
-from ..hardware.datasheets import card_of, groups
-from ..hardware.readings import Cards
+from ..hardware.datasheets import accelerator_configs, find_datasheet
+from ..hardware.error_translation import to_run_error
+from ..hardware.readings import GpuSensors
+from ..hardware.sensors import open_sensors
 from ..record import environment
-from ..record.run_dir import new_id, slug
-from ..results.analysis.roofline import FILE, SCHEMA
+from ..record.run_dir import new_id
+from ..results.analysis.roofline import PEAKS_FILE, PEAKS_SCHEMA
 from ..training import all_reduce
 from . import microbenchmarks
 from .microbenchmarks import Case
 
 ALL_REDUCE = "all-reduce"
 KINDS = (*microbenchmarks.KINDS, ALL_REDUCE)
-_BURST_SECONDS, _LEAST_REPEATS, _MOST_REPEATS = 0.01, 3, 15
-_CACHES, _MOST_SETS = 4, 64  # operands of all sets take so many times the last cache
+_BURST_SECONDS, _MIN_REPEATS, _MAX_REPEATS = 0.01, 3, 15
+_CACHE_MULTIPLE, _MAX_OPERAND_SETS = 4, 64  # the sets of operands together exceed the last-level cache this many times
 _ALL_REDUCE_MIB = (1, 16, 256)
-_COLUMNS = (SpinnerColumn(), TextColumn("{task.completed:>4}"), TextColumn("{task.description}"))
+_HOST_BOUND = 0.9  # of the time of a call, spent on submitting it
+_PROGRESS_COLUMNS = (SpinnerColumn(), TextColumn("{task.completed:>4}"), TextColumn("{task.description}"))
 
 
 @dataclass(frozen=True)
 class Effort:
-    """Seconds that the repeats of one case may take; a series ends with a call that takes over `longest_call`."""
+    """Seconds for the repeats of one case; a series ends after a call that takes longer than `max_call_seconds`."""
 
     case_seconds: float
-    longest_call: float
+    max_call_seconds: float
 
 
 FULL, QUICK = Effort(0.12, 0.5), Effort(0.04, 0.02)
@@ -50,12 +53,12 @@ FULL, QUICK = Effort(0.12, 0.5), Effort(0.04, 0.02)
 
 @dataclass(frozen=True)
 class Row:
-    """One case, measured: seconds of a call as the median over repeats, with the fastest and the slowest.
+    """The measurement of one case: seconds per call as median, minimum and maximum over the repeats.
 
-    `tflops` and `gb_s` follow from the median. `host_bound` marks a device that waited for the host's next call: the
-    figure is then that of the host. `outcome` says why there is no figure. Clock and watts were read under this load,
-    watts only where they are of the moment.
-    Where not the `fewest` operations are counted, `tflops` may be more than the device can do.
+    `tflops` and `gb_s` follow from the median. `host_bound` marks a device that waited for the host to submit the next
+    call; the rates are then those of the host. `outcome` says why a case has no measurement. Clock and power were read
+    under this load, power only if it is instantaneous. Unless the counted operations are `is_minimal`, `tflops` can
+    exceed the peak of the device.
     """
 
     kind: str
@@ -76,84 +79,85 @@ class Row:
     core_mhz: float | None = None
     watts: float | None = None
     outcome: str = ""
-    fewest: bool = True
+    is_minimal: bool = True
 
     @property
     def spread(self) -> float:
-        """From the fastest to the slowest repeat, as a share of the median."""
+        """Maximum minus minimum over the median."""
         return ((self.slowest or 0.0) - (self.fastest or 0.0)) / (self.seconds or math.inf)
 
 
-def chosen(kinds: Sequence[str], name: str) -> tuple[str, ...]:
-    """The kinds to measure, where none is named all that there are for the accelerator group `name`.
+def select_kinds(kinds: Sequence[str], accelerator: str) -> tuple[str, ...]:
+    """Return the kinds to measure, by default all that the accelerator config supports.
 
-    Raises `ConfigurationError` for a kind that is none, `DeviceError` where cards are too few for it.
+    Raises `ConfigurationError` for an unknown kind, `DeviceError` for one that needs more GPUs.
     """
-    cards = 0 if name == "cpu" else devices.available()
+    num_gpus = 0 if accelerator == "cpu" else devices.device_count()
     for kind in kinds:
         if kind not in KINDS:
-            raise ConfigurationError(f"{kind} is nothing that peaks measures: choose of {', '.join(KINDS)}.")
-    if "transfer" in kinds and name == "cpu":
-        raise DeviceError("transfer needs a card, to and from which it copies: leave it out.")
-    if ALL_REDUCE in kinds and cards == 1:
-        raise DeviceError(f"{ALL_REDUCE} needs two cards and there is one: leave it out.")
-    usual = KINDS if cards > 1 else tuple(microbenchmarks.KINDS)
-    return tuple(kind for kind in KINDS if kind in (kinds or usual))
+            raise ConfigurationError(f"{kind} is no kind of micro-benchmark: choose from {', '.join(KINDS)}.")
+    if "transfer" in kinds and accelerator == "cpu":
+        raise DeviceError("transfer needs a GPU to copy to and from: leave it out.")
+    if ALL_REDUCE in kinds and num_gpus == 1:
+        raise DeviceError(f"{ALL_REDUCE} needs two GPUs and there is one: leave it out.")
+    default = KINDS if num_gpus > 1 else tuple(microbenchmarks.KINDS)
+    return tuple(kind for kind in KINDS if kind in (kinds or default))
 
 
 def run(
-    kinds: Sequence[str], name: str | None, out: Path | None, *, quick: bool, console: Console | None
+    kinds: Sequence[str], accelerator: str | None, out: Path | None, *, quick: bool, console: Console | None
 ) -> tuple[dict[str, Any], Path]:
-    """Measures, shows (unless there is no console) and keeps; returns what peaks.json holds, and its path."""
-    name = name or devices.detect()
-    facts = known(name)
-    devices.require(name, 1)
-    wanted = chosen(kinds, name)
-    folder = out or place(devices.label(name))
-    make_folder(folder)  # now, not after minutes of measuring
-    began, stopped = time.monotonic(), True
+    """Measure, print (with a console) and write peaks.json; return its content and its path."""
+    accelerator = accelerator or devices.detect_accelerator()
+    threads = accelerator_config(accelerator).get("threads")
+    devices.require_devices(accelerator, 1)
+    selected = select_kinds(kinds, accelerator)
+    folder = out or default_folder(devices.display_name(accelerator))
+    make_folder(folder)  # fails before the measurement rather than after it
+    started, stopped = time.monotonic(), True
     rows: list[Row] = []
     try:
-        with Progress(*_COLUMNS, console=console or Console(stderr=True), transient=True) as progress:
+        with Progress(*_PROGRESS_COLUMNS, console=console or Console(stderr=True), transient=True) as progress:
             task = progress.add_task("", total=None)
-            made = measure(wanted, name, quick=quick, threads=facts.get("threads"))
-            for kind, same in itertools.groupby(made, key=lambda row: row.kind):
+            measured = measure_kinds(selected, accelerator, quick=quick, threads=threads)
+            for kind, rows_of_kind in itertools.groupby(measured, key=lambda row: row.kind):
                 first = len(rows)
-                for row in same:
+                for row in rows_of_kind:
                     rows.append(row)
                     progress.update(task, description=escape(f"{kind} {row.shape} {row.compute}"), advance=1)
                 if console:
                     show_kind(console, kind, rows[first:])
         stopped = False
     finally:
-        if rows:  # those before a stop have cost their time, and are worth as much
-            seconds = time.monotonic() - began
-            told = document(name, rows, facts.get("threads"), seconds, quick=quick, stopped=stopped)
+        if rows:  # also after a stop
+            seconds = time.monotonic() - started
+            document = to_document(accelerator, rows, threads, seconds, quick=quick, stopped=stopped)
             if console:
-                show_best(console, told["card"], rows)
-            path = write(folder, told)
+                show_peaks(console, document["card"], rows)
+            path = write_document(folder, document)
             if console:
-                console.print(f"  {'kept':<14}{escape(str(path))}", soft_wrap=True, highlight=False)
-    return told, path
+                console.print(f"  {'written to':<14}{escape(str(path))}", soft_wrap=True, highlight=False)
+    return document, path
 
 
-def known(name: str) -> dict[str, Any]:
-    """The facts of the accelerator group `name`; raises `ConfigurationError` where there is none."""
-    if name not in groups():
-        raise ConfigurationError(f"accelerator={name} is not known: choose of {', '.join(groups())}.")
-    return groups()[name]
+def accelerator_config(accelerator: str) -> dict[str, Any]:
+    """Return the content of a file in conf/accelerator; raise `ConfigurationError` if there is none."""
+    configs = accelerator_configs()
+    if accelerator not in configs:
+        raise ConfigurationError(f"accelerator={accelerator} is unknown: choose from {', '.join(configs)}.")
+    return configs[accelerator]
 
 
-def measure(kinds: Sequence[str], name: str, *, quick: bool, threads: int | None) -> Iterator[Row]:
-    """A row a case, on the first device of the accelerator group `name`; the all-reduce goes over all of them.
+def measure_kinds(kinds: Sequence[str], accelerator: str, *, quick: bool, threads: int | None) -> Iterator[Row]:
+    """Yield a row per case, measured on the first device; the all-reduce uses all devices.
 
-    A CPU counts as what one rank of a run has: `threads` threads.
+    A CPU is measured with `threads` threads, as one rank of a run uses it.
     """
-    device = devices.device(name, 0)
+    device = devices.select_device(accelerator, 0)
     if device.type == "cpu" and threads:
         torch.set_num_threads(threads)
-    sensors = devices.sensors(1) if device.type != "cpu" else None
-    devices.search_convolutions()
+    sensors = open_sensors(1) if device.type != "cpu" else None
+    devices.enable_cudnn_benchmark()
     torch.manual_seed(0)
     effort = QUICK if quick else FULL
     try:
@@ -161,188 +165,192 @@ def measure(kinds: Sequence[str], name: str, *, quick: bool, threads: int | None
             if kind == "transfer" and device.type == "cpu":
                 continue
             for series in microbenchmarks.KINDS[kind](quick):
-                yield from _of_series(series, device, effort, sensors)
+                yield from _measure_series(series, device, effort, sensors)
     finally:
         devices.allow_tf32(False)
         if sensors is not None:
             sensors.close()
     if ALL_REDUCE in kinds:
-        yield from _of_ranks(name, quick)
+        yield from _measure_all_reduce(accelerator, quick)
 
 
-def _of_series(series: Sequence[Case], device: torch.device, effort: Effort, sensors: Cards | None) -> Iterator[Row]:
+def _measure_series(
+    series: Sequence[Case], device: torch.device, effort: Effort, sensors: GpuSensors | None
+) -> Iterator[Row]:
     for case in series:
         try:
             if case.compute:
                 devices.require_precision(device, case.compute)
-            row = measured(case, device, effort, sensors)
-        except DeviceError:  # the device has no units for it: nothing to say
+            row = measure_case(case, device, effort, sensors)
+        except DeviceError:  # the device does not support the format
             return
         except (RuntimeError, MemoryError) as error:
-            cause = devices.explain(error)
-            if isinstance(cause, (DeviceError, HardwareError)):  # which the next case would meet again
-                raise cause from error
-            outcome = "out of memory" if isinstance(cause, OutOfMemory) else "not supported"
+            run_error = to_run_error(error)
+            if isinstance(run_error, (DeviceError, HardwareError)):  # would occur again in the next case
+                raise run_error from error
+            outcome = "out of memory" if isinstance(run_error, OutOfMemory) else "not supported"
             yield Row(case.kind, case.shape, case.storage, case.compute, outcome=outcome)
             return
         yield row
-        if (row.seconds or 0.0) > effort.longest_call:
+        if (row.seconds or 0.0) > effort.max_call_seconds:
             return
 
 
-def measured(case: Case, device: torch.device, effort: Effort, sensors: Cards | None = None) -> Row:
-    """Times one case: warmed up, in bursts that hide the host's part, over operands that no cache holds."""
+def measure_case(case: Case, device: torch.device, effort: Effort, sensors: GpuSensors | None = None) -> Row:
+    """Time one case after a warm-up, in bursts that hide the host's overhead, on operands that no cache holds."""
     devices.allow_tf32(case.compute == "tf32")
     calls = [case.make(device)]
     calls[0]()
     calls[0]()
-    once, _ = devices.timed(device, calls[0])
-    # Slow calls, which work long on their operands whatever holds them, get fewer sets: as many as there is time for.
-    cold = math.ceil(_CACHES * devices.cache_bytes(device) / case.held_bytes)
-    sets = max(1, min(_MOST_SETS, cold, int(effort.case_seconds / _LEAST_REPEATS / max(once, 1e-6))))
+    pass_seconds, _ = devices.time_on_device(device, calls[0])
+    # Caches hardly matter to slow calls, which get as many sets of operands as there is time for.
+    uncached_sets = math.ceil(_CACHE_MULTIPLE * devices.last_level_cache_bytes(device) / case.operand_bytes)
+    timed_sets = int(effort.case_seconds / _MIN_REPEATS / max(pass_seconds, 1e-6))
+    sets = max(1, min(_MAX_OPERAND_SETS, uncached_sets, timed_sets))
     calls += [case.make(device) for _ in range(sets - 1)]
-    once, _ = devices.timed(device, lambda: [call() for call in calls])
-    rounds = max(1, math.ceil(_BURST_SECONDS / max(once, 1e-6)))
+    pass_seconds, _ = devices.time_on_device(device, lambda: [call() for call in calls])
+    passes = max(1, math.ceil(_BURST_SECONDS / max(pass_seconds, 1e-6)))
 
     def burst() -> None:
-        for _ in range(rounds):
+        for _ in range(passes):
             for call in calls:
                 call()
 
-    several = int(effort.case_seconds / max(once * rounds, 1e-6))
-    repeats = 1 if once / sets > effort.longest_call else max(_LEAST_REPEATS, min(_MOST_REPEATS, several))
-    spans = [devices.timed(device, burst) for _ in range(repeats)]
-    each = rounds * sets
-    seconds = sorted(span / each for span, _ in spans)
-    middle = statistics.median(seconds)
+    affordable_repeats = int(effort.case_seconds / max(pass_seconds * passes, 1e-6))
+    is_slow = pass_seconds / sets > effort.max_call_seconds
+    repeats = 1 if is_slow else max(_MIN_REPEATS, min(_MAX_REPEATS, affordable_repeats))
+    timings = [devices.time_on_device(device, burst) for _ in range(repeats)]
+    num_calls = passes * sets
+    seconds = sorted(on_device / num_calls for on_device, _ in timings)
+    median = statistics.median(seconds)
     core_mhz = watts = None
     if sensors is not None:
         burst()
-        now = sensors.read(0)  # while it runs
-        # A mean over a second would be of what ran before.
-        core_mhz, watts = now.core_mhz, None if now.watts_over_seconds else now.power_watts
-        devices.wait(device)
-    handed_over = statistics.median(handing for _, handing in spans) / each
+        reading = sensors.read(0)  # under load
+        # Power averaged over a second would include what ran before.
+        core_mhz, watts = reading.core_mhz, None if reading.power_averaging_seconds else reading.power_watts
+        devices.synchronize(device)
+    submission_seconds = statistics.median(submission for _, submission in timings) / num_calls
     return Row(
-        case.kind, case.shape, case.storage, case.compute, middle, seconds[0], seconds[-1], repeats, each, sets,
+        case.kind, case.shape, case.storage, case.compute, median, seconds[0], seconds[-1], repeats, num_calls, sets,
         case.operations, case.moved_bytes,
-        tflops=case.operations / middle / 1e12 if case.operations else None,
-        gb_s=case.moved_bytes / middle / 1e9,
-        host_bound=device.type != "cpu" and case.kind != "transfer" and handed_over > 0.9 * middle,
-        core_mhz=core_mhz, watts=watts, fewest=case.fewest,
+        tflops=case.operations / median / 1e12 if case.operations else None,
+        gb_s=case.moved_bytes / median / 1e9,
+        host_bound=device.type != "cpu" and case.kind != "transfer" and submission_seconds > _HOST_BOUND * median,
+        core_mhz=core_mhz, watts=watts, is_minimal=case.is_minimal,
     )  # fmt: skip
 
 
-def _of_ranks(name: str, quick: bool) -> Iterator[Row]:
-    """The sum over all devices of this machine, between them directly and through the host's memory."""
-    ranks = 2 if name == "cpu" else devices.available()
-    for direct in (True, False) if name != "cpu" else (True,):
+def _measure_all_reduce(accelerator: str, quick: bool) -> Iterator[Row]:
+    """Yield the all-reduce over all devices of this machine, peer to peer and through host memory."""
+    ranks = 2 if accelerator == "cpu" else devices.device_count()
+    for peer_to_peer in (True, False) if accelerator != "cpu" else (True,):
         for mib in _ALL_REDUCE_MIB[-1:] if quick else _ALL_REDUCE_MIB:
-            shape = f"{mib} MiB, {ranks} devices" + ("" if direct else ", through the host")
+            shape = f"{mib} MiB, {ranks} devices" + ("" if peer_to_peer else ", through host memory")
             try:
-                speed = all_reduce.measure(name, ranks, mib=mib, peer_to_peer=direct)
+                bandwidth = all_reduce.measure(accelerator, ranks, mib=mib, peer_to_peer=peer_to_peer)
             except RunError as error:
                 yield Row(ALL_REDUCE, shape, "fp32", outcome=str(error))
                 break
-            carried = 2 * (ranks - 1) / ranks * mib * 2**20
-            seconds = carried / 1e9 / speed
-            yield Row(ALL_REDUCE, shape, "fp32", seconds=seconds, moved_bytes=carried, gb_s=speed)
+            bus_bytes = 2 * (ranks - 1) / ranks * mib * 2**20
+            seconds = bus_bytes / 1e9 / bandwidth
+            yield Row(ALL_REDUCE, shape, "fp32", seconds=seconds, moved_bytes=bus_bytes, gb_s=bandwidth)
 
 
-def best(rows: Sequence[Row]) -> dict[str, Any]:
-    """The roofs: the fastest operation of each format (stored and computed in it, or fp32 in tf32), the fastest copy.
+def find_peaks(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the roofs: the fastest case of each format (stored and computed in it, or fp32 in tf32) and copy.
 
-    What can be had with fewer operations than are counted is no roof: by its count a 3x3 convolution in fp32 went at
-    1.8 times the peak of an H200's data sheet.
+    Cases whose operation count is not minimal do not count: by its count a 3x3 convolution in fp32 ran at 1.8 times
+    the data-sheet peak of an H200.
     """
     fastest: dict[str, Row] = {}
     for row in rows:
-        if row.tflops and row.fewest and row.compute in (row.storage, "tf32"):
-            fastest[row.compute] = max(row, fastest.get(row.compute, row), key=lambda one: one.tflops or 0.0)
+        if row.tflops and row.is_minimal and row.compute in (row.storage, "tf32"):
+            fastest[row.compute] = max(row, fastest.get(row.compute, row), key=lambda row: row.tflops or 0.0)
     copies = [row.gb_s for row in rows if row.kind == "copy" and row.gb_s]
     return {
         "tflops": {compute: row.tflops for compute, row in fastest.items()},
-        "of": {compute: f"{row.kind} {row.shape}" for compute, row in fastest.items()},
+        "achieved_by": {compute: f"{row.kind} {row.shape}" for compute, row in fastest.items()},
         "gb_s": max(copies, default=None),
     }
 
 
-def document(
-    name: str, rows: Sequence[Row], threads: int | None, seconds: float, *, quick: bool, stopped: bool
+def to_document(
+    accelerator: str, rows: Sequence[Row], threads: int | None, seconds: float, *, quick: bool, stopped: bool
 ) -> dict[str, Any]:
-    """What peaks.json holds; `stopped` before all was measured."""
+    """Return the content of peaks.json; `stopped` means that not everything was measured."""
     return {
-        "schema": SCHEMA,
-        "card": devices.label(name),
+        "schema": PEAKS_SCHEMA,
+        "card": devices.display_name(accelerator),
         "threads": threads,
         "quick": quick,
         "stopped": stopped,
         "measured": time.time(),
-        "took_seconds": seconds,
-        "peaks": best(rows),
+        "duration_seconds": seconds,
+        "peaks": find_peaks(rows),
         "rows": [asdict(row) for row in rows],
         "system": environment.describe(),
     }
 
 
-def place(card: str) -> Path:
-    """Where peaks.json goes unless told otherwise: beside the runs, where a report finds all that were made."""
-    return Path("runs", slug(platform.node()), "peaks", slug(card), new_id())
+def default_folder(device_name: str) -> Path:
+    """Return a new folder for peaks.json beside the runs, where a report finds it."""
+    return Path("runs", slug(platform.node()), "peaks", slug(device_name), new_id())
 
 
 def make_folder(folder: Path) -> None:
-    """Makes the folder that peaks.json goes to."""
+    """Create the folder of peaks.json."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_failure(folder, error) from error
 
 
-def write(folder: Path, told: dict[str, Any]) -> Path:
-    """Writes peaks.json whole or not at all."""
-    write_atomically(folder / FILE, to_json(told))
-    return folder / FILE
+def write_document(folder: Path, document: dict[str, Any]) -> Path:
+    """Write peaks.json atomically and return its path."""
+    write_atomically(folder / PEAKS_FILE, to_json(document))
+    return folder / PEAKS_FILE
 
 
-def show_best(console: Console, card: str, rows: Sequence[Row]) -> None:
-    """The roofs beside the data sheet's."""
-    facts, roofs = card_of(card) or {}, best(rows)
-    console.print(f"\n[bold]{escape(card)}, at best[/bold]", highlight=False)
-    for compute, most in roofs["tflops"].items():
-        sheet = (facts.get("tflops") or {}).get(compute)
-        words = f"{_against(compute, most, 'TFLOP/s', sheet)} ({roofs['of'][compute]})"
-        console.print(words, soft_wrap=True, highlight=False)
-    if roofs["gb_s"]:
-        console.print(_against("memory", roofs["gb_s"], "GB/s", facts.get("bandwidth_gb_s")), highlight=False)
+def show_peaks(console: Console, device_name: str, rows: Sequence[Row]) -> None:
+    """Print the roofs, compared with the data sheet."""
+    datasheet, peaks = find_datasheet(device_name) or {}, find_peaks(rows)
+    console.print(f"\n[bold]Peaks of {escape(device_name)}[/bold]", highlight=False)
+    for compute, tflops in peaks["tflops"].items():
+        datasheet_tflops = (datasheet.get("tflops") or {}).get(compute)
+        line = f"{_peak_line(compute, tflops, 'TFLOP/s', datasheet_tflops)} ({peaks['achieved_by'][compute]})"
+        console.print(line, soft_wrap=True, highlight=False)
+    if peaks["gb_s"]:
+        console.print(_peak_line("memory", peaks["gb_s"], "GB/s", datasheet.get("bandwidth_gb_s")), highlight=False)
 
 
-def _against(what: str, most: float, unit: str, sheet: float | None) -> str:
-    share = f", {most / sheet:.0%} of the data sheet's {sheet:,g}" if sheet else ""
-    return f"  {what:<14}{format_number(most)} {unit}{share}"
+def _peak_line(name: str, value: float, unit: str, datasheet_value: float | None) -> str:
+    percent = f", {value / datasheet_value:.0%} of the data sheet's {datasheet_value:,g}" if datasheet_value else ""
+    return f"  {name:<14}{format_number(value)} {unit}{percent}"
 
 
 def show_kind(console: Console, kind: str, rows: Sequence[Row]) -> None:
-    """A line a case."""
-    counts = any(row.tflops for row in rows)
+    """Print a table with a line per case."""
+    has_tflops = any(row.tflops for row in rows)
     columns: dict[str, Callable[[Row], str]] = {
         "shape": lambda row: row.shape,
-        "stored": lambda row: row.storage,
-        **({"computed": lambda row: row.compute} if any(row.compute for row in rows) else {}),
-        "time": lambda row: _duration(row.seconds) if row.seconds else escape(row.outcome),
-        "within": lambda row: f"{row.spread:.1%}" if row.repeats > 1 else "",
-        ("TFLOP/s" if counts else "GB/s"): lambda row: format_number(row.tflops if counts else row.gb_s),
+        "storage": lambda row: row.storage,
+        **({"compute": lambda row: row.compute} if any(row.compute for row in rows) else {}),
+        "time": lambda row: _format_duration(row.seconds) if row.seconds else escape(row.outcome),
+        "spread": lambda row: f"{row.spread:.1%}" if row.repeats > 1 else "",
+        ("TFLOP/s" if has_tflops else "GB/s"): lambda row: format_number(row.tflops if has_tflops else row.gb_s),
         **({"MHz": lambda row: format_number(row.core_mhz)} if any(row.core_mhz for row in rows) else {}),
         **({"W": lambda row: format_number(row.watts)} if any(row.watts for row in rows) else {}),
         **({"": lambda row: "host-bound" if row.host_bound else ""} if any(row.host_bound for row in rows) else {}),
     }
     table = Table(title=kind, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for name in columns:
-        table.add_column(name, justify="left" if name in ("shape", "stored", "computed") else "right")
+        table.add_column(name, justify="left" if name in ("shape", "storage", "compute") else "right")
     for row in rows:
-        table.add_row(*(told(row) for told in columns.values()))
+        table.add_row(*(cell(row) for cell in columns.values()))
     console.print()
     console.print(table)
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} µs" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
