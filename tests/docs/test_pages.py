@@ -1,5 +1,6 @@
 """Pages link to what exists, name files that exist, and are all in the index."""
 
+import os
 import re
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -41,6 +42,15 @@ def is_cited(word, page):
     if word.split("/")[0] in FOLDERS and "/" in word:
         return True
     return page != OTHER_REPOSITORIES and SOURCE_FILE.fullmatch(word) is not None
+
+
+def test_scripts_in_code_blocks_can_be_run(pages, root):
+    scripts = {
+        word for page in pages for line in page.code for word in re.findall(r"(?<![\w/.])scripts/[\w./-]+", line)
+    }
+    assert scripts
+    assert not [name for name in scripts if not (root / name).is_file()]
+    assert not [name for name in scripts if not (name.endswith(".py") or os.access(root / name, os.X_OK))]
 
 
 def test_index_names_every_page(pages, root):
