@@ -1,4 +1,4 @@
-"""Logs in every dialect, written as published code writes them."""
+"""Writes logs in every dialect, in the form of published code."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 
 class Writer:
-    """Lines of one log in a dialect, with a clock that the test moves on."""
+    """Writes the lines of one log, with a clock that the test advances."""
 
     def __init__(self, path, dialect="v0.7", benchmark="resnet", prefix=""):
         self.path, self.dialect, self.benchmark, self.prefix = path, dialect, benchmark, prefix
@@ -17,9 +17,9 @@ class Writer:
     def __call__(self, key, value=None, after=0.0, **metadata):
         self.seconds += after
         if self.dialect == "v0.7":
-            event = {"namespace": "", "time_ms": round(self.seconds * 1000), "event_type": "POINT_IN_TIME"}
-            event |= {"key": key, "value": value, "metadata": {"file": "a.py", "lineno": 1, **metadata}}
-            line = f":::MLLOG {json.dumps(event)}"
+            entry = {"namespace": "", "time_ms": round(self.seconds * 1000), "event_type": "POINT_IN_TIME"}
+            entry |= {"key": key, "value": value, "metadata": {"file": "a.py", "lineno": 1, **metadata}}
+            line = f":::MLLOG {json.dumps(entry)}"
         elif self.dialect == "v0.6":
             line = f":::MLL {self.seconds:.3f} {key}: {json.dumps({'value': value, 'metadata': metadata})}"
         else:
@@ -46,44 +46,48 @@ class Writer:
 
 @pytest.fixture
 def log(tmp_path):
-    """log("name" or path parts, dialect=..., benchmark=...) -> Writer."""
+    """Return a function that creates a Writer: log("path/of/result_0.txt", dialect=..., benchmark=...)."""
 
-    def make(name="result_0.txt", **choices):
-        return Writer(tmp_path / name, **choices)
+    def create(name="result_0.txt", **options):
+        return Writer(tmp_path / name, **options)
 
-    return make
+    return create
 
 
 @pytest.fixture
 def read():
-    """Reads one file as a run: read(path, round_=..., benchmark=...)."""
+    """Return a function that reads one file as a run: read(path, round_=..., benchmark=...)."""
     from timetrial.runner.results.parse.mllog import read_log
     from timetrial.runner.results.parse.runs import read_run
 
-    def run_of(path, **place):
-        return read_run(read_log(path), **place)
+    def read_path(path, **location):
+        return read_run(read_log(path), **location)
 
-    return run_of
+    return read_path
 
 
 @pytest.fixture
 def published(tmp_path):
-    """A small tree of results: two boxes of one maker, GNMT with the same recipe and other luck, one run failed."""
+    """Return a function that writes a published tree: runs of one system, of which the last `failed` fail."""
 
-    def write(box, epochs, seconds_per_epoch, *, failed=0, batch=2048, rate=0.002, benchmark="gnmt", cards=8):
+    def write(system_name, epochs, seconds_per_epoch, *, failed=0, batch=2048, rate=0.002, benchmark="gnmt", gpus=8):
         for number, count in enumerate([*epochs, *[8] * failed]):
-            writer = Writer(tmp_path / f"tree/v0.7/Maker/{box}/{benchmark}/result_{number}.txt", benchmark=benchmark)
+            writer = Writer(
+                tmp_path / f"tree/v0.7/Maker/{system_name}/{benchmark}/result_{number}.txt", benchmark=benchmark
+            )
             writer("seed", 17 + number)("global_batch_size", batch)("opt_base_learning_rate", rate)("run_start")
-            reaches = number < len(epochs)
+            converges = number < len(epochs)
             for epoch in range(1, count + 1):
                 writer("block_start", first_epoch_num=epoch, epoch_count=1)
-                quality = 0.245 if reaches and epoch == count else 0.2 + epoch / 1000
+                quality = 0.245 if converges and epoch == count else 0.2 + epoch / 1000
                 writer.evaluate(epoch, quality, after=seconds_per_epoch + number / 100)
-            writer.stop("success" if reaches else "aborted", after=0.0).write()
-        system = {"accelerator_model_name": "Tesla V100-SXM2-16GB", "accelerators_per_node": str(cards)}
+            writer.stop("success" if converges else "aborted", after=0.0).write()
+        system = {"accelerator_model_name": "Tesla V100-SXM2-16GB", "accelerators_per_node": str(gpus)}
         folder = tmp_path / "tree/v0.7/Maker/systems"
         folder.mkdir(exist_ok=True)
-        (folder / f"{box}.json").write_text(json.dumps(system | {"number_of_nodes": "1", "framework": "PyTorch"}))
+        (folder / f"{system_name}.json").write_text(
+            json.dumps(system | {"number_of_nodes": "1", "framework": "PyTorch"})
+        )
         return tmp_path / "tree"
 
     return write

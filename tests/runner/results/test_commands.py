@@ -1,4 +1,4 @@
-"""`timetrial report`, `study` and `compare` as a person types them."""
+"""`timetrial report`, `study` and `compare` as subprocesses."""
 
 import csv
 import subprocess
@@ -10,8 +10,8 @@ from timetrial.runner.core.errors import Exit
 from timetrial.runner.results.parse import external
 
 
-def timetrial(folder, *words):
-    command = [sys.executable, "-P", "-m", "timetrial", *map(str, words)]
+def timetrial(folder, *arguments):
+    command = [sys.executable, "-P", "-m", "timetrial", *map(str, arguments)]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
@@ -21,51 +21,51 @@ def tree(published):
     return published("b", [5, 4, 5, 4, 5], 30.0)
 
 
-def test_study_says_what_luck_is_and_what_the_card_is(tree, tmp_path):
-    done = timetrial(tmp_path, "study", "tree")
-    assert done.returncode == 0, done.stderr
-    assert "Maker a, 8 x Tesla V100-SXM2-16GB\n  runs          6, 1 failed" in done.stdout
-    assert "spread        12.4% by time-to-train, 0.0% by time per epoch" in done.stdout
-    assert "to find 5%" in done.stdout
+def test_study_separates_seed_variance_and_speed(tree, tmp_path):
+    process = timetrial(tmp_path, "study", "tree")
+    assert process.returncode == 0, process.stderr
+    assert "Maker a, 8 x Tesla V100-SXM2-16GB\n  runs          6, 1 failed" in process.stdout
+    assert "spread        12.4% in time-to-train, 0.0% in time per epoch" in process.stdout
+    assert "to detect 5%" in process.stdout
 
 
-def test_compare_gives_a_verdict(tree, tmp_path):
-    done = timetrial(tmp_path, "compare", "tree/v0.7/Maker/a", "tree/v0.7/Maker/b")
-    assert done.returncode == 0, done.stderr
-    assert "2 times slower to the target, with epochs pooled" in done.stdout
-    assert "time-to-train expected, epochs pooled" in done.stdout
+def test_compare_prints_verdict(tree, tmp_path):
+    process = timetrial(tmp_path, "compare", "tree/v0.7/Maker/a", "tree/v0.7/Maker/b")
+    assert process.returncode == 0, process.stderr
+    assert "2 times slower by time-to-train with pooled epochs" in process.stdout
+    assert "time-to-train, epochs pooled" in process.stdout
 
 
-def test_report_writes_a_page_and_tables(tree, tmp_path):
+def test_report_writes_page_and_tables(tree, tmp_path):
     tables = ["--runs-csv", "out/runs.csv", "--scores-csv", "out/scores.csv"]
-    done = timetrial(tmp_path, "report", "tree", *tables)
-    assert done.returncode == 0, done.stderr
+    process = timetrial(tmp_path, "report", "tree", *tables)
+    assert process.returncode == 0, process.stderr
     assert not (tmp_path / "report").exists()
     assert len(list(csv.DictReader((tmp_path / "out/runs.csv").read_text().splitlines()))) == 11
-    study = next(iter(sorted((external.KNOWN / "studies").glob("*.csv"))))
-    done = timetrial(tmp_path, "report", "tree", study, "--out", "page")
-    assert done.returncode == 0, done.stderr
-    assert "wrote page/report.html" in done.stdout
-    assert "runs: 11, cells: 2, measured speeds: 0, borrowed figures: 40" in done.stdout
+    study = next(iter(sorted((external.REFERENCE_DATA / "studies").glob("*.csv"))))
+    process = timetrial(tmp_path, "report", "tree", study, "--out", "page")
+    assert process.returncode == 0, process.stderr
+    assert "wrote page/report.html" in process.stdout
+    assert "runs: 11, run groups: 2, throughput groups: 0, external measurements: 40" in process.stdout
     assert (tmp_path / "page/report.html").read_text().lstrip().lower().startswith("<!doctype html>")
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("arguments", "exit_code", "message"),
     [
         (["report"], Exit.CONFIGURATION, "Missing argument"),
         (["report", "absent"], Exit.DATA, "absent does not exist"),
         (["study", "empty"], Exit.DATA, "No MLPerf log was found in empty"),
-        (["compare", "tree/v0.7/Maker/a", "other"], Exit.DATA, "hold no benchmark in common"),
+        (["compare", "tree/v0.7/Maker/a", "other"], Exit.DATA, "have no benchmark in common"),
         (["report", "tree", "--export-mlperf", "tree"], Exit.CONFIGURATION, "tree is not empty"),
         (["report", "tree", "--colour", "red"], Exit.CONFIGURATION, "--colour"),
     ],
 )
-def test_a_wrong_argument_is_one_sentence_and_its_code(tree, tmp_path, log, words, code, said):
+def test_wrong_argument_prints_one_sentence(tree, tmp_path, log, arguments, exit_code, message):
     (tmp_path / "empty").mkdir()
     log("other/result_0.txt", benchmark="ssd")("run_start").evaluate(4, 0.3).stop().write()
-    done = timetrial(tmp_path, *words)
-    assert done.returncode == code, done.stderr
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    process = timetrial(tmp_path, *arguments)
+    assert process.returncode == exit_code, process.stderr
+    assert message in process.stderr
+    assert "Traceback" not in process.stderr
     assert not (tmp_path / "report").exists()

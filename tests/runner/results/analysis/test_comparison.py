@@ -1,67 +1,75 @@
-"""Verdicts on sets whose truth is known because the test made them."""
+"""Comparison of synthetic run groups with known differences."""
 
 import math
 
 import pytest
 
-from timetrial.runner.results.analysis import comparison
-from timetrial.runner.results.analysis.groups import cells_of
+from timetrial.runner.results.analysis import comparison as comparison_module
+from timetrial.runner.results.analysis.groups import group_runs
 from timetrial.runner.results.parse import sources
 
 
-def pair(tree):
-    cells = {cell.system: cell for cell in cells_of(sources.gather([tree]))}
-    return comparison.compare(cells["a"], cells["b"])
+def compare(tree):
+    groups = {group.system: group for group in group_runs(sources.read_runs([tree]))}
+    return comparison_module.compare(groups["a"], groups["b"])
 
 
-def test_the_same_recipe_pools_epochs_and_the_card_decides(published):
+def test_same_recipe_pools_epochs(published):
     published("a", [4, 5, 4, 5, 4], 60.0)
-    found = pair(published("b", [5, 4, 5, 4, 5], 30.0))
-    assert found.banner == ""
-    assert found.expected.estimate == pytest.approx(2.0, rel=0.01)
-    assert found.expected.high - found.expected.low < 0.01 < found.time.high - found.time.low
-    assert "2 times slower to the target, with epochs pooled" in found.verdict
-    assert found.time.estimate == pytest.approx(found.epochs.estimate * found.per_epoch.estimate, rel=0.02)
+    comparison = compare(published("b", [5, 4, 5, 4, 5], 30.0))
+    assert comparison.banner == ""
+    assert comparison.pooled_time_to_train.estimate == pytest.approx(2.0, rel=0.01)
+    assert (
+        comparison.pooled_time_to_train.high - comparison.pooled_time_to_train.low
+        < 0.01
+        < comparison.time_to_train.high - comparison.time_to_train.low
+    )
+    assert "2 times slower by time-to-train with pooled epochs" in comparison.verdict
+    assert comparison.time_to_train.estimate == pytest.approx(
+        comparison.epochs.estimate * comparison.time_per_epoch.estimate, rel=0.02
+    )
 
 
-def test_another_recipe_with_other_epochs_raises_the_banner(published):
+def test_different_recipe_with_different_epochs_is_not_comparable(published):
     published("a", [12, 12, 13, 12, 12], 60.0)
-    found = pair(published("b", [4, 4, 5, 4, 4], 60.0, batch=4096))
-    assert found.banner.startswith("These two cannot be compared by time-to-train: they needed 12.2 epochs against 4.2")
-    assert "no difference by time per epoch at 95%" in found.verdict
-    assert "global batch: 2048 samples against 4096 samples" in found.differences
-    assert found.expected is None
+    comparison = compare(published("b", [4, 4, 5, 4, 4], 60.0, batch=4096))
+    assert comparison.banner.startswith(
+        "These groups cannot be compared by time-to-train: they converged in 12.2 vs. 4.2 epochs"
+    )
+    assert "no significant difference by time per epoch (ratio" in comparison.verdict
+    assert "global batch size: 2048 samples vs. 4096 samples" in comparison.differences
+    assert comparison.pooled_time_to_train is None
 
 
-def test_another_recipe_with_noisy_epochs_raises_the_banner(published):
+def test_different_recipe_with_noisy_epochs_is_not_comparable(published):
     published("a", [4, 5, 6, 5, 4], 60.0)
-    found = pair(published("b", [5, 4, 5, 6, 4], 60.0, rate=0.003))
-    assert "the epochs vary by 17% from run to run" in found.banner
-    assert "opt_base_learning_rate: 0.002 against 0.003" in found.differences
+    comparison = compare(published("b", [5, 4, 5, 6, 4], 60.0, rate=0.003))
+    assert "their epochs vary by 17% from run to run" in comparison.banner
+    assert "opt_base_learning_rate: 0.002 vs. 0.003" in comparison.differences
 
 
-def test_another_recipe_with_steady_equal_epochs_compares(published):
+def test_different_recipe_with_equal_epochs_is_comparable(published):
     published("a", [4] * 5, 60.0)
-    found = pair(published("b", [4] * 5, 50.0, rate=0.003))
-    assert found.banner == ""
-    assert "1.2 times slower to the target" in found.verdict
+    comparison = compare(published("b", [4] * 5, 50.0, rate=0.003))
+    assert comparison.banner == ""
+    assert "1.2 times slower by time-to-train" in comparison.verdict
 
 
-def test_single_runs_carry_no_interval(published):
+def test_single_runs_have_no_confidence_interval(published):
     published("a", [4], 60.0)
-    found = pair(published("b", [4], 50.0))
-    assert math.isnan(found.time.low)
-    assert "single runs carry none" in found.verdict
+    comparison = compare(published("b", [4], 50.0))
+    assert math.isnan(comparison.time_to_train.low)
+    assert "without a confidence interval (single runs)" in comparison.verdict
 
 
-def test_different_work_is_not_compared(published, log):
+def test_different_models_are_not_comparable(published, log):
     tree = published("a", [4] * 3, 60.0)
     log("tree/v1.1/Maker/b/ssd/result_0.txt", benchmark="ssd")("run_start").evaluate(4, 0.24).stop().write()
-    found = pair(tree)
-    assert found.banner == "These two cannot be compared at all: gnmt and ssd are different models."
+    comparison = compare(tree)
+    assert comparison.banner == "These groups cannot be compared: gnmt and ssd are different models."
 
 
-def test_no_converged_run_is_said(published):
+def test_group_without_converged_run_is_not_comparable(published):
     published("a", [4] * 3, 60.0)
-    found = pair(published("b", [], 60.0, failed=3))
-    assert "Maker b (gnmt v0.7) has no run that reached its target" in found.banner
+    comparison = compare(published("b", [], 60.0, failed=3))
+    assert "Maker b (gnmt v0.7) has no run that reached its target" in comparison.banner

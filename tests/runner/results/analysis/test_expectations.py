@@ -1,19 +1,19 @@
-"""What is known of recipes: every row is of a recipe that is there, and says where it is from."""
+"""Every row of recipes.csv belongs to an existing recipe and names its source."""
 
 from timetrial.runner.results.analysis import expectations
 
 
-def test_every_row_is_of_a_recipe_and_has_a_source(root):
-    for found in expectations._all():
-        assert (root / "conf" / "recipe" / f"{found.recipe}.yaml").exists(), found.recipe
-        assert found.source
-        assert list(found.epochs) == sorted(found.epochs)
-        assert not found.runs or found.span or len(found.epochs) <= found.runs
+def test_every_row_has_a_recipe_and_a_source(root):
+    for entry in expectations.read_all():
+        assert (root / "conf" / "recipe" / f"{entry.recipe}.yaml").exists(), entry.recipe
+        assert entry.source
+        assert list(entry.epochs) == sorted(entry.epochs)
+        assert not entry.runs or entry.is_range or len(entry.epochs) <= entry.runs
 
 
-def test_counts_and_spans():
-    ncf = expectations.of_recipe("ncf/reference", "v05")
-    assert (len(ncf.epochs), ncf.runs, ncf.reached) == (249, 300, "13 to 20")
-    assert expectations.of_recipe("ssd/mini", "v07").epochs == (30, 35)
-    assert expectations.of_recipe("gnmt/reference", "v05") is None  # published for another target
-    assert expectations.of_recipe("gnmt/mini", "v05").card == "h200"
+def test_parses_counts_and_ranges():
+    ncf = expectations.find_expectation("ncf/reference", "v05")
+    assert (len(ncf.epochs), ncf.runs, ncf.epoch_range) == (249, 300, "13 to 20")
+    assert expectations.find_expectation("ssd/mini", "v07").epochs == (30, 35)
+    assert expectations.find_expectation("gnmt/reference", "v05") is None  # published for another target
+    assert expectations.find_expectation("gnmt/mini", "v05").accelerator == "h200"

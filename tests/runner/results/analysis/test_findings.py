@@ -1,212 +1,223 @@
-"""The five studies, borrowed: what a reader must be told of each, and the format they come in."""
+"""Findings about five published studies and about run groups, and the format of external measurements."""
 
 import dataclasses
 
 import pytest
 
 from timetrial.runner.core.errors import DataError
-from timetrial.runner.results.analysis import convergence, findings, plausibility
-from timetrial.runner.results.analysis.groups import cells_of
+from timetrial.runner.results.analysis import convergence, findings, plausibility, scaling
+from timetrial.runner.results.analysis.groups import group_runs
 from timetrial.runner.results.parse import external, sources
 from timetrial.runner.results.report import build
 
-STUDIES = external.KNOWN / "studies"
+STUDIES = external.REFERENCE_DATA / "studies"
 
 
-def told(name):
-    found = build.build([STUDIES / f"{name}.csv"])
-    return found, [(finding.kind, finding.about, finding.sentence) for finding in found.findings]
+def read_study(name):
+    report = build.build_report([STUDIES / f"{name}.csv"])
+    return report, [(finding.kind, finding.subject, finding.message) for finding in report.findings]
 
 
-def test_t4_against_v100_raises_the_banner_and_the_super_linear_flag():
-    _, said = told("t4_v100_2019")
-    (banner,) = [sentence for kind, about, sentence in said if kind == "banner" and about == "gnmt"]
+def test_t4_v100_study_has_banner_and_super_linear_flag():
+    _, study_findings = read_study("t4_v100_2019")
+    (banner,) = [message for kind, subject, message in study_findings if kind == "banner" and subject == "gnmt"]
     assert "cannot be compared by time-to-train" in banner
     assert "T4 x 1, 2, 3, 4: 12, 7, 5, 4; V100-PCIe x 1, 2, 3: 16, 12, 9" in banner
-    flags = [sentence for kind, about, sentence in said if kind == "flag" and about == "gnmt, T4"]
+    flags = [message for kind, subject, message in study_findings if kind == "flag" and subject == "gnmt, T4"]
     assert len(flags) == 2
-    assert flags[1].startswith("Super-linear: 10.4 times faster on 4 cards")
+    assert flags[1].startswith("Super-linear scaling: 10.4 times faster with 4 times the accelerators (4)")
 
 
-def test_cards_on_a_line_through_the_origin():
-    found, said = told("rtx3060_2022")
-    lines = {line.work: line for line in found.card_lines if line.peak == "FP32 peak"}
-    assert len(found.card_lines) == 2 * len(lines) == 12  # against the bandwidth as well
-    assert lines["vgg16, eval"].line.r2_uncentred == pytest.approx(0.976, abs=0.0006)
-    assert lines["vgg16, eval"].line.r2_centred == pytest.approx(0.70, abs=0.006)
-    assert lines["vgg16, train"].line.r2_uncentred == pytest.approx(0.975, abs=0.0006)
-    assert lines["vgg16, train"].line.r2_centred == pytest.approx(0.66, abs=0.006)
-    assert any("flatters itself" in sentence for _, _, sentence in said)
-    assert sum("out of memory" in sentence for _, _, sentence in said) == 4  # MX250: two networks, two tasks
+def test_fits_speed_to_peaks():
+    report, study_findings = read_study("rtx3060_2022")
+    fits = {fit.workload: fit for fit in report.peak_fits if fit.peak_name == "FP32 peak"}
+    assert len(report.peak_fits) == 2 * len(fits) == 12  # the others fit the bandwidth
+    assert fits["vgg16, eval"].line.r2_uncentered == pytest.approx(0.976, abs=0.0006)
+    assert fits["vgg16, eval"].line.r2_centered == pytest.approx(0.70, abs=0.006)
+    assert fits["vgg16, train"].line.r2_uncentered == pytest.approx(0.975, abs=0.0006)
+    assert fits["vgg16, train"].line.r2_centered == pytest.approx(0.66, abs=0.006)
+    assert any("overstates the uncentered R²" in message for _, _, message in study_findings)
+    assert sum("out of memory" in message for _, _, message in study_findings) == 4  # MX250: two networks, two tasks
 
 
-def test_nvlink_has_no_effect_and_a_dead_precision_switch_is_flagged():
-    _, said = told("rtx8000_nvlink_2020")
-    (effect,) = [sentence for kind, _, sentence in said if kind == "note" and "several cards" in sentence]
-    assert effect.startswith("NVLink: no effect at 95%")
-    assert "single cells without repeats carry no interval" in effect
-    (alone,) = [sentence for kind, _, sentence in said if kind == "flag" and "what one card does alone" in sentence]
-    assert "nasnet fp16 -15%" in alone
-    (dead,) = [(about, sentence) for _, about, sentence in said if "precision switch" in sentence]
-    assert dead[0] == "nasnet"
+def test_nvlink_study_has_no_effect_and_flags_precision():
+    _, study_findings = read_study("rtx8000_nvlink_2020")
+    (effect,) = [message for kind, _, message in study_findings if kind == "note" and "several accelerators" in message]
+    assert effect.startswith("NVLink: no significant effect")
+    assert "configurations without repeats have no confidence interval" in effect
+    (single,) = [message for kind, _, message in study_findings if kind == "flag" and "a single accelerator" in message]
+    assert "nasnet fp16 -15%" in single
+    (without_effect,) = [(subject, message) for _, subject, message in study_findings if "precision switch" in message]
+    assert without_effect[0] == "nasnet"
 
 
-def test_a_precision_is_judged_at_its_best_batch():
-    some = external.read_figures(STUDIES / "rtx8000_nvlink_2020.csv")[0]
+def test_precision_is_compared_at_best_batch_size():
+    template = external.read_measurements(STUDIES / "rtx8000_nvlink_2020.csv")[0]
     runs = [("fp32", 16, 100.0), ("fp16", 512, 300.0), ("fp16", 16, 101.0)]
-    figures = [dataclasses.replace(some, precision=name, batch=batch, value=value) for name, batch, value in runs]
-    assert not list(findings._of_precision(figures))
-    assert list(findings._of_precision(figures[::2]))
+    measurements = [
+        dataclasses.replace(template, precision=name, batch=batch, value=value) for name, batch, value in runs
+    ]
+    assert not list(findings._check_half_precision(measurements))
+    assert list(findings._check_half_precision(measurements[::2]))
 
 
-def test_out_of_memory_is_a_value():
-    found, said = told("rtx2080ti_tpuv2_2019")
-    cells = [about for _, about, sentence in said if sentence.startswith("out of memory")]
-    assert cells == ["cnn10, train, 1 x RTX 2080 Ti, batch 2048", "wrn-28-10, train, 1 x RTX 2080 Ti, batch 256"]
-    assert all(figure.value is None for figure in found.figures if figure.outcome == "out of memory")
+def test_out_of_memory_has_no_value():
+    report, study_findings = read_study("rtx2080ti_tpuv2_2019")
+    subjects = [subject for _, subject, message in study_findings if message.startswith("out of memory")]
+    assert subjects == ["cnn10, train, 1 x RTX 2080 Ti, batch 2048", "wrn-28-10, train, 1 x RTX 2080 Ti, batch 256"]
+    assert all(entry.value is None for entry in report.measurements if entry.outcome == "out of memory")
 
 
-HEAD = "schema," + ",".join(entry.name for entry in dataclasses.fields(external.Figure))
+HEAD = "schema," + ",".join(entry.name for entry in dataclasses.fields(external.ExternalMeasurement))
 
 
 @pytest.mark.parametrize(
-    ("row", "words"),
+    ("row", "message"),
     [
-        ("2,s,o,,w,,c,1,,,,minutes,3,,,", "row 1: schema 2 is not known"),
-        ("1,s,,,w,,c,1,,,,minutes,3,,,", "row 1: source must be given"),
-        ("1,s,o,,w,,c,1,,,,minutes,0,,,", "0 is no minutes; a run that failed has an outcome"),
-        ("1,s,o,,w,,c,1,,,,parsecs,3,,,", "metric must be one of"),
-        ("1,s,o,,w,,c,1,,,,minutes,fast,,,", "value must be a number"),
-        ("1,s,o,,w,,c,1,,,,minutes,,,,", "value must be given exactly where"),
-        ("1,s,o,,w,,c,1,,,,minutes,3,out of memory,,", "value must be given exactly where"),
-        ("1,s,o,,w,,c,1,,,,minutes,,melted,,", "outcome must be one of"),
-        ("1,s,o,,w,,c,-1,,,,minutes,3,,,", "count must be a number"),
-        ("1,s,o,,w,,c,1,,,,minutes,3,,,,extra", "the columns must be"),
+        ("1,s,o,,w,,c,1,,,,minutes,3,,,", "row 1: schema 1 is not supported"),
+        ("2,s,,,w,,c,1,,,,minutes,3,,,", "row 1: source must not be empty"),
+        ("2,s,o,,w,,c,1,,,,minutes,0,,,", "minutes must not be 0; give a failed run an outcome"),
+        ("2,s,o,,w,,c,1,,,,parsecs,3,,,", "metric must be one of"),
+        ("2,s,o,,w,,c,1,,,,minutes,fast,,,", "value must be a number"),
+        ("2,s,o,,w,,c,1,,,,minutes,,,,", "value must be given if and only if"),
+        ("2,s,o,,w,,c,1,,,,minutes,3,out of memory,,", "value must be given if and only if"),
+        ("2,s,o,,w,,c,1,,,,minutes,,melted,,", "outcome must be one of"),
+        ("2,s,o,,w,,c,-1,,,,minutes,3,,,", "num_accelerators must be a number"),
+        ("2,s,o,,w,,c,1,,,,minutes,3,,,,extra", "the columns must be"),
     ],
 )
-def test_a_bad_row_is_named(tmp_path, row, words):
+def test_names_invalid_row(tmp_path, row, message):
     (tmp_path / "b.csv").write_text(f"{HEAD}\n{row}\n")
-    with pytest.raises(DataError, match=words):
-        external.read_figures(tmp_path / "b.csv")
+    with pytest.raises(DataError, match=message):
+        external.read_measurements(tmp_path / "b.csv")
 
 
-def test_an_outlier_among_siblings_is_flagged(tmp_path):
-    """4 cards at 57 times the rate of their sibling, as once was published."""
-    rows = [f"1,s,o,,ncf,train,H100,{count},fp16,,,samples_per_second,{rate},,," for count, rate in RATES]
+def test_flags_outlier(tmp_path):
+    """A published result with 4 GPUs was 57 times as fast per GPU as comparable ones."""
+    rows = [f"2,s,o,,ncf,train,H100,{count},fp16,,,samples_per_second,{rate},,," for count, rate in RATES]
     (tmp_path / "b.csv").write_text("\n".join([HEAD, *rows]) + "\n")
-    flags = [found for found in build.build([tmp_path / "b.csv"]).findings if "outlier" in found.sentence]
-    assert [found.about for found in flags] == ["ncf, train, 4 x H100, fp16"]
-    assert flags[0].sentence.startswith("57")
+    flags = [found for found in build.build_report([tmp_path / "b.csv"]).findings if "Outlier" in found.message]
+    assert [found.subject for found in flags] == ["ncf, train, 4 x H100, fp16"]
+    assert flags[0].message.startswith("Outlier: 57")
 
 
-def test_another_batch_is_no_sibling(tmp_path):
+def test_other_batch_size_is_not_comparable(tmp_path):
     rows = [
-        f"1,s,o,,vgg16,train,H200,1,fp16,,{batch},samples_per_second,{rate},,," for batch, rate in ((16, 3), (512, 30))
+        f"2,s,o,,vgg16,train,H200,1,fp16,,{batch},samples_per_second,{rate},,," for batch, rate in ((16, 3), (512, 30))
     ]
     (tmp_path / "b.csv").write_text("\n".join([HEAD, *rows]) + "\n")
-    assert not [found for found in build.build([tmp_path / "b.csv"]).findings if "outlier" in found.sentence]
+    assert not [found for found in build.build_report([tmp_path / "b.csv"]).findings if "Outlier" in found.message]
 
 
 RATES = [(1, 58e6), (2, 117e6), (4, 13.3e9), (8, 465e6)]
 
 
-def test_more_than_the_peak_is_flagged(published):
-    """ResNet-50 at 8 V100s, 1.3 M images in 0.1 s: 30 times the peak of the card."""
+def test_flags_rate_above_peak(published):
+    """ResNet-50 on 8 V100s, 1.3 M images in 0.1 s: 30 times the peak."""
     tree = published("box", [4] * 3, 0.1, benchmark="resnet")
     for path in tree.rglob("result_*.txt"):
         path.write_text(path.read_text().replace('"value": 0.245', '"value": 0.765'))
-    flags = plausibility.findings(cells_of(sources.gather([tree])), [])
-    assert any("of the peak of its card" in found.sentence for found in flags)
+    flags = plausibility.check(group_runs(sources.read_runs([tree])), [])
+    assert any("of the datasheet peak" in found.message for found in flags)
 
 
 @pytest.mark.parametrize(("epochs", "fast"), [([30, 31, 30, 31, 30], True), ([35, 36, 35, 34, 35], False)])
-def test_converging_faster_than_the_reference_is_flagged(published, epochs, fast):
+def test_flags_convergence_faster_than_reference(published, epochs, fast):
     """Official RCP at batch 1632: 17 runs, 33 to 37 epochs."""
     tree = published("box", epochs, 60.0, benchmark="resnet", batch=1632)
     for path in tree.rglob("result_*.txt"):
         path.write_text(path.read_text().replace('"value": 0.245', '"value": 0.765'))
-    cells = cells_of(sources.gather([tree]))
-    flags = [found for found in convergence.findings(cells) if found.kind == "flag"]
+    groups = group_runs(sources.read_runs([tree]))
+    flags = [found for found in convergence.check(groups) if found.kind == "flag"]
     assert bool(flags) == fast
     if fast:
-        assert "30.4 epochs against 35 of official reference convergence at batch 1632" in flags[0].sentence
+        assert "30.4 epochs vs. 35 of official reference convergence points at batch size 1632" in flags[0].message
 
 
-def test_scaling_of_runs_is_flagged_where_epochs_fall(published):
-    published("one", [12, 12, 12], 60.0, cards=1)
-    tree = published("four", [4, 4, 4], 15.0, cards=4)
-    (scaling,) = findings.scalings(cells_of(sources.gather([tree])), [])
-    assert scaling.counts == [1, 4]
-    assert scaling.speedup[1] == pytest.approx(12.0, rel=0.01)
-    assert scaling.super_linear == [False, True]
+def test_flags_super_linear_scaling_of_runs(published):
+    published("one", [12, 12, 12], 60.0, gpus=1)
+    tree = published("four", [4, 4, 4], 15.0, gpus=4)
+    (series,) = scaling.compute_scalings(group_runs(sources.read_runs([tree])), [])
+    assert series.counts == [1, 4]
+    assert series.speedup[1] == pytest.approx(12.0, rel=0.01)
+    assert series.super_linear == [False, True]
 
 
-def figures_of(rows):
-    some = external.read_figures(STUDIES / "rtx8000_nvlink_2020.csv")[0]
-    return [dataclasses.replace(some, **row) for row in rows]
+def measurements_of(rows):
+    template = external.read_measurements(STUDIES / "rtx8000_nvlink_2020.csv")[0]
+    return [dataclasses.replace(template, **row) for row in rows]
 
 
-def linked(*ratios, name="NVLink", **more):
+def with_and_without(*ratios, name="NVLink", **fields):
     rows = []
     for number, ratio in enumerate(ratios):
-        cell = {"workload": f"net{number}", "count": 4, **more}
-        rows += [cell | {"interconnect": f"no {name}", "value": 100.0}]
-        rows += [cell | {"interconnect": name, "value": 100.0 * ratio}]
-    return figures_of(rows)
+        configuration = {"workload": f"net{number}", "num_accelerators": 4, **fields}
+        rows += [configuration | {"interconnect": f"no {name}", "value": 100.0}]
+        rows += [configuration | {"interconnect": name, "value": 100.0 * ratio}]
+    return measurements_of(rows)
 
 
 @pytest.mark.parametrize(
-    ("ratios", "words"),
-    [((1.001, 1.01, 1.3), "no effect"), ((1 / 1.001, 1 / 1.01, 1 / 1.3), "no effect"), ((1.1, 1.11, 1.12), "+11.0%")],
+    ("ratios", "verdict"),
+    [
+        ((1.001, 1.01, 1.3), "no significant effect"),
+        ((1 / 1.001, 1 / 1.01, 1 / 1.3), "no significant effect"),
+        ((1.1, 1.11, 1.12), "+11.0%"),
+    ],
 )
-def test_an_effect_of_links_is_symmetric_and_wants_an_interval_without_1(ratios, words):
-    (found,) = findings._of_interconnect(linked(*ratios))
-    assert words in found.sentence
+def test_interconnect_effect_is_symmetric_and_needs_significance(ratios, verdict):
+    (finding,) = findings._check_interconnects(with_and_without(*ratios))
+    assert verdict in finding.message
 
 
-def test_two_cells_tell_no_effect_and_links_of_other_names_are_others():
-    assert not list(findings._of_interconnect(linked(1.1, 1.2)))
-    both = linked(1.1, 1.11, 1.12) + linked(1.0, 1.0, 1.0, name="PCIe", precision="fp32")
-    assert [found.sentence.split(":")[0] for found in findings._of_interconnect(both)] == ["NVLink", "PCIe"]
+def test_two_configurations_give_no_effect_and_interconnects_are_separate():
+    assert not list(findings._check_interconnects(with_and_without(1.1, 1.2)))
+    both = with_and_without(1.1, 1.11, 1.12) + with_and_without(1.0, 1.0, 1.0, name="PCIe", precision="fp32")
+    assert [found.message.split(":")[0] for found in findings._check_interconnects(both)] == ["NVLink", "PCIe"]
 
 
-def test_own_runs_are_not_paired_by_what_figures_tell():
-    own = [dataclasses.replace(figure, source=external.OWN) for figure in linked(1.5, 1.5, 1.5)]
-    assert not [found for found in findings.of_figures(own, [], []) if found.about == "interconnect"]
+def test_own_runs_are_not_paired_as_external_measurements():
+    own = [dataclasses.replace(entry, source=external.OWN_RUNS) for entry in with_and_without(1.5, 1.5, 1.5)]
+    assert not [found for found in findings.check_measurements(own, [], []) if found.subject == "interconnect"]
 
 
-def test_scaling_over_links_begins_at_one_card():
-    rows = [{"count": 1, "interconnect": "", "value": 90.0}]
-    rows += [{"count": count, "interconnect": "NVLink", "value": rate} for count, rate in ((2, 180.0), (4, 396.0))]
-    (found,) = findings._borrowed_scalings(figures_of(rows))
-    assert (found.counts, found.super_linear) == ([1, 2, 4], [False, False, True])
+def test_scaling_with_interconnect_starts_at_one_gpu():
+    rows = [{"num_accelerators": 1, "interconnect": "", "value": 90.0}]
+    rows += [
+        {"num_accelerators": count, "interconnect": "NVLink", "value": rate} for count, rate in ((2, 180.0), (4, 396.0))
+    ]
+    (series,) = scaling.compute_scalings([], measurements_of(rows))
+    assert (series.counts, series.super_linear) == ([1, 2, 4], [False, False, True])
 
 
-def test_epochs_that_differ_raise_the_banner_and_those_that_hardly_do_do_not():
+def test_banner_for_different_epochs_only():
     def banners(*epochs):
-        rows = [{"metric": "epochs", "count": count, "value": value} for count, value in enumerate(epochs, start=1)]
-        return [found.kind for found in findings._of_epochs(figures_of(rows))]
+        rows = [
+            {"metric": "epochs", "num_accelerators": count, "value": value}
+            for count, value in enumerate(epochs, start=1)
+        ]
+        return [found.kind for found in findings._check_epochs(measurements_of(rows))]
 
     assert banners(10.0, 12.0) == ["banner"]
     assert banners(100.0, 104.0) == []
 
 
-def test_a_switch_that_gives_a_twentieth_was_in_effect():
-    def doubtful(gain):
-        rows = [{"precision": "fp32", "value": 100.0}, {"precision": "fp16", "value": 100.0 * gain}]
-        return list(findings._of_precision(figures_of(rows)))
+def test_five_percent_speedup_is_an_effect():
+    def flags(speedup):
+        rows = [{"precision": "fp32", "value": 100.0}, {"precision": "fp16", "value": 100.0 * speedup}]
+        return list(findings._check_half_precision(measurements_of(rows)))
 
-    assert doubtful(1.01)
-    assert not doubtful(1.05)
+    assert flags(1.01)
+    assert not flags(1.05)
 
 
-def test_a_fp16_peak_is_no_peak_of_fp32():
-    rows = [{"metric": "peak_tflops", "precision": "fp16", "card": card, "value": 9.0} for card in "abc"]
-    rows += [{"metric": "milliseconds", "precision": "fp32", "card": card, "value": 5.0} for card in "abc"]
-    assert not findings.card_lines(figures_of(rows), [])
+def test_fp16_peak_is_not_used_for_fp32():
+    rows = [{"metric": "peak_tflops", "precision": "fp16", "accelerator": name, "value": 9.0} for name in "abc"]
+    rows += [{"metric": "milliseconds", "precision": "fp32", "accelerator": name, "value": 5.0} for name in "abc"]
+    assert not scaling.fit_speed_to_peaks(measurements_of(rows), [])
 
 
 @pytest.mark.parametrize("rates", [(1.0, 6.0), (10.0, 1.0)])
-def test_an_outlier_is_one_by_the_others_alone(rates):
-    rows = [{"count": count, "value": rate * count} for count, rate in enumerate(rates, start=1)]
-    assert len(plausibility._outliers_of_figures(figures_of(rows))) == 2
+def test_outlier_is_compared_with_the_others_only(rates):
+    rows = [{"num_accelerators": count, "value": rate * count} for count, rate in enumerate(rates, start=1)]
+    assert len(plausibility._find_outliers(plausibility._measurement_rates(measurements_of(rows)))) == 2

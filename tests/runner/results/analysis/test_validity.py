@@ -1,36 +1,54 @@
-"""What a report says of energy, cost and flags of our own runs."""
+"""Energy, cost and flags of own runs in a report."""
 
 import csv
-import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 from timetrial.runner.record.run_dir import RunDir
+from timetrial.runner.record.run_record import RunRecord, TelemetrySummary
 from timetrial.runner.results.analysis import validity
 from timetrial.runner.results.report import build, csv_tables
 
+SUMMARY = TelemetrySummary(
+    gpus=1,
+    every_seconds=1.0,
+    seconds=10.0,
+    energy_joules=1000.0,
+    energy_source="NVML's counter",
+    integral_joules=None,
+    host_energy_joules=None,
+    host_energy_source=None,
+    mean_watts=100.0,
+    train_watts=None,
+    eval_watts=None,
+    samples_per_joule=5.0,
+    core_mhz=None,
+    highest_temperature_c=None,
+    highest_memory_mib=None,
+    at_power_cap=0.0,
+)
 
-def test_energy_cost_and_flags_reach_the_report(launch, tmp_path):
+
+def test_report_shows_energy_cost_and_flags(launch, tmp_path):
     for seed, joules in ((1, 1000.0), (2, 3000.0)):
         _, folder = launch(f"seed={seed}", "recipe.target.v05.hit_rate=0.01", "usd_per_gpu_hour=3.6")
-        drawn = {"cards": 1, "energy_joules": joules, "energy_source": "NVML's counter", "mean_watts": 100.0}
-        told = folder.status()["telemetry"] | drawn | {"samples_per_joule": 5.0}
-        flags = {"throttled": "clocks were lowered (thermal) in 12% of a card's samples"} if seed == 2 else {}
-        RunDir(folder.path, seed).update_status(telemetry=told, flags=flags)
-    found = build.build([tmp_path / "runs"])
-    sentences = {finding.kind: finding.sentence for finding in found.findings if "uns" in finding.sentence}
-    assert "energy-to-train 2 kJ (NVML's counter), 100 W, 5 samples/J, cost-to-train $" in sentences["note"]
-    assert sentences["flag"].startswith("throttled: 1 of 2 runs, such as: clocks were lowered (thermal)")
-    assert [run.flags for run in found.runs] == [[], ["throttled"]]
-    csv_tables.write_runs(tmp_path / "runs.csv", found.runs)
+        telemetry = replace(SUMMARY, energy_joules=joules)
+        flags = {"throttled": "clocks were lowered (thermal) in 12% of a GPU's samples"} if seed == 2 else {}
+        RunDir(folder.path, seed).update_record(telemetry=telemetry, flags=flags)
+    report = build.build_report([tmp_path / "runs"])
+    messages = {finding.kind: finding.message for finding in report.findings if "uns" in finding.message}
+    assert "energy-to-train 2 kJ (NVML's counter), 100 W, 5 samples/J, cost-to-train $" in messages["note"]
+    assert messages["flag"].startswith("throttled: 1 of 2 runs, for example: clocks were lowered (thermal)")
+    assert [run.flags for run in report.runs] == [[], ["throttled"]]
+    csv_tables.write_runs(tmp_path / "runs.csv", report.runs)
     rows = list(csv.DictReader((tmp_path / "runs.csv").read_text().splitlines()))
     assert [row["energy_j"] for row in rows] == ["1000.0", "3000.0"]
-    assert json.loads(rows[0]["cost_usd"]) > 0
+    assert float(rows[0]["cost_usd"]) > 0
 
 
-def test_runs_without_energy_are_left_out_of_the_mean():
-    one = {"energy_joules": 1000.0, "energy_source": "NVML's counter", "mean_watts": 10.0, "samples_per_joule": 5.0}
-    one["cards"] = 1
-    runs = [SimpleNamespace(own={"telemetry": told}) for told in (one, one | dict.fromkeys(one) | {"cards": 1})]
-    (found,) = validity._energy(SimpleNamespace(converged=runs, title="cell"))
-    assert "1 kJ" in found.sentence
-    assert found.sentence.endswith("one run.")
+def test_mean_energy_ignores_runs_without_energy():
+    unknown = replace(SUMMARY, energy_joules=None, energy_source=None, mean_watts=None, samples_per_joule=None)
+    runs = [SimpleNamespace(run_record=RunRecord(telemetry=telemetry)) for telemetry in (SUMMARY, unknown)]
+    (finding,) = validity._describe_energy(SimpleNamespace(converged_runs=runs, title="group"))
+    assert "1 kJ" in finding.message
+    assert finding.message.endswith("one run.")

@@ -1,4 +1,4 @@
-"""Every dialect, and everything that real files do to it."""
+"""Parsing of log lines in every dialect, and of damaged files."""
 
 import gzip
 import io
@@ -24,23 +24,23 @@ V06 = ':::MLL 1558420762.300 global_batch_size: {"value": 4096, "metadata": {"li
 V05 = ':::MLPv0.5.0 ncf 1541739264.981296539 (ncf.py:450) eval_accuracy: {"epoch": 0, "value": 0.43}'
 
 
-def events_of(tmp_path, data):
+def entries_of(tmp_path, data):
     (tmp_path / "log").write_bytes(data if isinstance(data, bytes) else data.encode())
-    return read_log(tmp_path / "log").events
+    return read_log(tmp_path / "log").entries
 
 
-def test_the_three_dialects(tmp_path):
-    one, two, three = events_of(tmp_path, "\n".join([V07, V06, V05]))
-    assert (one.key, one.value, one.time_ms, one.metadata["lineno"]) == ("seed", 5, 1593145810967, 76)
-    assert (two.key, two.value, two.time_ms) == ("global_batch_size", 4096, pytest.approx(1558420762300))
-    assert (three.key, three.metadata, three.benchmark) == ("eval_accuracy", {"epoch": 0, "value": 0.43}, "ncf")
-    assert three.time_ms == pytest.approx(1541739264981.2965, abs=1e-3)
-    assert [event.dialect for event in (one, two, three)] == ["v0.7", "v0.6", "v0.5"]
+def test_parses_three_dialects(tmp_path):
+    v07, v06, v05 = entries_of(tmp_path, "\n".join([V07, V06, V05]))
+    assert (v07.key, v07.value, v07.time_ms, v07.metadata["lineno"]) == ("seed", 5, 1593145810967, 76)
+    assert (v06.key, v06.value, v06.time_ms) == ("global_batch_size", 4096, pytest.approx(1558420762300))
+    assert (v05.key, v05.metadata, v05.benchmark) == ("eval_accuracy", {"epoch": 0, "value": 0.43}, "ncf")
+    assert v05.time_ms == pytest.approx(1541739264981.2965, abs=1e-3)
+    assert [entry.dialect for entry in (v07, v06, v05)] == ["v0.7", "v0.6", "v0.5"]
 
 
 @pytest.mark.parametrize("line", [V07, V06, V05])
 @pytest.mark.parametrize(
-    "around",
+    "surround",
     [
         lambda line: f"0: {line}",
         lambda line: f"INFO:mlperf_compliance:{line}",
@@ -48,26 +48,26 @@ def test_the_three_dialects(tmp_path):
         lambda line: f"\x1b[32m{line}\x1b[0m",
         lambda line: f"caf\xe9 {line}".encode("latin-1"),
         lambda line: b"\xff\xfe\x00" + line.encode() + b"\x00",
-        lambda line: f"{line} and words of another process",
+        lambda line: f"{line} and output of another process",
         lambda line: f'{{"loss": 3{line}',
         lambda line: f"\ufeff{line}",
     ],
 )
-def test_a_marker_stands_anywhere(tmp_path, line, around):
-    (found,) = events_of(tmp_path, around(line))
-    (plain,) = events_of(tmp_path, line)
-    assert found == plain
+def test_finds_marker_anywhere_in_line(tmp_path, line, surround):
+    (surrounded,) = entries_of(tmp_path, surround(line))
+    (plain,) = entries_of(tmp_path, line)
+    assert surrounded == plain
 
 
-def test_two_events_on_a_line_and_one_cut_by_another(tmp_path):
-    assert [event.key for event in events_of(tmp_path, f"{V07}{V06} {V05}")] == [
+def test_splits_joined_lines_and_counts_truncated_ones(tmp_path):
+    assert [entry.key for entry in entries_of(tmp_path, f"{V07}{V06} {V05}")] == [
         "seed",
         "global_batch_size",
         "eval_accuracy",
     ]
-    cut = V07[:60] + V07
-    assert [event.key for event in events_of(tmp_path, cut)] == ["seed"]
-    assert read_log(tmp_path / "log").unreadable == 1
+    truncated = V07[:60] + V07
+    assert [entry.key for entry in entries_of(tmp_path, truncated)] == ["seed"]
+    assert read_log(tmp_path / "log").malformed == 1
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_two_events_on_a_line_and_one_cut_by_another(tmp_path):
         (V07.replace(', "metadata": {"file": "a.py", "lineno": 76}', ""), 1593145810967),
     ],
 )
-def test_fields_that_are_odd_or_missing(tmp_path, line, time_ms):
-    (event,) = events_of(tmp_path, line)
-    assert (event.key, event.value) == ("seed", 5)
-    assert math.isnan(event.time_ms) if time_ms is None else event.time_ms == time_ms
+def test_accepts_unusual_or_missing_fields(tmp_path, line, time_ms):
+    (entry,) = entries_of(tmp_path, line)
+    assert (entry.key, entry.value) == ("seed", 5)
+    assert math.isnan(entry.time_ms) if time_ms is None else entry.time_ms == time_ms
 
 
 @pytest.mark.parametrize(
@@ -99,58 +99,58 @@ def test_fields_that_are_odd_or_missing(tmp_path, line, time_ms):
         (":::MLPv0.5.0 gnmt 15.5 (a.py:1) opt_name: adam", "opt_name", "adam"),
     ],
 )
-def test_values_of_v05_are_bare(tmp_path, line, key, value):
-    (event,) = events_of(tmp_path, line)
-    assert (event.key, event.value) == (key, value)
+def test_parses_bare_values_of_v05(tmp_path, line, key, value):
+    (entry,) = entries_of(tmp_path, line)
+    assert (entry.key, entry.value) == (key, value)
 
 
-def test_the_form_of_one_entry_of_v06(tmp_path):
+def test_parses_alibaba_lines_of_v06(tmp_path):
     text = (
         "0: MLPerf: resnet [06/13/19 00:30:56], run_start\n"
         "MLPerf: resnet [06/13/19 00:30:57], run_set_random_seed:2019\n"
         'MLPerf: resnet [06/13/19 00:38:23], eval_accuracy: {"value": 38.89200%, "epoch": 23}\n'
         "MLPerf: resnet [13/45/19 00:38:23], nonsense\n"
     )
-    start, seed, quality = events_of(tmp_path, text)
+    start, seed, quality = entries_of(tmp_path, text)
     assert (start.key, start.benchmark, seed.value) == ("run_start", "resnet", 2019)
     assert quality.value == {"value": 38.892, "epoch": 23}
     assert quality.time_ms - start.time_ms == 447_000
-    assert read_log(tmp_path / "log").unreadable == 1
+    assert read_log(tmp_path / "log").malformed == 1
 
 
 @pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".xz", lzma.compress)])
-def test_compressed_logs_and_cut_ones(tmp_path, suffix, compress):
+def test_reads_compressed_and_truncated_logs(tmp_path, suffix, compress):
     data = compress((V07 + "\n").encode() * 1000)
     (tmp_path / f"a{suffix}").write_bytes(data)
-    assert len(read_log(tmp_path / f"a{suffix}").events) == 1000
+    assert len(read_log(tmp_path / f"a{suffix}").entries) == 1000
     (tmp_path / f"a{suffix}").write_bytes(data[: len(data) - 20])
     assert read_log(tmp_path / f"a{suffix}").error
 
 
-def test_seeds_in_plain_text(tmp_path):
+def test_finds_seed_in_plain_text(tmp_path):
     for text in ("+ export SEED=807071", "-e 'SEED=      807071' -e", "0: Using random master seed: 807071"):
         (tmp_path / "log").write_text(f"{text}\n{V06}\n")
         assert read_log(tmp_path / "log").printed_seed == 807071
 
 
-def test_a_file_without_line_ends_keeps_memory_small(tmp_path):
+def test_memory_stays_small_without_line_ends(tmp_path):
     with open(tmp_path / "log", "wb") as file:
         for _ in range(64):
             file.write(b"x" * (1 << 20))
         file.write(b"\n" + V07.encode())
     tracemalloc.start()
-    found = read_log(tmp_path / "log")
+    log = read_log(tmp_path / "log")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert [event.key for event in found.events] == ["seed"]
+    assert [entry.key for entry in log.entries] == ["seed"]
     assert peak < 32 << 20
 
 
-def test_events_at_the_edges_of_blocks_are_whole(tmp_path, monkeypatch):
+def test_reads_entries_across_block_boundaries(tmp_path, monkeypatch):
     text = "\n".join(f"{'.' * (number % 37)}{V07}" for number in range(200))
     for size in (1, 7, 64, 200, 1000):
-        monkeypatch.setattr(mllog, "_BLOCK", size)
-        assert len(events_of(tmp_path, text)) == 200
+        monkeypatch.setattr(mllog, "_BLOCK_BYTES", size)
+        assert len(entries_of(tmp_path, text)) == 200
 
 
 def _line(key, value, time, metadata):
@@ -181,7 +181,7 @@ KEYS = [
 VALUES = (
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=4) | st.lists(st.floats(), max_size=3)
 )
-EVENTS = st.tuples(
+ENTRIES = st.tuples(
     st.sampled_from([*KEYS, "submission_benchmark", "seed", "global_batch_size", "train_samples"]),
     VALUES
     | st.dictionaries(st.sampled_from(["value", "epoch", "BBOX", "SEGM", "status", "success"]), VALUES, max_size=3),
@@ -190,22 +190,22 @@ EVENTS = st.tuples(
 )
 
 
-def run_of(data):
+def read_bytes(data):
     log = Log(Path("log"))
-    mllog.parse(io.BytesIO(data), log)
+    mllog.parse_stream(io.BytesIO(data), log)
     return read_run(log, benchmark="maskrcnn")
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.lists(PIECES, max_size=12))
-def test_any_bytes_in_and_no_crash(pieces):
-    run_of(b"".join(pieces))
+def test_arbitrary_bytes_do_not_crash(pieces):
+    read_bytes(b"".join(pieces))
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
-@given(st.lists(EVENTS, max_size=12))
-def test_any_events_in_and_no_crash(events):
-    run = run_of("".join(_line(*event) for event in events).encode())
+@given(st.lists(ENTRIES, max_size=12))
+def test_arbitrary_entries_do_not_crash(entries):
+    run = read_bytes("".join(_line(*entry) for entry in entries).encode())
     if run is not None:
         assert run.duration is None or run.duration >= 0
         assert not (run.success and run.duration is None)
