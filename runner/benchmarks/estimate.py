@@ -1,11 +1,11 @@
-"""`timetrial estimate`: what a run would take, from a short measurement and the epochs that others needed."""
+"""`timetrial estimate`: extrapolate a run from a short measurement and the epochs of reference runs."""
 
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import scipy  # `scipy.stats` loads when it is first used
+import scipy  # scipy.stats is imported on first use
 from omegaconf import DictConfig
 from rich.console import Console
 
@@ -22,78 +22,88 @@ from ..results.analysis import expectations
 from ..results.analysis.expectations import Expectation
 from ..training.loop import TrainingPlan
 
-USUAL_STEPS = 50
-_SPAN = 0.95  # of further runs that the interval holds
-# On epochs; another folder may hold the same data.
-_OF_NO_EFFECT = {f"recipe.data.{name}" for name in ("folder", "workers", "eval_batch_size", "decoder")}
+DEFAULT_STEPS = 50
+_COVERAGE = 0.95  # of the prediction interval
+# Keys of the recipe without effect on the epochs; another folder may hold the same data.
+_NO_EFFECT = {f"recipe.data.{name}" for name in ("folder", "workers", "eval_batch_size", "decoder")}
+
+Interval = tuple[float, float, float]  # low, middle, high
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is expected, each as (low, middle, high); None is what is not known.
+    """The estimate of a run; None stands for what is unknown.
 
-    `seconds` are those of time-to-train: low has the fewest epochs and the fastest block, high the most and slowest.
-    `joules` are those of the cards, or of the host where there are none, as `energy_source` told them, by the mean
-    watts of training and of evaluation. `micro_batch` samples at a time were trained, with `memory_bytes` a device.
+    `seconds` is time-to-train: low combines the fewest epochs with the fastest block, high the most with the slowest.
+    `joules` is the energy of all GPUs, or of the host without GPUs, from the mean power of training and of evaluation;
+    `energy_source` names its origin. `reached_fraction` is the share of the reference runs that reached the target.
+    `memory_bytes` is the peak on each device with micro-batches of `micro_batch_size`.
     """
 
-    epochs: tuple[float, float, float]
+    epochs: Interval
     basis: str
-    reached: float | None
-    seconds: tuple[float, float, float]
-    joules: tuple[float, float, float] | None
+    reached_fraction: float | None
+    seconds: Interval
+    joules: Interval | None
     energy_source: str | None
-    dollars: tuple[float, float, float] | None
+    usd: Interval | None
     memory_bytes: int | None
-    micro_batch: int
+    micro_batch_size: int
 
 
-def from_measurement(settings: Config, recipe: str, changed: Sequence[str], record: RunRecord) -> Estimate:
-    """The estimate from status.json of a throughput run; `changed` are keys of the recipe that differ from it."""
-    plan, measured = training_plan(settings), record.throughput
+def extrapolate(config: Config, recipe: str, changed_keys: Sequence[str], record: RunRecord) -> Estimate:
+    """Return the estimate from the record of a throughput run; `changed_keys` differ from the recipe's values."""
+    plan, measured = training_plan(config), record.throughput
     assert measured is not None
-    known = expectations.find_expectation(recipe, settings.round.name)
-    epochs = _epochs(plan, known)
-    if known is None or not known.epochs:
-        basis = f"no reference run of {recipe} is known: from the first evaluation to recipe.max_epochs"
-    else:
-        runs = f"{known.runs} runs" if known.runs else "runs"
-        basis = f"{runs} of {recipe} ({known.source})"
-        basis += f"; {', '.join(changed)} differs from theirs" if changed else ""
-
-    picks: tuple[Callable[[Iterable[float]], float], ...] = (max, statistics.median, min)
+    reference = expectations.find_expectation(recipe, config.round.name)
+    epochs = _predict_epochs(plan, reference)
+    pick_rate: tuple[Callable[[Iterable[float]], float], ...] = (max, statistics.median, min)
     telemetry = record.telemetry
     mean_watts = telemetry.mean_watts if telemetry else None
     train_watts = (telemetry and telemetry.train_watts) or mean_watts or 0.0
     eval_watts = (telemetry and telemetry.eval_watts) or mean_watts or 0.0
     seconds, joules = [], []
-    for count, pick in zip(epochs, picks, strict=True):
-        training = count * measured.train_size / pick(measured.train_rates) + measured.first_block_extra_seconds
-        evaluation = _evaluations(plan, count) * measured.eval_size / pick(measured.eval_rates)
+    for num_epochs, pick in zip(epochs, pick_rate, strict=True):
+        training = num_epochs * measured.train_size / pick(measured.train_rates) + measured.first_block_extra_seconds
+        evaluation = _num_evaluations(plan, num_epochs) * measured.eval_size / pick(measured.eval_rates)
         seconds.append(training + evaluation)
         joules.append(training * train_watts + evaluation * eval_watts)
-    dollars = [(settings.usd_per_gpu_hour or 0.0) * settings.gpus * value / 3600 for value in seconds]
-    every_run = known is not None and known.runs and known.epochs and not known.is_range
+    usd = [(config.usd_per_gpu_hour or 0.0) * config.gpus * value / 3600 for value in seconds]
     return Estimate(
         epochs=epochs,
-        basis=basis,
-        reached=len(known.epochs) / known.runs if every_run and known and known.runs else None,
-        seconds=_span(seconds),
-        joules=_span(joules) if mean_watts else None,
+        basis=_describe_basis(recipe, changed_keys, reference),
+        reached_fraction=_reached_fraction(reference),
+        seconds=_interval(seconds),
+        joules=_interval(joules) if mean_watts else None,
         energy_source=(telemetry.energy_source or telemetry.host_energy_source) if telemetry else None,
-        dollars=_span(dollars) if settings.usd_per_gpu_hour else None,
+        usd=_interval(usd) if config.usd_per_gpu_hour else None,
         memory_bytes=record.peak_memory_bytes,
-        micro_batch=micro_batch_size(settings),
+        micro_batch_size=micro_batch_size(config),
     )
 
 
-def _span(values: Sequence[float]) -> tuple[float, float, float]:
+def _interval(values: Sequence[float]) -> Interval:
     low, middle, high = values
     return low, middle, high
 
 
+def _describe_basis(recipe: str, changed_keys: Sequence[str], reference: Expectation | None) -> str:
+    if reference is None or not reference.epochs:
+        return f"no reference run of {recipe} is known: from the first evaluation to recipe.max_epochs"
+    runs = f"{reference.runs} runs" if reference.runs else "runs"
+    changes = f"; {', '.join(changed_keys)} differs from theirs" if changed_keys else ""
+    return f"{runs} of {recipe} ({reference.source}){changes}"
+
+
+def _reached_fraction(reference: Expectation | None) -> float | None:
+    """Return the share of the reference runs that reached the target; None if not all of them are listed."""
+    if reference is None or not reference.runs or not reference.epochs or reference.is_range:
+        return None
+    return len(reference.epochs) / reference.runs
+
+
 def measure(node: DictConfig, console: Console) -> tuple[Config, RunRecord]:
-    """The short run, with the micro-batch halved until it fits; raises what else ended it before it had measured."""
+    """Run the short measurement, halving the micro-batch until it fits; raise any other error that ends it."""
     while True:
         result = launch(node, console)
         record = result.run_dir.record()
@@ -105,88 +115,90 @@ def measure(node: DictConfig, console: Console) -> tuple[Config, RunRecord]:
         node.tuning.micro_batch_size = smaller
 
 
-def _epochs(plan: TrainingPlan, known: Expectation | None) -> tuple[float, float, float]:
-    """Low, middle and high: where the next run is to be expected in 95 of 100 cases, moved up to when it evaluates."""
-    if known is None or not known.epochs:
-        ends = (plan.first_eval_epoch, (plan.first_eval_epoch + plan.max_epochs) / 2, plan.max_epochs)
-        return ends[0], _evaluated(plan, ends[1]), ends[2]
-    ordered = sorted(known.epochs)
-    low, high = _next(ordered, known.runs if known.is_range else len(ordered), known.is_range)
-    # The mean, for it is what many runs take on average; without it, the middle of the span.
-    return _evaluated(plan, low), statistics.mean(_evaluated(plan, one) for one in ordered), _evaluated(plan, high)
+def _predict_epochs(plan: TrainingPlan, reference: Expectation | None) -> Interval:
+    """Return the 95% prediction interval of the epochs of the next run, rounded up to epochs with an evaluation."""
+    if reference is None or not reference.epochs:
+        middle = (plan.first_eval_epoch + plan.max_epochs) / 2
+        return plan.first_eval_epoch, _next_eval_epoch(plan, middle), plan.max_epochs
+    epochs = sorted(reference.epochs)
+    runs = reference.runs if reference.is_range else len(epochs)
+    low, high = _prediction_interval(epochs, runs, reference.is_range)
+    # The mean is what many runs take on average; of a range, it is the middle.
+    middle = statistics.mean(_next_eval_epoch(plan, value) for value in epochs)
+    return _next_eval_epoch(plan, low), middle, _next_eval_epoch(plan, high)
 
 
-def _next(epochs: Sequence[int], runs: int | None, span: bool) -> tuple[float, float]:
-    """Between which epochs 95 of 100 further runs end, by those of `runs` in order, or by their `span` alone.
+def _prediction_interval(epochs: Sequence[int], runs: int | None, is_range: bool) -> tuple[float, float]:
+    """Return the 95% prediction interval of the next run, from the sorted epochs of `runs` runs or only their range.
 
-    Of forty runs and more the middle 95%. Fewer would leave out too much: of them Student's prediction interval on the
-    log scale, m +- t s sqrt(1 + 1/n); s of a span is its width over that expected of n normal values (Blom 1958). The
-    ends of one run, or of nobody knows how many, are what they are.
+    From 40 runs on, these are the central 95% of them. For fewer, it is Student's prediction interval on the log scale,
+    m +- t s sqrt(1 + 1/n); for a range, s is its width over the expected range of n normal values (Blom 1958). For one
+    run or an unknown number of runs, it is their range.
     """
-    out = int((1 - _SPAN) / 2 * len(epochs))
-    if out or runs is None or runs < 2:
-        return epochs[out], epochs[-1 - out]
+    tail = int((1 - _COVERAGE) / 2 * len(epochs))
+    if tail or runs is None or runs < 2:
+        return epochs[tail], epochs[-1 - tail]
     logs = [math.log(value) for value in epochs]
-    usual = 2 * statistics.NormalDist().inv_cdf((runs - 0.375) / (runs + 0.25))
-    deviation = (logs[-1] - logs[0]) / usual if span else statistics.stdev(logs)
-    reach = float(scipy.stats.t.ppf((1 + _SPAN) / 2, runs - 1)) * deviation * math.sqrt(1 + 1 / runs)
-    return math.exp(statistics.mean(logs) - reach), math.exp(statistics.mean(logs) + reach)
+    expected_range = 2 * statistics.NormalDist().inv_cdf((runs - 0.375) / (runs + 0.25))
+    deviation = (logs[-1] - logs[0]) / expected_range if is_range else statistics.stdev(logs)
+    half_width = float(scipy.stats.t.ppf((1 + _COVERAGE) / 2, runs - 1)) * deviation * math.sqrt(1 + 1 / runs)
+    return math.exp(statistics.mean(logs) - half_width), math.exp(statistics.mean(logs) + half_width)
 
 
-def _evaluated(plan: TrainingPlan, epochs: float) -> float:
-    """The first epoch from `epochs` on after which the plan evaluates."""
-    done = 0
-    while done < epochs and done < plan.max_epochs:
-        done += plan.epochs_until_eval(done)
-    return float(min(done, plan.max_epochs))
+def _next_eval_epoch(plan: TrainingPlan, epochs: float) -> float:
+    """Return the first epoch from `epochs` on that is followed by an evaluation."""
+    epoch = 0
+    while epoch < epochs and epoch < plan.max_epochs:
+        epoch += plan.epochs_until_eval(epoch)
+    return float(min(epoch, plan.max_epochs))
 
 
-def _evaluations(plan: TrainingPlan, epochs: float) -> float:
-    """How many evaluations there are until `epochs`."""
+def _num_evaluations(plan: TrainingPlan, epochs: float) -> float:
+    """Return the number of evaluations in `epochs`, which need not be whole."""
     return 1 + max(epochs - plan.first_eval_epoch, 0) / plan.eval_every_epochs
 
 
-def show(console: Console, title: str, found: Estimate) -> None:
-    """Prints the table that ends `timetrial estimate`."""
+def show(console: Console, title: str, estimate: Estimate) -> None:
+    """Print the table that ends `timetrial estimate`."""
 
-    def told(values: tuple[float, float, float], words: Callable[[float], str]) -> str:
-        low, middle, high = map(words, values)
+    def format_interval(interval: Interval, format_value: Callable[[float], str]) -> str:
+        low, middle, high = map(format_value, interval)
         return f"{middle} ({low} to {high})"
 
     rows = [
-        ("epochs", f"{told(found.epochs, '{:.3g}'.format)}: {found.basis}"),
-        ("time-to-train", told(found.seconds, _duration)),
+        ("epochs", f"{format_interval(estimate.epochs, '{:.3g}'.format)}: {estimate.basis}"),
+        ("time-to-train", format_interval(estimate.seconds, _format_duration)),
     ]
-    if found.reached is not None and found.reached < 1:
-        rows.append(("", f"{found.reached:.0%} of those runs reached the target"))
-    if found.joules:
-        rows.append(("energy", f"{told(found.joules, format_energy)}, by {found.energy_source}"))
-    if found.dollars:
-        rows.append(("cost", told(found.dollars, "${:,.3g}".format)))
-    held = f"{found.memory_bytes / 2**30:.1f} GiB on each device" if found.memory_bytes else "fits"
-    rows.append(("memory", f"{held} with tuning.micro_batch_size={found.micro_batch}"))
+    if estimate.reached_fraction is not None and estimate.reached_fraction < 1:
+        rows.append(("", f"{estimate.reached_fraction:.0%} of those runs reached the target"))
+    if estimate.joules:
+        rows.append(("energy", f"{format_interval(estimate.joules, format_energy)} ({estimate.energy_source})"))
+    if estimate.usd:
+        rows.append(("cost", format_interval(estimate.usd, "${:,.3g}".format)))
+    memory = f"{estimate.memory_bytes / 2**30:.1f} GiB on each device" if estimate.memory_bytes else "fits"
+    rows.append(("memory", f"{memory} with tuning.micro_batch_size={estimate.micro_batch_size}"))
     show_rows(console, title, rows)
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.3g} s"
     return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
 
 
-def run(words: Sequence[str], console: Console) -> Estimate:
-    """Measures what `words`, overrides of `run`, would train, and estimates the whole; raises what ends the run."""
-    if option := next((word for word in words if word.startswith("-")), None):
+def run(overrides: Sequence[str], console: Console) -> Estimate:
+    """Measure the start of the run with these overrides, and estimate and print the whole; raise what ends the run."""
+    if option := next((override for override in overrides if override.startswith("-")), None):
         raise ConfigurationError(
-            f"{option} is no option of estimate: it takes overrides of one run, such as scale=mini."
+            f"{option} is no option of timetrial estimate: it takes overrides of one run, such as scale=mini."
         )
-    composed = compose(words)
-    node, recipe = composed.node, composed.choices["recipe"]
-    settings, record = measure(node, console)
+    composition = compose(overrides)
+    recipe = composition.choices["recipe"]
+    config, record = measure(composition.node, console)
     # Another model or other hyperparameters make another recipe.
-    changed = [word.split("=")[0].lstrip("+") for word in words]
-    changed = [key for key in changed if key.startswith(("recipe.", "model")) and key not in _OF_NO_EFFECT]
-    found = from_measurement(settings, recipe, changed, record)
-    title = f"{settings.workload.title} {recipe.split('/')[-1]}, {settings.gpus} x {settings.accelerator.name}"
-    show(console, f"{title}, {settings.precision.name}, estimated", found)
-    return found
+    keys = [override.split("=")[0].lstrip("+") for override in overrides]
+    changed_keys = [key for key in keys if key.startswith(("recipe.", "model")) and key not in _NO_EFFECT]
+    estimate = extrapolate(config, recipe, changed_keys, record)
+    title = f"{config.workload.title} {recipe.split('/')[-1]}, {config.gpus} x {config.accelerator.name}"
+    show(console, f"{title}, {config.precision.name}, estimated", estimate)
+    return estimate

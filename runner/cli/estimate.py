@@ -15,5 +15,5 @@ def estimate(context: typer.Context) -> None:
 
     overrides = list(context.args)
     if not any(override.startswith("throughput.steps=") for override in overrides):
-        overrides.append(f"throughput.steps={estimates.USUAL_STEPS}")
+        overrides.append(f"throughput.steps={estimates.DEFAULT_STEPS}")
     estimates.run(with_accelerator(overrides), Console())
