@@ -1,4 +1,4 @@
-"""CIFAR-10 as a task: the published sizes, the schedule, and batches gathered on the device."""
+"""CIFAR-10: published network sizes, learning rate schedules, and batches gathered on the device."""
 
 import numpy as np
 import pytest
@@ -10,19 +10,19 @@ from timetrial.runner.config import schema
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.cifar10.data import CIFAR10Data
-from timetrial.workloads.cifar10.networks import MEANS, NETWORKS
+from timetrial.workloads.cifar10.networks import MEAN, NETWORKS
 from timetrial.workloads.cifar10.workload import Cifar10
 
 
 class Sizes:
     num_classes = 10
 
-    def __init__(self, batch):
-        self.global_batch_size = batch
+    def __init__(self, batch_size):
+        self.global_batch_size = batch_size
 
 
-def data(folder, *, sharding=None, **changed):
-    settings = CIFAR10Data.Settings(str(folder), ClassificationSpec(3, 20, 5, 32), **changed)
+def data(folder, *, sharding=None, **changes):
+    settings = CIFAR10Data.Settings(str(folder), ClassificationSpec(3, 20, 5, 32), **changes)
     return CIFAR10Data(
         settings,
         global_batch_size=16,
@@ -32,8 +32,8 @@ def data(folder, *, sharding=None, **changed):
     )
 
 
-def settings(**changed):
-    return Cifar10.Settings(**{"network": "cnn10", "learning_rate": 0.1, "weight_decay": 0.0} | changed)
+def settings(**changes):
+    return Cifar10.Settings(**{"network": "cnn10", "learning_rate": 0.1, "weight_decay": 0.0} | changes)
 
 
 @pytest.mark.parametrize(("name", "millions"), [("cnn10", 1.9), ("wrn28_10", 36.5), ("resnet9", 6.6)])
@@ -44,52 +44,53 @@ def test_networks_have_their_published_size(name, millions):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_networks_take_pixels_and_normalise_them(name):
+def test_networks_normalize_pixels(name):
     network = NETWORKS[name](10, 4).eval()
-    pixels = torch.tensor(MEANS).round().to(torch.uint8).view(1, 3, 1, 1).expand(2, 3, 32, 32)
+    pixels = torch.tensor(MEAN).round().to(torch.uint8).view(1, 3, 1, 1).expand(2, 3, 32, 32)
     assert network(pixels).shape == (2, 10)
-    seen = []
-    network.body.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    inputs = []
+    network.body.register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
     network(pixels)
-    assert seen[0].abs().max() < 0.01
+    assert inputs[0].abs().max() < 0.01
 
 
-def test_the_rate_is_proportional_to_the_batch_and_falls_by_steps():
-    for batch in (128, 2048):
-        workload = Cifar10(settings(drops=[50, 80]), Sizes(batch))
+def test_learning_rate_is_proportional_to_the_batch_and_decays_at_milestones():
+    for batch_size in (128, 2048):
+        workload = Cifar10(settings(lr_milestones=[50, 80]), Sizes(batch_size))
         optimizer, schedule = workload.build_optimizer(torch.nn.Linear(2, 2), 10)
         rates = []
         for _ in range(1000):
             rates.append(optimizer.param_groups[0]["lr"])
             optimizer.step()
             schedule.step()
-        peak = 0.1 * batch / 128
+        peak = 0.1 * batch_size / 128
         assert [rates[step] for step in (0, 499, 500, 799, 800)] == pytest.approx(
             [peak, peak, peak / 10, peak / 10, peak / 100]
         )
 
 
-def test_the_rate_rises_and_falls_to_the_end():
+def test_learning_rate_rises_and_falls_linearly():
     workload = Cifar10(settings(warmup_epochs=5, end_epoch=24), Sizes(128))
-    assert [workload.factor(epochs) for epochs in (0, 2.5, 5, 14.5, 24, 30)] == [0, 0.5, 1, 0.5, 0, 0]
+    assert [workload.lr_factor(epochs) for epochs in (0, 2.5, 5, 14.5, 24, 30)] == [0, 0.5, 1, 0.5, 0, 0]
 
 
-def test_every_image_once_an_epoch_whatever_the_ranks(tmp_path):
-    whole = data(tmp_path, crop_padding=0)
-    pixels, labels = cifar.read(whole._folder, cifar.TRAIN_FILES)
+def test_epoch_has_every_image_once_for_any_number_of_ranks(tmp_path):
+    single_rank = data(tmp_path, crop_padding=0)
+    pixels, labels = cifar.read(single_rank._folder, cifar.TRAIN_FILES)
     known = {image.tobytes() for image in pixels} | {image[:, ::-1].tobytes() for image in pixels}
-    steps = list(whole.train_batches(1))
+    steps = list(single_rank.train_batches(1))
     assert [len(step[0].inputs[1]) for step in steps] == [16, 16, 16, 12]
     assert sorted(torch.cat([step[0].inputs[1] for step in steps]).tolist()) == sorted(labels.tolist())
     for step in steps:
         images = step[0].inputs[0].permute(0, 2, 3, 1).numpy()
         assert all(np.ascontiguousarray(image).tobytes() in known for image in images)
-    parts = [list(data(tmp_path, crop_padding=0, sharding=BatchSharding(rank, 2, 2)).train_batches(1)) for rank in range(2)]
+    shardings = [BatchSharding(rank, 2, 2) for rank in range(2)]
+    parts = [list(data(tmp_path, crop_padding=0, sharding=sharding).train_batches(1)) for sharding in shardings]
     for number, step in enumerate(steps):
         joined = torch.cat([batch.inputs[0] for part in parts for batch in part[number]])
         assert torch.equal(joined, step[0].inputs[0])
-    again = next(iter(whole.train_batches(2)))[0].inputs[0]
-    assert not torch.equal(again, steps[0][0].inputs[0])
+    next_epoch = next(iter(single_rank.train_batches(2)))[0].inputs[0]
+    assert not torch.equal(next_epoch, steps[0][0].inputs[0])
 
 
 def test_crops_are_shifts_of_the_padded_image(tmp_path):
@@ -97,20 +98,20 @@ def test_crops_are_shifts_of_the_padded_image(tmp_path):
     images, _ = cifar.read(shifted._folder, cifar.TRAIN_FILES)
     padded = np.pad(images, ((0, 0), (2, 2), (2, 2), (0, 0)))
     windows = {
-        view.tobytes()
+        window.tobytes()
         for image in padded
         for flipped in (image, image[:, ::-1])
         for row in range(5)
         for column in range(5)
-        for view in [np.ascontiguousarray(flipped[row : row + 32, column : column + 32])]
+        for window in [np.ascontiguousarray(flipped[row : row + 32, column : column + 32])]
     }
-    found = next(iter(shifted.train_batches(1)))[0].inputs[0].permute(0, 2, 3, 1).numpy()
-    assert all(np.ascontiguousarray(image).tobytes() in windows for image in found)
+    crops = next(iter(shifted.train_batches(1)))[0].inputs[0].permute(0, 2, 3, 1).numpy()
+    assert all(np.ascontiguousarray(image).tobytes() in windows for image in crops)
 
 
 def test_cutout_covers_one_square_with_the_mean(tmp_path):
-    plain, covered = (next(iter(data(tmp_path, cutout_size=edge).train_batches(1)))[0].inputs[0] for edge in (0, 6))
-    mean = torch.tensor(MEANS).to(torch.uint8).view(3, 1, 1)
+    plain, covered = (next(iter(data(tmp_path, cutout_size=size).train_batches(1)))[0].inputs[0] for size in (0, 6))
+    mean = torch.tensor(MEAN).to(torch.uint8).view(3, 1, 1)
     for before, after in zip(plain, covered, strict=True):
         changed = (before != after).any(0).nonzero()
         assert 0 < len(changed) <= 36
@@ -120,22 +121,23 @@ def test_cutout_covers_one_square_with_the_mean(tmp_path):
         assert torch.equal(after[:, changed[:, 0], changed[:, 1]], mean[:, :, 0].expand(3, len(changed)))
 
 
-def test_evaluation_counts_every_image_once(tmp_path):
-    whole = data(tmp_path, eval_batch_size=4)
-    images, labels = cifar.read(whole._folder, cifar.VAL_FILES)
+def test_evaluation_has_every_image_once(tmp_path):
+    single_rank = data(tmp_path, eval_batch_size=4)
+    images, labels = cifar.read(single_rank._folder, cifar.VAL_FILES)
     for ranks in (1, 2, 3):
         batches = [
-            b
+            batch
             for rank in range(ranks)
-            for b in data(tmp_path, sharding=BatchSharding(rank, ranks), eval_batch_size=4).eval_batches()
+            for batch in data(tmp_path, sharding=BatchSharding(rank, ranks), eval_batch_size=4).eval_batches()
         ]
-        found = torch.cat([batch.inputs[0] for batch in batches]).permute(0, 2, 3, 1)
-        assert np.array_equal(found.numpy(), images)
+        pixels = torch.cat([batch.inputs[0] for batch in batches]).permute(0, 2, 3, 1)
+        assert np.array_equal(pixels.numpy(), images)
         assert torch.cat([batch.inputs[1] for batch in batches]).tolist() == labels.tolist()
 
 
-def test_the_study_composes_with_its_batch_sweep(compose):
-    for batch in (128, 2048):
-        node = compose("workload=cifar10", "scale=reference", "model=wrn28_10", f"recipe.global_batch_size={batch}")
-        chosen = schema.check(node)
-        assert (chosen.recipe.max_epochs, chosen.recipe.training["drops"]) == (100, [50, 80])
+def test_reference_recipe_composes_with_the_studys_batch_sizes(compose):
+    for batch_size in (128, 2048):
+        override = f"recipe.global_batch_size={batch_size}"
+        node = compose("workload=cifar10", "scale=reference", "model=wrn28_10", override)
+        config = schema.check(node)
+        assert (config.recipe.max_epochs, config.recipe.training["lr_milestones"]) == (100, [50, 80])

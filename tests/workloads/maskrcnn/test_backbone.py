@@ -1,4 +1,4 @@
-"""Mask R-CNN's trunk: equal features from fabricated files of the real names, every bad file with its sentence."""
+"""Mask R-CNN's backbone: equal features with synthetic files of the real names, and rejection of bad files."""
 
 import copy
 import os
@@ -13,19 +13,19 @@ import torch
 from torch.nn import functional as F
 
 from timetrial.runner.core.errors import DataError
-from timetrial.runner.training.checkpoint import Checkpointer, StopSignal
+from timetrial.runner.training.checkpoint import Checkpointer
 from timetrial.runner.training.distributed import World
 from timetrial.workloads.common.detection import pretrained_weights
-from timetrial.workloads.maskrcnn import backbone
-from timetrial.workloads.maskrcnn.backbone import load_trunk
-from timetrial.workloads.maskrcnn.model import MEANS, Backbone
+from timetrial.workloads.maskrcnn import backbone as backbone_module
+from timetrial.workloads.maskrcnn.backbone import load_backbone
+from timetrial.workloads.maskrcnn.model import MEAN, Backbone
 from timetrial.workloads.resnet50 import model as resnet50
 
 BLOCKS = (3, 4, 6, 3)
 
 
-class Python2(pickle._Pickler):
-    """Protocol 2 with texts and bytes as Python 2 writes them: both are byte strings."""
+class Python2Pickler(pickle._Pickler):
+    """Writes protocol 2 with str and bytes as Python 2 does: both are byte strings."""
 
     dispatch: ClassVar[dict] = dict(pickle._Pickler.dispatch)
 
@@ -37,68 +37,68 @@ class Python2(pickle._Pickler):
     dispatch[bytes] = dispatch[str] = save_string
 
 
-def write(path, found):
+def write_pickle(path, blobs):
     with path.open("wb") as file:
-        Python2(file, protocol=2).dump(found)
+        Python2Pickler(file, protocol=2).dump(blobs)
     path.write_bytes(path.read_bytes().replace(b"numpy._core.", b"numpy.core."))
     return path
 
 
-def blobs(width=8, blocks=BLOCKS, seed=0):
-    """What R-50.pkl holds, of another width: float32, biases of convolutions among it, the stem's not quite zero."""
-    random, found = np.random.default_rng(seed), {}
+def detectron_blobs(width=8, blocks=BLOCKS, seed=0):
+    """Return the arrays of R-50.pkl at another width: float32, with convolution biases that are about zero."""
+    random, blobs = np.random.default_rng(seed), {}
 
     def layer(name, norm, out, channels, edge):
-        drawn = random.normal(0, (2 / (channels * edge * edge)) ** 0.5, (out, channels, edge, edge))
-        found[f"{name}_w"], found[f"{name}_b"] = drawn.astype("f4"), np.zeros(out, "f4")
-        found[f"{norm}_s"] = random.uniform(0.5, 1.0, out).astype("f4")
-        found[f"{norm}_b"] = random.normal(0, 0.2, out).astype("f4")
+        weight = random.normal(0, (2 / (channels * edge * edge)) ** 0.5, (out, channels, edge, edge))
+        blobs[f"{name}_w"], blobs[f"{name}_b"] = weight.astype("f4"), np.zeros(out, "f4")
+        blobs[f"{norm}_s"] = random.uniform(0.5, 1.0, out).astype("f4")
+        blobs[f"{norm}_b"] = random.normal(0, 0.2, out).astype("f4")
 
     layer("conv1", "res_conv1_bn", width, 3, 7)
-    found["conv1_b"] += 1e-9
+    blobs["conv1_b"] += 1e-9
     channels = width
     for stage, count in enumerate(blocks):
         between = width << stage
         for block in range(count):
-            place = f"res{stage + 2}_{block}_branch"
+            name = f"res{stage + 2}_{block}_branch"
             if block == 0:
-                layer(f"{place}1", f"{place}1_bn", 4 * between, channels, 1)
-            layer(f"{place}2a", f"{place}2a_bn", between, channels, 1)
-            layer(f"{place}2b", f"{place}2b_bn", between, between, 3)
-            layer(f"{place}2c", f"{place}2c_bn", 4 * between, between, 1)
+                layer(f"{name}1", f"{name}1_bn", 4 * between, channels, 1)
+            layer(f"{name}2a", f"{name}2a_bn", between, channels, 1)
+            layer(f"{name}2b", f"{name}2b_bn", between, between, 3)
+            layer(f"{name}2c", f"{name}2c_bn", 4 * between, between, 1)
             channels = 4 * between
-    found["fc1000_w"], found["fc1000_b"] = np.zeros((10, channels), "f4"), np.zeros(10, "f4")
-    return found
+    blobs["fc1000_w"], blobs["fc1000_b"] = np.zeros((10, channels), "f4"), np.zeros(10, "f4")
+    return blobs
 
 
-def detectron(found, pixels):
-    """Maps after each stage as Detectron's network computes them of RGB pixels: BGR, its means, strides in the 1x1."""
+def detectron_features(blobs, pixels):
+    """Return the output of each stage of Detectron's network: BGR input, its means, strides in the 1x1."""
 
     def affine(x, name, stride=1, padding=0):
         weight, scale, shift = (
-            torch.from_numpy(found[key]).double()
+            torch.from_numpy(blobs[key]).double()
             for key in (f"{name}_w", f"{name}_bn_s".replace("conv1_bn", "res_conv1_bn"), f"{name}_bn_b")
         )
         return F.conv2d(x, weight, None, stride, padding) * scale[:, None, None] + shift[:, None, None]
 
-    found = found | {"conv1_bn_b": found["res_conv1_bn_b"]}
+    blobs = blobs | {"conv1_bn_b": blobs["res_conv1_bn_b"]}
     means = torch.tensor([102.9801, 115.9465, 122.7717]).double()
     x = F.max_pool2d(affine(pixels.flip(1).double() - means[:, None, None], "conv1", 2, 3).relu(), 3, 2, 1)
     maps = []
     for stage, count in enumerate(BLOCKS):
         for block in range(count):
-            place, stride = f"res{stage + 2}_{block}_branch", 2 if stage and not block else 1
-            short = x if block else affine(x, f"{place}1", stride)
-            y = affine(affine(x, f"{place}2a", stride).relu(), f"{place}2b", 1, 1).relu()
-            x = (affine(y, f"{place}2c") + short).relu()
+            name, stride = f"res{stage + 2}_{block}_branch", 2 if stage and not block else 1
+            shortcut = x if block else affine(x, f"{name}1", stride)
+            y = affine(affine(x, f"{name}2a", stride).relu(), f"{name}2b", 1, 1).relu()
+            x = (affine(y, f"{name}2c") + shortcut).relu()
         maps.append(x)
     return maps
 
 
-def maps_of(stages, run):
-    """What each of the `stages` gives while `run` is called."""
+def stage_outputs(stages, run):
+    """Return the outputs of `stages` while `run` is called."""
     maps = []
-    hooks = [stage.register_forward_hook(lambda _, __, found: maps.append(found)) for stage in stages]
+    hooks = [stage.register_forward_hook(lambda module, args, output: maps.append(output)) for stage in stages]
     with torch.no_grad():
         run()
     for hook in hooks:
@@ -106,8 +106,8 @@ def maps_of(stages, run):
     return maps
 
 
-def stir(net, seed=0):
-    """Draws what a batch norm learns and keeps."""
+def randomize_batch_norms(net, seed=0):
+    """Draw the parameters and statistics of batch norms."""
     torch.manual_seed(seed)
     for module in net.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
@@ -129,13 +129,13 @@ def pixels():
 
 @pytest.fixture(scope="module")
 def classifier():
-    """A ResNet-50 of our own, before its training."""
-    return stir(resnet50.build(BLOCKS, 10))
+    """Return an untrained ResNet-50 of workload=resnet50."""
+    return randomize_batch_norms(resnet50.build_resnet(BLOCKS, 10))
 
 
 @pytest.fixture(scope="module")
 def checkpoint(classifier, tmp_path_factory):
-    """Its run's checkpoint, as the runner writes it."""
+    """Return the path of its checkpoint, as the runner writes it."""
     path = tmp_path_factory.mktemp("run") / "checkpoint" / "checkpoint.pt"
     ranks = [(torch.get_rng_state(), None, 0.5)]
 
@@ -143,123 +143,130 @@ def checkpoint(classifier, tmp_path_factory):
         def state_dict(self):
             return {"model": classifier.state_dict(), "position": (3, 1), "steps": 4, "ranks": ranks}
 
-    Checkpointer(path, Engine(), World(), StopSignal(), dict, 600.0).save()
+    Checkpointer(path, Engine(), World(), {}, 600.0).save()
     return path
 
 
-def detector(width=8):
+def small_backbone(width=8):
     return Backbone(width, 8)
 
 
-def refused(trunk, path, words):
-    """The file is refused in one sentence that names it and says what to do, and the trunk stays as it was."""
-    before = {name: value.clone() for name, value in trunk.state_dict().items()}
-    with pytest.raises(DataError, match=words) as caught:
-        load_trunk(trunk, path)
+def assert_rejected(backbone, path, message):
+    """Assert that the file is rejected in one sentence with a remedy, and that the backbone stays unchanged."""
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    with pytest.raises(DataError, match=message) as caught:
+        load_backbone(backbone, path)
     sentence = str(caught.value)
     assert sentence.startswith(f"{path} ")
-    ending = r": download https://\S+, or set recipe\.training\.backbone=null to start from nothing\.$"
+    ending = r": download https://\S+, or set recipe\.training\.backbone=null to train from scratch\.$"
     assert re.search(ending, sentence)
     assert "\n" not in sentence
-    for name, value in trunk.state_dict().items():
+    for name, value in backbone.state_dict().items():
         assert torch.equal(value, before[name]), name
 
 
 @pytest.mark.parametrize("wrapped", [True, False])
-def test_it_takes_detectrons_file(tmp_path, pixels, wrapped):
-    found = blobs()
-    also = {"conv_rpn_w": np.ones(3, "f4"), "lr": np.float32(0.02), "conv1_w_momentum": found["conv1_w"]}
-    path = write(tmp_path / "R-50.pkl", {"blobs": found | also, "cfg": "MODEL: {}"} if wrapped else found)
+def test_loads_detectrons_file(tmp_path, pixels, wrapped):
+    blobs = detectron_blobs()
+    extra = {"conv_rpn_w": np.ones(3, "f4"), "lr": np.float32(0.02), "conv1_w_momentum": blobs["conv1_w"]}
+    path = write_pickle(tmp_path / "R-50.pkl", {"blobs": blobs | extra, "cfg": "MODEL: {}"} if wrapped else blobs)
     assert b"numpy.core.multiarray" in path.read_bytes()
-    trunk = detector().double()
-    pyramid = {name: value.clone() for name, value in trunk.state_dict().items() if name.startswith(("lat", "out"))}
-    load_trunk(trunk, path)
-    ours = maps_of(trunk.stages, lambda: trunk(pixels))
-    for one, other in zip(ours, detectron(found, pixels), strict=True):
-        assert other.std() > 1e-3
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
-    for name, value in pyramid.items():
-        assert torch.equal(trunk.state_dict()[name], value)
+    backbone = small_backbone().double()
+    fpn_state = {
+        name: value.clone()
+        for name, value in backbone.state_dict().items()
+        if name.startswith(("lateral_convs", "output_convs"))
+    }
+    load_backbone(backbone, path)
+    outputs = stage_outputs(backbone.stages, lambda: backbone(pixels))
+    for output, expected in zip(outputs, detectron_features(blobs, pixels), strict=True):
+        assert expected.std() > 1e-3
+        torch.testing.assert_close(output, expected, rtol=1e-9, atol=1e-9)
+    for name, value in fpn_state.items():
+        assert torch.equal(backbone.state_dict()[name], value)
 
 
-def test_other_pickles_of_the_same_arrays_will_do(tmp_path):
-    """Python 3's, of any byte order, columns first or in half precision."""
-    found = blobs()
-    expected = detector()
-    load_trunk(expected, write(tmp_path / "a.pkl", found))
-    changed = found | {
-        "conv1_w": np.asfortranarray(found["conv1_w"].astype(">f8")),
+def test_loads_other_pickles_of_the_same_arrays(tmp_path):
+    """Pickles of Python 3, with any byte order, column-major or in half precision."""
+    blobs = detectron_blobs()
+    expected = small_backbone()
+    load_backbone(expected, write_pickle(tmp_path / "a.pkl", blobs))
+    changed = blobs | {
+        "conv1_w": np.asfortranarray(blobs["conv1_w"].astype(">f8")),
         "res_conv1_bn_s": np.ones(8, "f2"),
     }
     expected.bn1.weight.fill_(1.0)
     for protocol in (2, 4):
-        trunk, path = detector(), tmp_path / f"{protocol}.pkl"
+        backbone, path = small_backbone(), tmp_path / f"{protocol}.pkl"
         path.write_bytes(pickle.dumps(changed, protocol))
-        load_trunk(trunk, path)
+        load_backbone(backbone, path)
         for name, value in expected.state_dict().items():
-            assert name.startswith(("lat", "out")) or torch.equal(trunk.state_dict()[name], value), name
+            assert name.startswith(("lateral_convs", "output_convs")) or torch.equal(
+                backbone.state_dict()[name], value
+            ), name
 
 
-def test_it_takes_a_run_of_resnet50(checkpoint, classifier, pixels):
-    """Up to the first stage, where no stride differs, and but for the border, where the means' colours are padded."""
-    trunk = detector(64).double()
-    load_trunk(trunk, checkpoint)
-    theirs = copy.deepcopy(classifier).double()
-    (expected,) = maps_of([theirs.layer1], lambda: theirs(pixels))
-    found = maps_of(trunk.stages, lambda: trunk(pixels))[0]
-    border = 6  # the stem's one row, pooling's and three convolutions'
+def test_loads_a_resnet50_run(checkpoint, classifier, pixels):
+    """Equal up to the first stage, where strides agree, except at the border, padded with different mean colors."""
+    backbone = small_backbone(64).double()
+    load_backbone(backbone, checkpoint)
+    reference = copy.deepcopy(classifier).double()
+    (expected,) = stage_outputs([reference.layer1], lambda: reference(pixels))
+    output = stage_outputs(backbone.stages, lambda: backbone(pixels))[0]
+    border = 6  # one row of the stem, one of the pooling and those of three convolutions
     inner = (..., slice(border, -border), slice(border, -border))
-    torch.testing.assert_close(found[inner], expected[inner], rtol=1e-9, atol=1e-9)
-    apart = (found - expected).abs()
-    assert 1e-6 < apart.max() < 0.05 * expected.max()
+    torch.testing.assert_close(output[inner], expected[inner], rtol=1e-9, atol=1e-9)
+    difference = (output - expected).abs()
+    assert 1e-6 < difference.max() < 0.05 * expected.max()
 
 
-def test_the_means_are_those_of_resnet50():
-    assert pretrained_weights.RUN_MEANS == resnet50.MEANS
+def test_mean_equals_that_of_resnet50():
+    assert pretrained_weights.RESNET50_MEAN == resnet50.MEAN
 
 
-def test_with_equal_means_and_strides_a_run_gives_equal_maps(checkpoint, classifier, pixels, monkeypatch):
-    monkeypatch.setattr(pretrained_weights, "RUN_MEANS", MEANS)
-    trunk, theirs = detector(64).double(), resnet50.build(BLOCKS, 10)
-    theirs.load_state_dict(classifier.state_dict())
-    theirs.means.copy_(trunk.mean)
-    theirs = theirs.double().eval()
-    load_trunk(trunk, checkpoint)
-    stages = (theirs.layer1, theirs.layer2, theirs.layer3, theirs.layer4)
+def test_run_with_equal_mean_and_strides_gives_equal_maps(checkpoint, classifier, pixels, monkeypatch):
+    monkeypatch.setattr(pretrained_weights, "RESNET50_MEAN", MEAN)
+    backbone, reference = small_backbone(64).double(), resnet50.build_resnet(BLOCKS, 10)
+    reference.load_state_dict(classifier.state_dict())
+    reference.mean.copy_(backbone.mean)
+    reference = reference.double().eval()
+    load_backbone(backbone, checkpoint)
+    stages = (reference.layer1, reference.layer2, reference.layer3, reference.layer4)
     for stage in stages[1:]:
         stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
-    expected = maps_of(stages, lambda: theirs(pixels))
-    for one, other in zip(maps_of(trunk.stages, lambda: trunk(pixels)), expected, strict=True):
-        assert other.std() > 1e-3
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    expected = stage_outputs(stages, lambda: reference(pixels))
+    outputs = stage_outputs(backbone.stages, lambda: backbone(pixels))
+    for output, expected_output in zip(outputs, expected, strict=True):
+        assert expected_output.std() > 1e-3
+        torch.testing.assert_close(output, expected_output, rtol=1e-9, atol=1e-9)
 
 
-def test_random_weights_make_maps_of_a_trained_trunks_size():
-    trunk = Backbone(64, 32)
-    load_trunk(trunk, backbone.RANDOM)
-    sizes = []
-    for stage in trunk.stages:
-        stage.register_forward_hook(lambda module, given, found: sizes.append(float(found.std())))
+def test_random_weights_give_activations_of_trained_size():
+    backbone = Backbone(64, 32)
+    load_backbone(backbone, backbone_module.RANDOM)
+    stds = []
+    for stage in backbone.stages:
+        stage.register_forward_hook(lambda module, args, output: stds.append(float(output.std())))
     with torch.no_grad():
-        trunk(torch.randint(256, (1, 3, 128, 160), dtype=torch.uint8))
-    assert len(sizes) == 4
-    assert all(0.05 < size < 2 for size in sizes), sizes
-    assert not trunk.conv1.weight.requires_grad
+        backbone(torch.randint(256, (1, 3, 128, 160), dtype=torch.uint8))
+    assert len(stds) == 4
+    assert all(0.05 < std < 2 for std in stds), stds
+    assert not backbone.conv1.weight.requires_grad
 
 
-def test_absent_and_cut_files_are_refused(tmp_path):
-    trunk = detector()
-    refused(trunk, tmp_path / "absent.pkl", "absent.pkl is missing or cannot be opened: ")
-    refused(trunk, tmp_path, "is missing or cannot be opened: ")
-    torch.save(trunk.state_dict(), tmp_path / "whole.pth")
-    write(tmp_path / "whole.pkl", blobs())
+def test_rejects_missing_and_truncated_files(tmp_path):
+    backbone = small_backbone()
+    assert_rejected(backbone, tmp_path / "absent.pkl", "absent.pkl is missing or cannot be opened: ")
+    assert_rejected(backbone, tmp_path, "is missing or cannot be opened: ")
+    torch.save(backbone.state_dict(), tmp_path / "whole.pth")
+    write_pickle(tmp_path / "whole.pkl", detectron_blobs())
     for whole in (tmp_path / "whole.pth", tmp_path / "whole.pkl"):
         raw = whole.read_bytes()
         for size in (0, 3, 1000, len(raw) // 2, len(raw) - 30):
             (tmp_path / "cut").write_bytes(raw[:size])
-            refused(trunk, tmp_path / "cut", "cut is cut short or ")
+            assert_rejected(backbone, tmp_path / "cut", "cut is truncated(,)? or ")
     torch.save([1, 2], tmp_path / "list.pth")
-    refused(trunk, tmp_path / "list.pth", "list.pth is cut short or holds something else than weights")
+    assert_rejected(backbone, tmp_path / "list.pth", "list.pth is truncated or does not hold PyTorch weights")
 
 
 class Malicious:
@@ -270,43 +277,45 @@ class Malicious:
         return os.mkdir, (str(self.path),)
 
 
-def test_nothing_in_a_file_is_run(tmp_path):
-    made = tmp_path / "made"
-    torch.save({"conv1.weight": Malicious(made)}, tmp_path / "a.pth")
-    path = write(tmp_path / "a.pkl", blobs() | {"fc1000_w": Malicious(made)})
-    refused(detector(), tmp_path / "a.pth", "holds something else than weights of PyTorch: ")
-    refused(detector(), path, r"asks for \w+\.mkdir, which no weights need: ")
-    assert not made.exists()
+def test_runs_no_code_of_a_file(tmp_path):
+    created = tmp_path / "created"
+    torch.save({"conv1.weight": Malicious(created)}, tmp_path / "a.pth")
+    path = write_pickle(tmp_path / "a.pkl", detectron_blobs() | {"fc1000_w": Malicious(created)})
+    assert_rejected(small_backbone(), tmp_path / "a.pth", "does not hold PyTorch weights: ")
+    assert_rejected(small_backbone(), path, r"names \w+\.mkdir, which no weights need: ")
+    assert not created.exists()
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "value", "message"),
     [
         ("res3_1_branch2b_w", None, "lacks res3_1_branch2b_w: "),
-        ("conv1_w", np.zeros((8, 3, 3, 3), "f4"), r"conv1_w of the shape \[8, 3, 3, 3\] and not \[8, 3, 7, 7\]: "),
-        ("res5_2_branch2c_bn_b", np.zeros(256, "i8"), "holds res5_2_branch2c_bn_b as something else than floating-"),
-        ("res5_2_branch2c_bn_b", [0.0], "holds res5_2_branch2c_bn_b as something else than floating-"),
-        ("res2_0_branch1_bn_s", np.full(32, np.nan, "f4"), "numbers in res2_0_branch1_bn_s that are not finite: "),
-        ("res4_6_branch2a_w", np.zeros((32, 128, 1, 1), "f4"), "holds res4_6_branch2a_w, which this network has not: "),
+        ("conv1_w", np.zeros((8, 3, 3, 3), "f4"), r"conv1_w of shape \[8, 3, 3, 3\] instead of \[8, 3, 7, 7\]: "),
+        ("res5_2_branch2c_bn_b", np.zeros(256, "i8"), "has res5_2_branch2c_bn_b, which is not a floating-point tensor"),
+        ("res5_2_branch2c_bn_b", [0.0], "has res5_2_branch2c_bn_b, which is not a floating-point tensor"),
+        ("res2_0_branch1_bn_s", np.full(32, np.nan, "f4"), "has values in res2_0_branch1_bn_s that are not finite: "),
+        ("res4_6_branch2a_w", np.zeros((32, 128, 1, 1), "f4"), "has res4_6_branch2a_w, which this network lacks: "),
     ],
 )
-def test_arrays_of_another_network_are_named(tmp_path, name, value, words):
-    found = blobs()
-    found.pop(name, None)
-    path = write(tmp_path / "R-50.pkl", found if value is None else found | {name: value})
-    refused(detector(), path, words)
+def test_names_the_arrays_of_another_network(tmp_path, name, value, message):
+    blobs = detectron_blobs()
+    blobs.pop(name, None)
+    path = write_pickle(tmp_path / "R-50.pkl", blobs if value is None else blobs | {name: value})
+    assert_rejected(small_backbone(), path, message)
 
 
-def test_the_first_wrong_name_is_said_and_how_many_more(tmp_path):
-    refused(detector(), write(tmp_path / "R-50.pkl", blobs(16)), r"\(and 158 more names are wrong\)")
-    torch.save({"engine": {"model": resnet50.build((1, 1, 1, 1), 10).state_dict()}}, tmp_path / "small.pt")
-    refused(detector(64), tmp_path / "small.pt", r"lacks layer1.1.conv1.weight \(and \d+ more")
+def test_reports_the_first_problem_and_the_number_of_others(tmp_path):
+    assert_rejected(
+        small_backbone(), write_pickle(tmp_path / "R-50.pkl", detectron_blobs(16)), r"\(and 158 more problems\)"
+    )
+    torch.save({"engine": {"model": resnet50.build_resnet((1, 1, 1, 1), 10).state_dict()}}, tmp_path / "small.pt")
+    assert_rejected(small_backbone(64), tmp_path / "small.pt", r"lacks layer1.1.conv1.weight \(and \d+ more")
 
 
-def test_state_dicts_of_another_input_are_refused(tmp_path, classifier):
-    """Names and shapes are equal where torchvision's pixels are divided by deviations and ours are not."""
+def test_rejects_state_dicts_for_another_input(tmp_path, classifier):
+    """torchvision's weights have equal names and shapes, but expect pixels divided by the std."""
     torch.save(classifier.state_dict(), tmp_path / "resnet50.pth")
     torch.save({"engine": {"weights": {}}}, tmp_path / "tensorflow.pt")
     for name in ("resnet50.pth", "tensorflow.pt"):
-        words = "is no checkpoint of ResNet-50 trained with PyTorch: "
-        refused(detector(64), tmp_path / name, words)
+        message = "is not a checkpoint of ResNet-50 trained with PyTorch: "
+        assert_rejected(small_backbone(64), tmp_path / name, message)

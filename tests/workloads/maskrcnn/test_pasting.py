@@ -1,4 +1,4 @@
-"""Pasted masks: against a transcription of the reference pixel by pixel, and resized as PyTorch does."""
+"""Pasted masks against a pixel-by-pixel transcription of the reference, and against PyTorch's resizing."""
 
 import sys
 
@@ -8,7 +8,7 @@ import torch
 
 from timetrial.datasets.formats import coco_masks
 from timetrial.runner.core.errors import ConfigurationError
-from timetrial.workloads.common.detection.coco_evaluation import processes
+from timetrial.workloads.common.detection.process_pool import process_pool
 from timetrial.workloads.maskrcnn.pasting import paste_masks
 
 mask_api = pytest.importorskip("pycocotools.mask")
@@ -16,42 +16,42 @@ mask_api = pytest.importorskip("pycocotools.mask")
 
 @pytest.fixture(scope="module")
 def pool():
-    with processes(2) as made:
-        yield made
+    with process_pool(2) as pool:
+        yield pool
 
 
-def packed(mask):
+def encode(mask):
     return mask_api.encode(np.asfortranarray(mask.astype(np.uint8)))
 
 
 def blobs(count, generator):
-    """Probabilities of objects that nearly fill their boxes, float32 [count, 28, 28]."""
+    """Return probabilities of objects that nearly fill their boxes, float32 [count, 28, 28]."""
     y, x = (np.mgrid[:28, :28] - 13.5) / 13.5
-    reach = np.hypot(x, y)[None] - generator.uniform(0.7, 1.2, (count, 1, 1))
-    return (1 / (1 + np.exp(9 * reach + generator.normal(size=(count, 28, 28))))).astype(np.float32)
+    distance = np.hypot(x, y)[None] - generator.uniform(0.7, 1.2, (count, 1, 1))
+    return (1 / (1 + np.exp(9 * distance + generator.normal(size=(count, 28, 28))))).astype(np.float32)
 
 
-def transcribed(grid, box, height, width):
-    """The reference's way in float64, pixel by pixel: probabilities [height, width], 0 outside of the box."""
-    side = len(grid) + 2
+def paste_pixel_by_pixel(mask, box, height, width):
+    """Return the reference's probabilities float64 [height, width], 0 outside of the box."""
+    side = len(mask) + 2
     padded = np.zeros((side, side))
-    padded[1:-1, 1:-1] = grid
+    padded[1:-1, 1:-1] = mask
     (left, right), (top, bottom) = (
-        [int((low + high) / 2 + sign * (high - low) / 2 * side / len(grid)) for sign in (-1, 1)]
+        [int((low + high) / 2 + sign * (high - low) / 2 * side / len(mask)) for sign in (-1, 1)]
         for low, high in ((box[0], box[2]), (box[1], box[3]))
     )
-    wide, high = max(right - left + 1, 1), max(bottom - top + 1, 1)
-    made = np.zeros((height, width))
+    box_width, box_height = max(right - left + 1, 1), max(bottom - top + 1, 1)
+    pasted = np.zeros((height, width))
     for y in range(max(top, 0), min(bottom + 1, height)):
         for x in range(max(left, 0), min(right + 1, width)):
-            v = max((y - top + 0.5) * side / high - 0.5, 0)
-            u = max((x - left + 0.5) * side / wide - 0.5, 0)
+            v = max((y - top + 0.5) * side / box_height - 0.5, 0)
+            u = max((x - left + 0.5) * side / box_width - 0.5, 0)
             i, j = int(v), int(u)
-            below, beside = min(i + 1, side - 1), min(j + 1, side - 1)
-            upper = padded[i, j] * (1 - u + j) + padded[i, beside] * (u - j)
-            lower = padded[below, j] * (1 - u + j) + padded[below, beside] * (u - j)
-            made[y, x] = upper * (1 - v + i) + lower * (v - i)
-    return made
+            below, right_cell = min(i + 1, side - 1), min(j + 1, side - 1)
+            upper = padded[i, j] * (1 - u + j) + padded[i, right_cell] * (u - j)
+            lower = padded[below, j] * (1 - u + j) + padded[below, right_cell] * (u - j)
+            pasted[y, x] = upper * (1 - v + i) + lower * (v - i)
+    return pasted
 
 
 BOXES = [
@@ -61,66 +61,66 @@ BOXES = [
 ]  # fmt: skip
 
 
-def test_masks_are_pasted_as_the_reference_does():
-    """Inside of the image, across its edges, beside it, of a pixel, of none."""
-    grids = blobs(len(BOXES), np.random.default_rng(5))
-    pasted = paste_masks(grids, np.array(BOXES), (38, 48))
-    filled = []
-    for grid, box, mask in zip(grids, BOXES, pasted, strict=True):
-        expected, made = transcribed(grid.astype(np.float64), box, 38, 48), coco_masks.unpack(mask)
-        clear = abs(expected - 0.5) > 1e-5
-        assert clear.mean() > 0.99
-        np.testing.assert_array_equal(made[clear], expected[clear] > 0.5)
-        assert mask == packed(made)
-        filled.append(int(made.sum()))
-    assert min(filled[:7]) > 0
-    assert filled[9:12] == [0, 0, 0]
-    (even,) = paste_masks(np.full((1, 28, 28), 0.5), np.array(BOXES[:1]), (38, 48))
-    assert not coco_masks.unpack(even).any()
+def test_pastes_masks_as_the_reference_does():
+    """Boxes inside the image, across its edges, outside of it, of one pixel and of none."""
+    masks = blobs(len(BOXES), np.random.default_rng(5))
+    pasted = paste_masks(masks, np.array(BOXES), (38, 48))
+    areas = []
+    for mask, box, rle in zip(masks, BOXES, pasted, strict=True):
+        expected, result = paste_pixel_by_pixel(mask.astype(np.float64), box, 38, 48), coco_masks.decode_rle(rle)
+        decided = abs(expected - 0.5) > 1e-5
+        assert decided.mean() > 0.99
+        np.testing.assert_array_equal(result[decided], expected[decided] > 0.5)
+        assert rle == encode(result)
+        areas.append(int(result.sum()))
+    assert min(areas[:7]) > 0
+    assert areas[9:12] == [0, 0, 0]
+    (threshold,) = paste_masks(np.full((1, 28, 28), 0.5), np.array(BOXES[:1]), (38, 48))
+    assert not coco_masks.decode_rle(threshold).any()
 
 
-def test_masks_are_resized_as_torch_does():
-    """Also where probabilities are 0 and 1 alone, so that many pixels lie on the threshold."""
+def test_resizes_masks_as_pytorch_does():
+    """Includes binary masks, for which many pixels lie on the threshold."""
     generator = np.random.default_rng(6)
     for side in (29, 30, 45, 60, 61, 90, 133, 240):
-        for grid in (blobs(1, generator)[0], (generator.random((28, 28)) < 0.6).astype(np.float32)):
-            edge = (side - 1) / 30 * 28
-            box = np.array([[5.001, 5.001, 5.001 + edge, 5.001 + edge * 0.7]], np.float32)
-            mask = coco_masks.unpack(paste_masks(grid[None], box, (280, 290))[0])
+        for mask in (blobs(1, generator)[0], (generator.random((28, 28)) < 0.6).astype(np.float32)):
+            length = (side - 1) / 30 * 28
+            box = np.array([[5.001, 5.001, 5.001 + length, 5.001 + length * 0.7]], np.float32)
+            pasted = coco_masks.decode_rle(paste_masks(mask[None], box, (280, 290))[0])
             low, high = (box[0, :2] + box[0, 2:]) / 2, (box[0, 2:] - box[0, :2]) / 2 * np.float32(30 / 28)
             (left, top), (right, bottom) = (low - high).astype(int).tolist(), (low + high).astype(int).tolist()
-            padded = torch.nn.functional.pad(torch.from_numpy(grid), (1, 1, 1, 1))[None, None]
+            padded = torch.nn.functional.pad(torch.from_numpy(mask), (1, 1, 1, 1))[None, None]
             size = (bottom - top + 1, right - left + 1)
-            whole = torch.nn.functional.interpolate(padded, size, mode="bilinear", align_corners=False)[0, 0].numpy()
-            seen = whole[max(-top, 0) :, max(-left, 0) :]
-            made = mask[max(top, 0) : bottom + 1, max(left, 0) : right + 1]
-            clear = abs(seen - 0.5) > 1e-6
-            np.testing.assert_array_equal(made[clear], seen[clear] > 0.5)
+            resized = torch.nn.functional.interpolate(padded, size, mode="bilinear", align_corners=False)[0, 0].numpy()
+            expected = resized[max(-top, 0) :, max(-left, 0) :]
+            result = pasted[max(top, 0) : bottom + 1, max(left, 0) : right + 1]
+            decided = abs(expected - 0.5) > 1e-6
+            np.testing.assert_array_equal(result[decided], expected[decided] > 0.5)
 
 
-def test_pasting_takes_tensors_halves_and_processes(pool):
+def test_accepts_tensors_float16_and_a_process_pool(pool):
     generator = np.random.default_rng(7)
-    grids = blobs(1100, generator).astype(np.float16)
+    masks = blobs(1100, generator).astype(np.float16)
     boxes = np.concatenate([generator.uniform(0, 20, (1100, 2)), generator.uniform(20, 50, (1100, 2))], 1)
     sizes = generator.integers(30, 50, (1100, 2))
-    expected = paste_masks(grids.astype(np.float32), boxes, sizes)
+    expected = paste_masks(masks.astype(np.float32), boxes, sizes)
     assert expected[7]["size"] == sizes[7].tolist()
-    assert paste_masks(torch.from_numpy(grids), torch.from_numpy(boxes), torch.from_numpy(sizes)) == expected
-    assert paste_masks(grids, boxes, sizes, pool) == expected
-    assert paste_masks(grids[:0], boxes[:0], sizes[:0]) == []
+    assert paste_masks(torch.from_numpy(masks), torch.from_numpy(boxes), torch.from_numpy(sizes)) == expected
+    assert paste_masks(masks, boxes, sizes, pool) == expected
+    assert paste_masks(masks[:0], boxes[:0], sizes[:0]) == []
     assert paste_masks(np.empty((0, 28, 28)), np.empty((0, 4)), (40, 50)) == []
 
 
-def test_what_cannot_be_pasted_is_said():
+def test_rejects_masks_without_finite_boxes():
     boxes = np.full((2, 4), 3.0)
-    with pytest.raises(ValueError, match="Every mask needs a box of finite numbers"):
+    with pytest.raises(ValueError, match="Each mask needs a box of finite numbers"):
         paste_masks(np.ones((3, 28, 28)), boxes, (40, 50))
     boxes[1, 2] = np.nan
-    with pytest.raises(ValueError, match="Every mask needs a box of finite numbers"):
+    with pytest.raises(ValueError, match="Each mask needs a box of finite numbers"):
         paste_masks(np.ones((2, 28, 28)), boxes, (40, 50))
 
 
-def test_pasting_without_pycocotools_says_so(monkeypatch):
+def test_reports_missing_pycocotools(monkeypatch):
     monkeypatch.setitem(sys.modules, "pycocotools.coco", None)
     with pytest.raises(ConfigurationError, match="pip install pycocotools"):
         paste_masks(np.ones((1, 28, 28)), np.ones((1, 4)), (40, 50))

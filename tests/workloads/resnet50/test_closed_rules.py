@@ -1,4 +1,4 @@
-"""Logs of the reference recipes under the closed rules, by the official checker; the quality alone is pretended."""
+"""Logs of the reference recipes under the closed rules, by the official checker; only the quality is mocked."""
 
 import pytest
 from mlperf_logging.compliance_checker import mlp_compliance
@@ -20,16 +20,16 @@ TINY = [
 
 @pytest.mark.parametrize(("recipe", "optimizer"), [("reference_256", "sgd"), ("reference", "lars")])
 @pytest.mark.parametrize("quality", [0.7591, 0.7589])
-def test_a_log_is_closed_when_the_target_is_met(compose, tmp_path, monkeypatch, recipe, optimizer, quality):
+def test_log_is_closed_compliant_if_the_target_is_met(compose, tmp_path, monkeypatch, recipe, optimizer, quality):
     monkeypatch.setattr(ResNet50, "score", lambda self, parts: {"accuracy": quality})
-    places = ["launcher=inline", f"data_dir={tmp_path}", f"runs_dir={tmp_path}"]
-    chosen = ["workload=resnet50", "scale=reference", f"recipe=resnet50/{recipe}", "round=v07"]
-    code, folder = launch(compose(*chosen, *places, *TINY), Console(quiet=True))
+    paths = ["launcher=inline", f"data_dir={tmp_path}", f"runs_dir={tmp_path}"]
+    overrides = ["workload=resnet50", "scale=reference", f"recipe=resnet50/{recipe}", "round=v07"]
+    result = launch(compose(*overrides, *paths, *TINY), Console(quiet=True))
     met = quality >= 0.759
-    assert code == (Exit.TARGET_REACHED if met else Exit.TARGET_NOT_REACHED)
-    assert f'"opt_name", "value": "{optimizer}"' in folder.log.read_text()
-    verdict = compliance.check(folder.log)
+    assert result.exit_code == (Exit.TARGET_REACHED if met else Exit.TARGET_NOT_REACHED)
+    assert f'"opt_name", "value": "{optimizer}"' in result.run_dir.log.read_text()
+    verdict = compliance.check(result.run_dir.log)
     assert (verdict.rules, verdict.compliant) == ("closed, 0.7.0", met), verdict.problems
     mlp_compliance.enqueued_configs.clear()
     checker = mlp_compliance.make_checker("training", "0.7.0", True, False)
-    assert mlp_compliance.main(str(folder.log), "training_0.7.0/common.yaml", checker)[0] == met
+    assert mlp_compliance.main(str(result.run_dir.log), "training_0.7.0/common.yaml", checker)[0] == met

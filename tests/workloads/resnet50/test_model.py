@@ -1,4 +1,4 @@
-"""The network against torchvision's, and its start."""
+"""The network against torchvision's, its initialization, optimizers and schedule."""
 
 import math
 
@@ -17,84 +17,89 @@ class Sizes:
 
 
 def workload(compose, *overrides):
-    chosen = schema.check(compose("workload=resnet50", "scale=reference", *overrides))
-    return ResNet50(schema.settings_of(ResNet50, chosen.recipe.training, ""), Sizes())
+    config = schema.check(compose("workload=resnet50", "scale=reference", *overrides))
+    return ResNet50(schema.settings_of(ResNet50, config.recipe.training, ""), Sizes())
 
 
-def test_parameters_names_and_norms_are_torchvisions():
-    ours, theirs = model.build([3, 4, 6, 3], 1000), resnet50()
-    assert sum(weight.numel() for weight in ours.parameters()) == 25_557_032
-    shapes = [{name: tensor.shape for name, tensor in each.state_dict().items()} for each in (ours, theirs)]
+def test_parameters_and_norms_equal_torchvision():
+    network, reference = model.build_resnet([3, 4, 6, 3], 1000), resnet50()
+    assert sum(weight.numel() for weight in network.parameters()) == 25_557_032
+    shapes = [{name: tensor.shape for name, tensor in net.state_dict().items()} for net in (network, reference)]
     assert shapes[0] == shapes[1]
-    norms = [module for module in ours.modules() if isinstance(module, nn.BatchNorm2d)]
-    assert {(norm.momentum, norm.eps) for norm in norms} == {(0.1, 1e-5)}  # 0.9 in the references' way of counting
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert {(norm.momentum, norm.eps) for norm in norms} == {(0.1, 1e-5)}  # 0.9 in the references' convention
 
 
-def test_logits_are_torchvisions_with_the_same_weights():
+def test_logits_equal_torchvision_with_the_same_weights():
     torch.manual_seed(1)
-    ours, theirs = model.build([3, 4, 6, 3], 10).double(), resnet50(num_classes=10).double()
-    theirs.load_state_dict(ours.state_dict())
+    network, reference = model.build_resnet([3, 4, 6, 3], 10).double(), resnet50(num_classes=10).double()
+    reference.load_state_dict(network.state_dict())
     pixels = torch.randint(256, (2, 3, 64, 64), dtype=torch.uint8)
-    normalised = pixels.double() - torch.tensor(model.MEANS, dtype=torch.float64).view(1, 3, 1, 1)
-    ours.forward = lambda given: super(model.ImageClassifier, ours).forward(given.double() - ours.means)
+    normalized = pixels.double() - torch.tensor(model.MEAN, dtype=torch.float64).view(1, 3, 1, 1)
+    network.forward = lambda pixels: super(model.ImageClassifier, network).forward(pixels.double() - network.mean)
     for training in (True, False):
-        ours.train(training)
-        theirs.train(training)
-        torch.testing.assert_close(ours(pixels), theirs(normalised), rtol=1e-4, atol=1e-4)
+        network.train(training)
+        reference.train(training)
+        torch.testing.assert_close(network(pixels), reference(normalized), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("edge", [32, 34, 64, 33])
-def test_the_stem_is_a_seven_by_seven_convolution_of_stride_two(edge):
+@pytest.mark.parametrize("size", [32, 34, 64, 33])
+def test_space_to_depth_stem_equals_a_7x7_convolution_of_stride_two(size):
     torch.manual_seed(1)
-    stem = model.Stem(3, 8, kernel_size=7, stride=2, padding=3, bias=False).double()
-    images = torch.randn(2, 3, edge, edge, dtype=torch.float64, requires_grad=True)
-    plain = nn.functional.conv2d(images, stem.weight, stride=2, padding=3)
-    torch.testing.assert_close(stem(images), plain)
-    gradients = [torch.autograd.grad(out.square().sum(), (images, stem.weight)) for out in (stem(images), plain)]
+    stem = model.SpaceToDepthConv(3, 8, kernel_size=7, stride=2, padding=3, bias=False).double()
+    images = torch.randn(2, 3, size, size, dtype=torch.float64, requires_grad=True)
+    expected = nn.functional.conv2d(images, stem.weight, stride=2, padding=3)
+    torch.testing.assert_close(stem(images), expected)
+    gradients = [torch.autograd.grad(out.square().sum(), (images, stem.weight)) for out in (stem(images), expected)]
     torch.testing.assert_close(gradients[0], gradients[1])
 
 
-def test_the_start_is_the_references():
+def test_initialization_equals_the_reference():
     torch.manual_seed(1)
-    built = model.build([3, 4, 6, 3], 1000)
-    layer = built.layer4[1].conv2.weight
+    network = model.build_resnet([3, 4, 6, 3], 1000)
+    layer = network.layer4[1].conv2.weight
     assert layer.std().item() == pytest.approx(math.sqrt(2 / (512 * 9)), rel=0.01)
-    assert built.fc.weight.std().item() == pytest.approx(0.01, rel=0.01)
-    assert not built.fc.bias.any()
-    assert all(bool((block.bn3.weight == 1).all()) for block in built.layer1)
-    assert all(not block.bn3.weight.any() for block in model.build([1, 1, 1, 1], 10, zero_last_gamma=True).layer1)
-    assert built.layer1[0].conv2.weight.is_contiguous(memory_format=torch.channels_last)
+    assert network.fc.weight.std().item() == pytest.approx(0.01, rel=0.01)
+    assert not network.fc.bias.any()
+    assert all(bool((block.bn3.weight == 1).all()) for block in network.layer1)
+    assert all(
+        not block.bn3.weight.any() for block in model.build_resnet([1, 1, 1, 1], 10, zero_last_gamma=True).layer1
+    )
+    assert network.layer1[0].conv2.weight.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize(
-    ("recipe", "plain", "vectors"), [("reference_256", "SGD", {"fc.bias"}), ("reference", "LARS", set())]
+    ("recipe", "optimizer_name", "vectors"), [("reference_256", "SGD", {"fc.bias"}), ("reference", "LARS", set())]
 )
-def test_what_is_decayed(compose, recipe, plain, vectors):
-    """SGD decays all but batch norms; LARS decays and scales matrices and kernels alone (mlperf.md 12.1)."""
+def test_weight_decay_excludes_norms_and_with_lars_all_vectors(compose, recipe, optimizer_name, vectors):
+    """SGD decays all but batch norms; LARS decays and scales matrices and kernels only.
+
+    Source: docs/mlperf_rules.md, "ResNet-50".
+    """
     task = workload(compose, f"recipe=resnet50/{recipe}")
     network = task.build_model()
     optimizer, _ = task.build_optimizer(network, 10)
-    assert type(optimizer).__name__ == plain
+    assert type(optimizer).__name__ == optimizer_name
     names = {id(weight): name for name, weight in network.named_parameters()}
     decayed = [group for group in optimizer.param_groups if group["weight_decay"] and group.get("adapt", True)]
-    found = {names[id(weight)] for group in decayed for weight in group["params"]}
-    assert found == {name for name, weight in network.named_parameters() if weight.ndim > 1} | vectors
+    decayed_names = {names[id(weight)] for group in decayed for weight in group["params"]}
+    assert decayed_names == {name for name, weight in network.named_parameters() if weight.ndim > 1} | vectors
 
 
-def test_the_schedule_is_the_rules_table(compose):
-    """Linear warm-up, then (base - end) (1 - step / steps)^2 + end, of a step count that the log carries."""
+def test_schedule_equals_the_rules(compose):
+    """Linear warmup, then (base - end) (1 - step / steps)^2 + end, with the step count of the log."""
     task = workload(compose)
     steps = task.mlperf_params()["lars_opt_learning_rate_decay_steps"]
     assert steps == 33 * 10 + 1
     for step in (0, 7, 19):
-        assert task.rate(step, 10) == pytest.approx(7.4 * step / 20)
+        assert task.learning_rate(step, 10) == pytest.approx(7.4 * step / 20)
     for step in (20, 100, 350):
         expected = (7.4 - 1e-4) * (1 - (step - 20) / steps) ** 2 + 1e-4
-        assert task.rate(step, 10) == pytest.approx(expected)
-    assert task.rate(10_000, 10) == pytest.approx(1e-4)
+        assert task.learning_rate(step, 10) == pytest.approx(expected)
+    assert task.learning_rate(10_000, 10) == pytest.approx(1e-4)
 
 
-def test_smoothed_labels_and_top_1(compose):
+def test_label_smoothing_and_top_1_accuracy(compose):
     from timetrial.runner.training.workload import Batch
 
     task = workload(compose)
@@ -104,6 +109,6 @@ def test_smoothed_labels_and_top_1(compose):
     expected = -(smooth * logits.log_softmax(1)).sum()
     batch = Batch((torch.zeros(4), labels), 4, 4, 4)
     assert task.compute_loss(lambda pixels: logits, batch).item() == pytest.approx(expected.item())
-    right = int((logits.argmax(1) == labels).sum())
-    assert task.predict(lambda pixels: logits, [batch, batch]) == (2 * right, 8)
+    correct = int((logits.argmax(1) == labels).sum())
+    assert task.predict(lambda pixels: logits, [batch, batch]) == (2 * correct, 8)
     assert task.score([(3, 8), (1, 2)]) == {"accuracy": 0.4}

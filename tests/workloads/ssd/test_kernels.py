@@ -1,4 +1,4 @@
-"""SSD's colours by Triton's interpreter, against torchvision."""
+"""Color jitter by Triton's interpreter against torchvision."""
 
 import importlib.util
 import itertools
@@ -12,7 +12,7 @@ from torchvision.transforms import functional
 
 from timetrial.workloads.ssd import color_jitter
 
-COLOURS = """
+JITTER = """
 import itertools
 import numpy as np, torch
 from timetrial.workloads.ssd.color_jitter import jitter_factors, jitter_one
@@ -20,25 +20,25 @@ from timetrial.workloads.ssd.kernels import jitter
 
 generator = np.random.default_rng(1)
 order = list(itertools.permutations(range(4)))
-for kind in (torch.int32, torch.int64):
+for dtype in (torch.int32, torch.int64):
     pixels = torch.from_numpy(generator.integers(256, size=(len(order), 29, 27, 3), dtype=np.uint8))
-    pixels[:, :4] = pixels[:, :4, :, :1]  # greys
-    pixels[:, 4:6, :, 1] = pixels[:, 4:6, :, 2]  # two colours equally high or low
+    pixels[:, :4] = pixels[:, :4, :, :1]  # gray
+    pixels[:, 4:6, :, 1] = pixels[:, 4:6, :, 2]  # two equal channels
     pixels[:, 6] = torch.randint(2, (27, 3)) * 255
     factors = [jitter_factors(generator)[0] for _ in order]
     factors[3], factors[7], factors[20] = (1.0, 1.0, 1.0, 0.0), (0.0, 2.0, 2.0, 0.5), (1.0, 1.5, 0.0, -0.5)
-    found = jitter(pixels, torch.tensor(factors), torch.tensor(order, dtype=kind))
-    expected = [jitter_one(*one) for one in zip(pixels, factors, order, strict=True)]
-    assert torch.equal(found, torch.stack(expected))
-    assert (found != pixels).float().mean() > 0.8
+    result = jitter(pixels, torch.tensor(factors), torch.tensor(order, dtype=dtype))
+    expected = [jitter_one(*arguments) for arguments in zip(pixels, factors, order, strict=True)]
+    assert torch.equal(result, torch.stack(expected))
+    assert (result != pixels).float().mean() > 0.8
 """
 
 
-def test_colours_are_torchvisions_in_every_order(interpret):
-    interpret(COLOURS)
+def test_jitter_equals_torchvision_in_every_order(interpret):
+    interpret(JITTER)
 
 
-def test_the_kernels_import_without_triton(root, monkeypatch):
+def test_kernels_import_without_triton(root, monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     spec = importlib.util.spec_from_file_location("without_triton", root / "workloads" / "ssd" / "kernels.py")
     module = importlib.util.module_from_spec(spec)
@@ -46,11 +46,11 @@ def test_the_kernels_import_without_triton(root, monkeypatch):
     assert module.triton is None
 
 
-def test_factors_and_orders_are_drawn_as_colour_jitter_draws_them():
+def test_draws_factors_and_orders_like_color_jitter():
     generator = np.random.default_rng(1)
-    drawn, orders = zip(*(color_jitter.jitter_factors(generator) for _ in range(2000)), strict=True)
+    factors, orders = zip(*(color_jitter.jitter_factors(generator) for _ in range(2000)), strict=True)
     assert set(orders) == set(itertools.permutations(range(4)))
-    values = np.array(drawn)
+    values = np.array(factors)
     assert np.array_equal(values, values.astype(np.float32))
     low, high = np.array([0.875, 0.5, 0.5, -0.05]), np.array([1.125, 1.5, 1.5, 0.05])
     assert ((values > low - 1e-8) & (values < high + 1e-8)).all()
@@ -63,13 +63,13 @@ def test_factors_and_orders_are_drawn_as_colour_jitter_draws_them():
     ("step", "name", "factor", "levels"),
     [(0, "brightness", 1.1, 1), (1, "contrast", 0.6, 1), (2, "saturation", 1.4, 2), (3, "hue", -0.04, 12)],
 )
-def test_the_cpus_steps_are_those_of_the_reference_on_pillows_images(step, name, factor, levels):
+def test_cpu_steps_equal_torchvision_on_pillow_images(step, name, factor, levels):
     pixels = np.random.default_rng(1).integers(256, size=(20, 30, 3), dtype=np.uint8)
     factors = [1.0, 1.0, 1.0, 0.0]
     factors[step] = factor
-    found = color_jitter.jitter_one(torch.from_numpy(pixels), tuple(factors), (step,))
+    result = color_jitter.jitter_one(torch.from_numpy(pixels), tuple(factors), (step,))
     expected = np.array(getattr(functional, f"adjust_{name}")(Image.fromarray(pixels), factor))
-    gap = np.abs(found.numpy().astype(int) - expected)
-    assert found.is_contiguous()
-    assert gap.max() <= levels
-    assert gap.mean() < 2
+    difference = np.abs(result.numpy().astype(int) - expected)
+    assert result.is_contiguous()
+    assert difference.max() <= levels
+    assert difference.mean() < 2

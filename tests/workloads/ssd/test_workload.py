@@ -1,4 +1,4 @@
-"""SSD's schedule as the reference counts it, its facts, and what cannot be."""
+"""SSD's learning rate schedule, MLPerf parameters, compliant logs and rejected settings."""
 
 from types import SimpleNamespace
 
@@ -7,57 +7,61 @@ from mlperf_logging.compliance_checker import mlp_compliance
 from rich.console import Console
 
 from timetrial.runner.core.errors import Exit
-from timetrial.runner.launch.launcher import launch
+from timetrial.runner.launch.run import launch
 from timetrial.runner.mlperf import compliance
 from timetrial.workloads.ssd.model import SSD
 from timetrial.workloads.ssd.workload import SingleShotDetection
 
 
-def workload(batch=32, **changes):
-    settings = SingleShotDetection.Settings(**{"learning_rate": 0.01, "warmup_samples": 300 * batch} | changes)
-    data = SimpleNamespace(global_batch_size=batch, crop_attempts=1, images_per_statistic=batch)
+def workload(batch_size=32, **changes):
+    settings = SingleShotDetection.Settings(**{"learning_rate": 0.01, "warmup_samples": 300 * batch_size} | changes)
+    data = SimpleNamespace(global_batch_size=batch_size, crop_attempts=1, images_per_statistic=batch_size)
     return SingleShotDetection(settings, data)
 
 
 @pytest.mark.parametrize("factor", [0, 1, 3])
-def test_the_rate_warms_up_as_in_the_reference(factor):
-    """lr = base - (warmup - i) * base / (warmup * 2**factor), mlperf.md 12.2."""
-    task = workload(warmup_factor=factor)
+def test_warmup_equals_the_reference(factor):
+    """lr = base - (warmup - i) * base / (warmup * 2**factor) (docs/mlperf_rules.md, "SSD")."""
+    ssd = workload(warmup_factor=factor)
     for step in (0, 1, 150, 299):
         expected = 0.01 - (300 - step) * 0.01 / (300 * 2**factor)
-        assert 0.01 * task.factor(step, 1000) == pytest.approx(expected)
-    assert task.factor(300, 1000) == 1
+        assert 0.01 * ssd.lr_factor(step, 1000) == pytest.approx(expected)
+    assert ssd.lr_factor(300, 1000) == 1
 
 
-def test_the_rate_falls_to_a_tenth_at_every_boundary():
-    task = workload(warmup_samples=0)
-    assert [task.factor(step, 10) for step in (0, 399, 400, 499, 500, 699)] == pytest.approx(
+def test_learning_rate_decays_at_each_milestone():
+    ssd = workload(warmup_samples=0)
+    assert [ssd.lr_factor(step, 10) for step in (0, 399, 400, 499, 500, 699)] == pytest.approx(
         [1, 1, 0.1, 0.1, 0.01, 0.01]
     )
 
 
-def test_the_warm_up_is_as_long_for_every_batch():
-    for batch in (32, 128, 1024):
-        task = workload(batch, warmup_samples=307_200)
-        assert task.mlperf_params()["opt_learning_rate_warmup_steps"] == 307_200 // batch
+def test_warmup_samples_do_not_depend_on_the_batch_size():
+    for batch_size in (32, 128, 1024):
+        ssd = workload(batch_size, warmup_samples=307_200)
+        assert ssd.mlperf_params()["opt_learning_rate_warmup_steps"] == 307_200 // batch_size
 
 
-def test_everything_decays_biases_and_norms_too():
+def test_weight_decay_includes_biases_and_norms():
     net = SSD(3, 64, 4)
     optimizer, _ = workload().build_optimizer(net, 10)
     (group,) = optimizer.param_groups
     assert (len(group["params"]), group["weight_decay"], group["momentum"]) == (len(list(net.parameters())), 5e-4, 0.9)
 
 
-def test_the_reference_recipe_has_mlperfs_numbers(compose):
-    """mlperf.md 12.2: 2.5e-3 for each 32 images, 300 updates of warm-up, a tenth at 40 and 50."""
+def test_reference_recipe_has_mlperf_values(compose):
+    """2.5e-3 per 32 images, 300 updates of warmup, decay at 40 and 50 (docs/mlperf_rules.md, "SSD")."""
     recipe = compose("workload=ssd", "scale=reference").recipe
     settings = SingleShotDetection.Settings(
         **{key: value for key, value in recipe.training.items() if key != "backbone"}
     )
-    batch = recipe.global_batch_size
-    assert settings.learning_rate == pytest.approx(2.5e-3 * batch / 32)
-    assert (settings.warmup_samples / batch, list(settings.decay_epochs), settings.warmup_factor) == (300, [40, 50], 0)
+    batch_size = recipe.global_batch_size
+    assert settings.learning_rate == pytest.approx(2.5e-3 * batch_size / 32)
+    assert (settings.warmup_samples / batch_size, list(settings.lr_milestones), settings.warmup_factor) == (
+        300,
+        [40, 50],
+        0,
+    )
     assert (recipe.data.image_size, recipe.data.crop_attempts, recipe.max_epochs, recipe.first_eval_epoch) == (
         300,
         50,
@@ -68,17 +72,17 @@ def test_the_reference_recipe_has_mlperfs_numbers(compose):
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"learning_rate": 0.0}, {"momentum": 1.0}, {"warmup_samples": -1}, {"decay_epochs": [50, 40]}, {"width": 0}],
+    "changes",
+    [{"learning_rate": 0.0}, {"momentum": 1.0}, {"warmup_samples": -1}, {"lr_milestones": [50, 40]}, {"width": 0}],
 )
-def test_what_cannot_be_is_refused(wrong):
+def test_rejects_invalid_settings(changes):
     with pytest.raises(ValueError, match="must be"):
-        workload(**wrong)
+        workload(**changes)
 
 
 @pytest.mark.parametrize("met", [True, False])
-def test_a_log_is_closed_when_the_target_is_met(compose, tmp_path, monkeypatch, met):
-    """The reference recipe but for its size, by the official checker; the precision is pretended."""
+def test_log_is_closed_compliant_if_the_target_is_met(compose, tmp_path, monkeypatch, met):
+    """A small reference recipe, by the official checker; the score is mocked."""
     monkeypatch.setattr(SingleShotDetection, "score", lambda self, parts: {"map": 0.2301 if met else 0.2299})
     small = [
         "recipe.global_batch_size=8",
@@ -92,14 +96,14 @@ def test_a_log_is_closed_when_the_target_is_met(compose, tmp_path, monkeypatch, 
         "recipe.training.backbone=null",
         "recipe.data.workers=0",
     ]
-    places = ["launcher=inline", f"data_dir={tmp_path}", f"runs={tmp_path}"]
+    paths = ["launcher=inline", f"data_dir={tmp_path}", f"runs_dir={tmp_path}"]
     scenes = "++recipe.data.generate={num_train: 20, num_val: 4, num_classes: 2, max_objects: 2, high_contrast: true}"
-    code, folder = launch(
-        compose("workload=ssd", "scale=reference", "round=v07", scenes, *places, *small), Console(quiet=True)
+    result = launch(
+        compose("workload=ssd", "scale=reference", "round=v07", scenes, *paths, *small), Console(quiet=True)
     )
-    assert code == (Exit.TARGET_REACHED if met else Exit.TARGET_NOT_REACHED)
-    verdict = compliance.check(folder.log)
+    assert result.exit_code == (Exit.TARGET_REACHED if met else Exit.TARGET_NOT_REACHED)
+    verdict = compliance.check(result.run_dir.log)
     assert (verdict.rules, verdict.compliant) == ("closed, 0.7.0", met), verdict.problems
     mlp_compliance.enqueued_configs.clear()
     checker = mlp_compliance.make_checker("training", "0.7.0", True, False)
-    assert mlp_compliance.main(str(folder.log), "training_0.7.0/common.yaml", checker)[0] == met
+    assert mlp_compliance.main(str(result.run_dir.log), "training_0.7.0/common.yaml", checker)[0] == met

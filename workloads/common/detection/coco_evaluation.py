@@ -110,7 +110,7 @@ def _precision(ground_truth: CocoSet, detections: Detections, iou_type: IouType)
     annotation_columns: _Columns = {
         "image_id": ground_truth.image_id[ground_truth.image],
         "category_id": ground_truth.category_id[ground_truth.category],
-        "bbox": coco_masks.exact(ground_truth.box),
+        "bbox": coco_masks.restore_decimals(ground_truth.box),
         "iscrowd": ground_truth.crowd.astype(np.int64),
     }
     detection_columns: _Columns = {
@@ -121,7 +121,7 @@ def _precision(ground_truth: CocoSet, detections: Detections, iou_type: IouType)
     }
     masks: _Masks = None, None
     if iou_type == "segm" and detections.mask is not None:
-        annotation_masks = [ground_truth.packed_mask(row) for row in range(len(ground_truth.box))]
+        annotation_masks = [ground_truth.rle(row) for row in range(len(ground_truth.box))]
         masks = annotation_masks, [detections.mask[row] for row in rows.tolist()]
     COCOeval: Any
     try:

@@ -157,7 +157,7 @@ def perfect(truth, kept=slice(None)):
         truth.category_id[truth.category][kept],
         truth.box[kept],
         np.linspace(0.9, 0.5, len(truth.box), dtype=np.float32)[kept],
-        [truth.packed_mask(number) for number in np.arange(len(truth.box))[kept].tolist()],
+        [truth.rle(number) for number in np.arange(len(truth.box))[kept].tolist()],
     )
 
 
