@@ -46,7 +46,7 @@ def _check_peak(group: RunGroup, rate: float) -> Finding | None:
     return Finding(
         "flag",
         group.title,
-        f"{fraction:.0%} of the datasheet peak ({rate:,.0f} samples per second per accelerator), which is impossible: "
+        f"{fraction:.0%} of the data sheet peak ({rate:,.0f} samples per second per accelerator), which is impossible: "
         "the number of samples, the number of accelerators or the clock is wrong.",
     )
 

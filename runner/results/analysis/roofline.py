@@ -70,7 +70,7 @@ class RooflinePoint:
 
 @dataclass(frozen=True)
 class Roofline:
-    """An accelerator's roofs, measured and of its datasheet, and the workloads below them, the fastest first.
+    """An accelerator's roofs, measured and of its data sheet, and the workloads below them, the fastest first.
 
     `fastest_rows` are rows of peaks.json: the fastest micro-benchmark of each kind and number format, and of each
     direction of transfers and all-reduces.

@@ -131,8 +131,12 @@ def read_throughput_groups(paths: Iterable[Path]) -> tuple[list[ThroughputGroup]
         except RecordError as error:
             findings.append(Finding("flag", str(run_dir), str(error)))
             continue
-        if record is not None:
-            _add_record(record, groups)
+        try:
+            if record is not None and _is_measurement(record):
+                _add_record(record, groups)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            message = f"the configuration in status.json is incomplete ({type(error).__name__}: {error})"
+            findings.append(Finding("flag", str(run_dir), f"Ignored: {message}."))
     return list(groups.values()), findings
 
 
@@ -144,22 +148,25 @@ def _find_run_dirs(paths: Iterable[Path]) -> Iterator[Path]:
                 yield Path(folder)
 
 
+def _is_measurement(record: RunRecord) -> bool:
+    throughput = record.config.get("throughput")
+    is_throughput = isinstance(throughput, dict) and bool(throughput.get("steps"))
+    return is_throughput and record.state in (RunState.MEASURED, RunState.OUT_OF_MEMORY)
+
+
 def _add_record(record: RunRecord, groups: dict[str, ThroughputGroup]) -> None:
-    """Add a throughput run to its group; skip other runs and those without a result."""
+    """Add a throughput run to its group; raise KeyError, TypeError or ValueError for an incomplete configuration."""
     config = record.config
-    try:
-        if not config["throughput"]["steps"] or record.state not in (RunState.MEASURED, RunState.OUT_OF_MEMORY):
-            return
-        accelerator = config["accelerator"]["name"]
-        parts = {key: config.get(key, True) for key in _CONFIG_GROUPS}  # old records without peer_to_peer used it
-        parts["accelerator"] = {"threads": config["accelerator"].get("threads")}
-        parts["launcher"] = {"nodes": (config.get("launcher") or {}).get("nodes", 1)}
-    except (KeyError, TypeError, AttributeError):
-        return
+    accelerator = str(config["accelerator"]["name"])
     if accelerator == "auto":
         accelerator = _first_gpu_name(record.environment) or accelerator
+    parts = {key: config.get(key, True) for key in _CONFIG_GROUPS}  # old records without peer_to_peer used it
+    parts["accelerator"] = {"threads": config["accelerator"].get("threads")}
+    parts["launcher"] = {"nodes": (config.get("launcher") or {}).get("nodes", 1)}
     flat = {key: value for key, value in flatten(parts) if not key.startswith(_IGNORED)}
-    group = groups.setdefault(json.dumps([accelerator, flat], sort_keys=True), ThroughputGroup(accelerator, flat))
+    group = ThroughputGroup(accelerator, flat)
+    _ = group.title, flat["system"], flat["data.loader"]  # raises if a setting is missing
+    group = groups.setdefault(json.dumps([accelerator, flat], sort_keys=True), group)
     group.flags |= set(record.flags)
     if record.state == RunState.OUT_OF_MEMORY:
         group.out_of_memory += 1

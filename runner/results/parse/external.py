@@ -25,8 +25,8 @@ METRICS = {
     "milliseconds": "time of one pass over a batch in milliseconds",
     "speedup": "speedup over the configuration in `baseline`",
     "accuracy": "quality as a fraction",
-    "peak_tflops": "datasheet peak of the accelerator at the precision, in TFLOP/s",
-    "bandwidth_gb_s": "datasheet memory bandwidth of the accelerator, in GB/s",
+    "peak_tflops": "data sheet peak of the accelerator at the precision, in TFLOP/s",
+    "bandwidth_gb_s": "data sheet memory bandwidth of the accelerator, in GB/s",
     "watts": "power in watts",
     "usd_per_samples_per_second": "purchase price over training throughput",
 }

@@ -121,7 +121,7 @@ def _apply_record(run: Run, record: RunRecord) -> None:
     """Add what the run record states beyond the log."""
     try:
         _apply_config(run, record.config)
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         run.inferred.append("the configuration in the run record is incomplete: only the log is used")
         return
     run.run_record = record
@@ -134,10 +134,10 @@ def _apply_record(run: Run, record: RunRecord) -> None:
 
 def _apply_config(run: Run, config: Mapping[str, Any]) -> None:
     run.round = re.sub(r"^v(\d)(\d)$", r"v\1.\2", config["round"]["name"])
-    run.submitter, run.system = config["submission"]["org"], config["system"]
-    run.accelerator, run.num_accelerators = config["accelerator"]["name"], config["gpus"]
-    run.precision, run.scale = config["precision"]["name"], config["scale"]["name"]
-    run.benchmark = config["workload"]["benchmark"]
+    run.submitter, run.system = str(config["submission"]["org"]), str(config["system"])
+    run.accelerator, run.num_accelerators = str(config["accelerator"]["name"]), int(config["gpus"])
+    run.precision, run.scale = str(config["precision"]["name"]), str(config["scale"]["name"])
+    run.benchmark = str(config["workload"]["benchmark"])
     run.execution["peer_to_peer"] = config.get("peer_to_peer", True)
 
 

@@ -118,7 +118,7 @@ def test_flags_rate_above_peak(published):
     for path in tree.rglob("result_*.txt"):
         path.write_text(path.read_text().replace('"value": 0.245', '"value": 0.765'))
     flags = plausibility.check(group_runs(sources.read_runs([tree])), [])
-    assert any("of the datasheet peak" in found.message for found in flags)
+    assert any("of the data sheet peak" in found.message for found in flags)
 
 
 @pytest.mark.parametrize(("epochs", "fast"), [([30, 31, 30, 31, 30], True), ([35, 36, 35, 34, 35], False)])

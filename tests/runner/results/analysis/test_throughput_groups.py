@@ -116,6 +116,15 @@ def test_damaged_run_record_is_a_finding(measured):
     assert "is damaged" in finding.message
 
 
+def test_incomplete_configuration_is_a_finding(measured):
+    tree = measured("part", [100.0, 101.0])
+    status = tree / "part_1" / "status.json"
+    status.write_text(status.read_text().replace('"global_batch_size"', '"another_key"'))
+    groups, (finding,) = throughput_groups.read_throughput_groups([tree])
+    assert [len(group.results) for group in groups] == [1]
+    assert "the configuration in status.json is incomplete" in finding.message
+
+
 def test_groups_runs_by_threads(measured):
     measured("one", [100.0], "accelerator.threads=1")
     tree = measured("two", [50.0], "accelerator.threads=2")
