@@ -62,6 +62,17 @@ def read_quality(run_dir):
     return [(row["epoch"], row["samples"], row["loss"], row["hit_rate"]) for row in rows]
 
 
+def check_finished_run(run_dir, num_epochs):
+    """Check the record of a run on one GPU that trained `num_epochs` epochs and missed its target."""
+    record = read_record(run_dir)
+    outcome = (record.state, record.exit_code, len(record.training.blocks))
+    assert outcome == (RunState.TARGET_NOT_REACHED, Exit.TARGET_NOT_REACHED, num_epochs), run_dir
+    assert len(list(run_dir.glob("result_*.txt"))) == 1
+    assert "reaches the target" in "".join(record.verdict.problems)
+    assert len(record.verdict.problems) == 1, record.verdict
+    assert record.environment["visible_devices"]["CUDA_VISIBLE_DEVICES"] in ("0", "1"), run_dir
+
+
 def test_study_completes_after_preemption_cancellation_and_node_failure(slurm, submit, reference_run, tmp_path):
     """Of eight runs, one is preempted, one is cancelled and one loses its node; then the study is submitted again."""
     study, runs = tmp_path / "study", tmp_path / "study" / "runs"
@@ -82,13 +93,7 @@ def test_study_completes_after_preemption_cancellation_and_node_failure(slurm, s
     assert slurm.call("timetrial", "batch", "status", "study", "--pending") == ""
     assert sorted(os.listdir(runs)) == names
     for name in names:
-        record = read_record(runs / name)
-        outcome = (record.state, record.exit_code, len(record.training.blocks))
-        assert outcome == (RunState.TARGET_NOT_REACHED, Exit.TARGET_NOT_REACHED, 60), name
-        assert len(list((runs / name).glob("result_*.txt"))) == 1
-        assert "reaches the target" in "".join(record.verdict.problems)
-        assert len(record.verdict.problems) == 1, record.verdict
-        assert record.environment["visible_devices"]["CUDA_VISIBLE_DEVICES"] in ("0", "1"), name
+        check_finished_run(runs / name, num_epochs=60)
     for name in (names[0], names[4]):
         record = read_record(runs / name)
         assert record.run_class == RunClass.RESUMED

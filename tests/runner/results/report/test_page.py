@@ -34,7 +34,7 @@ def write_log(root, system, number, *, qualities, seconds=600.0, num_accelerator
     folder = submitter / system / "gnmt"
     folder.mkdir(parents=True, exist_ok=True)
     (submitter / "systems").mkdir(exist_ok=True)
-    description = {"accelerator_model_name": "Card $1$ <b>", "accelerators_per_node": num_accelerators}
+    description = {"accelerator_model_name": "GPU $1$ <b>", "accelerators_per_node": num_accelerators}
     (submitter / "systems" / f"{system}.json").write_text(json.dumps(description | {"number_of_nodes": 1}))
     start = 1_600_000_000_000
     entries = [
