@@ -1,7 +1,7 @@
-"""GNMT in float64, one sentence and one time step at a time, from its description.
+"""GNMT in float64, one sentence and one time step at a time, written from its description.
 
-No batches, no padding, no dropout. Gradients come by autograd, where the weights require them. With vocabulary V,
-width H, attention units A, the weights are, each matrix applied as W @ x:
+There are no batches, no padding and no dropout. Gradients come from autograd if the weights require them. With
+vocabulary V, hidden size H and attention units A, the weights are these; a matrix is applied as W @ x:
 
     embedding [V, H], of source and target
     encoder.0.forward, encoder.0.backward, encoder.1, .2, .3, decoder.0, .1, .2, .3, each with
@@ -25,7 +25,7 @@ State = tuple[Tensor, Tensor]
 
 
 def loss(weights: dict[str, Tensor], pairs: list[tuple[list[int], list[int]]], smoothing: float = 0.1) -> Tensor:
-    """The smoothed cross entropy summed over the predicted target tokens of all pairs: [].
+    """Return the label-smoothed cross entropy summed over the predicted target tokens of all pairs: [].
 
     A pair is (source, [BOS, w1, ..., EOS]).
     """
@@ -40,7 +40,7 @@ def loss(weights: dict[str, Tensor], pairs: list[tuple[list[int], list[int]]], s
 
 
 def logits(weights: dict[str, Tensor], source: list[int], target_inputs: list[int]) -> Tensor:
-    """[len(target_inputs), V]: row t predicts the token after target_inputs[: t + 1]."""
+    """Return [len(target_inputs), V]: row t predicts the token after target_inputs[: t + 1]."""
     memory = _encode(weights, source)
     states = _start(weights)
     rows = []
@@ -50,31 +50,31 @@ def logits(weights: dict[str, Tensor], source: list[int], target_inputs: list[in
     return torch.stack(rows)
 
 
-def best_by_exhaustion(
+def exhaustive_search(
     weights: dict[str, Tensor],
     source: list[int],
-    longest: int,
+    max_length: int,
     score: Callable[[float, int, list[Tensor]], float],
 ) -> tuple[list[int], float]:
-    """The best of all outputs of at most `longest` tokens, EOS counted, and its score.
+    """Return the best of all outputs of at most `max_length` tokens, including EOS, and its score.
 
-    An output is any tokens but EOS, then EOS (which the answer includes; the BOS fed first is not part of it). It is
-    worth score(total log probability, length with EOS, attention), the attention [S] with which each of its tokens,
-    EOS too, was predicted. Of equals the first in depth-first order wins.
+    An output is any tokens but EOS, then EOS, which is part of the result; BOS is not. Its score is score(total log
+    probability, length with EOS, attention), where attention holds the weights [S] of each predicted token, including
+    EOS. Ties go to the first output in depth-first order.
     """
     best: tuple[list[int], float] = ([], -math.inf)
 
-    def extend(prefix: list[int], so_far: float, rows: list[Tensor], states: list[State]) -> None:
+    def extend(prefix: list[int], prefix_log_probability: float, rows: list[Tensor], states: list[State]) -> None:
         nonlocal best
         row, attention, states = _decode_step(weights, memory, states, prefix[-1] if prefix else BOS)
         rows = [*rows, attention]
         for token, log_probability in enumerate(torch.log_softmax(row, dim=-1).tolist()):
-            output, total = [*prefix, token], so_far + log_probability
+            output, total = [*prefix, token], prefix_log_probability + log_probability
             if token == EOS:
-                worth = score(total, len(output), rows)
-                if worth > best[1]:
-                    best = (output, worth)
-            elif len(output) < longest:
+                output_score = score(total, len(output), rows)
+                if output_score > best[1]:
+                    best = (output, output_score)
+            elif len(output) < max_length:
                 extend(output, total, rows, states)
 
     with torch.no_grad():
@@ -83,21 +83,21 @@ def best_by_exhaustion(
     return best
 
 
-def count_parameters(vocabulary: int, width: int) -> int:
-    """With as many attention units as the width."""
+def count_parameters(vocab_size: int, hidden_size: int) -> int:
+    """Return the number of parameters with as many attention units as hidden units."""
 
     def lstm(inputs: int) -> int:
-        return 4 * width * inputs + 4 * width * width + 2 * 4 * width
+        return 4 * hidden_size * inputs + 4 * hidden_size * hidden_size + 2 * 4 * hidden_size
 
-    encoder = 2 * lstm(width) + lstm(2 * width) + 2 * lstm(width)
-    decoder = lstm(width) + 3 * lstm(2 * width)
-    attention = 2 * width * width + 2 * width + 1
-    classifier = vocabulary * width + vocabulary
-    return vocabulary * width + encoder + decoder + attention + classifier
+    encoder = 2 * lstm(hidden_size) + lstm(2 * hidden_size) + 2 * lstm(hidden_size)
+    decoder = lstm(hidden_size) + 3 * lstm(2 * hidden_size)
+    attention = 2 * hidden_size * hidden_size + 2 * hidden_size + 1
+    classifier = vocab_size * hidden_size + vocab_size
+    return vocab_size * hidden_size + encoder + decoder + attention + classifier
 
 
 def _encode(weights: dict[str, Tensor], source: list[int]) -> list[Tensor]:
-    """S vectors [H]."""
+    """Return the encoder output of each token: S vectors [H]."""
     words = [weights["embedding"][token] for token in source]
     forward = _run(weights, "encoder.0.forward", words)
     backward = _run(weights, "encoder.0.backward", words[::-1])[::-1]
@@ -112,20 +112,20 @@ def _encode(weights: dict[str, Tensor], source: list[int]) -> list[Tensor]:
 def _decode_step(
     weights: dict[str, Tensor], memory: list[Tensor], states: list[State], token: int
 ) -> tuple[Tensor, Tensor, list[State]]:
-    """Logits [V], attention [S] and the layers' next states."""
-    after = [_cell(weights, "decoder.0", weights["embedding"][token], states[0])]
-    x = after[0][0]
+    """Return logits [V], attention [S] and the layers' new states."""
+    new_states = [_cell(weights, "decoder.0", weights["embedding"][token], states[0])]
+    x = new_states[0][0]
     attention = _attention(weights, x, memory)
-    context = sum(share * vector for share, vector in zip(attention, memory, strict=True))
+    context = sum(weight * vector for weight, vector in zip(attention, memory, strict=True))
     for layer in range(1, LAYERS):
-        after.append(_cell(weights, f"decoder.{layer}", torch.cat([x, context]), states[layer]))
-        h = after[layer][0]
+        new_states.append(_cell(weights, f"decoder.{layer}", torch.cat([x, context]), states[layer]))
+        h = new_states[layer][0]
         x = h if layer == 1 else h + x
-    return weights["classifier.weight"] @ x + weights["classifier.bias"], attention, after
+    return weights["classifier.weight"] @ x + weights["classifier.bias"], attention, new_states
 
 
 def _attention(weights: dict[str, Tensor], query: Tensor, memory: list[Tensor]) -> Tensor:
-    """[S], of sum 1: normalised Bahdanau."""
+    """Return the weights [S] of normalized Bahdanau attention."""
     v = weights["attention.v"]
     v = v / torch.sqrt((v * v).sum()) * weights["attention.scale"]
     q = weights["attention.query.weight"] @ query
@@ -137,7 +137,7 @@ def _attention(weights: dict[str, Tensor], query: Tensor, memory: list[Tensor]) 
 
 
 def _run(weights: dict[str, Tensor], name: str, xs: list[Tensor]) -> list[Tensor]:
-    """The LSTM's hidden vectors [H] over a sequence of inputs [in], from a zero state."""
+    """Return the LSTM's hidden vectors [H] over a sequence of inputs [in], from a zero state."""
     state = _zero(weights)
     hs = []
     for x in xs:
@@ -160,5 +160,5 @@ def _start(weights: dict[str, Tensor]) -> list[State]:
 
 
 def _zero(weights: dict[str, Tensor]) -> State:
-    width = weights["embedding"].shape[1]
-    return torch.zeros(width, dtype=torch.float64), torch.zeros(width, dtype=torch.float64)
+    hidden_size = weights["embedding"].shape[1]
+    return torch.zeros(hidden_size, dtype=torch.float64), torch.zeros(hidden_size, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""NCF's samples: what an epoch holds, and that ranks share one epoch."""
+"""NCF's data: the contents of an epoch and its sharding over ranks."""
 
 import itertools
 
@@ -8,17 +8,17 @@ from timetrial.datasets.formats import movielens
 from timetrial.datasets.synthetic.ratings import RatingsSpec
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
-from timetrial.workloads.ncf.data import Interactions
+from timetrial.workloads.ncf.data import NCFData
 
 TASTES = RatingsSpec(num_users=60, num_items=200, num_ratings=1800, num_clusters=3)
 
 
 def build(tmp_path, sharding=None, batch=512, seed=1):
-    settings = Interactions.Settings(
+    settings = NCFData.Settings(
         path=str(tmp_path / "ratings.csv"), cache_dir=str(tmp_path / "prepared"), generate=TASTES, eval_negatives=50,
         eval_batch_size=16,
     )  # fmt: skip
-    return Interactions(
+    return NCFData(
         settings,
         global_batch_size=batch,
         sharding=sharding or BatchSharding(),
@@ -28,14 +28,14 @@ def build(tmp_path, sharding=None, batch=512, seed=1):
 
 
 def samples_of(steps):
-    """(user, item, label) of every sample, step by step."""
+    """Return (user, item, label) of every sample, step by step."""
     return [
         [triple for batch in step for triple in zip(*(tensor.tolist() for tensor in batch.inputs[:3]), strict=True)]
         for step in steps
     ]
 
 
-def test_an_epoch_holds_every_positive_once_and_four_true_negatives_each(tmp_path):
+def test_epoch_holds_each_positive_once_with_four_negatives(tmp_path):
     data = build(tmp_path)
     split = movielens.read_split(next((tmp_path / "prepared").iterdir()))
     positives = list(zip(split.users.tolist(), split.items.tolist(), strict=True))
@@ -45,11 +45,11 @@ def test_an_epoch_holds_every_positive_once_and_four_true_negatives_each(tmp_pat
     negatives = [(user, item) for user, item, label in samples if not label]
     assert not set(negatives) & set(positives)
     for user in range(data.num_users):
-        mine = sum(one == user for one, _ in positives)
-        assert sum(one == user for one, _ in negatives) == 4 * mine
+        num_positives = sum(positive_user == user for positive_user, _ in positives)
+        assert sum(negative_user == user for negative_user, _ in negatives) == 4 * num_positives
 
 
-def test_epochs_differ_and_repeat(tmp_path):
+def test_epochs_differ_and_are_reproducible(tmp_path):
     data = build(tmp_path)
     first, second = samples_of(data.train_batches(1)), samples_of(data.train_batches(2))
     assert first != second
@@ -57,11 +57,11 @@ def test_epochs_differ_and_repeat(tmp_path):
     assert samples_of(build(tmp_path, seed=2).train_batches(1)) != first
 
 
-def test_ranks_and_micro_batches_share_one_epoch(tmp_path):
+def test_ranks_and_micro_batches_partition_the_epoch(tmp_path):
     whole = [sorted(step) for step in samples_of(build(tmp_path).train_batches(3))]
-    shares = [samples_of(build(tmp_path, BatchSharding(rank, 3, 2)).train_batches(3)) for rank in range(3)]
-    together = [sorted(itertools.chain(*parts)) for parts in zip(*shares, strict=True)]
-    assert together == whole
+    of_ranks = [samples_of(build(tmp_path, BatchSharding(rank, 3, 2)).train_batches(3)) for rank in range(3)]
+    combined = [sorted(itertools.chain(*parts)) for parts in zip(*of_ranks, strict=True)]
+    assert combined == whole
 
 
 def test_weights_are_those_of_the_global_batch(tmp_path):
@@ -72,7 +72,7 @@ def test_weights_are_those_of_the_global_batch(tmp_path):
     assert last.global_samples == build(tmp_path).train_size % 512
 
 
-def test_evaluation_covers_each_user_once_over_the_ranks(tmp_path):
+def test_ranks_partition_the_evaluation_users(tmp_path):
     users, fixed = [], []
     for rank in range(3):
         data = build(tmp_path, BatchSharding(rank, 3))
@@ -80,21 +80,23 @@ def test_evaluation_covers_each_user_once_over_the_ranks(tmp_path):
             users += batch.inputs[0].tolist()
             assert batch.inputs[1].shape[1] == 51
         fixed.append([batch.inputs[1].clone() for batch in data.eval_batches()])
-        assert all(torch.equal(one, batch.inputs[1]) for one, batch in zip(fixed[-1], data.eval_batches(), strict=True))
+        assert all(
+            torch.equal(items, batch.inputs[1]) for items, batch in zip(fixed[-1], data.eval_batches(), strict=True)
+        )
     assert users == list(range(60))
 
 
-def test_synthetic_batches_have_the_real_shapes(tmp_path):
+def test_synthetic_batches_have_the_shapes_of_real_ones(tmp_path):
     data = build(tmp_path, BatchSharding(1, 2, 2))
-    real, made = next(iter(data.train_batches(1))), data.synthetic_train_batches()
-    for one, other in zip(real, made, strict=True):
-        assert [tensor.shape for tensor in one.inputs] == [tensor.shape for tensor in other.inputs]
-        assert [tensor.dtype for tensor in one.inputs] == [tensor.dtype for tensor in other.inputs]
-    one, other = next(iter(data.eval_batches())), data.synthetic_eval_batch()
-    assert [tensor.shape for tensor in one.inputs] == [tensor.shape for tensor in other.inputs]
+    real, synthetic = next(iter(data.train_batches(1))), data.synthetic_train_batches()
+    for real_batch, synthetic_batch in zip(real, synthetic, strict=True):
+        assert [tensor.shape for tensor in real_batch.inputs] == [tensor.shape for tensor in synthetic_batch.inputs]
+        assert [tensor.dtype for tensor in real_batch.inputs] == [tensor.dtype for tensor in synthetic_batch.inputs]
+    real_batch, synthetic_batch = next(iter(data.eval_batches())), data.synthetic_eval_batch()
+    assert [tensor.shape for tensor in real_batch.inputs] == [tensor.shape for tensor in synthetic_batch.inputs]
 
 
-def test_building_touches_no_sample(tmp_path, monkeypatch):
+def test_constructor_reads_no_samples(tmp_path, monkeypatch):
     build(tmp_path)
     monkeypatch.setattr(movielens, "read_split", None)
     build(tmp_path)

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from timetrial.workloads.ncf.model import NeuMF
-from timetrial.workloads.ncf.sampling import run_starts, runs_by_item
+from timetrial.workloads.ncf.sampling import segment_starts, sort_by_item
 
-USERS, ITEMS, LAYERS, FACTORS = 40, 30, (32, 64, 16, 16), 16
+USERS, ITEMS, MLP_LAYER_SIZES, MF_DIM = 40, 30, (32, 64, 16, 16), 16
 
 
 def make_batch(samples, users=USERS, items=ITEMS, seed=0):
@@ -18,68 +18,68 @@ def make_batch(samples, users=USERS, items=ITEMS, seed=0):
     u = torch.randint(users, (samples,), generator=g, dtype=torch.int32).sort().values
     i = torch.randint(items, (samples,), generator=g, dtype=torch.int32)
     labels = torch.randint(2, (samples,), generator=g).float()
-    by_item, item_starts = runs_by_item(i, items)
-    return u, i, labels, by_item, run_starts(u, users), item_starts
+    by_item, item_starts = sort_by_item(i, items)
+    return u, i, labels, by_item, segment_starts(u, users), item_starts
 
 
 def make_model(seed=0):
     torch.manual_seed(seed)
-    model = NeuMF(USERS, ITEMS, FACTORS, LAYERS)
-    with torch.no_grad():  # larger than the initial values, so that every term matters
+    model = NeuMF(USERS, ITEMS, MF_DIM, MLP_LAYER_SIZES)
+    with torch.no_grad():  # larger than the initial values, so that every term contributes
         for table in (model.gmf_user, model.gmf_item, model.mlp_user, model.mlp_item):
             table.weight.mul_(50)
     return model
 
 
 def oracle_logits(p, u, i):
-    """Per sample, by the definition: concatenate embeddings, three ReLU layers, concatenate with GMF, one logit."""
+    """Logits by definition: concatenate embeddings, three ReLU layers, concatenate with GMF, output layer."""
     h = torch.cat([p["mlp_user.weight"][u], p["mlp_item.weight"][i]], -1)
-    for n in range(len(LAYERS) - 1):
+    for n in range(len(MLP_LAYER_SIZES) - 1):
         h = torch.relu(h @ p[f"hidden.{n}.weight"].T + p[f"hidden.{n}.bias"])
     both = torch.cat([p["gmf_user.weight"][u] * p["gmf_item.weight"][i], h], -1)
     return (both @ p["output.weight"].T + p["output.bias"])[..., 0]
 
 
 def oracle(model, u, i, labels):
-    """Loss and gradients by name, in float64, with the stock embedding gradient."""
+    """Return the loss and the gradients by name in float64, with PyTorch's own embedding gradient."""
     p = {name: value.detach().double().requires_grad_() for name, value in model.named_parameters()}
     loss = F.binary_cross_entropy_with_logits(oracle_logits(p, u.long(), i.long()), labels.double(), reduction="sum")
     return loss, dict(zip(p, torch.autograd.grad(loss, list(p.values())), strict=True))
 
 
-def relative(value, reference):
+def relative_error(value, reference):
     return ((value.double() - reference).norm() / reference.norm().clamp_min(1e-300)).item()
 
 
-@pytest.mark.parametrize("samples", [500, 20])  # tables projected; rows looked up first
-def test_loss_and_gradients(samples):
+@pytest.mark.parametrize("samples", [500, 20])  # project the tables; look up rows first
+def test_loss_and_gradients_equal_oracle(samples):
     model, batch = make_model(), make_batch(samples)
     loss = model(*batch)
     (loss / samples).backward()
     expected, gradients = oracle(model, *batch[:3])
     assert loss.dtype == torch.float32
     assert loss.shape == ()
-    assert relative(loss, expected) < 1e-6
+    assert relative_error(loss, expected) < 1e-6
     for name, value in model.named_parameters():
-        assert relative(value.grad * samples, gradients[name]) < 2e-6, name
+        assert relative_error(value.grad * samples, gradients[name]) < 2e-6, name
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 0.15), (torch.float16, 0.03)])
 @pytest.mark.parametrize("samples", [500, 20])
-def test_autocast(samples, dtype, bound):
+def test_autocast_is_close_to_oracle(samples, dtype, bound):
     model, batch = make_model(), make_batch(samples)
     with torch.autocast("cpu", dtype=dtype):
         loss = model(*batch)
     loss.backward()
     expected, gradients = oracle(model, *batch[:3])
     assert loss.dtype == torch.float32
-    assert relative(loss, expected) < bound
+    assert relative_error(loss, expected) < bound
     for name, value in model.named_parameters():
         assert value.grad.dtype == torch.float32
-        assert relative(value.grad, gradients[name]) < bound, name
+        assert relative_error(value.grad, gradients[name]) < bound, name
 
 
-def test_no_samples_give_no_gradient():
+def test_empty_batch_gives_zero_gradients():
     model = make_model()
     loss = model(*make_batch(0))
     loss.backward()
@@ -87,19 +87,19 @@ def test_no_samples_give_no_gradient():
     assert all(value.grad is not None and not value.grad.any() for value in model.parameters())
 
 
-def test_scores_are_the_logits():
+def test_scores_equal_oracle_logits():
     model = make_model()
     users, items = torch.tensor([3, 7, 7], dtype=torch.int32), make_batch(36)[1].view(3, 12)
     scores = model.scores(users, items)
     p = {name: value.double() for name, value in model.named_parameters()}
     assert scores.dtype == torch.float32
     assert not scores.requires_grad
-    assert relative(scores, oracle_logits(p, users.long()[:, None].expand(3, 12), items.long()).detach()) < 1e-6
+    assert relative_error(scores, oracle_logits(p, users.long()[:, None].expand(3, 12), items.long()).detach()) < 1e-6
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert model.scores(users, items).dtype == torch.float32
 
 
-def test_size_and_initial_values():
+def test_parameter_count_and_initialization():
     with torch.device("meta"):
         model = NeuMF(138_493, 26_744, 64, (256, 256, 128, 64))
     assert sum(value.numel() for value in model.parameters()) == 31_832_577
@@ -114,15 +114,15 @@ def test_size_and_initial_values():
     assert bound * 0.9 < model.output.weight.abs().max().item() <= bound
 
 
-def test_layers_are_checked():
-    with pytest.raises(ValueError, match="even input width"):
+def test_rejects_odd_mlp_input_size():
+    with pytest.raises(ValueError, match="even input size"):
         NeuMF(5, 5, 4, (7, 4))
 
 
-def test_compiles():
+def test_compiled_gradients_equal_oracle():
     model, batch = make_model(), make_batch(50)
     torch.compile(model, backend="eager")(*batch).backward()
-    assert relative(model.gmf_item.weight.grad, oracle(model, *batch[:3])[1]["gmf_item.weight"]) < 2e-6
+    assert relative_error(model.gmf_item.weight.grad, oracle(model, *batch[:3])[1]["gmf_item.weight"]) < 2e-6
 
 
 INTERPRETED = """
@@ -132,27 +132,27 @@ sys.path.insert(0, sys.argv[1])
 import test_model as test
 from timetrial.workloads.ncf import kernels
 kernels.triton_available = lambda tensor: True
-kernels._properties = lambda index: {"max_shared_mem": 1 << 20, "multiprocessor_count": 2}
+kernels._device_properties = lambda index: {"max_shared_mem": 1 << 20, "multiprocessor_count": 2}
 for samples in (300, 20, 0):
     model, batch = test.make_model(), test.make_batch(samples)
     with torch.autocast("cpu", dtype=torch.float16):
-        assert model._half(batch[0])
+        assert model._fused_dtype(batch[0])
         loss = model(*batch)
-    (loss * 1e-6).backward()  # a scale that fp16 gradients would not survive
+    (loss * 1e-6).backward()  # fp16 gradients would underflow at this scale
     expected, gradients = test.oracle(model, *batch[:3])
     assert abs(loss.item() - expected.item()) <= 1e-4 * expected.item()
     for name, value in model.named_parameters():
         error = (value.grad.double() * 1e6 - gradients[name]).norm()
-        assert error <= 0.08 * gradients[name].norm(), (samples, name)  # in fp16 a few ReLUs flip
+        assert error <= 0.08 * gradients[name].norm(), (samples, name)  # in fp16 a few ReLUs change sign
 items = test.make_batch(36)[1].view(3, 12)
 users = torch.tensor([3, 7, 7], dtype=torch.int32)
 with torch.autocast("cpu", dtype=torch.float16):
     fused = model.scores(users, items)
 kernels.triton_available = lambda tensor: False
-assert test.relative(fused, model.scores(users, items).double()) < 1e-3
+assert test.relative_error(fused, model.scores(users, items).double()) < 1e-3
 """
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="the tests marked gpu run the real kernels")
-def test_kernels_in_the_interpreter(interpret):
+def test_fused_kernels_in_interpreter(interpret):
     interpret(INTERPRETED, os.path.dirname(__file__))

@@ -1,4 +1,4 @@
-"""Sampling: membership, negatives, batches, evaluation sets and hits, against plain Python."""
+"""Sampling: bitset, negatives, batches, evaluation sets and hits, against plain Python."""
 
 import pytest
 import torch
@@ -13,30 +13,30 @@ def generator(seed=0):
 
 
 def make_pairs(density=0.3, seed=0):
-    """User-sorted unique pairs; every user has some, none has all."""
+    """Return unique pairs sorted by user; each user has rated some items and no user all of them."""
     rated = torch.rand(USERS, ITEMS, generator=generator(seed)) < density
     rated[:, 0], rated[:, 1] = True, False
     users, items = rated.nonzero(as_tuple=True)
     return rated, users.int(), items.int()
 
 
-def test_membership_holds_just_the_pairs():
+def test_bitset_holds_exactly_the_pairs():
     rated, users, items = make_pairs()
-    bits = sampling.membership(users, items, USERS, ITEMS)
-    every = sampling.contains(bits, torch.arange(USERS)[:, None], torch.arange(ITEMS), ITEMS)
+    bits = sampling.build_bitset(users, items, USERS, ITEMS)
+    contained = sampling.contains(bits, torch.arange(USERS)[:, None], torch.arange(ITEMS), ITEMS)
     assert bits.numel() == -(-USERS * ITEMS // 8)
-    assert torch.equal(every, rated)
+    assert torch.equal(contained, rated)
 
 
-def test_user_who_rated_everything_is_refused():
+def test_rejects_user_who_rated_every_item():
     with pytest.raises(ValueError, match="rated all 3 items"):
-        sampling.membership(torch.tensor([0, 1, 1, 1]), torch.tensor([0, 0, 1, 2]), 2, 3)
+        sampling.build_bitset(torch.tensor([0, 1, 1, 1]), torch.tensor([0, 0, 1, 2]), 2, 3)
 
 
-def test_negatives_are_uniform_over_the_unrated():
+def test_negatives_are_uniform_over_unrated_items():
     rated, users, items = make_pairs()
-    bits = sampling.membership(users, items, USERS, ITEMS)
-    negatives = sampling.draw_negatives(users, bits, ITEMS, 40, generator(1))
+    bits = sampling.build_bitset(users, items, USERS, ITEMS)
+    negatives = sampling.sample_negatives(users, bits, ITEMS, 40, generator(1))
     assert negatives.shape == (users.numel(), 40)
     assert negatives.dtype == torch.int32
     assert not rated[users[:, None].long(), negatives.long()].any()
@@ -44,53 +44,53 @@ def test_negatives_are_uniform_over_the_unrated():
     counts = torch.zeros(USERS, ITEMS).index_put_(pairs, torch.ones(()), accumulate=True)
     expected = torch.where(rated, 0, counts.sum(1, keepdim=True) / (~rated).sum(1, keepdim=True))
     chi_squared = ((counts - expected) ** 2 / expected)[~rated].sum().item()
-    freedom = (~rated).sum().item() - USERS
-    assert abs(chi_squared - freedom) < 5 * (2 * freedom) ** 0.5
-    assert torch.equal(negatives, sampling.draw_negatives(users, bits, ITEMS, 40, generator(1)))
+    degrees_of_freedom = (~rated).sum().item() - USERS
+    assert abs(chi_squared - degrees_of_freedom) < 5 * (2 * degrees_of_freedom) ** 0.5
+    assert torch.equal(negatives, sampling.sample_negatives(users, bits, ITEMS, 40, generator(1)))
 
 
-def test_negatives_of_users_who_rated_nearly_everything():
+def test_negatives_of_user_with_two_unrated_items():
     items = 5000
     users = torch.zeros(items - 2, dtype=torch.int32)
     pairs = torch.cat([torch.arange(7), torch.arange(8, 4321), torch.arange(4322, items)])
-    bits = sampling.membership(users, pairs, 1, items)
-    negatives = sampling.draw_negatives(users[:500], bits, items, 2, generator())
+    bits = sampling.build_bitset(users, pairs, 1, items)
+    negatives = sampling.sample_negatives(users[:500], bits, items, 2, generator())
     free, counts = negatives.unique(return_counts=True)
     assert free.tolist() == [7, 4321]
     assert abs(counts[0].item() - 500) < 5 * 250**0.5
 
 
 @pytest.mark.parametrize(("samples", "size"), [(1000, 64), (1000, 1000), (7, 10), (3000, 5)])
-def test_batches_are_a_permutation_and_ascend(samples, size):
-    order = sampling.shuffle(samples, size, generator())
+def test_batches_are_a_permutation_and_sorted(samples, size):
+    order = sampling.shuffle_into_batches(samples, size, generator())
     assert order.dtype == torch.int32
     assert torch.equal(order.sort().values, torch.arange(samples, dtype=torch.int32))
     for batch in order.split(size):
         assert (batch.diff() > 0).all()
-    assert samples <= size or not torch.equal(order, sampling.shuffle(samples, size, generator(1)))
+    assert samples <= size or not torch.equal(order, sampling.shuffle_into_batches(samples, size, generator(1)))
 
 
-def test_every_sample_is_as_likely_in_every_batch():
+def test_samples_are_uniform_over_batches():
     counts = torch.zeros(10, 3)
     for seed in range(2000):
-        for k, batch in enumerate(sampling.shuffle(10, 4, generator(seed)).split(4)):
+        for k, batch in enumerate(sampling.shuffle_into_batches(10, 4, generator(seed)).split(4)):
             counts[batch.long(), k] += 1
     expected = 2000 * torch.tensor([0.4, 0.4, 0.2])
     assert ((counts - expected).abs() < 5 * (expected * 0.8).sqrt()).all()
 
 
-def test_gathered_batch():
+def test_gather_batch():
     _, users, items = make_pairs()
-    bits = sampling.membership(users, items, USERS, ITEMS)
-    negatives = sampling.draw_negatives(users, bits, ITEMS, 4, generator())
-    samples = sampling.shuffle(users.numel() * 5, 300, generator())[:300]
+    bits = sampling.build_bitset(users, items, USERS, ITEMS)
+    negatives = sampling.sample_negatives(users, bits, ITEMS, 4, generator())
+    samples = sampling.shuffle_into_batches(users.numel() * 5, 300, generator())[:300]
     batch = sampling.gather_batch(samples, users, items, negatives, USERS, ITEMS)
     u, i, labels, by_item, user_starts, item_starts = batch
     for n, s in enumerate(samples.tolist()):
-        positive, place = divmod(s, 5)
+        positive, index = divmod(s, 5)
         assert u[n] == users[positive]
-        assert i[n] == (negatives[positive, place - 1] if place else items[positive])
-        assert labels[n] == (place == 0)
+        assert i[n] == (negatives[positive, index - 1] if index else items[positive])
+        assert labels[n] == (index == 0)
     assert [x.dtype for x in batch] == [torch.int32] * 2 + [torch.float32] + [torch.int32] * 3
     assert torch.equal(by_item.long(), i.sort(stable=True).indices)
     for n in range(USERS):
@@ -100,7 +100,7 @@ def test_gathered_batch():
     assert user_starts[-1] == item_starts[-1] == 300
 
 
-def test_empty_batch():
+def test_gather_empty_batch():
     _, users, items = make_pairs()
     negatives = torch.zeros(users.numel(), 4, dtype=torch.int32)
     batch = sampling.gather_batch(torch.zeros(0, dtype=torch.int32), users, items, negatives, USERS, ITEMS)
@@ -109,29 +109,31 @@ def test_empty_batch():
     assert not batch[5].any()
 
 
-def test_evaluation_items():
+def test_evaluation_items_mask_duplicates_and_positives():
     rated, users, items = make_pairs()
-    bits = sampling.membership(users, items, USERS, ITEMS)
+    bits = sampling.build_bitset(users, items, USERS, ITEMS)
     positives = torch.randint(ITEMS, (USERS,), generator=generator(), dtype=torch.int32)
-    drawn, counted = sampling.evaluation_items(bits, positives, ITEMS, generator(), negatives=50)
-    assert drawn.shape == (USERS, 51)
-    assert drawn.dtype == torch.int32
-    assert counted.shape == (USERS, 50)
-    assert torch.equal(drawn[:, -1], positives)
-    assert not rated[torch.arange(USERS)[:, None], drawn[:, :-1].long()].any()
+    sampled, mask = sampling.sample_evaluation_items(bits, positives, ITEMS, generator(), negatives=50)
+    assert sampled.shape == (USERS, 51)
+    assert sampled.dtype == torch.int32
+    assert mask.shape == (USERS, 50)
+    assert torch.equal(sampled[:, -1], positives)
+    assert not rated[torch.arange(USERS)[:, None], sampled[:, :-1].long()].any()
     for user in range(USERS):
-        seen = {positives[user].item()}
-        for item, first in zip(drawn[user, :-1].tolist(), counted[user].tolist(), strict=True):
-            assert first == (item not in seen)
-            seen.add(item)
+        excluded = {positives[user].item()}
+        for item, is_counted in zip(sampled[user, :-1].tolist(), mask[user].tolist(), strict=True):
+            assert is_counted == (item not in excluded)
+            excluded.add(item)
 
 
-def test_hits():
-    counted = torch.ones(5, 3, dtype=torch.bool)
-    counted[2, 0] = False
+def test_count_hits():
+    mask = torch.ones(5, 3, dtype=torch.bool)
+    mask[2, 0] = False
     scores = torch.tensor([[3, 2, 0, 1.0], [3, 1, 0, 1.0], [3, 2, 0, 1.0], [0, 0, 0, 1.0], [0, 0, float("nan"), 1.0]])
-    # Two ahead; one ahead and a tie; one ahead and one uncounted; none; one that is no number.
-    alone = [sampling.hits(row[None], mark[None], top=2).item() for row, mark in zip(scores, counted, strict=True)]
-    assert alone == [0, 0, 1, 1, 1]
-    assert sampling.hits(scores, counted, top=1).item() == 1
-    assert not sampling.hits(scores * float("nan"), counted, top=2).item()
+    # Ranked ahead: two; one and a tie; one and one that is masked; none; NaN.
+    hits = [
+        sampling.count_hits(row[None], row_mask[None], k=2).item() for row, row_mask in zip(scores, mask, strict=True)
+    ]
+    assert hits == [0, 0, 1, 1, 1]
+    assert sampling.count_hits(scores, mask, k=1).item() == 1
+    assert not sampling.count_hits(scores * float("nan"), mask, k=2).item()
