@@ -1,4 +1,4 @@
-"""CIFAR-10 in its official binary form: files of 3,073-byte records, a class and 3x32x32 pixels (Krizhevsky 2009)."""
+"""CIFAR-10's binary format: files of 3,073-byte records, a class and 3x32x32 pixels (Krizhevsky 2009)."""
 
 from pathlib import Path
 
@@ -10,36 +10,36 @@ from ...runner.core.errors import DataError
 IMAGE_SIZE, NUM_CLASSES = 32, 10
 TRAIN_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 VAL_FILES = ("test_batch.bin",)
-_RECORD = 1 + 3 * IMAGE_SIZE * IMAGE_SIZE
+_RECORD_BYTES = 1 + 3 * IMAGE_SIZE * IMAGE_SIZE
 
 
 def count(folder: Path, names: tuple[str, ...]) -> int:
-    """Images in the files `names` of `folder`; raises `DataError` for one that is missing or cut short."""
+    """Return the number of images in the files `names` of `folder`; raises `DataError` for a truncated one."""
     total = 0
     for path in (folder / name for name in names):
         if not path.is_file():
-            raise DataError(f"{path} is missing: timetrial data fetch brings CIFAR-10, or set data_dir.")
+            raise DataError(f"{path} is missing: run timetrial data fetch cifar-10-batches-bin, or set data_dir.")
         size = path.stat().st_size
-        if not size or size % _RECORD:
-            raise DataError(f"{path} is cut short: {size} bytes are no whole number of {_RECORD}-byte images.")
-        total += size // _RECORD
+        if not size or size % _RECORD_BYTES:
+            raise DataError(f"{path} is truncated: {size} bytes are not a multiple of {_RECORD_BYTES}-byte records.")
+        total += size // _RECORD_BYTES
     return total
 
 
 def read(folder: Path, names: tuple[str, ...]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Pixels uint8 [N, 32, 32, 3] and classes int64 [N]; raises `DataError` as `count` does or on a class beyond 9."""
+    """Return pixels uint8 [N, 32, 32, 3] and classes int64 [N]; raises as `count` does, and on a class beyond 9."""
     count(folder, names)
     pixels, labels = [], []
     for path in (folder / name for name in names):
-        records = np.fromfile(path, np.uint8).reshape(-1, _RECORD)
+        records = np.fromfile(path, np.uint8).reshape(-1, _RECORD_BYTES)
         if records[:, 0].max() >= NUM_CLASSES:
-            raise DataError(f"{path} holds a class beyond {NUM_CLASSES - 1}: it is not CIFAR-10's binary version.")
+            raise DataError(f"{path} contains a class beyond {NUM_CLASSES - 1}: it is not CIFAR-10's binary version.")
         labels.append(records[:, 0].astype(np.int64))
         pixels.append(records[:, 1:].reshape(-1, 3, IMAGE_SIZE, IMAGE_SIZE).transpose(0, 2, 3, 1))
     return np.ascontiguousarray(np.concatenate(pixels)), np.concatenate(labels)
 
 
 def write(path: Path, pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> None:
-    """Writes pixels uint8 [N, 3, 32, 32] and their classes as one file of the binary form."""
+    """Write pixels, uint8 [N, 3, 32, 32], and their classes as one file of the binary format."""
     records = np.concatenate([labels.astype(np.uint8)[:, None], pixels.reshape(len(pixels), -1)], 1)
     records.tofile(path)

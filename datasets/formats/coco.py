@@ -1,4 +1,4 @@
-"""Detection sets in COCO's form: an instances json beside a folder of images, read into arrays."""
+"""Detection datasets in COCO format, an instances JSON and a folder of images, read into arrays."""
 
 import dataclasses
 import hashlib
@@ -19,21 +19,22 @@ from ...runner.core.errors import DataError
 from . import coco_json, coco_masks
 from .coco_masks import Segments
 
-_FORM = 1  # of prepared files: another number makes them anew
-_THREADS = 16
-_OF_IMAGE = ("image_id", "file_name", "height", "width")
-_OF_ANNOTATION = ("annotation_id", "image", "category", "box", "area", "crowd", "outline", "run")
+_CACHE_VERSION = 1  # increase it to discard older caches
+_NUM_THREADS = 16
+_IMAGE_FIELDS = ("image_id", "file_name", "height", "width")
+_ANNOTATION_FIELDS = ("annotation_id", "image", "category", "box", "area", "crowd", "outline", "run")
 
 
 @dataclass(frozen=True)
 class CocoSet:
-    """I images and their A annotations in order of image, in arrays, which pickle fast and are shared after a fork.
+    """I images and their A annotations, sorted by image, in arrays, which pickle fast and are shared after a fork.
 
     Images: `image_id` int64, `file_name` (below `folder`), `height` and `width` int32 in pixels; image i has the
     annotations `first[i]` to `first[i + 1]`. Annotations: `annotation_id` int64, `image` int32 (an index), `category`
-    int32 (an index into `category_id` and `category_name`, which are in order of id), `box` float32 [A, 4] (x, y,
-    width, height in pixels, inside the image), `area` float64 (of the mask, in pixels), `crowd`. The other arrays are
-    those of `coco_masks.Segments`. `dropped` annotations had a box without area.
+    int32 (an index into `category_id` and `category_name`, which are sorted by id), `box` float32 [A, 4] (x, y, width,
+    height in pixels, inside the image), `area` float64 (of the mask, in pixels), `crowd`. The other arrays are those of
+    `coco_masks.Segments`. `dropped` counts annotations that were left out because their box has no area. The names of
+    the fields are those of the arrays in cache files.
     """
 
     annotations: str
@@ -62,205 +63,206 @@ class CocoSet:
         return len(self.image_id)
 
     def path(self, image: int) -> Path:
-        """The file of an image."""
+        """Return the path of an image."""
         return Path(self.folder, str(self.file_name[image]))
 
-    def of(self, image: int) -> slice:
-        """Where the annotations of an image lie."""
+    def annotations_of(self, image: int) -> slice:
+        """Return the slice of an image's annotations."""
         return slice(int(self.first[image]), int(self.first[image + 1]))
 
     def boxes(self, image: int) -> NDArray[np.float32]:
-        """The boxes of an image, float32 [n, 4]: x, y, width, height in pixels."""
-        return self.box[self.of(image)]
+        """Return the boxes of an image, float32 [n, 4]: x, y, width, height in pixels."""
+        return self.box[self.annotations_of(image)]
 
     def categories(self, image: int) -> NDArray[np.int32]:
-        """The categories of an image's annotations, int32 [n], from 0."""
-        return self.category[self.of(image)]
+        """Return the category indices of an image's annotations, int32 [n], from 0."""
+        return self.category[self.annotations_of(image)]
 
     def polygons(self, image: int) -> list[list[NDArray[np.float32]]]:
-        """For each annotation of an image its polygons, float32 [points, 2]; none where it has runs."""
-        places = self.of(image)
-        return [self.outlines(annotation) for annotation in range(places.start, places.stop)]
+        """Return the polygons of each annotation of an image, float32 [points, 2]; none for RLE masks."""
+        rows = self.annotations_of(image)
+        return [self.annotation_polygons(annotation) for annotation in range(rows.start, rows.stop)]
 
-    def outlines(self, annotation: int) -> list[NDArray[np.float32]]:
-        """The polygons of an annotation, float32 [points, 2], x and y in pixels."""
+    def annotation_polygons(self, annotation: int) -> list[NDArray[np.float32]]:
+        """Return the polygons of an annotation, float32 [points, 2], x and y in pixels."""
         start, stop = self.outline[annotation].tolist()
         ends = self.corner[start : stop + 1].tolist()
-        return [self.corners[here:there] for here, there in pairwise(ends)]
+        return [self.corners[begin:end] for begin, end in pairwise(ends)]
 
     def edges(self, annotation: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """An annotation's outline as `coco_masks.edges` gives it; raises `DataError` where it has no mask."""
+        """Return the edges of an annotation's mask as `coco_masks.edges` does; raises `DataError` if it has no mask."""
         polygons, runs = self._segmentation(annotation)
         return coco_masks.edges(polygons, runs, int(self.height[self.image[annotation]]))
 
-    def packed_mask(self, annotation: int) -> dict[str, Any]:
-        """An annotation's mask as pycocotools takes it, {"size": [height, width], "counts": bytes}.
+    def rle(self, annotation: int) -> dict[str, Any]:
+        """Return an annotation's mask as pycocotools' RLE, {"size": [height, width], "counts": bytes}.
 
-        Equal to that of pycocotools' `annToRLE` for coordinates of up to two decimals, which COCO's are. Raises
-        `DataError` where the annotation has none, or the set was read without masks.
+        Equals pycocotools' `annToRLE` for coordinates with up to two decimals, as COCO's have. Raises `DataError` if
+        the annotation has no mask, or the dataset was read without masks.
         """
         image = self.image[annotation]
         polygons, runs = self._segmentation(annotation)
-        return coco_masks.pack(polygons, runs, int(self.height[image]), int(self.width[image]))
+        return coco_masks.encode_rle(polygons, runs, int(self.height[image]), int(self.width[image]))
 
     def mask(self, annotation: int) -> NDArray[np.bool_]:
-        """An annotation's mask, bool [height, width]; raises as `packed_mask` does."""
-        return coco_masks.unpack(self.packed_mask(annotation))
+        """Return an annotation's mask, bool [height, width]; raises as `rle` does."""
+        return coco_masks.decode_rle(self.rle(annotation))
 
-    def wide(self) -> NDArray[np.bool_]:
-        """Which images are wider than high: Mask R-CNN's batches hold such or others (mlperf.md 12.3), bool [I]."""
+    def is_wide(self) -> NDArray[np.bool_]:
+        """Return which images are wider than high, bool [I]; Mask R-CNN groups its batches by it."""
         return self.width > self.height
 
     def without_crowd(self) -> Self:
-        """All images, with the annotations of single objects alone."""
+        """Return all images without crowd annotations."""
         return self._only(~self.crowd)
 
-    def without_small(self, smallest: float) -> Self:
-        """All images, with the annotations alone whose boxes' sides are both above `smallest` pixels."""
-        return self._only(self.box[:, 2:].min(1, initial=np.inf) > smallest)
+    def without_small(self, min_side: float) -> Self:
+        """Return all images, with only those annotations whose boxes have both sides above `min_side` pixels."""
+        return self._only(self.box[:, 2:].min(1, initial=np.inf) > min_side)
 
-    def with_boxes(self, smallest: float = 0) -> Self:
-        """The images with at least one box whose sides are both above `smallest` pixels, with all annotations."""
-        good = (self.box[:, 2:] > smallest).all(1)
-        return self.select(np.flatnonzero(np.bincount(self.image[good], minlength=len(self))))
+    def with_boxes(self, min_side: float = 0) -> Self:
+        """Return the images that have a box with both sides above `min_side` pixels, with all their annotations."""
+        is_large = (self.box[:, 2:] > min_side).all(1)
+        return self.select(np.flatnonzero(np.bincount(self.image[is_large], minlength=len(self))))
 
     def select(self, images: NDArray[np.int64]) -> Self:
-        """The images of these indexes, in this order; the polygons and runs themselves are shared, not copied."""
+        """Return the images with these indices, in this order; polygons and run lengths are shared, not copied."""
         count = np.diff(self.first)[images]
         first = np.concatenate([[0], np.cumsum(count)])
-        picked = np.repeat(self.first[images] - first[:-1], count) + np.arange(first[-1])
-        changed: dict[str, Any] = {name: getattr(self, name)[images] for name in _OF_IMAGE}
-        changed |= {name: getattr(self, name)[picked] for name in _OF_ANNOTATION}
+        rows = np.repeat(self.first[images] - first[:-1], count) + np.arange(first[-1])
+        changed: dict[str, Any] = {name: getattr(self, name)[images] for name in _IMAGE_FIELDS}
+        changed |= {name: getattr(self, name)[rows] for name in _ANNOTATION_FIELDS}
         changed |= {"image": np.repeat(np.arange(len(images), dtype=np.int32), count), "first": first}
         return dataclasses.replace(self, **changed)
 
     def _segmentation(self, annotation: int) -> tuple[list[NDArray[np.float32]], NDArray[np.uint32]]:
-        """An annotation's polygons and runs, one of which is empty; raises `DataError` where both are."""
-        polygons, (start, stop) = self.outlines(annotation), self.run[annotation]
+        """Return an annotation's polygons and run lengths, one of which is empty; raises `DataError` if both are."""
+        polygons, (start, stop) = self.annotation_polygons(annotation), self.run[annotation]
         if not polygons and start == stop:
             raise DataError(
                 f"{self.annotations}: annotation {self.annotation_id[annotation]} has no mask: add its segmentation, "
-                "or read the set with masks."
+                "or read the dataset with masks."
             )
         return polygons, self.runs[start:stop]
 
     def _only(self, kept: NDArray[np.bool_]) -> Self:
-        """All images, with the annotations that are `kept`, bool [A]."""
-        changed: dict[str, Any] = {name: getattr(self, name)[kept] for name in _OF_ANNOTATION}
+        """Return all images, with the annotations that are `kept`, bool [A]."""
+        changed: dict[str, Any] = {name: getattr(self, name)[kept] for name in _ANNOTATION_FIELDS}
         return dataclasses.replace(self, **changed, first=np.concatenate([[0], np.cumsum(kept)])[self.first])
 
 
 def read(annotations: Path, images: Path, *, masks: bool, drop_empty: bool = True) -> CocoSet:
-    """The set of the json `annotations` with files in the folder `images`; segmentations are read if `masks`.
+    """Read the JSON file `annotations` with images in the folder `images`; segmentations only with `masks`.
 
-    Boxes without area are left out and counted, or are an error unless `drop_empty`; boxes that leave the image by up
-    to a pixel are clipped. Raises `DataError` with the first problem and how many more there are.
+    Boxes without area are left out and counted, or are an error without `drop_empty`. Boxes that leave the image by up
+    to a pixel are clipped. Raises `DataError` with the first problem and the number of others.
     """
-    found, problems = coco_json.examine(annotations, images, masks=masks, demanded=masks)
+    instances, problems = coco_json.read_instances(annotations, images, masks=masks, masks_required=masks)
     if not drop_empty:
-        coco_json.say_empty(annotations, found, problems)
-    problems.refuse()
-    table, image_count = found.annotations, len(found.images["id"])
-    order = np.argsort(found.image, kind="stable")
-    order = order[~found.empty[order]]
-    image = found.image[order]
-    segments = {field.name: getattr(found.segments, field.name) for field in dataclasses.fields(Segments)}
+        coco_json.add_empty_boxes(annotations, instances, problems)
+    problems.raise_first()
+    table, num_images = instances.annotations, len(instances.images["id"])
+    order = np.argsort(instances.image, kind="stable")
+    order = order[~instances.empty[order]]
+    image = instances.image[order]
+    segments = {field.name: getattr(instances.segments, field.name) for field in dataclasses.fields(Segments)}
     segments |= {name: segments[name][order] for name in ("outline", "run")}
     return CocoSet(
-        annotations=str(annotations), folder=str(images), dropped=int(found.empty.sum()),
-        image_id=found.images["id"], file_name=found.images["file_name"],
-        height=found.images["height"].astype(np.int32), width=found.images["width"].astype(np.int32),
-        first=np.searchsorted(image, np.arange(image_count + 1)),
-        annotation_id=table["id"][order], image=image.astype(np.int32), category=found.category[order].astype(np.int32),
-        box=found.box[order].astype(np.float32), area=table["area"][order], crowd=table["iscrowd"][order] != 0,
-        category_id=found.categories["id"], category_name=found.categories["name"],
+        annotations=str(annotations), folder=str(images), dropped=int(instances.empty.sum()),
+        image_id=instances.images["id"], file_name=instances.images["file_name"],
+        height=instances.images["height"].astype(np.int32), width=instances.images["width"].astype(np.int32),
+        first=np.searchsorted(image, np.arange(num_images + 1)),
+        annotation_id=table["id"][order], image=image.astype(np.int32),
+        category=instances.category[order].astype(np.int32),
+        box=instances.box[order].astype(np.float32), area=table["area"][order], crowd=table["iscrowd"][order] != 0,
+        category_id=instances.categories["id"], category_name=instances.categories["name"],
         **segments,
     )  # fmt: skip
 
 
 def check(annotations: Path, images: Path, *, masks: bool = False, files: bool = False) -> list[str]:
-    """A sentence for every problem of a set; of many of a kind the first ones, and how many more there are.
+    """Return a sentence for each problem of a dataset; for many of a kind, the first ones and the number of others.
 
-    Segmentations are checked where there are any; with `masks`, every annotation must have one. With `files`, the
-    images that are there are looked at too, as `check_images` does, whatever else is wrong.
+    Existing segmentations are checked; with `masks`, every annotation must have one. With `files`, the existing images
+    are checked too, as `check_images` does.
     """
     try:
-        found, problems = coco_json.examine(annotations, images, masks=True, demanded=masks)
+        instances, problems = coco_json.read_instances(annotations, images, masks=True, masks_required=masks)
     except DataError as error:
         return [str(error)]
-    coco_json.say_empty(annotations, found, problems)
-    there = {key: column[found.there] for key, column in found.images.items()}
-    return problems.sentences + (_check_files(annotations, images, there) if files else [])
+    coco_json.add_empty_boxes(annotations, instances, problems)
+    existing = {key: column[instances.exists] for key, column in instances.images.items()}
+    return problems.sentences + (_check_files(annotations, images, existing) if files else [])
 
 
 def check_images(coco: CocoSet) -> list[str]:
-    """A sentence for every image that is unreadable, cut short, or not of the size that the json says.
+    """Return a sentence for each image that is unreadable, truncated, or of another size than the JSON says.
 
-    Reads the beginnings of the files and the ends of JPEGs, many at once, and decodes where an end looks strange, and
-    what is no JPEG.
+    Reads headers, and ends of JPEGs, with many threads; decodes JPEGs without an end marker and other formats.
     """
     table = {"id": coco.image_id, "file_name": coco.file_name, "height": coco.height, "width": coco.width}
     return _check_files(Path(coco.annotations), Path(coco.folder), table)
 
 
 def _check_files(annotations: Path, folder: Path, images: coco_json.Table) -> list[str]:
-    def fault(name: str, number: int, height: int, width: int) -> str | None:
+    def find_fault(name: str, image_id: int, height: int, width: int) -> str | None:
         path = folder / name
         try:
             with Image.open(path) as opened:
                 size = opened.size
-                if opened.format != "JPEG" or not _ends(path):
+                if opened.format != "JPEG" or not _has_end_marker(path):
                     opened.load()
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-            return f"{path} cannot be decoded: it is cut short or no image; replace it or remove it."
+            return f"{path} cannot be decoded: it is truncated or not an image; replace or remove it."
         if size == (width, height):
             return None
         return (
-            f"{path} is {size[0]}x{size[1]} pixels, not {width}x{height} as {annotations} says of image {number}: "
-            "put the right image there or mend the json."
+            f"{path} is {size[0]}x{size[1]} pixels, not {width}x{height} as {annotations} says of image {image_id}: "
+            "replace the image or correct the JSON."
         )
 
     columns = (images[key].tolist() for key in ("file_name", "id", "height", "width"))
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return [sentence for sentence in pool.map(fault, *columns) if sentence]
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        return [sentence for sentence in pool.map(find_fault, *columns) if sentence]
 
 
 def prepare(annotations: Path, images: Path, folder: Path, *, masks: bool, drop_empty: bool = True) -> Path:
-    """What `read` gives, as an .npz file in `folder`, made once and found again while the json is unchanged.
+    """Return the path of an .npz file in `folder` with the result of `read`, cached while the JSON is unchanged.
 
-    The images are looked at too before it is made. Raises `DataError` for what is wrong with either.
+    Also checks the images before the file is written. Raises `DataError` for problems of either.
     """
     try:
         stat = annotations.stat()
     except OSError:
-        read(annotations, images, masks=masks, drop_empty=drop_empty)  # says what is wrong
+        read(annotations, images, masks=masks, drop_empty=drop_empty)  # raises DataError
         raise
-    key = f"{annotations.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{images.resolve()}|{masks}|{drop_empty}|{_FORM}"
+    source = f"{annotations.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{images.resolve()}"
+    key = f"{source}|{masks}|{drop_empty}|{_CACHE_VERSION}"
     prepared = folder / f"{annotations.stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
     if prepared.exists():
         return prepared
     coco = read(annotations, images, masks=masks, drop_empty=drop_empty)
     faults = check_images(coco)
-    coco_json.Problems(faults, len(faults)).refuse()
+    coco_json.Problems(faults, len(faults)).raise_first()
     columns = {field.name: getattr(coco, field.name) for field in dataclasses.fields(CocoSet)}
     with atomic_write(prepared) as temporary, open(temporary, "wb") as file:
         np.savez(file, **columns)
     return prepared
 
 
-def open_set(prepared: Path) -> CocoSet:
-    """A prepared set, whole; raises `DataError` where the file is gone or damaged."""
+def load_prepared(prepared: Path) -> CocoSet:
+    """Load a file written by `prepare`; raises `DataError` if it is missing or damaged."""
     try:
         with open(prepared, "rb") as opened, np.load(opened) as file:
             columns: dict[str, Any] = {field.name: file[field.name] for field in dataclasses.fields(CocoSet)}
     except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{prepared} cannot be read ({error}): remove it, it is made anew.") from error
+        raise DataError(f"{prepared} cannot be read ({error}): remove it, and it is created again.") from error
     columns |= {"annotations": str(columns["annotations"]), "folder": str(columns["folder"])}
     return CocoSet(**columns | {"dropped": int(columns["dropped"])})
 
 
-def _ends(path: Path) -> bool:
-    """Whether a JPEG has its end marker, give or take what editors append."""
+def _has_end_marker(path: Path) -> bool:
+    """Return whether a JPEG has an end marker in its last bytes; editors append data to it."""
     with open(path, "rb") as file:
         file.seek(-min(64, path.stat().st_size), 2)
         return b"\xff\xd9" in file.read()

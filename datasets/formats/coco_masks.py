@@ -1,4 +1,4 @@
-"""COCO's segmentations: polygons and runs in a few flat arrays, checked, and rasterised one annotation at a time."""
+"""COCO's segmentations, polygons and RLE masks, in a few flat arrays: checked, and rasterized one at a time."""
 
 from array import array
 from collections.abc import Callable, Sequence
@@ -10,21 +10,21 @@ from numpy.typing import NDArray
 
 from ...runner.core.errors import ConfigurationError
 
-OUTSIDE = 1.0  # pixels by which a box or polygon may leave its image: tools differ in where a pixel ends
+MAX_OUTSIDE = 1.0  # pixels by which a box or polygon may leave its image: tools differ in where a pixel ends
 _DECIMALS = 2  # of COCO's coordinates
-_LONGEST = 6  # characters of a packed run: 30 bits, more than any image has pixels
+_MAX_COUNT_CHARACTERS = 6  # of a run length in compressed RLE: 30 bits, more than any image has pixels
 
-
-Report = Callable[[NDArray[Any], Callable[[int], str]], None]  # takes the annotations that are wrong, and what each has
+Report = Callable[[NDArray[Any], Callable[[int], str]], None]
+"""Takes the indices of invalid annotations, and a function that tells what an invalid annotation has."""
 
 
 @dataclass(frozen=True)
 class Segments:
-    """Polygons and runs of A annotations; an annotation has either, or neither.
+    """Polygons and RLE masks of A annotations; an annotation has one of them or none.
 
     Annotation a has the polygons `outline[a, 0]` to `outline[a, 1]`; polygon p has the points `corner[p]` to
-    `corner[p + 1]` of `corners`, float32 [points, 2], x and y in pixels. Its runs are `run[a, 0]` to `run[a, 1]` of
-    `runs`, uint32: pixels outside, inside, outside, ... down the columns, from the left.
+    `corner[p + 1]` of `corners`, float32 [points, 2], x and y in pixels. Its run lengths are `run[a, 0]` to `run[a, 1]`
+    of `runs`, uint32: pixels outside, inside, outside, ... down the columns, from the left.
     """
 
     outline: NDArray[np.int64]
@@ -34,125 +34,129 @@ class Segments:
     runs: NDArray[np.uint32]
 
 
-def compact(thing: dict[str, Any]) -> dict[str, Any]:
-    """Packs the polygons of a JSON object while it is parsed: as lists of floats train2017's would take 2 GB."""
-    polygons = thing.get("segmentation")
+def compact_polygons(record: dict[str, Any]) -> dict[str, Any]:
+    """Pack the polygons of a JSON object while it is parsed; lists of floats would take 2 GB for train2017."""
+    polygons = record.get("segmentation")
     if type(polygons) is list:
         try:
-            thing["segmentation"] = [array("f", polygon) for polygon in polygons]
+            record["segmentation"] = [array("f", polygon) for polygon in polygons]
         except (TypeError, OverflowError):
-            thing["segmentation"] = False  # which `flatten` names
-    return thing
+            record["segmentation"] = False  # reported by `flatten_segmentations`
+    return record
 
 
-def leave_out(thing: dict[str, Any]) -> dict[str, Any]:
-    """Forgets the segmentation of a JSON object while it is parsed."""
-    thing.pop("segmentation", None)
-    return thing
+def drop_segmentation(record: dict[str, Any]) -> dict[str, Any]:
+    """Remove the segmentation of a JSON object while it is parsed."""
+    record.pop("segmentation", None)
+    return record
 
 
-def flatten(found: Sequence[Any], size: NDArray[np.int64], report: Report, *, demanded: bool) -> Segments:
-    """The segmentations `found` (of `compact`, one an annotation) in flat arrays; what is wrong goes to `report`.
+def flatten_segmentations(
+    segmentations: Sequence[Any], size: NDArray[np.int64], report: Report, *, required: bool
+) -> Segments:
+    """Return the segmentations, one of `compact_polygons` per annotation, in flat arrays; problems go to `report`.
 
-    `size` is the (height, width) of each annotation's image, int64 [A, 2], and -1 where that is unknown. An annotation
-    without any segmentation is wrong only if it is `demanded`.
+    `size` is the (height, width) of each annotation's image, int64 [A, 2], and -1 where it is unknown. A missing
+    segmentation is a problem only if it is `required`.
     """
     polygons: list[array[float]] = []
-    parts = np.zeros(len(found), np.int64)
-    packed, strange, missing = [], [], []
-    for index, thing in enumerate(found):
-        if thing is None or thing == []:
+    num_polygons = np.zeros(len(segmentations), np.int64)
+    rle_indices, invalid, missing = [], [], []
+    for index, segmentation in enumerate(segmentations):
+        if segmentation is None or segmentation == []:
             missing.append(index)
-        elif type(thing) is list:
-            polygons += thing
-            parts[index] = len(thing)
-        elif type(thing) is dict:
-            packed.append(index)
+        elif type(segmentation) is list:
+            polygons += segmentation
+            num_polygons[index] = len(segmentation)
+        elif type(segmentation) is dict:
+            rle_indices.append(index)
         else:
-            strange.append(index)
-    report(np.array(strange, np.int64), lambda _: "a segmentation that is neither a list of polygons nor runs: mend it")
-    if demanded:
-        report(np.array(missing, np.int64), lambda _: "no segmentation, and masks cannot be learnt without: add one")
-    outline, corner, corners = _polygons(polygons, parts, size, report)
-    run, runs = _runs(found, packed, size, report)
+            invalid.append(index)
+    report(
+        np.array(invalid, np.int64), lambda _: "a segmentation that is neither a list of polygons nor RLE: correct it"
+    )
+    if required:
+        report(np.array(missing, np.int64), lambda _: "no segmentation, which training masks requires: add one")
+    outline, corner, corners = _flatten_polygons(polygons, num_polygons, size, report)
+    run, runs = _flatten_rle(segmentations, rle_indices, size, report)
     return Segments(outline, corner, corners, run, runs)
 
 
-def _polygons(
-    polygons: list["array[float]"], parts: NDArray[np.int64], size: NDArray[np.int64], report: Report
+def _flatten_polygons(
+    polygons: list["array[float]"], num_polygons: NDArray[np.int64], size: NDArray[np.int64], report: Report
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """`outline`, `corner` and `corners` of `Segments`; polygons that are none are reported and left out."""
+    """Return `outline`, `corner` and `corners` of `Segments`; invalid polygons are reported and left out."""
     length = np.fromiter(map(len, polygons), np.int64, len(polygons))
-    owner = np.repeat(np.arange(len(parts)), parts)
-    sound = (length >= 6) & (length % 2 == 0)
-    if not sound.all():
-        wrong = dict(zip(owner[~sound].tolist(), length[~sound].tolist(), strict=True))
+    owner = np.repeat(np.arange(len(num_polygons)), num_polygons)
+    valid = (length >= 6) & (length % 2 == 0)
+    if not valid.all():
+        wrong = dict(zip(owner[~valid].tolist(), length[~valid].tolist(), strict=True))
         report(
             np.array(list(wrong)),
-            lambda index: f"a polygon of {wrong[index]} numbers, not an even count of 6 or more: mend or remove it",
+            lambda index: f"a polygon of {wrong[index]} numbers, not an even count of 6 or more: correct or remove it",
         )
-        polygons = [polygon for polygon, good in zip(polygons, sound, strict=True) if good]
-        length, owner = length[sound], owner[sound]
+        polygons = [polygon for polygon, is_valid in zip(polygons, valid, strict=True) if is_valid]
+        length, owner = length[valid], owner[valid]
     corner = np.concatenate([[0], np.cumsum(length // 2)])
     corners = np.frombuffer(bytearray().join(polygons), np.float32).reshape(-1, 2)
     if len(polygons):
-        least, most = (extreme.reduceat(corners, corner[:-1]) for extreme in (np.minimum, np.maximum))
-        beyond = np.maximum(-least, most - size[owner, ::-1]).max(1)
-        far = ~(beyond <= OUTSIDE) & (size[owner, 0] >= 0)  # also where a coordinate is no number
-        by = dict(zip(owner[far].tolist(), beyond[far].tolist(), strict=True))
+        low, high = (extreme.reduceat(corners, corner[:-1]) for extreme in (np.minimum, np.maximum))
+        outside = np.maximum(-low, high - size[owner, ::-1]).max(1)
+        too_far = ~(outside <= MAX_OUTSIDE) & (size[owner, 0] >= 0)  # also for NaN
+        distance = dict(zip(owner[too_far].tolist(), outside[too_far].tolist(), strict=True))
         report(
-            np.array(list(by), np.int64),
-            lambda index: f"a polygon that leaves its image by {by[index]:.1f} pixels: mend or remove it",
+            np.array(list(distance), np.int64),
+            lambda index: f"a polygon that leaves its image by {distance[index]:.1f} pixels: correct or remove it",
         )
-    count = np.bincount(owner, minlength=len(parts))
+    count = np.bincount(owner, minlength=len(num_polygons))
     stop = np.cumsum(count)
     return np.stack([stop - count, stop], 1), corner, corners
 
 
-def _runs(
-    found: Sequence[Any], packed: list[int], size: NDArray[np.int64], report: Report
+def _flatten_rle(
+    segmentations: Sequence[Any], rle_indices: list[int], size: NDArray[np.int64], report: Report
 ) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-    """`run` and `runs` of `Segments`; runs that do not fill their image are reported and left out."""
+    """Return `run` and `runs` of `Segments`; RLE that does not fill its image is reported and left out."""
     faults: dict[int, str] = {}
-    pieces: list[NDArray[np.uint32]] = []
-    length = np.zeros(len(found), np.int64)
-    for index in packed:
+    parts: list[NDArray[np.uint32]] = []
+    length = np.zeros(len(segmentations), np.int64)
+    for index in rle_indices:
         height, width = size[index].tolist()
         if height < 0:
             continue
         try:
-            pieces.append(_filling(found[index], height, width))
-            length[index] = len(pieces[-1])
+            parts.append(_parse_rle(segmentations[index], height, width))
+            length[index] = len(parts[-1])
         except ValueError as error:
             faults[index] = str(error)
     report(np.array(list(faults), np.int64), lambda index: faults[index])
     stop = np.cumsum(length)
-    return np.stack([stop - length, stop], 1), np.concatenate(pieces) if pieces else np.empty(0, np.uint32)
+    return np.stack([stop - length, stop], 1), np.concatenate(parts) if parts else np.empty(0, np.uint32)
 
 
-def _filling(segmentation: dict[str, Any], height: int, width: int) -> NDArray[np.uint32]:
-    """The runs of a segmentation, which must fill an image of that size; `ValueError` says what it has instead."""
+def _parse_rle(segmentation: dict[str, Any], height: int, width: int) -> NDArray[np.uint32]:
+    """Return the run lengths of an RLE mask; raises `ValueError` if they do not fill an image of this size."""
     shape, counts = segmentation.get("size"), segmentation.get("counts")
     if shape != [height, width]:
-        raise ValueError(f"runs of the size {shape!r}, not its image's [{height}, {width}]: make them anew")
+        raise ValueError(f"RLE of the size {shape!r}, not its image's [{height}, {width}]: encode it again")
     try:
-        runs = _unpack(counts) if isinstance(counts, str) else np.array(counts)
-        sound = runs.ndim == 1 and runs.dtype.kind in "iu" and runs.size > 0 and bool((runs >= 0).all())
+        runs = _decompress_counts(counts) if isinstance(counts, str) else np.array(counts)
+        valid = runs.ndim == 1 and runs.dtype.kind in "iu" and runs.size > 0 and bool((runs >= 0).all())
     except ValueError:
-        sound = False
-    if not sound:
-        raise ValueError("runs that are neither a list of counts nor COCO's packed text: make them anew")
-    total = sum(runs.tolist())  # Python's sum: a count may be anything up to 2**64
+        valid = False
+    if not valid:
+        raise ValueError("RLE that is neither a list of counts nor COCO's compressed text: encode it again")
+    total = sum(runs.tolist())  # Python's sum: counts can be up to 2**64
     if total != height * width:
-        raise ValueError(f"runs of {total} pixels, not its image's {height * width}: make them anew")
+        raise ValueError(f"RLE of {total} pixels, not its image's {height * width}: encode it again")
     return runs.astype(np.uint32)
 
 
-def _unpack(text: str) -> NDArray[np.int64]:
-    """The counts in COCO's packed text (the format of pycocotools' `rleToString`).
+def _decompress_counts(text: str) -> NDArray[np.int64]:
+    """Return the counts in COCO's compressed RLE text (the format of pycocotools' `rleToString`).
 
-    A character is 48 plus 6 bits: 5 of a number in two's complement, lowest first, and whether more follow. From the
-    fourth on, a number is the difference from the count two before.
+    A character is 48 plus 6 bits: 5 bits of a number in two's complement, lowest first, and whether more follow. From
+    the fourth on, a number is the difference from the count two before.
     """
     code = np.frombuffer(text.encode("ascii"), np.uint8).astype(np.int64) - 48
     if not code.size or (code < 0).any() or (code > 63).any() or code[-1] & 32:
@@ -160,10 +164,10 @@ def _unpack(text: str) -> NDArray[np.int64]:
     last = np.flatnonzero(code & 32 == 0)
     first = np.concatenate([[0], last[:-1] + 1])
     length = last - first + 1
-    if length.max() > _LONGEST:
+    if length.max() > _MAX_COUNT_CHARACTERS:
         raise ValueError
-    place = np.arange(code.size) - np.repeat(first, length)
-    counts = np.add.reduceat((code & 31) << 5 * place, first)
+    position = np.arange(code.size) - np.repeat(first, length)
+    counts = np.add.reduceat((code & 31) << 5 * position, first)
     counts -= np.where(code[last] & 16, 1 << 5 * length, 0)
     for parity in (counts[1::2], counts[2::2]):
         np.cumsum(parity, out=parity)
@@ -173,59 +177,62 @@ def _unpack(text: str) -> NDArray[np.int64]:
 def edges(
     polygons: Sequence[NDArray[np.float32]], runs: NDArray[np.uint32], height: int
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """A mask's outline as edges, float32 [E, 4] from x, y to x, y in pixels, and which end a polygon, bool [E].
+    """Return a mask's outline as edges, float32 [E, 4] (x, y to x, y in pixels), and which end a polygon, bool [E].
 
-    Inside of a polygon is what an odd number of its edges lie left of; the mask is all that any polygon covers. Runs,
-    of an image `height` pixels high, become one polygon however many parts and holes they have, without the edges that
-    lie level: nothing lies left of those.
+    A point is inside a polygon if an odd number of its edges lie to the point's left, and inside the mask if it is
+    inside any polygon. RLE of an image `height` pixels high becomes one polygon whatever its parts and holes, without
+    horizontal edges, which lie to the left of no point.
     """
     if len(runs):
-        found = _upright(runs, height)
-        last = np.arange(1, len(found) + 1) == len(found)
+        result = _vertical_edges(runs, height)
+        last = np.arange(1, len(result) + 1) == len(result)
     else:
-        found = np.concatenate([np.concatenate([points, np.roll(points, -1, 0)], 1) for points in polygons])
-        last = np.zeros(len(found), bool)
+        result = np.concatenate([np.concatenate([points, np.roll(points, -1, 0)], 1) for points in polygons])
+        last = np.zeros(len(result), bool)
         last[np.cumsum([len(points) for points in polygons]) - 1] = True
-    return found, last
+    return result, last
 
 
-def _upright(runs: NDArray[np.uint32], height: int) -> NDArray[np.float32]:
-    """Where a pixel inside and one outside lie side by side, as edges float32 [E, 4] that are as long as can be."""
+def _vertical_edges(runs: NDArray[np.uint32], height: int) -> NDArray[np.float32]:
+    """Return the borders between horizontal neighbors inside and outside a mask, merged, float32 [E, 4]."""
     ends = np.cumsum(runs, dtype=np.int64)[: len(runs) // 2 * 2]  # an odd run at the end is outside
-    # A place differs from its neighbour, a column before, where the runs and the runs a column later differ: between
-    # places that end one of both but not the other.
-    place, count = np.unique(np.concatenate([ends, ends + height]), return_counts=True)
-    start, stop = place[count % 2 == 1].reshape(-1, 2).T
+    # A pixel differs from its left neighbor where the runs and the runs shifted by a column differ, that is between
+    # positions that end a run of exactly one of the two.
+    position, count = np.unique(np.concatenate([ends, ends + height]), return_counts=True)
+    start, stop = position[count % 2 == 1].reshape(-1, 2).T
     columns = (stop - 1) // height - start // height + 1
-    which = np.repeat(np.arange(len(start)), columns)
-    x = np.arange(len(which)) - np.repeat(np.cumsum(columns) - columns, columns) + start[which] // height
-    high, low = np.maximum(start[which] - x * height, 0), np.minimum(stop[which] - x * height, height)
+    source = np.repeat(np.arange(len(start)), columns)
+    x = np.arange(len(source)) - np.repeat(np.cumsum(columns) - columns, columns) + start[source] // height
+    high, low = np.maximum(start[source] - x * height, 0), np.minimum(stop[source] - x * height, height)
     return np.stack([x, high, x, low], 1).astype(np.float32)
 
 
-def pack(polygons: Sequence[NDArray[np.float32]], runs: NDArray[np.uint32], height: int, width: int) -> dict[str, Any]:
-    """Polygons or runs as pycocotools' packed mask, {"size": [height, width], "counts": bytes}."""
+def encode_rle(
+    polygons: Sequence[NDArray[np.float32]], runs: NDArray[np.uint32], height: int, width: int
+) -> dict[str, Any]:
+    """Return polygons or run lengths as pycocotools' RLE, {"size": [height, width], "counts": bytes}."""
     try:
         from pycocotools import mask
     except ImportError as error:
-        raise ConfigurationError("COCO's masks need pycocotools: pip install pycocotools.") from error
+        raise ConfigurationError("COCO masks need pycocotools: pip install pycocotools.") from error
     if len(runs):
         return mask.frPyObjects({"size": [height, width], "counts": runs.tolist()}, height, width)
-    return mask.merge(mask.frPyObjects([exact(polygon).ravel().tolist() for polygon in polygons], height, width))
+    points = [restore_decimals(polygon).ravel().tolist() for polygon in polygons]
+    return mask.merge(mask.frPyObjects(points, height, width))
 
 
-def unpack(packed: dict[str, Any]) -> NDArray[np.bool_]:
-    """A packed mask as pixels, bool [height, width]; pycocotools' own way warns with NumPy 2."""
-    height, width = packed["size"]
-    counts = _unpack(packed["counts"].decode())
+def decode_rle(rle: dict[str, Any]) -> NDArray[np.bool_]:
+    """Return the mask of pycocotools' RLE, bool [height, width]; pycocotools' own decoder warns with NumPy 2."""
+    height, width = rle["size"]
+    counts = _decompress_counts(rle["counts"].decode())
     return np.repeat(np.arange(len(counts)) % 2 == 1, counts).reshape(width, height).T
 
 
-def exact(points: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The coordinates as the json has them, where that is with two decimals, as COCO's are.
+def restore_decimals(points: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return coordinates as they are in the JSON file if they have up to two decimals there, as COCO's have.
 
-    The rasteriser rounds to fifths of a pixel, and 0.7 as float32 lies on the other side of such a border.
+    The rasterizer rounds to fifths of a pixel, where 0.7 as float32 lies on the other side of a boundary.
     """
-    wide = points.astype(np.float64)
-    near = np.round(wide, _DECIMALS)
-    return np.where(near.astype(np.float32) == points, near, wide)
+    exact = points.astype(np.float64)
+    rounded = np.round(exact, _DECIMALS)
+    return np.where(rounded.astype(np.float32) == points, rounded, exact)

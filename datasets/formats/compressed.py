@@ -1,4 +1,4 @@
-"""Files that may be compressed, opened by their suffix."""
+"""Opening of files that may be compressed."""
 
 import bz2
 import gzip
@@ -10,10 +10,10 @@ from typing import Any
 
 _OPENERS: dict[str, Callable[..., Any]] = {".bz2": bz2.open, ".gz": gzip.open, ".xz": lzma.open}
 
-# What reading one that is cut short or damaged raises.
-UNREADABLE = (EOFError, OSError, lzma.LZMAError, zlib.error)
+# Raised when a truncated or damaged file is read.
+READ_ERRORS = (EOFError, OSError, lzma.LZMAError, zlib.error)
 
 
-def opened(path: Path, mode: str, **options: Any) -> Any:
-    """`path` (.bz2, .gz, .xz or plain) opened for reading, as `open` does."""
+def open_compressed(path: Path, mode: str, **options: Any) -> Any:
+    """Open `path` (.bz2, .gz, .xz or uncompressed) for reading, as `open` does."""
     return _OPENERS.get(path.suffix, open)(path, mode, **options)

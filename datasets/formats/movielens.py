@@ -1,4 +1,4 @@
-"""MovieLens ratings from their real files (`ratings.csv`, `ratings.dat`), split leave-one-out."""
+"""MovieLens ratings from their original files (`ratings.csv`, `ratings.dat`), and their leave-one-out split."""
 
 import contextlib
 import hashlib
@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 from ...runner.core.atomic_files import atomic_write
 from ...runner.core.errors import DataError
-from .compressed import UNREADABLE, opened
+from .compressed import READ_ERRORS, open_compressed
 
 _HEADER = ["userId", "movieId", "rating", "timestamp"]
 
 
 @dataclass
 class Split:
-    """Implicit feedback split leave-one-out; users and items are renumbered from 0 in order of first appearance.
+    """Leave-one-out split of implicit feedback; users and items are numbered from 0 in order of first appearance.
 
-    `users`, `items`: int32 [P], training positives in order of user; `held_out`: int32 [U], each user's latest item.
+    `users`, `items`: int32 [P], training positives sorted by user; `held_out`: int32 [U], each user's latest item.
     """
 
     users: NDArray[np.int32]
@@ -35,39 +35,37 @@ class Split:
 
 
 def read_ratings(path: Path) -> pd.DataFrame:
-    """Columns user, item, time (int64) in file order; raises `DataError` naming the first line that is no rating."""
+    """Return columns user, item, time (int64) in file order; raises `DataError` naming the first invalid line."""
     if not path.is_file():
-        raise DataError(
-            f"{path} is missing: timetrial data fetch brings MovieLens, or name your file with recipe.data.path=FILE."
-        )
+        raise DataError(f"{path} is missing: run timetrial data fetch, or name your file with recipe.data.path=FILE.")
     separated_by_colons = ".dat" in path.suffixes
-    # "::" would need pandas' slow parser; split at ":" every second field is empty.
+    # pandas parses "::" slowly. Split at ":", every second field is empty.
     try:
         if separated_by_colons:
             types: dict[Any, Any] = dict.fromkeys((0, 2, 6), np.int64)
             frame = pd.read_csv(path, sep=":", header=None, index_col=False, dtype=types)
             if frame.shape[1] != 7 or frame[[1, 3, 5]].notna().any(axis=None):
-                raise ValueError("fields that are not parted by ::")
+                raise ValueError("fields that are not separated by ::")
             frame = frame[[0, 2, 4, 6]]
         else:
             types = dict.fromkeys((*_HEADER[:2], _HEADER[3]), np.int64)
             with warnings.catch_warnings():
-                warnings.simplefilter("error", pd.errors.ParserWarning)  # a fifth field
+                warnings.simplefilter("error", pd.errors.ParserWarning)  # raised for a fifth field
                 frame = pd.read_csv(path, header=0, index_col=False, dtype=types)
     except pd.errors.EmptyDataError as error:
-        raise DataError(f"{path} holds no rating.") from error
-    except (ValueError, OverflowError, Warning, *UNREADABLE) as error:
+        raise DataError(f"{path} contains no rating.") from error
+    except (ValueError, OverflowError, Warning, *READ_ERRORS) as error:
         raise DataError(
             _first_bad_line(path, separated_by_colons) or f"{path} cannot be read ({str(error).strip()})."
         ) from error
     if not separated_by_colons and list(frame.columns) != _HEADER:
-        raise DataError(f"{path} does not begin with the line {','.join(_HEADER)}: it is no MovieLens ratings.csv.")
+        raise DataError(f"{path} does not begin with the line {','.join(_HEADER)}: it is not a MovieLens ratings.csv.")
     frame.columns = pd.Index(["user", "item", "rating", "time"])
     if frame.empty:
-        raise DataError(f"{path} holds no rating.")
+        raise DataError(f"{path} contains no rating.")
     negative = (frame[["user", "item", "time"]] < 0).any(axis=None)
     if negative or frame["rating"].isna().any() or not pd.api.types.is_numeric_dtype(frame["rating"]):
-        raise DataError(_first_bad_line(path, separated_by_colons) or f"{path} holds a rating that is no number.")
+        raise DataError(_first_bad_line(path, separated_by_colons) or f"{path} contains a rating that is not a number.")
     return frame[["user", "item", "time"]]
 
 
@@ -83,15 +81,15 @@ def leave_one_out(ratings: pd.DataFrame, min_ratings_per_user: int, name: str) -
         raise DataError(
             f"{name} has no user with {min_ratings_per_user} ratings or more: lower recipe.data.min_ratings_per_user."
         )
-    lonely = counts[(counts == 1) & (counts >= min_ratings_per_user)]
-    if len(lonely):
+    single = counts[(counts == 1) & (counts >= min_ratings_per_user)]
+    if len(single):
         raise DataError(
-            f"{name}: user {lonely.index[0]} has one rating, which leaves none to train on: "
+            f"{name}: user {single.index[0]} has one rating, which leaves none to train on: "
             "drop such users with recipe.data.min_ratings_per_user=2."
         )
-    twice = kept.duplicated(["user", "item"])
-    if twice.any():
-        row = kept[twice].iloc[0]
+    duplicated = kept.duplicated(["user", "item"])
+    if duplicated.any():
+        row = kept[duplicated].iloc[0]
         raise DataError(f"{name}: user {row['user']} rated item {row['item']} twice: keep one of the two lines.")
     users, _ = pd.factorize(kept["user"])
     items, unique_items = pd.factorize(kept["item"])
@@ -102,7 +100,7 @@ def leave_one_out(ratings: pd.DataFrame, min_ratings_per_user: int, name: str) -
 
 
 def prepare(source: Path, folder: Path, min_ratings_per_user: int) -> Path:
-    """The split of `source` as an .npz file in `folder`, made once and read again while the source is unchanged."""
+    """Return the path of an .npz file in `folder` with the split of `source`, cached while the source is unchanged."""
     if not source.is_file():
         read_ratings(source)
     stat = source.stat()
@@ -118,21 +116,21 @@ def prepare(source: Path, folder: Path, min_ratings_per_user: int) -> Path:
 
 
 def read_sizes(prepared: Path) -> tuple[int, int, int]:
-    """(users, items, training positives) of a prepared split, without reading its samples."""
+    """Return the numbers of users, items and training positives of a prepared split without reading its samples."""
     with np.load(prepared) as file:
         users, items, positives = file["sizes"].tolist()
     return users, items, positives
 
 
 def read_split(prepared: Path) -> Split:
-    """A prepared split, whole."""
+    """Read a prepared split."""
     with np.load(prepared) as file:
         users, items, _ = file["sizes"].tolist()
         return Split(file["users"], file["items"], file["held_out"], users, items)
 
 
 def _first_bad_line(path: Path, separated_by_colons: bool) -> str | None:
-    """A sentence about the first line that is no rating; read slowly, because something is wrong already."""
+    """Return a sentence about the first invalid line, found by a slow parser, or None."""
     separator = "::" if separated_by_colons else ","
     rating = re.compile(separator.join((r"\d+", r"\d+", r"-?\d+(\.\d*)?", r"\d+")) + r"\s*")
     for number, line in _lines(path):
@@ -140,11 +138,11 @@ def _first_bad_line(path: Path, separated_by_colons: bool) -> str | None:
             continue
         if not rating.fullmatch(line):
             shown = line.strip()[:60]
-            form = separator.join(("user", "item", "rating", "time"))
-            return f"{path} line {number} is no rating ({shown!r}): expected {form}."
+            expected = separator.join(("user", "item", "rating", "time"))
+            return f"{path} line {number} is not a rating ({shown!r}): expected {expected}."
     return None
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    with contextlib.suppress(*UNREADABLE), opened(path, "rt", encoding="utf-8", errors="replace") as file:
+    with contextlib.suppress(*READ_ERRORS), open_compressed(path, "rt", encoding="utf-8", errors="replace") as file:
         yield from enumerate(file, start=1)

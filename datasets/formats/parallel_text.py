@@ -1,4 +1,4 @@
-"""Text files whose lines are each other's translations: read strictly, and complained about by file and line."""
+"""Parallel text: two files whose lines are translations of each other. Errors name file and line."""
 
 import itertools
 import re
@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...runner.core.errors import DataError
-from .compressed import UNREADABLE, opened
+from .compressed import READ_ERRORS, open_compressed
 
-# What no keyboard writes, and what other tools take for the end of a line; tabs count as blanks. The rest of the second
-# block (0x80 to 0x9f) are dashes and quotes of another encoding, of which Common Crawl has many: nothing goes wrong.
+# Control characters, and characters that other tools take for line ends; tabs count as spaces. The rest of 0x80 to 0x9f
+# are dashes and quotes of another encoding, which are frequent in Common Crawl and harmless.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]")
-_MOST_WORDS = 1000  # of a test sentence: beyond, two lines were joined or it is no sentence
+_MAX_WORDS = 1000  # of a test sentence; longer lines are joined lines or no sentences
 
 
 class Pair(NamedTuple):
-    """Line `line` (from 1) of two files."""
+    """Line number `line` (from 1) of two files."""
 
     source: str
     target: str
@@ -24,15 +24,15 @@ class Pair(NamedTuple):
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file (plain, .gz, .xz or .bz2) without their ends; only a newline ends a line.
+    """Yield the lines of a UTF-8 file (uncompressed, .gz, .xz or .bz2) without line ends; only a newline ends a line.
 
-    Raises `DataError` for a file that is missing, cut short or in another encoding.
+    Raises `DataError` for a file that is missing, truncated or in another encoding.
     """
     if not path.is_file():
-        raise DataError(f"{path} is missing: timetrial data fetch brings sets, or name your text in recipe.data.")
+        raise DataError(f"{path} is missing: run timetrial data fetch, or name your text in recipe.data.")
     number = 0
     try:
-        with opened(path, "rb") as file:
+        with open_compressed(path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 text = line.decode()
                 yield (text.removeprefix("\ufeff") if number == 1 else text).rstrip("\r\n").replace("\t", " ")
@@ -40,46 +40,46 @@ def read_lines(path: Path) -> Iterator[str]:
         raise DataError(
             f"{path} line {number} is not UTF-8 (byte 0x{error.object[error.start]:02x}): convert the file with iconv."
         ) from error
-    except UNREADABLE as error:
+    except READ_ERRORS as error:
         raise DataError(f"{path} cannot be read after line {number} ({error}): fetch it again.") from error
 
 
 def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
-    """The lines of both files side by side; raises `DataError` where one has more."""
-    sides = itertools.zip_longest(read_lines(source), read_lines(target))
-    for number, (one, other) in enumerate(sides, start=1):
-        if one is None or other is None:
-            longer, shorter = (source, target) if other is None else (target, source)
-            more = number + sum(1 for _ in sides)
+    """Yield the lines of both files in pairs; raises `DataError` if one file has more lines."""
+    lines = itertools.zip_longest(read_lines(source), read_lines(target))
+    for number, (source_line, target_line) in enumerate(lines, start=1):
+        if source_line is None or target_line is None:
+            longer, shorter = (source, target) if target_line is None else (target, source)
+            num_lines = number + sum(1 for _ in lines)
             raise DataError(
-                f"{longer} has {more} lines but {shorter} {number - 1}: line {number} has no translation; "
+                f"{longer} has {num_lines} lines but {shorter} {number - 1}: line {number} has no translation; "
                 "take both files from one release."
             )
-        yield Pair(one, other, number)
+        yield Pair(source_line, target_line, number)
 
 
 def read_test(source: Path, target: Path) -> list[Pair]:
-    """All pairs of a test set, none of which may be dropped; raises `DataError` naming the first unfit line."""
+    """Return all pairs of a test set; raises `DataError` naming the first unusable line, as none may be dropped."""
     pairs = []
     for pair in read_pairs(source, target):
         for path, text in ((source, pair.source), (target, pair.target)):
-            if problem := unfit(text):
-                raise DataError(f"{path} line {pair.line} {problem}: mend the line, test sentences are not dropped.")
-            if len(text.split()) > _MOST_WORDS:
+            if problem := find_problem(text):
+                raise DataError(f"{path} line {pair.line} {problem}: correct the line, test sentences are not dropped.")
+            if len(text.split()) > _MAX_WORDS:
                 raise DataError(
                     f"{path} line {pair.line} has {len(text.split()):,} words: a test sentence has at most "
-                    f"{_MOST_WORDS:,}."
+                    f"{_MAX_WORDS:,}."
                 )
         pairs.append(pair)
     if not pairs:
-        raise DataError(f"{source} holds no sentence: a test needs some.")
+        raise DataError(f"{source} contains no sentence: name a test set with sentences.")
     return pairs
 
 
-def unfit(text: str) -> str | None:
-    """Why a line cannot be used, as the end of a sentence about it; None where it can."""
+def find_problem(text: str) -> str | None:
+    """Return why a line cannot be used, as the end of a sentence about it, or None."""
     if not text.strip():
         return "is empty"
-    if found := _CONTROL.search(text):
-        return f"holds the control character U+{ord(found[0]):04X}"
+    if match := _CONTROL.search(text):
+        return f"contains the control character U+{ord(match[0]):04X}"
     return None

@@ -1,4 +1,4 @@
-"""Shards of images: WebDataset tars and ImageNet's TFRecords, as places of whole encoded images in files."""
+"""Shards of encoded images: WebDataset tars and ImageNet's TFRecords, read as locations of images in files."""
 
 import io
 import mmap
@@ -12,89 +12,92 @@ import numpy as np
 
 from ...runner.core.errors import DataError
 
-_TAR_END = 1024  # zero bytes that close an archive; more may fill it up to a whole record
-_HEADER, _FOOTER = 12, 4  # of a TFRecord: length (uint64) and its checksum before the data, the data's checksum after
+_TAR_END_BYTES = 1024  # zero bytes at the end of an archive; padding to a whole record may follow
+_HEADER_BYTES, _FOOTER_BYTES = 12, 4  # of a TFRecord: length (uint64) and its checksum; checksum of the data
 
 
-class Place(NamedTuple):
-    """Where in a shard an encoded image lies, in bytes, and its class as the shard has it."""
+class Location(NamedTuple):
+    """Position of an encoded image in a shard, in bytes, and its label there."""
 
     offset: int
     length: int
     label: int
 
 
-def read_tar(path: Path) -> list[Place]:
-    """Images (<key>.jpg, .jpeg, .png) of an uncompressed WebDataset tar, each beside its <key>.cls (a number).
+def read_tar(path: Path) -> list[Location]:
+    """Return the images (<key>.jpg, .jpeg, .png) of an uncompressed WebDataset tar with their labels (<key>.cls).
 
-    Raises `DataError` where the shard is cut short or damaged, or has a member of a pair twice or not at all.
+    Raises `DataError` if the shard is truncated or damaged, or has a member of a pair twice or not at all.
     """
     images: dict[str, tuple[int, int]] = {}
     labels: dict[str, int] = {}
-    twice: list[str] = []
+    duplicates: list[str] = []
     try:
         with tarfile.open(path, "r:") as tar:
             end = 0
             for member in tar:
-                key, _, suffix = member.name.partition(".") if "/" not in member.name else _split(member.name)
+                key, _, suffix = member.name.partition(".") if "/" not in member.name else _split_name(member.name)
                 end = member.offset_data + -(-member.size // 512) * 512
                 if suffix.lower() in ("jpg", "jpeg", "png"):
-                    twice += [key] if key in images else []
+                    duplicates += [key] if key in images else []
                     images[key] = (member.offset_data, member.size)
                 elif suffix == "cls":
-                    twice += [key] if key in labels else []
+                    duplicates += [key] if key in labels else []
                     file = tar.extractfile(member)
                     labels[key] = int(file.read()) if file else -1
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise _cut(path) from error
+        raise _damaged(path) from error
     except ValueError as error:
-        raise DataError(f"{path} holds a .cls that is no whole number: write the class as a number there.") from error
+        raise DataError(
+            f"{path} contains a .cls that is not a whole number: write the class as a number there."
+        ) from error
     with open(path, "rb") as shard:
         shard.seek(end)
-        rest = shard.read(_TAR_END + tarfile.RECORDSIZE)
-    if len(rest) < _TAR_END or any(rest):  # tarfile takes a header that it cannot read for the end
-        raise _cut(path)
-    if twice:
-        raise DataError(f"{path} holds {twice[0]} twice: give each image a name of its own.")
-    if lonely := sorted(images.keys() ^ labels.keys()):
-        raise DataError(f"{path} lacks the image or the .cls of {lonely[0]}: each image needs a class beside it.")
+        rest = shard.read(_TAR_END_BYTES + tarfile.RECORDSIZE)
+    if len(rest) < _TAR_END_BYTES or any(rest):  # tarfile takes an unreadable header for the end
+        raise _damaged(path)
+    if duplicates:
+        raise DataError(f"{path} contains {duplicates[0]} twice: give each image a unique name.")
+    if unpaired := sorted(images.keys() ^ labels.keys()):
+        raise DataError(f"{path} lacks the image or the .cls of {unpaired[0]}: each image needs both.")
     if not images:
-        raise DataError(f"{path} holds no image: remove the shard or fill it.")
-    return [Place(*where, labels[key]) for key, where in images.items()]
+        raise DataError(f"{path} contains no image: remove the shard or fill it.")
+    return [Location(*span, labels[key]) for key, span in images.items()]
 
 
-def read_tfrecord(path: Path) -> list[Place]:
-    """Images of a TFRecord shard of `tf.train.Example`s with `image/encoded` and `image/class/label`.
+def read_tfrecord(path: Path) -> list[Location]:
+    """Return the images of a TFRecord shard of `tf.train.Example`s with `image/encoded` and `image/class/label`.
 
-    Only the records' frames are read, not the images: the checksums of their lengths are checked, those of the images
-    are not. Raises `DataError` where the shard is cut short or damaged or holds something else.
+    Only the frames of records are read: the checksums of their lengths are checked, those of the images are not. Raises
+    `DataError` if the shard is truncated or damaged, or contains other records.
     """
     size = path.stat().st_size
     if not size:
-        raise _cut(path)
-    places: list[Place] = []
+        raise _damaged(path)
+    locations: list[Location] = []
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         at = 0
         while at < size:
-            if at + _HEADER > size:
-                raise _cut(path)
+            if at + _HEADER_BYTES > size:
+                raise _damaged(path)
             (length,) = struct.unpack_from("<Q", data, at)
-            sound = data[at + 8 : at + _HEADER] == _checksum(data[at : at + 8])
-            start = at + _HEADER
-            at = start + length + _FOOTER
-            if not sound or at > size:
-                raise _cut(path)
+            length_is_valid = data[at + 8 : at + _HEADER_BYTES] == _checksum(data[at : at + 8])
+            start = at + _HEADER_BYTES
+            at = start + length + _FOOTER_BYTES
+            if not length_is_valid or at > size:
+                raise _damaged(path)
             try:
-                places.append(_example(data, start, start + length))
+                locations.append(_locate_image(data, start, start + length))
             except (ValueError, IndexError, StopIteration) as error:
                 raise DataError(
-                    f"{path} holds a record without image/encoded and image/class/label: write it as ImageNet's are."
+                    f"{path} contains a record without image/encoded and image/class/label: "
+                    "write it in ImageNet's format."
                 ) from error
-    return places
+    return locations
 
 
 def write_tar(path: Path, images: Iterable[tuple[bytes, int]]) -> None:
-    """Writes encoded images with their classes as a WebDataset shard."""
+    """Write encoded images with their labels as a WebDataset shard."""
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
         for number, (data, label) in enumerate(images):
             for suffix, content in (("jpg", data), ("cls", str(label).encode())):
@@ -104,7 +107,7 @@ def write_tar(path: Path, images: Iterable[tuple[bytes, int]]) -> None:
 
 
 def write_tfrecord(path: Path, images: Iterable[tuple[bytes, int]]) -> None:
-    """Writes encoded images with their classes as a TFRecord shard of Examples, checksums included."""
+    """Write encoded images with their labels as a TFRecord shard of Examples, with checksums."""
     with open(path, "wb") as file:
         for data, label in images:
             encoded = _field(1, _field(1, data))
@@ -116,37 +119,37 @@ def write_tfrecord(path: Path, images: Iterable[tuple[bytes, int]]) -> None:
             file.write(length + _checksum(length) + record + _checksum(record))
 
 
-def _split(name: str) -> tuple[str, str, str]:
-    """WebDataset's key and suffix: the name up to the first dot of its last part, and what follows."""
+def _split_name(name: str) -> tuple[str, str, str]:
+    """Split a name at the first dot of its last part into WebDataset's key, dot and suffix."""
     folder, _, last = name.rpartition("/")
     key, dot, suffix = last.partition(".")
     return f"{folder}/{key}", dot, suffix
 
 
-def _cut(path: Path) -> DataError:
-    return DataError(f"{path} is cut short or damaged: fetch or write the shard again.")
+def _damaged(path: Path) -> DataError:
+    return DataError(f"{path} is truncated or damaged: fetch or write the shard again.")
 
 
-def _example(data: mmap.mmap, start: int, end: int) -> Place:
-    """Finds image and class in a serialised Example without copying it (protocol buffers' wire format)."""
-    where, label = None, None
+def _locate_image(data: mmap.mmap, start: int, end: int) -> Location:
+    """Find image and label in a serialized Example without copying it (protocol buffers' wire format)."""
+    image, label = None, None
     for features in _messages(data, start, end, 1):
         for entry in _messages(data, *features, 1):
             name = next(_messages(data, *entry, 1))
             value = next(_messages(data, *entry, 2))
             match data[slice(*name)]:
                 case b"image/encoded":
-                    where = next(_messages(data, *next(_messages(data, *value, 1)), 1))
+                    image = next(_messages(data, *next(_messages(data, *value, 1)), 1))
                 case b"image/class/label":
                     numbers = next(_messages(data, *value, 3))
-                    label = _number(data, *numbers)
-    if where is None or label is None:
+                    label = _first_number(data, *numbers)
+    if image is None or label is None:
         raise ValueError
-    return Place(where[0], where[1] - where[0], label)
+    return Location(image[0], image[1] - image[0], label)
 
 
 def _messages(data: mmap.mmap, start: int, end: int, wanted: int) -> Iterator[tuple[int, int]]:
-    """Start and end of every length-delimited field `wanted` between `start` and `end`; others are passed over."""
+    """Yield start and end of each length-delimited field with the number `wanted` between `start` and `end`."""
     at = start
     while at < end:
         tag, at = _read_varint(data, at)
@@ -164,8 +167,8 @@ def _messages(data: mmap.mmap, start: int, end: int, wanted: int) -> Iterator[tu
         at += length
 
 
-def _number(data: mmap.mmap, start: int, end: int) -> int:
-    """The first number of an Int64List, packed or not."""
+def _first_number(data: mmap.mmap, start: int, end: int) -> int:
+    """Return the first number of an Int64List, packed or not."""
     tag, at = _read_varint(data, start)
     if tag & 7 == 2:
         _, at = _read_varint(data, at)
@@ -209,7 +212,7 @@ _CRC = _crc_table()
 
 
 def _checksum(data: bytes) -> bytes:
-    """TFRecord's masked CRC-32C, little endian."""
+    """Return TFRecord's masked CRC-32C in little-endian order."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _CRC[(crc ^ byte) & 255] ^ crc >> 8

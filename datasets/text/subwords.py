@@ -1,8 +1,8 @@
-r"""The shared subword vocabulary of MLPerf's Transformer, in tensor2tensor's file format: read, learn, encode, decode.
+r"""The shared subword vocabulary of MLPerf's Transformer, in Tensor2Tensor's file format: read, learn, encode, decode.
 
-A text is cut into tokens, runs of letters and digits or runs of anything else, and a lone space between two tokens is
+Text is split into tokens: runs of letters and digits, or runs of anything else. A single space between two tokens is
 left out. A token is escaped: `\\` is a backslash, `\u` an underscore, `\NNN;` the character of code point NNN, and `_`
-ends the token. What the vocabulary holds are pieces of escaped tokens, the sub-tokens.
+ends the token. The vocabulary consists of pieces of escaped tokens, the subtokens.
 """
 
 import math
@@ -17,49 +17,49 @@ from ...runner.core.errors import DataError
 
 PAD, EOS = 0, 1
 _RESERVED = ("<pad>", "<EOS>")
-_ESCAPES = "\\_;u0123456789"  # characters that escaping writes: without them not every text can be encoded
+_ESCAPES = "\\_;u0123456789"  # needed to encode any text
 _RUN = re.compile(r"[^\W_]+|[\W_]+")  # \w is categories L* and N* and the underscore
 _ESCAPED = re.compile(r"\\(\\|u|[0-9]+;)")
-_CACHED = 1 << 20  # tokens remembered with their ids: some 300 MB
-_LONGEST = 100  # characters of a learnt sub-token: a line of 10,000 dashes has 50 million strings
-_NEAR = 0.01  # of the wanted size: the search for it ends
+_MAX_CACHED_TOKENS = 1 << 20  # about 300 MB
+_MAX_SUBTOKEN_LENGTH = 100  # of learned subtokens: a line of 10,000 dashes has 50 million substrings
+_SIZE_TOLERANCE = 0.01  # relative; ends the search for the wanted size
 
 
 class Subwords:
-    """A vocabulary: `tokens[id]` is a sub-token; ids 0 and 1 are padding and the end of a sentence."""
+    """A vocabulary: `tokens[id]` is a subtoken; ids 0 and 1 are padding and the end of a sentence."""
 
     def __init__(self, tokens: Sequence[str]):
-        """`tokens` as in the file, the two reserved ones first; `ValueError` if a character of the escapes is none."""
+        """`tokens` begin with the two reserved ones; raises `ValueError` if an escape character is missing."""
         self.tokens = list(tokens)
         self._ids = {token: number for number, token in enumerate(self.tokens) if number > EOS}
         missing = [character for character in _ESCAPES if character not in self._ids]
         if missing:
-            raise ValueError(f"lacks the sub-tokens {' '.join(missing)}")
+            raise ValueError(f"lacks the subtokens {' '.join(missing)}")
         self._alphabet = {token for token in self._ids if len(token) == 1 and token != "\n"}
-        self._longest = max(map(len, self._ids))
+        self._max_length = max(map(len, self._ids))
         self._cache: dict[str, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without `EOS`: of each token, from its left, the longest sub-token that fits."""
+        """Return the ids of a text, without `EOS`: for each token, from the left, the longest subtoken that fits."""
         ids: list[int] = []
         for token in split(text):
-            known = self._cache.get(token)
-            if known is None:
-                pieces = _segment(_escape(token, self._alphabet), self._ids, self._longest)
-                known = tuple(self._ids[piece] for piece in pieces)
-                if len(self._cache) < _CACHED:
-                    self._cache[token] = known
-            ids += known
+            token_ids = self._cache.get(token)
+            if token_ids is None:
+                pieces = _segment(_escape(token, self._alphabet), self._ids, self._max_length)
+                token_ids = tuple(self._ids[piece] for piece in pieces)
+                if len(self._cache) < _MAX_CACHED_TOKENS:
+                    self._cache[token] = token_ids
+            ids += token_ids
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids up to the first `EOS`; padding and ids that are no sub-token's are passed over.
+        """Return the text of ids up to the first `EOS`; padding and ids beyond the vocabulary are skipped.
 
-        A network whose vocabulary is padded can give such ids. Any text but lone surrogates comes back from `encode`
-        as it was.
+        A network with a padded vocabulary can produce such ids. Any text without lone surrogates is restored exactly
+        from its `encode`d ids.
         """
         pieces = []
         for number in ids:
@@ -72,17 +72,17 @@ class Subwords:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """A vocabulary file: a sub-token in quotes a line, `<pad>` and `<EOS>` first; raises `DataError`."""
+        """Read a vocabulary file: a quoted subtoken per line, `<pad>` and `<EOS>` first; raises `DataError`."""
         seen: dict[str, int] = {}
         for number, line in enumerate(_lines(path), start=1):
             token = line.removesuffix("\r")
             if not token.strip():
-                raise DataError(f"{path} line {number} is empty: take it out, as every line is a sub-token in quotes.")
+                raise DataError(f"{path} line {number} is empty: remove it, as every line is a quoted subtoken.")
             if len(token) < 3 or token[0] not in "'\"" or token[0] != token[-1]:
-                raise DataError(f"{path} line {number} is no sub-token in quotes ({token[:60]!r}): expected '...'.")
+                raise DataError(f"{path} line {number} is not a quoted subtoken ({token[:60]!r}): expected '...'.")
             token = token[1:-1]
             if number <= len(_RESERVED):
-                token = token.removesuffix("_")  # tensor2tensor writes <pad>_
+                token = token.removesuffix("_")  # Tensor2Tensor writes <pad>_
                 if token != _RESERVED[number - 1]:
                     raise DataError(
                         f"{path} line {number} is not '{_RESERVED[number - 1]}': "
@@ -96,47 +96,47 @@ class Subwords:
             return cls(list(seen))
         except ValueError as error:
             raise DataError(
-                f"{path} {error}, which escaping needs: is it cut short? Fetch or learn it again."
+                f"{path} {error}, which escaping needs: it may be truncated; fetch or learn it again."
             ) from error
 
     def write(self, path: Path) -> None:
-        """Writes the file that `read` reads, whole or not at all; raises `DataError` if it cannot be written."""
+        """Write the file that `read` reads, atomically; raises `DataError` if it cannot be written."""
         with atomic_write(path) as temporary:
             temporary.write_bytes("".join(f"'{token}'\n" for token in self.tokens).encode())
 
     @classmethod
     def learn(cls, counts: Mapping[str, int], size: int = 32768, min_count: int | None = None, rounds: int = 4) -> Self:
-        """The vocabulary nearest to `size` sub-tokens, or that of sub-tokens met `min_count` times or more.
+        """Learn the vocabulary nearest to `size` subtokens, or that of subtokens with at least `min_count` occurrences.
 
-        `counts` says how often each token of `split` occurs; its order makes no difference. Time and memory go with the
-        number of different tokens: MLPerf's reference reads 1 MB of each file, not all of it. Raises `DataError` if
-        there is no token, `ValueError` for a minimum below 1.
+        `counts` are the numbers of occurrences of the tokens of `split`, in any order. Time and memory grow with the
+        number of distinct tokens: MLPerf's reference reads only 1 MB of each file. Raises `DataError` if there is no
+        token, `ValueError` for a `min_count` below 1.
         """
         if min_count is not None and min_count < 1:
             raise ValueError(f"min_count is {min_count}: it must be 1 or more.")
         if not counts:
-            raise DataError("There is no text to learn sub-tokens from: give at least one line that is not empty.")
-        # A line break would cut the file's line in two, and a lone surrogate cannot be written: both stay escaped.
+            raise DataError("There is no text to learn subtokens from: provide at least one line that is not empty.")
+        # A line break would split a line of the file, and a lone surrogate cannot be written: both stay escaped.
         alphabet = {c for token in counts for c in token if c != "\n" and not _is_surrogate(c)} | set(_ESCAPES)
         escaped = {_escape(token, alphabet): count for token, count in counts.items()}
         if min_count is None:
-            sub_tokens = _nearest(escaped, alphabet, size - len(_RESERVED), rounds)
+            subtokens = _learn_size(escaped, alphabet, size - len(_RESERVED), rounds)
         else:
-            sub_tokens = _sub_tokens(escaped, alphabet, min_count, rounds)
-        return cls([*_RESERVED, *sub_tokens])
+            subtokens = _learn_min_count(escaped, alphabet, min_count, rounds)
+        return cls([*_RESERVED, *subtokens])
 
 
 def split(text: str) -> list[str]:
-    """Tokens of a text. A lone space is kept at either end only, where decoding would not put one back."""
+    """Return the tokens of a text. Single spaces are kept at both ends only, where decoding would not restore them."""
     runs = _RUN.findall(text)
-    return [run for place, run in enumerate(runs) if run != " " or place in (0, len(runs) - 1)]
+    return [run for index, run in enumerate(runs) if run != " " or index in (0, len(runs) - 1)]
 
 
 def _join(tokens: list[str]) -> str:
-    """The text of tokens: two of letters and digits side by side had a space between them."""
+    """Return the text of tokens: two adjacent tokens of letters and digits had a space between them."""
     return "".join(
-        f" {token}" if before[:1].isalnum() and token[0].isalnum() else token
-        for before, token in pairwise(["", *tokens])
+        f" {token}" if previous[:1].isalnum() and token[0].isalnum() else token
+        for previous, token in pairwise(["", *tokens])
     )
 
 
@@ -148,11 +148,11 @@ def _escape(token: str, alphabet: set[str]) -> str:
 
 
 def _unescape(escaped: str) -> str:
-    return _ESCAPED.sub(_unescaped, escaped)
+    return _ESCAPED.sub(_replace_escape, escaped)
 
 
-def _unescaped(match: re.Match[str]) -> str:
-    """The character an escape stands for; nothing for a number that is none, which only a network writes."""
+def _replace_escape(match: re.Match[str]) -> str:
+    """Return the character of an escape, or nothing for an invalid code point, which only a network produces."""
     if not match[1].endswith(";"):
         return "_" if match[1] == "u" else "\\"
     try:
@@ -167,14 +167,14 @@ def _is_surrogate(character: str) -> bool:
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file; only a line feed ends one, as sub-tokens may be other separators of Unicode."""
+    """Return the lines of a UTF-8 file; only a line feed ends one, as subtokens may be other Unicode separators."""
     if not path.is_file():
-        raise DataError(f"{path} is missing: put the vocabulary file of sub-tokens there, or name yours.")
+        raise DataError(f"{path} is missing: put the vocabulary file there, or name yours.")
     try:
         data = path.read_bytes()
         lines = data.decode().split("\n")
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}): check its rights.") from error
+        raise DataError(f"{path} cannot be read ({error.strerror}): check its permissions.") from error
     except UnicodeDecodeError as error:
         number = data.count(b"\n", 0, error.start) + 1
         raise DataError(f"{path} line {number} is not UTF-8: fetch or learn the vocabulary again.") from error
@@ -182,7 +182,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _segment(escaped: str, known: Collection[str], longest: int) -> list[str]:
-    """Greedy longest match from the left. It ends because every character of an escaped token is known."""
+    """Return the greedy longest matches from the left. Ends because every character of an escaped token is known."""
     pieces = []
     start = 0
     while start < len(escaped):
@@ -194,71 +194,71 @@ def _segment(escaped: str, known: Collection[str], longest: int) -> list[str]:
     return pieces
 
 
-def _nearest(escaped: dict[str, int], alphabet: set[str], size: int, rounds: int) -> list[str]:
-    """Sub-tokens, as near to `size` of them as a binary search over the minimum count comes.
+def _learn_size(escaped: dict[str, int], alphabet: set[str], size: int, rounds: int) -> list[str]:
+    """Return subtokens, as close to `size` of them as a binary search over the minimum count gets.
 
-    The counts of the kept sub-tokens longer than a character are of different places, so at minimum m there are at most
-    (all characters)/m of them: beyond `high` the vocabulary is too small. Sizes go about as 1/m, so the search halves
-    the logarithm of m.
+    The counts of the kept subtokens of several characters refer to different positions, so at minimum count m there are
+    at most (all characters)/m of them: beyond `high` the vocabulary is too small. Sizes are about proportional to 1/m,
+    so the search bisects the logarithm of m.
     """
     characters = sum(len(token) * count for token, count in escaped.items())
     low, high = 1, characters // max(1, size - len(alphabet)) + 1
     nearest: list[str] = []
     while low <= high:
         middle = math.isqrt(low * high)
-        found = _sub_tokens(escaped, alphabet, middle, rounds)
-        if not nearest or abs(len(found) - size) < abs(len(nearest) - size):
-            nearest = found
-        if abs(len(found) - size) <= _NEAR * size:
+        subtokens = _learn_min_count(escaped, alphabet, middle, rounds)
+        if not nearest or abs(len(subtokens) - size) < abs(len(nearest) - size):
+            nearest = subtokens
+        if abs(len(subtokens) - size) <= _SIZE_TOLERANCE * size:
             break
-        if len(found) > size:
+        if len(subtokens) > size:
             low = middle + 1
         else:
             high = middle - 1
     return nearest
 
 
-def _sub_tokens(escaped: dict[str, int], alphabet: set[str], min_count: int, rounds: int) -> list[str]:
-    """Sub-tokens by falling count: each round segments the tokens by the last one's and counts what could follow."""
+def _learn_min_count(escaped: dict[str, int], alphabet: set[str], min_count: int, rounds: int) -> list[str]:
+    """Return subtokens by falling count; each round segments the tokens by the previous subtokens and counts anew."""
     known = sorted(alphabet)
     for _ in range(rounds):
-        known = _keep(_count(escaped, set(known), min_count), alphabet, min_count)
+        known = _select(_count_substrings(escaped, set(known), min_count), alphabet, min_count)
     return known
 
 
-def _count(escaped: dict[str, int], known: set[str], min_count: int) -> list[dict[str, int]]:
-    """By length - 1: how often each string begins where a segment does (within a token; up to `_LONGEST`).
+def _count_substrings(escaped: dict[str, int], known: set[str], min_count: int) -> list[dict[str, int]]:
+    """Return by length - 1 the counts of substrings of tokens that begin where a segment begins.
 
-    Strings of two characters and more that come to less than `min_count` are left out. A string is no more frequent
-    than its beginning, so only places whose string was frequent are looked at again: most long ones are never made.
+    Strings of two or more characters with fewer than `min_count` occurrences are left out. A string is at most as
+    frequent as its prefix, so only positions of frequent prefixes are extended: most long strings are never created.
     """
     longest = max(map(len, known))
-    places = []  # a token, its count, where its segments begin
+    positions = []  # (token, its count, where its segments begin)
     for token, count in escaped.items():
         starts = [0]
         for piece in _segment(token, known, longest):
             starts.append(starts[-1] + len(piece))
-        places.append((token, count, starts[:-1]))
+        positions.append((token, count, starts[:-1]))
     levels: list[dict[str, int]] = []
-    while places and len(levels) < _LONGEST:
+    while positions and len(levels) < _MAX_SUBTOKEN_LENGTH:
         length = len(levels) + 1
         level: dict[str, int] = {}
-        for token, count, starts in places:
+        for token, count, starts in positions:
             for start in starts:
                 string = token[start : start + length]
                 level[string] = level.get(string, 0) + count
         frequent = {string: count for string, count in level.items() if count >= min_count}
         levels.append(frequent if levels else level)
-        places = [
+        positions = [
             (token, count, kept)
-            for token, count, starts in places
+            for token, count, starts in positions
             if (kept := [s for s in starts if s + length < len(token) and token[s : s + length] in frequent])
         ]
     return levels
 
 
-def _keep(levels: list[dict[str, int]], alphabet: set[str], min_count: int) -> list[str]:
-    """The alphabet and, longest first, strings that are frequent apart from the longer ones kept before."""
+def _select(levels: list[dict[str, int]], alphabet: set[str], min_count: int) -> list[str]:
+    """Return the alphabet and the strings that remain frequent without their occurrences in longer kept strings."""
     kept: dict[str, int] = {}
     for length in range(len(levels), 1, -1):
         for string, count in levels[length - 1].items():

@@ -1,4 +1,4 @@
-"""Parallel text made ready to train on: cleaned, cut into pieces, and stored as numbers that need not be read whole."""
+"""Preparation of parallel text for training: cleaned, tokenized, and stored as memory-mapped ids."""
 
 import contextlib
 import functools
@@ -24,53 +24,53 @@ from ...runner.core.progress import ProgressCallback, no_progress
 from ..formats import parallel_text
 from ..formats.parallel_text import Pair
 
-_VERSION = 2  # of the prepared form: another is prepared anew
-_CHUNK = 1000  # pairs handed to a process at a time
-_WORTH_PROCESSES = 2_000_000  # bytes of text: less is done sooner by this process alone
-_MOST_TEST_PIECES = 2000  # twenty times the longest of newstest2014
+_CACHE_VERSION = 2  # increase it to discard older caches
+_CHUNK_PAIRS = 1000  # per task of a worker process
+_MIN_BYTES_FOR_WORKERS = 2_000_000  # less text is processed faster without worker processes
+_MAX_TEST_TOKENS = 2000  # twenty times the longest sentence of newstest2014
 _SIDES = ("source", "target")
 
 
 class Vocabulary(Protocol):
-    """How one task turns text into ids and back; `words` of `normal` lines are what it is learnt from."""
+    """How a task converts text to ids and back. It is learned from `split_words` of `normalize`d lines."""
 
     name: str
 
     @staticmethod
-    def normal(line: str, language: str) -> str:
-        """The line as `encode` and `words` want it."""
+    def normalize(line: str, language: str) -> str:
+        """Return the line in the form that `encode` and `split_words` take."""
         ...
 
     @staticmethod
-    def words(normal: str) -> Sequence[str]:
-        """What is counted to learn from."""
+    def split_words(normalized: str) -> Sequence[str]:
+        """Return the words that are counted to learn a vocabulary."""
         ...
 
     @staticmethod
-    def unfit(source: str, target: str) -> str | None:
-        """Why a pair of normal lines is dropped from training; None where it is kept."""
+    def rejection_reason(source: str, target: str) -> str | None:
+        """Return why a pair of normalized lines is dropped from training, or None."""
         ...
 
     @classmethod
     def learn(cls, counts: Mapping[str, int], size: int) -> Self:
-        """Learns from words and how often they occur, both languages together."""
+        """Learn a vocabulary of `size` from the counts of words of both languages."""
         ...
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """What `write` wrote."""
+        """Read what `write` writes."""
         ...
 
     def write(self, folder: Path) -> None:
-        """Writes the vocabulary's files."""
+        """Write the vocabulary's files."""
         ...
 
-    def encode(self, normal: str) -> list[int]:
-        """The ids of a normal line, without begin and end."""
+    def encode(self, normalized: str) -> list[int]:
+        """Return the ids of a normalized line, without begin and end tokens."""
         ...
 
     def decode(self, ids: Iterable[int], language: str) -> str:
-        """Text from ids up to the first end."""
+        """Return the text of ids up to the first end token."""
         ...
 
     def __len__(self) -> int: ...
@@ -78,7 +78,7 @@ class Vocabulary(Protocol):
 
 @dataclass(frozen=True)
 class Corpus:
-    """Files of equal lines: `train` in pairs (source, target), one pair to `test` on, and two languages' codes."""
+    """Parallel files: pairs (source, target) for training, one pair for testing, and the two language codes."""
 
     train: tuple[tuple[Path, Path], ...]
     test: tuple[Path, Path]
@@ -87,7 +87,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Sentences one after the other: `ids` uint16 [T], and where each begins and ends: `offsets` int64 [N + 1]."""
+    """Concatenated sentences: `ids` uint16 [T], and `offsets` int64 [N + 1] of their beginnings and ends."""
 
     ids: NDArray[np.uint16]
     offsets: NDArray[np.int64]
@@ -98,7 +98,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class PreparedCorpus:
-    """A prepared corpus: how many pairs were kept and dropped, and where its parts lie."""
+    """A prepared corpus in `folder`; `dropped` counts training pairs by the reason for dropping them."""
 
     folder: Path
     pairs: int
@@ -106,7 +106,7 @@ class PreparedCorpus:
     dropped: Mapping[str, int]
 
     def tokens(self, split: str, side: str) -> Tokens:
-        """`split` is train or test, `side` source or target; the ids are mapped from the disk, not read."""
+        """Return the tokens of a split (train, test) and side (source, target); the ids are memory-mapped."""
         stem = self.folder / f"{split}.{side}"
         try:
             offsets = np.fromfile(stem.with_suffix(f".{side}.offsets"), dtype="<i8")
@@ -115,79 +115,95 @@ class PreparedCorpus:
             raise DataError(f"{self.folder} is incomplete ({error}): delete it, and it is prepared again.") from error
 
     def references(self) -> list[str]:
-        """The test set's translations as they stand in the file."""
+        """Return the unchanged reference translations of the test set."""
         return (self.folder / "test.reference").read_text(encoding="utf-8").split("\n")[:-1]
 
 
 def prepare(
     corpus: Corpus,
-    kind: type[Vocabulary],
+    vocabulary_class: type[Vocabulary],
     size: int,
     folder: Path,
     *,
-    given: Path | None = None,
+    vocabulary_path: Path | None = None,
     workers: int = 1,
     progress: ProgressCallback = no_progress,
 ) -> PreparedCorpus:
-    """`corpus` as ids in a folder below `folder`, made once and read again while files and settings are unchanged.
+    """Convert `corpus` to ids in a folder below `folder`, cached while files and settings are unchanged.
 
-    `kind` learns a vocabulary of `size` (merges or sub-tokens) from the training text, or reads the one that is
-    `given`. Unfit training pairs are dropped and counted by reason; raises `DataError` for what cannot be read, for a
-    test set with an unfit line, and where nothing is left. Equal bytes come of equal files, whatever the workers.
+    `vocabulary_class` learns a vocabulary of `size` (merges or subtokens) from the training text, or reads the one at
+    `vocabulary_path`. Unusable training pairs are dropped and counted by reason. Raises `DataError` for unreadable
+    files, for an unusable test sentence, and if no training pair is left. Equal files give equal bytes for any number
+    of workers.
     """
-    place = folder / f"{corpus.train[0][0].stem}-{kind.name}-{_digest(corpus, kind, size, given)}"
-    if not place.exists():
-        with atomic_directory(place) as temporary, _processes(corpus, workers) as pool:
-            _Preparation(corpus, kind, temporary, pool, progress).run(size, given)
+    digest = _digest(corpus, vocabulary_class, size, vocabulary_path)
+    target = folder / f"{corpus.train[0][0].stem}-{vocabulary_class.name}-{digest}"
+    if not target.exists():
+        with atomic_directory(target) as temporary, _worker_pool(corpus, workers) as pool:
+            _Preparation(corpus, vocabulary_class, temporary, pool, progress).run(size, vocabulary_path)
     try:
-        facts = json.loads((place / "facts.json").read_text())
-        return PreparedCorpus(place, facts["pairs"], facts["test_pairs"], facts["dropped"])
+        facts = json.loads((target / "facts.json").read_text())
+        return PreparedCorpus(target, facts["pairs"], facts["test_pairs"], facts["dropped"])
     except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{place} is incomplete ({error}): delete it, and it is prepared again.") from error
+        raise DataError(f"{target} is incomplete ({error}): delete it, and it is prepared again.") from error
 
 
 class _Preparation:
-    """Two passes over the training text: normal lines and counts of words, then ids."""
+    """Two passes over the training text: normalized lines and word counts, then ids."""
 
     def __init__(
-        self, corpus: Corpus, kind: type[Vocabulary], folder: Path, pool: Executor | None, progress: ProgressCallback
+        self,
+        corpus: Corpus,
+        vocabulary_class: type[Vocabulary],
+        folder: Path,
+        pool: Executor | None,
+        progress: ProgressCallback,
     ) -> None:
-        self._corpus, self._kind, self._folder = corpus, kind, folder
+        self._corpus, self._vocabulary_class, self._folder = corpus, vocabulary_class, folder
         self._pool, self._progress = pool, progress
         self._dropped: dict[str, int] = {}
 
-    def run(self, size: int, given: Path | None) -> None:
+    def run(self, size: int, vocabulary_path: Path | None) -> None:
         test = parallel_text.read_test(*self._corpus.test)
-        counts, pairs = self._normalise()
+        counts, pairs = self._normalize()
         if not pairs:
             first = self._corpus.train[0][0]
-            why = "; ".join(f"{count} {reason}" for reason, count in self._dropped.items()) or "no line"
-            raise DataError(f"{first} and its translation leave no pair to train on ({why}): take other files.")
+            reasons = "; ".join(f"{count} {reason}" for reason, count in self._dropped.items()) or "no line"
+            raise DataError(f"{first} and its translation leave no pair to train on ({reasons}): use other files.")
         self._progress("learning the vocabulary", 0)
-        vocabulary = self._kind.read(given) if given else self._kind.learn(counts, size)
+        vocabulary_class = self._vocabulary_class
+        vocabulary = vocabulary_class.read(vocabulary_path) if vocabulary_path else vocabulary_class.learn(counts, size)
         if len(vocabulary) > 2**16:
-            raise DataError(f"A vocabulary of {len(vocabulary):,} is more than 65,536: ask for fewer.")
+            raise DataError(
+                f"A vocabulary of {len(vocabulary):,} exceeds 65,536: set a smaller recipe.data.vocabulary_size."
+            )
         (self._folder / "vocabulary").mkdir()
         vocabulary.write(self._folder / "vocabulary")
-        self._encode(vocabulary, "train", self._normal_lines())
-        languages = self._corpus.languages
-        normal = ((self._kind.normal(p.source, languages[0]), self._kind.normal(p.target, languages[1])) for p in test)
-        self._encode(vocabulary, "test", normal)
-        self._refuse_what_has_no_end()
+        self._encode(vocabulary, "train", self._read_normalized())
+        source_language, target_language = self._corpus.languages
+        normalized = (
+            (
+                vocabulary_class.normalize(pair.source, source_language),
+                vocabulary_class.normalize(pair.target, target_language),
+            )
+            for pair in test
+        )
+        self._encode(vocabulary, "test", normalized)
+        self._check_test_lengths()
         references = "".join(f"{pair.target}\n" for pair in test)
         (self._folder / "test.reference").write_text(references, encoding="utf-8", newline="\n")
         for side in _SIDES:
-            self._normal_file(side).unlink()
+            self._normalized_path(side).unlink()
         facts = {"pairs": pairs, "test_pairs": len(test), "dropped": self._dropped, "vocabulary": len(vocabulary)}
         (self._folder / "facts.json").write_text(json.dumps(facts, indent=1) + "\n")
 
-    def _normalise(self) -> tuple[Counter[str], int]:
-        """Writes the kept pairs' normal lines; returns the counts of their words, and how many pairs they are."""
+    def _normalize(self) -> tuple[Counter[str], int]:
+        """Write the normalized lines of the kept pairs; return the counts of their words and the number of pairs."""
         counts, kept, read = Counter[str](), 0, 0
-        task = functools.partial(_normalise, self._kind, self._corpus.languages)
+        task = functools.partial(_normalize_pairs, self._vocabulary_class, self._corpus.languages)
         with contextlib.ExitStack() as files:
-            sides = [files.enter_context(open(self._normal_file(side), "w", encoding="utf-8")) for side in _SIDES]
-            pairs = itertools.chain.from_iterable(parallel_text.read_pairs(*both) for both in self._corpus.train)
+            sides = [files.enter_context(open(self._normalized_path(side), "w", encoding="utf-8")) for side in _SIDES]
+            pairs = itertools.chain.from_iterable(parallel_text.read_pairs(*paths) for paths in self._corpus.train)
             for lines, words, dropped in self._map(task, pairs):
                 for line in lines:
                     for file, text in zip(sides, line, strict=True):
@@ -197,7 +213,7 @@ class _Preparation:
                     self._dropped[reason] = self._dropped.get(reason, 0) + count
                 kept += len(lines)
                 read += len(lines) + sum(dropped.values())
-                self._progress("cleaning and cutting into words", read)
+                self._progress("cleaning and tokenizing text", read)
         return counts, kept
 
     def _encode(self, vocabulary: Vocabulary, split: str, lines: Iterable[tuple[str, str]]) -> None:
@@ -212,96 +228,100 @@ class _Preparation:
         for side, ends in zip(_SIDES, offsets, strict=True):
             np.array(ends, dtype="<i8").tofile(self._folder / f"{split}.{side}.offsets")
 
-    def _refuse_what_has_no_end(self) -> None:
-        """A word of thousands of letters: a translation may be longer than its sentence, and is searched for hours."""
+    def _check_test_lengths(self) -> None:
+        """Reject overlong test sentences, such as a word of thousands of letters: beam search would take hours."""
         ends = np.fromfile(self._folder / "test.source.offsets", dtype="<i8")
-        for number in np.flatnonzero(np.diff(ends) > _MOST_TEST_PIECES):
+        for number in np.flatnonzero(np.diff(ends) > _MAX_TEST_TOKENS):
             raise DataError(
-                f"{self._corpus.test[0]} line {number + 1} has {ends[number + 1] - ends[number]:,} pieces of words: a "
-                f"test sentence has at most {_MOST_TEST_PIECES:,}."
+                f"{self._corpus.test[0]} line {number + 1} has {ends[number + 1] - ends[number]:,} tokens: a "
+                f"test sentence has at most {_MAX_TEST_TOKENS:,}."
             )
 
     def _map(self, task: Callable[[list[Any]], Any], items: Iterable[Any]) -> Iterator[Any]:
-        """`task` of chunks, in order; no more chunks are read ahead than keep the processes busy."""
+        """Yield `task(chunk)` for chunks of items, in order, reading ahead only what keeps the workers busy."""
         source = iter(items)
-        chunks = iter(lambda: list(itertools.islice(source, _CHUNK)), [])
+        chunks = iter(lambda: list(itertools.islice(source, _CHUNK_PAIRS)), [])
         if self._pool is None:
             yield from map(task, chunks)
             return
-        waiting: deque[Future[Any]] = deque()
+        pending: deque[Future[Any]] = deque()
         for chunk in chunks:
-            waiting.append(self._pool.submit(task, chunk))
-            if len(waiting) > 4 * (os.cpu_count() or 1):
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            pending.append(self._pool.submit(task, chunk))
+            if len(pending) > 4 * (os.cpu_count() or 1):
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
 
-    def _normal_file(self, side: str) -> Path:
-        return self._folder / f"normal.{side}"
+    def _normalized_path(self, side: str) -> Path:
+        return self._folder / f"normalized.{side}"
 
-    def _normal_lines(self) -> Iterator[tuple[str, str]]:
+    def _read_normalized(self) -> Iterator[tuple[str, str]]:
         with contextlib.ExitStack() as files:
             source, target = (
-                files.enter_context(open(self._normal_file(side), encoding="utf-8", newline="\n")) for side in _SIDES
+                files.enter_context(open(self._normalized_path(side), encoding="utf-8", newline="\n"))
+                for side in _SIDES
             )
-            for one, other in zip(source, target, strict=True):
-                yield one[:-1], other[:-1]
+            for source_line, target_line in zip(source, target, strict=True):
+                yield source_line[:-1], target_line[:-1]
 
 
-def _normalise(
-    kind: type[Vocabulary], languages: tuple[str, str], pairs: list[Pair]
+def _normalize_pairs(
+    vocabulary_class: type[Vocabulary], languages: tuple[str, str], pairs: list[Pair]
 ) -> tuple[list[tuple[str, str]], Counter[str], dict[str, int]]:
-    """Of some pairs: the normal lines of those that are kept, their words, and how many were dropped for what."""
+    """Return the normalized lines of kept pairs, their word counts, and the counts of dropped pairs by reason."""
     kept, words, dropped = [], Counter[str](), Counter[str]()
     for pair in pairs:
-        reason = parallel_text.unfit(pair.source) or parallel_text.unfit(pair.target)
+        reason = parallel_text.find_problem(pair.source) or parallel_text.find_problem(pair.target)
         if reason is None:
-            source, target = kind.normal(pair.source, languages[0]), kind.normal(pair.target, languages[1])
-            reason = kind.unfit(source, target)
+            source = vocabulary_class.normalize(pair.source, languages[0])
+            target = vocabulary_class.normalize(pair.target, languages[1])
+            reason = vocabulary_class.rejection_reason(source, target)
         if reason is None:
             kept.append((source, target))
-            words.update(kind.words(source))
-            words.update(kind.words(target))
+            words.update(vocabulary_class.split_words(source))
+            words.update(vocabulary_class.split_words(target))
         else:
             dropped[reason.partition(" U+")[0]] += 1
     return kept, words, dict(dropped)
 
 
 def _encode(vocabulary: Vocabulary, lines: list[tuple[str, str]]) -> list[tuple[bytes, list[int]]]:
-    """Of some pairs of normal lines, for each side: all ids as bytes, and each line's length."""
-    made = []
+    """Return for each side of the pairs of normalized lines all ids as bytes, and the length of each line."""
+    encoded = []
     for side in zip(*lines, strict=True):
         ids = [vocabulary.encode(line) for line in side]
         flat = np.fromiter(itertools.chain.from_iterable(ids), dtype="<u2")
-        made.append((flat.tobytes(), [len(line) for line in ids]))
-    return made
+        encoded.append((flat.tobytes(), [len(line) for line in ids]))
+    return encoded
 
 
 @contextlib.contextmanager
-def _processes(corpus: Corpus, workers: int) -> Iterator[Executor | None]:
-    """A pool where the text is worth one. Spawned, because whoever asks may have started threads."""
+def _worker_pool(corpus: Corpus, workers: int) -> Iterator[Executor | None]:
+    """Yield a process pool if the text is large enough. Processes are spawned, as the caller may have threads."""
     size = sum(path.stat().st_size for pair in corpus.train for path in pair if path.is_file())
-    if workers < 2 or size < _WORTH_PROCESSES:
+    if workers < 2 or size < _MIN_BYTES_FOR_WORKERS:
         yield None
         return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _leave_ctrl_c_to_the_parent)
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _ignore_interrupt)
     try:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _leave_ctrl_c_to_the_parent() -> None:
+def _ignore_interrupt() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _digest(corpus: Corpus, kind: type[Vocabulary], size: int, given: Path | None) -> str:
-    """Of everything that the prepared ids depend on."""
+def _digest(corpus: Corpus, vocabulary_class: type[Vocabulary], size: int, vocabulary_path: Path | None) -> str:
+    """Return a digest of everything that the ids depend on."""
     files = [path for pair in (*corpus.train, corpus.test) for path in pair]
-    if given:
-        if not given.exists():
-            raise DataError(f"{given} is missing: name a vocabulary with recipe.data.vocabulary, or null to learn one.")
-        files += sorted(given.iterdir()) if given.is_dir() else [given]
+    if vocabulary_path:
+        if not vocabulary_path.exists():
+            raise DataError(
+                f"{vocabulary_path} is missing: name a vocabulary with recipe.data.vocabulary, or null to learn one."
+            )
+        files += sorted(vocabulary_path.iterdir()) if vocabulary_path.is_dir() else [vocabulary_path]
     stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
-    key = (_VERSION, kind.name, size, str(given), asdict(corpus), stats)
+    key = (_CACHE_VERSION, vocabulary_class.name, size, str(vocabulary_path), asdict(corpus), stats)
     return hashlib.sha256(repr(key).encode()).hexdigest()[:16]

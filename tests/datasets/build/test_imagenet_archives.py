@@ -74,7 +74,7 @@ def make(tmp_path):
 
 
 def check(folder):
-    train, val, classes, form = imagenet.open_sets(folder)
+    train, val, classes, form = imagenet.open_dataset(folder)
     assert (classes, form) == (3, "folders")
     assert [train.read(index) for index in range(len(train))] == [
         data for name in CLASSES for data in TRAIN[name].values()

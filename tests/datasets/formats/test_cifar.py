@@ -1,4 +1,4 @@
-"""CIFAR-10's binary form, written here byte by byte."""
+"""CIFAR-10's binary format, written byte by byte."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from timetrial.runner.core.errors import DataError, Exit
 
 
 def record(label, red, green, blue):
-    """A record of one class: the planes are given by row and column."""
+    """Return a record; each plane is a function of row and column."""
     planes = (bytes(plane(row, column) for row in range(32) for column in range(32)) for plane in (red, green, blue))
     return bytes([label]) + b"".join(planes)
 
@@ -24,7 +24,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_records_become_pixels_and_classes_in_the_order_of_the_files(folder):
+def test_reads_pixels_and_classes_in_file_order(folder):
     assert (cifar.count(folder, cifar.TRAIN_FILES), cifar.count(folder, cifar.VAL_FILES)) == (10, 2)
     pixels, labels = cifar.read(folder, cifar.TRAIN_FILES)
     assert labels.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
@@ -34,30 +34,30 @@ def test_records_become_pixels_and_classes_in_the_order_of_the_files(folder):
     assert cifar.read(folder, cifar.VAL_FILES)[1].tolist() == [5, 9]
 
 
-def test_what_is_written_is_the_official_form(folder):
+def test_writes_the_official_format(folder):
     pixels, labels = cifar.read(folder, cifar.VAL_FILES)
     cifar.write(folder / "again.bin", pixels.transpose(0, 3, 1, 2), labels)
     assert (folder / "again.bin").read_bytes() == (folder / cifar.VAL_FILES[0]).read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("damage", "message"),
     [
-        (lambda path: path.write_bytes(path.read_bytes()[:-1]), r"data_batch_3\.bin is cut short: 6145 bytes"),
-        (lambda path: path.write_bytes(b""), r"data_batch_3\.bin is cut short"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), r"data_batch_3\.bin is truncated: 6145 bytes"),
+        (lambda path: path.write_bytes(b""), r"data_batch_3\.bin is truncated"),
         (lambda path: path.unlink(), r"data_batch_3\.bin is missing"),
     ],
 )
 @pytest.mark.parametrize("function", [cifar.count, cifar.read])
-def test_a_file_that_is_cut_short_or_missing_is_named(folder, function, spoil, words):
-    spoil(folder / "data_batch_3.bin")
-    with pytest.raises(DataError, match=words) as caught:
+def test_names_truncated_and_missing_files(folder, function, damage, message):
+    damage(folder / "data_batch_3.bin")
+    with pytest.raises(DataError, match=message) as caught:
         function(folder, cifar.TRAIN_FILES)
     assert caught.value.exit_code == Exit.DATA
     assert "\n" not in str(caught.value)
 
 
-def test_a_class_beyond_the_tenth_is_refused(folder):
+def test_rejects_class_beyond_nine(folder):
     (folder / "data_batch_3.bin").write_bytes(made(10))
-    with pytest.raises(DataError, match=r"data_batch_3\.bin holds a class beyond 9"):
+    with pytest.raises(DataError, match=r"data_batch_3\.bin contains a class beyond 9"):
         cifar.read(folder, cifar.TRAIN_FILES)

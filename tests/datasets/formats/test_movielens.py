@@ -1,4 +1,4 @@
-"""MovieLens' real formats, good and bad, and the leave-one-out split against a slow transcription."""
+"""MovieLens' file formats, valid and invalid, and the leave-one-out split against a slow reference."""
 
 import bz2
 import gzip
@@ -23,7 +23,7 @@ def split_of(path, text, min_ratings_per_user=1):
 
 
 @pytest.mark.parametrize(("name", "text"), [("ratings.csv", CSV), ("ratings.dat", DAT)])
-def test_both_formats_give_the_split_worked_out_by_hand(tmp_path, name, text):
+def test_both_formats_give_the_expected_split(tmp_path, name, text):
     split = split_of(tmp_path / name, text)
     # In order of first appearance: users 7 -> 0, 3 -> 1; items 50 -> 0, 60 -> 1, 70 -> 2, 90 -> 3.
     assert (split.num_users, split.num_items) == (2, 4)
@@ -32,12 +32,12 @@ def test_both_formats_give_the_split_worked_out_by_hand(tmp_path, name, text):
     assert split.users.dtype == split.items.dtype == split.held_out.dtype == np.int32
 
 
-def test_compressed_files_are_read_as_they_are(tmp_path):
+def test_reads_compressed_files(tmp_path):
     (tmp_path / "ratings.csv.xz").write_bytes(lzma.compress(CSV.encode()))
     assert len(movielens.read_ratings(tmp_path / "ratings.csv.xz")) == 6
 
 
-def test_the_split_equals_a_slow_transcription(tmp_path):
+def test_split_equals_slow_reference(tmp_path):
     generator = np.random.default_rng(3)
     pairs = generator.choice(40 * 60, 900, replace=False)
     frame = pd.DataFrame({"user": pairs // 60, "item": pairs % 60, "time": generator.integers(0, 50, 900)})
@@ -55,27 +55,27 @@ def test_the_split_equals_a_slow_transcription(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
-        (CSV + "8,1,4.0\n", "line 8 is no rating"),
-        (CSV + "8,one,4.0,5\n9,9,9,9\n", "line 8 is no rating"),
-        (CSV + "8,1,good,5\n", "line 8 is no rating"),
-        (CSV + "8,1,,5\n", "line 8 is no rating"),
-        (CSV + "8,1,4.0,5,6,7\n", "line 8 is no rating"),
-        (CSV + "8,1,4.0,5,6\n", "line 8 is no rating"),
-        (CSV + "-8,1,4.0,5\n", "line 8 is no rating"),
-        (CSV + "\n8,1\n", "line 9 is no rating"),
+        (CSV + "8,1,4.0\n", "line 8 is not a rating"),
+        (CSV + "8,one,4.0,5\n9,9,9,9\n", "line 8 is not a rating"),
+        (CSV + "8,1,good,5\n", "line 8 is not a rating"),
+        (CSV + "8,1,,5\n", "line 8 is not a rating"),
+        (CSV + "8,1,4.0,5,6,7\n", "line 8 is not a rating"),
+        (CSV + "8,1,4.0,5,6\n", "line 8 is not a rating"),
+        (CSV + "-8,1,4.0,5\n", "line 8 is not a rating"),
+        (CSV + "\n8,1\n", "line 9 is not a rating"),
         (CSV + "8,1,4.0,99999999999999999999\n", "line 8|cannot be read"),
         (CSV + "8,1,4.0,5\n", "user 8 has one rating.*min_ratings_per_user=2"),
         (CSV + "3,60,4.0,5\n", "user 3 rated item 60 twice"),
-        ("userId,movieId,rating,timestamp\n", "holds no rating"),
-        ("", "holds no rating"),
+        ("userId,movieId,rating,timestamp\n", "contains no rating"),
+        ("", "contains no rating"),
         (CSV.split("\n", 1)[1], "does not begin with the line userId"),
-        (CSV[:-20] + "\0\1", "line 6 is no rating"),
+        (CSV[:-20] + "\0\1", "line 6 is not a rating"),
     ],
 )
-def test_bad_files_are_refused_with_one_sentence(tmp_path, text, words):
-    with pytest.raises(DataError, match=words) as caught:
+def test_rejects_invalid_csv(tmp_path, text, message):
+    with pytest.raises(DataError, match=message) as caught:
         split_of(tmp_path / "ratings.csv", text)
     assert caught.value.exit_code == Exit.DATA
     assert "\n" not in str(caught.value)
@@ -83,7 +83,7 @@ def test_bad_files_are_refused_with_one_sentence(tmp_path, text, words):
 
 @pytest.mark.parametrize("compression", [lzma, gzip, bz2])
 @pytest.mark.parametrize("damage", [lambda data: data[:60], lambda data: data[:20] + b"xx" + data[22:], lambda _: b"x"])
-def test_a_damaged_compressed_file_is_refused(tmp_path, compression, damage):
+def test_rejects_damaged_compressed_file(tmp_path, compression, damage):
     path = tmp_path / f"ratings.csv.{ {lzma: 'xz', gzip: 'gz', bz2: 'bz2'}[compression] }"
     path.write_bytes(damage(compression.compress(CSV.encode() * 100)))
     with pytest.raises(DataError) as caught:
@@ -92,17 +92,17 @@ def test_a_damaged_compressed_file_is_refused(tmp_path, compression, damage):
 
 
 @pytest.mark.parametrize("line", ["7:50::4::100", "7::50::4", "7::50::4::100::1", "7::x::4::100"])
-def test_bad_dat_lines_are_refused_by_number(tmp_path, line):
-    with pytest.raises(DataError, match="line 7 is no rating"):
+def test_rejects_invalid_dat_line_by_number(tmp_path, line):
+    with pytest.raises(DataError, match="line 7 is not a rating"):
         split_of(tmp_path / "ratings.dat", DAT + line + "\n")
 
 
-def test_users_below_the_minimum_are_dropped(tmp_path):
+def test_drops_users_with_few_ratings(tmp_path):
     split = split_of(tmp_path / "ratings.csv", CSV + "8,1,4.0,5\n", min_ratings_per_user=2)
     assert split.num_users == 2
 
 
-def test_preparing_happens_once_and_follows_the_source(tmp_path):
+def test_prepared_file_is_reused_until_the_source_changes(tmp_path):
     source = tmp_path / "ratings.csv"
     source.write_text(CSV)
     first = movielens.prepare(source, tmp_path / "prepared", 1)
@@ -117,7 +117,7 @@ def test_preparing_happens_once_and_follows_the_source(tmp_path):
     assert len(list((tmp_path / "prepared").iterdir())) == 2
 
 
-def test_a_refused_file_leaves_nothing_prepared(tmp_path):
+def test_rejected_file_leaves_no_prepared_file(tmp_path):
     (tmp_path / "ratings.csv").write_text(CSV + "nonsense\n")
     with pytest.raises(DataError):
         movielens.prepare(tmp_path / "ratings.csv", tmp_path / "prepared", 1)

@@ -1,4 +1,4 @@
-"""What is wrong with a text file is said in one sentence with file and line."""
+"""Problems of text files are reported with file and line."""
 
 import gzip
 import lzma
@@ -15,12 +15,12 @@ def write(path, *lines, ends="\n"):
 
 
 def test_only_a_newline_ends_a_line(tmp_path):
-    """Python's own splitting would find more lines, and shift one side against the other."""
+    """str.splitlines would find more lines and misalign the two sides."""
     source = write(tmp_path / "a", "one\x0btwo\x85three", "four\u2028five", ends="\r\n")
     assert list(parallel_text.read_lines(source)) == ["one\x0btwo\x85three", "four\u2028five"]
 
 
-def test_compressed_files_and_a_byte_order_mark_are_read(tmp_path):
+def test_reads_compressed_files_and_byte_order_mark(tmp_path):
     text = "\ufeffeins\tzwei\ndrei\n".encode()
     for name, opened in (("a.gz", gzip.open), ("a.xz", lzma.open), ("a", open)):
         with opened(tmp_path / name, "wb") as file:
@@ -36,22 +36,22 @@ def test_compressed_files_and_a_byte_order_mark_are_read(tmp_path):
         (["a", b"caf\xe9\n"], ["x", "y"], "a line 2 is not UTF-8 .byte 0xe9.: convert"),
         (["a", ""], ["x", "y"], "a line 2 is empty"),
         (["a", "b"], ["x", "  "], "b line 2 is empty"),
-        (["a", "b\x00c"], ["x", "y"], r"a line 2 holds the control character U\+0000"),
-        (["a", "b"], ["x", "y\u2028z"], r"b line 2 holds the control character U\+2028"),
+        (["a", "b\x00c"], ["x", "y"], r"a line 2 contains the control character U\+0000"),
+        (["a", "b"], ["x", "y\u2028z"], r"b line 2 contains the control character U\+2028"),
         (["a", "word " * 5000], ["x", "y"], "a line 2 has 5,000 words: a test sentence has at most 1,000"),
-        ([], [], "a holds no sentence"),
+        ([], [], "a contains no sentence"),
     ],
 )
-def test_a_test_set_names_the_first_unfit_line(tmp_path, source, target, sentence):
+def test_names_the_first_unusable_line_of_a_test_set(tmp_path, source, target, sentence):
     paths = write(tmp_path / "a", *source), write(tmp_path / "b", *target)
     with pytest.raises(DataError, match=sentence):
         parallel_text.read_test(*paths)
 
 
-def test_a_missing_or_cut_file_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"a.gz is missing: timetrial data fetch"):
+def test_names_missing_and_truncated_files(tmp_path):
+    with pytest.raises(DataError, match=r"a.gz is missing: run timetrial data fetch"):
         list(parallel_text.read_lines(tmp_path / "a.gz"))
-    whole = gzip.compress(b"line\n" * 20000)
-    (tmp_path / "a.gz").write_bytes(whole[: len(whole) // 2])
+    complete = gzip.compress(b"line\n" * 20000)
+    (tmp_path / "a.gz").write_bytes(complete[: len(complete) // 2])
     with pytest.raises(DataError, match=r"a.gz cannot be read after line \d+ .*fetch it again"):
         list(parallel_text.read_lines(tmp_path / "a.gz"))

@@ -1,4 +1,4 @@
-"""Shards against other people's readers and writers: tarfile, TensorFlow, and records put together by hand."""
+"""Shards against other readers and writers: tarfile, TensorFlow, and records assembled by hand."""
 
 import io
 import struct
@@ -29,8 +29,8 @@ def pairs(path, read):
     return [(data[offset : offset + length], label) for offset, length, label in read(path)]
 
 
-def refused(path, read, words="is cut short or damaged"):
-    with pytest.raises(DataError, match=rf"^{path} .*{words}.*\.$") as caught:
+def assert_rejected(path, read, message="is truncated or damaged"):
+    with pytest.raises(DataError, match=rf"^{path} .*{message}.*\.$") as caught:
         read(path)
     assert caught.value.exit_code == Exit.DATA
     assert "\n" not in str(caught.value)
@@ -54,7 +54,7 @@ def tensorflow():
 
 
 def field(number, content):
-    """A length-delimited field of a protocol buffer of up to 127 bytes."""
+    """Return a length-delimited protocol buffer field of up to 127 bytes."""
     return bytes([number << 3 | 2, len(content)]) + content
 
 
@@ -66,8 +66,8 @@ def example(*features):
     return field(1, b"".join(features))
 
 
-def framed(path, *records):
-    """A TFRecord of any records, framed by `write_tfrecord`'s checksums of the same lengths."""
+def write_records(path, *records):
+    """Write a TFRecord file of any records, with `write_tfrecord`'s checksums."""
     out = b""
     for record in records:
         length = struct.pack("<Q", len(record))
@@ -80,7 +80,7 @@ IMAGE, LABEL = feature(b"image/encoded", field(1, field(1, b"picture"))), featur
 
 
 @BOTH
-def test_what_is_written_is_read(tmp_path, read, write):
+def test_round_trip(tmp_path, read, write):
     write(tmp_path / "shard", IMAGES)
     assert pairs(tmp_path / "shard", read) == IMAGES
 
@@ -94,12 +94,12 @@ def test_tarfile_reads_our_tars(tmp_path):
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_tars_of_others_are_read(tmp_path, form):
+def test_reads_tars_of_other_writers(tmp_path, form):
     long = "n" * 120 + "/" + "m" * 90 if form != tarfile.USTAR_FORMAT else "n" * 50
     members = [
         ("./a/1.cls", b" 3\n"), ("./a/1.json", b"{}"), ("./a/1.JPEG", b"one"),
         ("b.1/1.jpg", b"two"), ("b.1/1.cls", b"4"),
-        (f"{long}.png", b"three"), (f"{long}.seg.png", b"no image of ours"), (f"{long}.cls", b"0"),
+        (f"{long}.png", b"three"), (f"{long}.seg.png", b"not selected"), (f"{long}.cls", b"0"),
         ("README", b"read me"),
     ]  # fmt: skip
     path = tar_of(tmp_path / "shard.tar", members, format=form)
@@ -116,12 +116,12 @@ def test_tensorflow_reads_our_tfrecords(tmp_path):
     }
     found = [
         tf.io.parse_single_example(record, kinds) for record in tf.data.TFRecordDataset(str(tmp_path / "shard"))
-    ]  # which checks the checksums too
+    ]  # also verifies the checksums
     assert [(one["image/encoded"].numpy(), int(one["image/class/label"])) for one in found] == IMAGES
 
 
 @needs_tensorflow
-def test_tfrecords_of_tensorflow_are_read(tmp_path):
+def test_reads_tfrecords_of_tensorflow(tmp_path):
     tf = tensorflow()
     train = tf.train
     with tf.io.TFRecordWriter(str(tmp_path / "shard")) as writer:
@@ -139,42 +139,42 @@ def test_tfrecords_of_tensorflow_are_read(tmp_path):
     assert pairs(tmp_path / "shard", shards.read_tfrecord) == IMAGES
 
 
-def test_labels_packed_or_not_and_fields_of_the_future_are_read(tmp_path):
+def test_reads_packed_labels_and_skips_unknown_fields(tmp_path):
     packed = feature(b"image/class/label", field(3, field(1, b"\xac\2")))
-    newer = b"\x78\1" + b"\x79" + bytes(8) + b"\x7d" + bytes(4)  # a number, eight bytes and four bytes
-    path = framed(tmp_path / "shard", example(IMAGE, LABEL), newer + example(packed, IMAGE))
+    newer = b"\x78\1" + b"\x79" + bytes(8) + b"\x7d" + bytes(4)  # unknown fields: a varint, 64 bits and 32 bits
+    path = write_records(tmp_path / "shard", example(IMAGE, LABEL), newer + example(packed, IMAGE))
     assert pairs(path, shards.read_tfrecord) == [(b"picture", 5), (b"picture", 300)]
 
 
-def test_a_tar_cut_anywhere_is_refused(tmp_path):
+def test_rejects_tar_truncated_anywhere(tmp_path):
     path = tmp_path / "shard.tar"
     shards.write_tar(path, IMAGES)
-    whole = path.read_bytes()
-    end = whole.rindex(b"128") + 512  # of the last class
+    complete = path.read_bytes()
+    end = complete.rindex(b"128") + 512  # the last label
     cuts = {*range(0, end + 1024, 100), *range(0, end + 1024, 512), end + 1023}
     for length in sorted(cuts):
-        path.write_bytes(whole[:length])
-        refused(path, shards.read_tar)
-    path.write_bytes(whole[: end + 1024])  # without the padding that tar adds
+        path.write_bytes(complete[:length])
+        assert_rejected(path, shards.read_tar)
+    path.write_bytes(complete[: end + 1024])  # without the padding that tar adds
     assert len(shards.read_tar(path)) == len(IMAGES)
 
 
-def test_a_tfrecord_cut_anywhere_but_between_records_is_refused(tmp_path):
+def test_rejects_tfrecord_truncated_within_a_record(tmp_path):
     path = tmp_path / "shard"
     shards.write_tfrecord(path, IMAGES)
-    whole = path.read_bytes()
+    complete = path.read_bytes()
     ends = []
     for number in range(1, len(IMAGES)):
         shards.write_tfrecord(path, IMAGES[:number])
         ends.append(path.stat().st_size)
-    for length in sorted({*range(0, len(whole), 7), *(end + 1 for end in ends), len(whole) - 1} - {*ends}):
-        path.write_bytes(whole[:length])
-        refused(path, shards.read_tfrecord)
+    for length in sorted({*range(0, len(complete), 7), *(end + 1 for end in ends), len(complete) - 1} - {*ends}):
+        path.write_bytes(complete[:length])
+        assert_rejected(path, shards.read_tfrecord)
 
 
 @pytest.mark.parametrize("byte", range(12))
 @pytest.mark.parametrize("record", [0, 1])
-def test_a_damaged_length_or_checksum_of_a_record_is_refused(tmp_path, record, byte):
+def test_rejects_damaged_record_header(tmp_path, record, byte):
     path = tmp_path / "shard"
     shards.write_tfrecord(path, IMAGES[:1])
     at = record * path.stat().st_size + byte
@@ -182,39 +182,39 @@ def test_a_damaged_length_or_checksum_of_a_record_is_refused(tmp_path, record, b
     data = bytearray(path.read_bytes())
     data[at] ^= 16
     path.write_bytes(data)
-    refused(path, shards.read_tfrecord)
+    assert_rejected(path, shards.read_tfrecord)
 
 
 @pytest.mark.parametrize("member", range(1, 6))
-def test_a_damaged_header_in_a_tar_hides_nothing(tmp_path, member):
+def test_rejects_damaged_tar_header(tmp_path, member):
     path = tar_of(tmp_path / "shard.tar", [(f"{n // 2}.{'jpg' if n % 2 else 'cls'}", b"1") for n in range(6)])
     data = bytearray(path.read_bytes())
     data[member * 1024 + 150] ^= 1  # in the header's checksum
     path.write_bytes(data)
-    refused(path, shards.read_tar)
+    assert_rejected(path, shards.read_tar)
 
 
-def test_tars_put_one_after_the_other_hide_nothing(tmp_path):
+def test_rejects_concatenated_tars(tmp_path):
     shards.write_tar(tmp_path / "shard.tar", IMAGES)
     (tmp_path / "shard.tar").write_bytes((tmp_path / "shard.tar").read_bytes() * 2)
-    refused(tmp_path / "shard.tar", shards.read_tar)
+    assert_rejected(tmp_path / "shard.tar", shards.read_tar)
 
 
 @pytest.mark.parametrize(
-    ("members", "words"),
+    ("members", "message"),
     [
         ([("1.jpg", b"one"), ("1.cls", b"1"), ("2.jpg", b"two")], r"lacks the image or the \.cls of 2"),
         ([("1.jpg", b"one"), ("1.cls", b"1"), ("2.cls", b"2")], r"lacks the image or the \.cls of 2"),
-        ([("1.jpg", b"one"), ("1.cls", b"1"), ("1.jpg", b"two")], "holds 1 twice"),
-        ([("1.jpg", b"one"), ("1.cls", b"1"), ("1.png", b"two")], "holds 1 twice"),
-        ([("1.jpg", b"one"), ("1.cls", b"1"), ("1.cls", b"2")], "holds 1 twice"),
-        ([("1.jpg", b"one"), ("1.cls", b"ape")], r"holds a \.cls that is no whole number"),
-        ([("1.jpg", b"one"), ("1.cls", b"")], r"holds a \.cls that is no whole number"),
-        ([("README", b"read me")], "holds no image"),
+        ([("1.jpg", b"one"), ("1.cls", b"1"), ("1.jpg", b"two")], "contains 1 twice"),
+        ([("1.jpg", b"one"), ("1.cls", b"1"), ("1.png", b"two")], "contains 1 twice"),
+        ([("1.jpg", b"one"), ("1.cls", b"1"), ("1.cls", b"2")], "contains 1 twice"),
+        ([("1.jpg", b"one"), ("1.cls", b"ape")], r"contains a \.cls that is not a whole number"),
+        ([("1.jpg", b"one"), ("1.cls", b"")], r"contains a \.cls that is not a whole number"),
+        ([("README", b"read me")], "contains no image"),
     ],
 )
-def test_members_that_do_not_fit_are_refused(tmp_path, members, words):
-    refused(tar_of(tmp_path / "shard.tar", members), shards.read_tar, words)
+def test_rejects_inconsistent_members(tmp_path, members, message):
+    assert_rejected(tar_of(tmp_path / "shard.tar", members), shards.read_tar, message)
 
 
 @pytest.mark.parametrize(
@@ -233,12 +233,12 @@ def test_members_that_do_not_fit_are_refused(tmp_path, members, words):
     ],
     ids=range(10),
 )
-def test_records_without_an_image_or_a_class_are_refused(tmp_path, record):
-    path = framed(tmp_path / "shard", example(IMAGE, LABEL), record)
-    refused(path, shards.read_tfrecord, "holds a record without image/encoded and image/class/label")
+def test_rejects_records_without_image_or_label(tmp_path, record):
+    path = write_records(tmp_path / "shard", example(IMAGE, LABEL), record)
+    assert_rejected(path, shards.read_tfrecord, "contains a record without image/encoded and image/class/label")
 
 
 @pytest.mark.parametrize("read", [shards.read_tar, shards.read_tfrecord])
-def test_noise_is_refused(tmp_path, read):
+def test_rejects_noise(tmp_path, read):
     (tmp_path / "shard").write_bytes(np.random.default_rng(1).bytes(5000))
-    refused(tmp_path / "shard", read)
+    assert_rejected(tmp_path / "shard", read)

@@ -1,4 +1,4 @@
-"""Moses tokens and byte-pair pieces: known pairs, and there and back again."""
+"""Moses tokenization and byte-pair encoding: known results and round trips."""
 
 from collections import Counter
 
@@ -12,16 +12,16 @@ PAPER = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
 
 
 def test_merges_follow_from_the_counts():
-    """By hand, the last letter of a word being one of its own: s+t is met 9 times, e+st 9, l+o 7, then 6 times each.
+    """By hand, with the last letter of a word as a symbol of its own: s+t occurs 9 times, e+st 9, l+o 7, then 6 times.
 
-    Of pairs met as often (e+s too is met 9 times) the later in the alphabet comes first, as in subword-nmt.
+    Of equally frequent pairs (e+s also occurs 9 times) the last in the alphabet comes first, as in subword-nmt.
     """
     merges = MosesBPE.learn(PAPER, 5).merges.splitlines()[1:]
     assert merges == ["s t</w>", "e st</w>", "l o", "w est</w>", "n e"]
 
 
-def test_words_are_cut_as_the_merges_say():
-    """Merges by hand: the pieces of an unseen word follow from them in their order."""
+def test_merges_determine_pieces():
+    """Merges by hand; they determine the pieces of an unseen word."""
     vocabulary = MosesBPE("#version: 0.2\nl o\nlo w</w>\ne r</w>\n", ["low", "er", "n@@", "e@@", "w@@", "lo@@"])
     pieces = [vocabulary.pieces[number] for number in vocabulary.encode("low newer x")]
     assert pieces == ["low", "n@@", "e@@", "w@@", "er", "<unk>"]
@@ -36,13 +36,13 @@ def test_words_are_cut_as_the_merges_say():
         ("Mr. Smith paid 1,000.50 dollars.", "Mr. Smith paid 1,000.50 dollars ."),
     ],
 )
-def test_english_is_tokenised_as_moses_does(line, normal):
-    assert MosesBPE.normal(line, "en") == normal
+def test_english_is_tokenized_as_moses_does(line, normal):
+    assert MosesBPE.normalize(line, "en") == normal
 
 
-def test_german_goes_there_and_back():
+def test_german_round_trip():
     lines = ["Zwei junge Männer sind im Freien.", "„Nein“, sagte er, & ging 3,5 km weit!"]
-    normal = [MosesBPE.normal(line, "de") for line in lines]
+    normal = [MosesBPE.normalize(line, "de") for line in lines]
     vocabulary = MosesBPE.learn(Counter(word for line in normal for word in line.split()), 20)
     for line, tokens in zip(lines, normal, strict=True):
         ids = vocabulary.encode(tokens)
@@ -50,7 +50,7 @@ def test_german_goes_there_and_back():
         assert vocabulary.decode([2, *ids, END, 7, 7], "de") == line
 
 
-def test_the_vocabulary_goes_through_its_files(tmp_path):
+def test_vocabulary_files_round_trip(tmp_path):
     vocabulary = MosesBPE.learn(PAPER, 5)
     vocabulary.write(tmp_path)
     again = MosesBPE.read(tmp_path)
@@ -64,14 +64,14 @@ def test_the_vocabulary_goes_through_its_files(tmp_path):
 @pytest.mark.parametrize(
     ("codes", "pieces", "sentence"),
     [
-        ("#version: 0.2\na b c\n", "a\n", "bpe.codes line 2 is no pair of pieces .'a b c'"),
-        ("#version: 0.2\na b\n\nc d\n", "a\n", "bpe.codes line 3 is no pair of pieces"),
-        ("a b\n", "", "vocabulary.txt line 1 is no piece .''.: one a line"),
-        ("a b\n", "ab\nthe 37\n", "vocabulary.txt line 2 is no piece .'the 37'.: one a line"),
-        ("a b\n", "ab\nc\nab\n", "vocabulary.txt line 3 is there twice .'ab'"),
+        ("#version: 0.2\na b c\n", "a\n", "bpe.codes line 2 is not a pair of pieces .'a b c'"),
+        ("#version: 0.2\na b\n\nc d\n", "a\n", "bpe.codes line 3 is not a pair of pieces"),
+        ("a b\n", "", "vocabulary.txt line 1 is not a piece .''.: write one per line"),
+        ("a b\n", "ab\nthe 37\n", "vocabulary.txt line 2 is not a piece .'the 37'.: write one per line"),
+        ("a b\n", "ab\nc\nab\n", "vocabulary.txt line 3 repeats a piece .'ab'"),
     ],
 )
-def test_a_vocabulary_that_is_none_is_named_with_its_line(tmp_path, codes, pieces, sentence):
+def test_names_line_of_invalid_vocabulary(tmp_path, codes, pieces, sentence):
     (tmp_path / "bpe.codes").write_text(codes)
     (tmp_path / "vocabulary.txt").write_text(pieces)
     with pytest.raises(DataError, match=sentence):
@@ -83,16 +83,16 @@ def test_a_vocabulary_that_is_none_is_named_with_its_line(tmp_path, codes, piece
     [
         ("a b", "c", None),
         ("a " * 80, "c " * 80, None),
-        ("a " * 81, "c " * 80, "has not 1 to 80 tokens"),
-        ("a", "", "has not 1 to 80 tokens"),
-        ("a", "日本", "holds characters outside Latin-1"),
+        ("a " * 81, "c " * 80, "does not have 1 to 80 tokens"),
+        ("a", "", "does not have 1 to 80 tokens"),
+        ("a", "日本", "contains characters outside Latin-1"),
         ("a " * 9, "c", None),
         ("a " * 19, "c d", "has one side more than 9 times as long as the other"),
         ("a", "c " * 10, "has one side more than 9 times as long as the other"),
-        ("a " * 1000, "c " * 1000, "has not 1 to 80 tokens"),
+        ("a " * 1000, "c " * 1000, "does not have 1 to 80 tokens"),
         ("a" * 1000, "c", None),
-        ("b a", "c" * 1001, "holds a word of more than 1,000 characters"),
+        ("b a", "c" * 1001, "contains a word of more than 1,000 characters"),
     ],
 )
-def test_pairs_that_the_reference_drops(source, target, reason):
-    assert MosesBPE.unfit(source, target) == reason
+def test_rejection_reasons(source, target, reason):
+    assert MosesBPE.rejection_reason(source, target) == reason

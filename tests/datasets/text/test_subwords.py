@@ -1,4 +1,4 @@
-"""The subword vocabulary against pairs worked out by hand and slow transcriptions of its definition."""
+"""The subword vocabulary against examples by hand and slow implementations of its definition."""
 
 import pickle
 import re
@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 
 from timetrial.datasets.text import subwords
 from timetrial.datasets.text.subwords import EOS, PAD, Subwords
@@ -20,11 +20,11 @@ PIECES = ["the_", "th", "cat_", "ca", "s_", ", _", "._", *"thecas,. '"]
 SMALL = Subwords(["<pad>", "<EOS>", *PIECES, *ESCAPES])
 FILE = "".join(f"'{token}'\n" for token in SMALL.tokens)
 # Characters that matter: separators, what escaping writes, numbers that are no digits, letters without case.
-tricky = some.text(some.sampled_from(" _\\;u0a9zé,.'\"\n\r\t\u2028²½٣漢ß\u0301\U0001f600"))
+tricky = st.text(st.sampled_from(" _\\;u0a9zé,.'\"\n\r\t\u2028²½٣漢ß\u0301\U0001f600"))
 
 
 def sentences(count):
-    """Sentences of made-up words, frequent and rare, that share syllables."""
+    """Return sentences of synthetic words, frequent and rare, that share syllables."""
     generator = np.random.default_rng(5)
     syllables = [a + b + c for a in "bdgklmnprst" for b in "aeiouäö" for c in ("", "n", "r", "st")]
     words = ["".join(generator.choice(syllables, 1 + number % 4)) for number in range(2000)]
@@ -37,11 +37,11 @@ TEXTS = sentences(200)
 
 
 def learn(texts, *arguments, **named):
-    """From the tokens of texts."""
+    """Learn from the tokens of texts."""
     return Subwords.learn(Counter(token for text in texts for token in subwords.split(text)), *arguments, **named)
 
 
-LEARNT = learn(TEXTS, min_count=3)
+LEARNED = learn(TEXTS, min_count=3)
 
 
 @pytest.mark.parametrize(
@@ -94,32 +94,32 @@ def slow_segment(escaped, pieces):
     return [longest, *slow_segment(escaped[len(longest) :], pieces)]
 
 
-@given(tricky | some.text())
+@given(tricky | st.text())
 @settings(deadline=None)
-@pytest.mark.parametrize("vocabulary", [SMALL, LEARNT])
-def test_encoding_equals_a_slow_transcription(vocabulary, text):
+@pytest.mark.parametrize("vocabulary", [SMALL, LEARNED])
+def test_encoding_equals_slow_reference(vocabulary, text):
     pieces = vocabulary.tokens[2:]
     alphabet = {piece for piece in pieces if len(piece) == 1}
     expected = [p for token in slow_split(text) for p in slow_segment(slow_escape(token, alphabet), pieces)]
     assert [vocabulary.tokens[number] for number in vocabulary.encode(text)] == expected
 
 
-@given(tricky | some.text())  # which draws no lone surrogates: those are no characters, and decode to nothing
+@given(tricky | st.text())  # which draws no lone surrogates: those are no characters, and decode to nothing
 @example("a ")
 @example(" ")
 @example("a  b _ c\\u \\95; \n")
 @settings(deadline=None)
-@pytest.mark.parametrize("vocabulary", [SMALL, LEARNT])
-def test_any_text_comes_back_as_it_was(vocabulary, text):
+@pytest.mark.parametrize("vocabulary", [SMALL, LEARNED])
+def test_any_text_round_trips(vocabulary, text):
     ids = vocabulary.encode(text)
     assert all(EOS < number < len(vocabulary) for number in ids)
     assert vocabulary.decode(ids) == text
     assert vocabulary.decode([PAD, *ids, PAD, EOS, *ids]) == text
 
 
-@given(some.lists(some.integers(0, len(SMALL) + 9) | some.sampled_from(range(len(SMALL) - 14, len(SMALL)))))
+@given(st.lists(st.integers(0, len(SMALL) + 9) | st.sampled_from(range(len(SMALL) - 14, len(SMALL)))))
 @settings(deadline=None)
-def test_whatever_a_network_writes_decodes_to_text_that_can_be_written(ids):
+def test_any_ids_decode_to_valid_text(ids):
     SMALL.decode(ids).encode()
 
 
@@ -138,18 +138,18 @@ def test_decoding_by_hand():
     assert SMALL.encode("\ud800") == SMALL.encode("é")[:1] + [SMALL.tokens.index(c) for c in "55296;_"]
 
 
-def test_letters_and_digits_are_the_categories_l_and_n():
+def test_letters_and_digits_are_unicode_categories_l_and_n():
     everything = "".join(map(chr, range(sys.maxunicode + 1)))
     expected = [c for c in everything if unicodedata.category(c)[0] in "LN"]
     assert re.findall(r"[^\W_]", everything) == expected == [c for c in everything if c.isalnum()]
 
 
-def test_a_full_cache_changes_nothing(monkeypatch):
-    fresh = Subwords(LEARNT.tokens)
-    monkeypatch.setattr(subwords, "_CACHED", 3)
-    assert [fresh.encode(text) for text in TEXTS] == [LEARNT.encode(text) for text in TEXTS]
+def test_full_cache_changes_nothing(monkeypatch):
+    fresh = Subwords(LEARNED.tokens)
+    monkeypatch.setattr(subwords, "_MAX_CACHED_TOKENS", 3)
+    assert [fresh.encode(text) for text in TEXTS] == [LEARNED.encode(text) for text in TEXTS]
     assert len(fresh._cache) == 3
-    assert pickle.loads(pickle.dumps(fresh)).encode(TEXTS[0]) == LEARNT.encode(TEXTS[0])
+    assert pickle.loads(pickle.dumps(fresh)).encode(TEXTS[0]) == LEARNED.encode(TEXTS[0])
 
 
 def test_learning_by_hand():
@@ -162,8 +162,8 @@ def test_learning_by_hand():
     # A beginning stays only if it is frequent elsewhere: abc_ 3, and of ab's 5 then 2.
     counts = {2: True, 3: False}
     for minimum, kept in counts.items():
-        learnt = learn(["abc abc abc abd abe"], min_count=minimum, rounds=1)
-        assert ("abc_" in learnt.tokens, "ab" in learnt.tokens) == (True, kept)
+        learned = learn(["abc abc abc abd abe"], min_count=minimum, rounds=1)
+        assert ("abc_" in learned.tokens, "ab" in learned.tokens) == (True, kept)
 
 
 def slow_learn(texts, min_count, rounds=4):
@@ -189,59 +189,59 @@ def slow_learn(texts, min_count, rounds=4):
 
 
 @pytest.mark.parametrize("min_count", [1, 2, 5, 30, 10**6])
-def test_learning_equals_a_slow_transcription(min_count):
+def test_learning_equals_slow_reference(min_count):
     texts = [*TEXTS[:40], "a_b \\ _\\_ naïve\u2028text", " 'quoted' \"so\"", "two\nlines"]
     assert learn(texts, min_count=min_count).tokens == slow_learn(texts, min_count)
 
 
-@given(some.lists(tricky, min_size=1).filter(any), some.integers(1, 4))
+@given(st.lists(tricky, min_size=1).filter(any), st.integers(1, 4))
 @settings(deadline=None, max_examples=50)
-def test_learning_from_anything(texts, min_count):
-    learnt = learn(texts, min_count=min_count)
-    assert learnt.tokens == slow_learn(texts, min_count)
-    assert [learnt.decode(learnt.encode(text)) for text in texts] == texts
+def test_learning_from_any_text(texts, min_count):
+    learned = learn(texts, min_count=min_count)
+    assert learned.tokens == slow_learn(texts, min_count)
+    assert [learned.decode(learned.encode(text)) for text in texts] == texts
 
 
 @pytest.fixture(scope="module")
 def sizes():
-    """The sizes that a minimum count can give."""
+    """Return the sizes that minimum counts give."""
     return [len(learn(TEXTS, min_count=minimum)) for minimum in range(1, 100)]
 
 
 @pytest.mark.parametrize("size", [10, 60, 300, 500, 800, 5000])
-def test_the_vocabulary_is_as_near_the_wanted_size_as_a_count_makes_it(sizes, size):
+def test_size_is_as_close_as_minimum_counts_allow(sizes, size):
     away = abs(len(learn(TEXTS, size)) - size)
     assert away <= max(size / 100, min(abs(possible - size) for possible in sizes))
 
 
-def test_learning_depends_on_no_order():
+def test_learning_is_independent_of_order():
     counts = Counter(token for text in reversed(TEXTS) for token in subwords.split(text))
     assert Subwords.learn(counts, 500).tokens == learn(TEXTS, 500).tokens
     assert learn(TEXTS[::-1], 500).tokens == learn(iter(TEXTS), 500).tokens
 
 
-def test_a_long_run_of_one_character_does_not_blow_up():
+def test_long_run_of_one_character():
     run = "=" * 2000
-    learnt = learn([*TEXTS, run], min_count=3)
-    assert max(map(len, learnt.tokens)) == 100  # not the 1998 that come 3 times
-    assert learnt.decode(learnt.encode(run)) == run
+    learned = learn([*TEXTS, run], min_count=3)
+    assert max(map(len, learned.tokens)) == 100  # not the 1998 that come 3 times
+    assert learned.decode(learned.encode(run)) == run
 
 
-def test_there_must_be_text_and_a_count_to_learn():
+def test_rejects_empty_text_and_invalid_count():
     with pytest.raises(DataError, match="no text"):
         learn(["", ""])
     with pytest.raises(ValueError, match="min_count is 0"):
         learn(TEXTS, min_count=0)
 
 
-def test_a_vocabulary_is_written_and_read(tmp_path):
+def test_file_round_trip(tmp_path):
     path = tmp_path / "made" / "vocabulary.subwords"
     odd = Subwords([*SMALL.tokens, "''", '"', "\r", "\x85", "\u2028", "<EOS>_", "漢", " '"])
     odd.write(path)
     assert Subwords.read(path).tokens == odd.tokens
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
-    LEARNT.write(path)
-    assert Subwords.read(path).encode(TEXTS[0]) == LEARNT.encode(TEXTS[0])
+    LEARNED.write(path)
+    assert Subwords.read(path).encode(TEXTS[0]) == LEARNED.encode(TEXTS[0])
 
 
 @pytest.mark.parametrize(
@@ -253,44 +253,44 @@ def test_a_vocabulary_is_written_and_read(tmp_path):
         FILE.replace("'<pad>'\n'<EOS>'", "'<pad>_'\n'<EOS>_'"),
     ],
 )
-def test_spellings_of_the_same_file(tmp_path, text):
+def test_accepts_variants_of_the_file_format(tmp_path, text):
     (tmp_path / "file").write_bytes(text.encode())
     assert Subwords.read(tmp_path / "file").tokens == SMALL.tokens
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("", "ends before line 2.*must begin with"),
         ("'<pad>'\n", "ends before line 2.*must begin with"),
         (FILE.removeprefix("'<pad>'\n"), "line 1 is not '<pad>'"),
         (FILE.replace("'<EOS>'\n", ""), "line 2 is not '<EOS>'"),
-        ("\ufeff" + FILE, "line 1 is no sub-token in quotes"),
+        ("\ufeff" + FILE, "line 1 is not a quoted subtoken"),
         (FILE.replace("'th'\n", "\n"), "line 4 is empty"),
         (FILE.replace("'th'\n", "  \r\n"), "line 4 is empty"),
         (FILE + "\n", f"line {len(SMALL) + 1} is empty"),
-        (FILE.replace("'th'", "th"), "line 4 is no sub-token in quotes .*'th'"),
-        (FILE.replace("'th'", "'th\""), "line 4 is no sub-token in quotes"),
-        (FILE.replace("'th'", "''"), "line 4 is no sub-token in quotes"),
-        (FILE.replace("'th'", "'"), "line 4 is no sub-token in quotes"),
+        (FILE.replace("'th'", "th"), "line 4 is not a quoted subtoken .*'th'"),
+        (FILE.replace("'th'", "'th\""), "line 4 is not a quoted subtoken"),
+        (FILE.replace("'th'", "''"), "line 4 is not a quoted subtoken"),
+        (FILE.replace("'th'", "'"), "line 4 is not a quoted subtoken"),
         (FILE.replace("'th'", "'the_'"), "line 4 repeats line 3 .'the_'.: keep one"),
         (FILE + "'<EOS>'\n", f"line {len(SMALL) + 1} repeats line 2"),
-        (FILE.replace("'7'\n", ""), "lacks the sub-tokens 7, "),
-        (FILE[: FILE.index("'_'")], r"lacks the sub-tokens _ ; u 0 1 .* 9, .*learn it again"),
+        (FILE.replace("'7'\n", ""), "lacks the subtokens 7, "),
+        (FILE[: FILE.index("'_'")], r"lacks the subtokens _ ; u 0 1 .* 9, .*learn it again"),
         (FILE.replace("'th'", "'t\udcff'"), "line 4 is not UTF-8"),
     ],
 )
-def test_bad_files_are_refused_with_one_sentence(tmp_path, text, words):
+def test_rejects_invalid_files(tmp_path, text, message):
     path = tmp_path / "vocabulary.subwords"
     path.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(DataError, match=words) as caught:
+    with pytest.raises(DataError, match=message) as caught:
         Subwords.read(path)
     assert caught.value.exit_code == Exit.DATA
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_and_a_folder_that_cannot_be_are_named(tmp_path):
+def test_names_missing_file_and_unwritable_folder(tmp_path):
     with pytest.raises(DataError, match="nowhere is missing: put"):
         Subwords.read(tmp_path / "nowhere")
     (tmp_path / "file").write_text("")

@@ -1,4 +1,4 @@
-"""Preparing text: the same bytes whatever the processes, whole or not at all, and complaints that name the line."""
+"""Preparation of text is reproducible and atomic, and its errors name the line."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def contents(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_prepared_text_says_what_the_files_say(corpus, tmp_path):
+def test_prepared_text_decodes_to_the_files(corpus, tmp_path):
     prepared = wmt.prepare(corpus, MosesBPE, 300, tmp_path / "prepared")
     assert (prepared.pairs, prepared.test_pairs, prepared.dropped) == (3000, 50, {})
     vocabulary = MosesBPE.read(prepared.folder / "vocabulary")
@@ -46,20 +46,20 @@ def test_prepared_text_says_what_the_files_say(corpus, tmp_path):
     assert prepared.references() == corpus.test[1].read_text().splitlines()
 
 
-def test_processes_make_the_same_bytes(corpus, tmp_path, monkeypatch):
+def test_workers_give_the_same_bytes(corpus, tmp_path, monkeypatch):
     alone = wmt.prepare(corpus, MosesBPE, 100, tmp_path / "alone")
-    monkeypatch.setattr(wmt, "_WORTH_PROCESSES", 0)
-    monkeypatch.setattr(wmt, "_CHUNK", 111)
+    monkeypatch.setattr(wmt, "_MIN_BYTES_FOR_WORKERS", 0)
+    monkeypatch.setattr(wmt, "_CHUNK_PAIRS", 111)
     seen = []
     together = wmt.prepare(
-        corpus, MosesBPE, 100, tmp_path / "together", workers=2, progress=lambda doing, lines: seen.append(lines)
+        corpus, MosesBPE, 100, tmp_path / "together", workers=2, progress=lambda description, done: seen.append(done)
     )
     assert contents(alone.folder) == contents(together.folder)
     assert alone.folder.name == together.folder.name
     assert max(seen) == 3000
 
 
-def test_it_is_done_once_and_again_when_something_changed(corpus, tmp_path, monkeypatch):
+def test_prepared_text_is_reused_until_something_changes(corpus, tmp_path, monkeypatch):
     first = wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared")
     with monkeypatch.context() as patch:
         patch.setattr(MosesBPE, "learn", None)
@@ -69,51 +69,49 @@ def test_it_is_done_once_and_again_when_something_changed(corpus, tmp_path, monk
     assert wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared").folder != first.folder
 
 
-def test_unfit_pairs_are_dropped_and_counted(corpus, tmp_path):
+def test_unusable_pairs_are_dropped_and_counted(corpus, tmp_path):
     (source, target) = corpus.train[0]
-    with open(source, "a") as one, open(target, "a") as other:
+    with open(source, "a") as source_file, open(target, "a") as target_file:
         for line, translation in (("", "x"), ("a\x01b", "x"), ("a\x02b", "x"), ("a " * 90, "x"), ("a", "日本")):
-            one.write(f"{line}\n")
-            other.write(f"{translation}\n")
+            source_file.write(f"{line}\n")
+            target_file.write(f"{translation}\n")
     prepared = wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared")
     assert prepared.pairs == 3000
     assert prepared.dropped == {
         "is empty": 1,
-        "holds the control character": 2,
-        "has not 1 to 80 tokens": 1,
-        "holds characters outside Latin-1": 1,
+        "contains the control character": 2,
+        "does not have 1 to 80 tokens": 1,
+        "contains characters outside Latin-1": 1,
     }
 
 
-def test_nothing_left_is_an_error_that_says_why(corpus, tmp_path):
+def test_rejects_text_without_usable_pairs(corpus, tmp_path):
     for path in corpus.train[0]:
         path.write_text("\n\n")
-    with pytest.raises(DataError, match=r"leave no pair to train on .2 is empty.: take other files"):
+    with pytest.raises(DataError, match=r"leave no pair to train on .2 is empty.: use other files"):
         wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared")
     assert not any((tmp_path / "prepared").iterdir())
 
 
-def test_a_test_line_of_one_endless_word_is_refused(corpus, tmp_path):
+def test_rejects_overlong_test_sentence(corpus, tmp_path):
     lines = corpus.test[0].read_text().splitlines()
     corpus.test[0].write_text("\n".join([*lines[:6], "xq" * 4000, *lines[7:], ""]))
-    with pytest.raises(
-        DataError, match=r"test.source line 7 has [\d,]+ pieces of words: a test sentence has at most 2,000"
-    ):
+    with pytest.raises(DataError, match=r"test.source line 7 has [\d,]+ tokens: a test sentence has at most 2,000"):
         wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared")
     assert not list((tmp_path / "prepared").iterdir())
 
 
-def test_a_given_vocabulary_is_used(corpus, tmp_path):
+def test_uses_given_vocabulary(corpus, tmp_path):
     first = wmt.prepare(corpus, MosesBPE, 200, tmp_path / "prepared")
-    given = first.folder / "vocabulary"
-    second = wmt.prepare(corpus, MosesBPE, 5, tmp_path / "other", given=given)
-    assert contents(second.folder / "vocabulary") == contents(given)
+    vocabulary_path = first.folder / "vocabulary"
+    second = wmt.prepare(corpus, MosesBPE, 5, tmp_path / "other", vocabulary_path=vocabulary_path)
+    assert contents(second.folder / "vocabulary") == contents(vocabulary_path)
     assert np.array_equal(second.tokens("train", "source").ids, first.tokens("train", "source").ids)
     with pytest.raises(DataError, match="nowhere is missing: name a vocabulary"):
-        wmt.prepare(corpus, MosesBPE, 5, tmp_path / "other", given=tmp_path / "nowhere")
+        wmt.prepare(corpus, MosesBPE, 5, tmp_path / "other", vocabulary_path=tmp_path / "nowhere")
 
 
-def test_what_was_damaged_is_named(corpus, tmp_path):
+def test_names_damaged_files(corpus, tmp_path):
     prepared = wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared")
     (prepared.folder / "train.source.offsets").unlink()
     with pytest.raises(DataError, match=r"is incomplete .*delete it"):
@@ -123,14 +121,14 @@ def test_what_was_damaged_is_named(corpus, tmp_path):
         wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared")
 
 
-def test_a_kill_in_the_middle_leaves_nothing_that_is_taken_for_whole(corpus, tmp_path):
+def test_killed_preparation_is_repeated(corpus, tmp_path):
     program = f"""
 import time
 from pathlib import Path
 from timetrial.datasets.text import wmt
 from timetrial.datasets.text.moses_bpe import MosesBPE
-def slowly(doing, lines):
-    print(doing, flush=True)
+def slowly(description, done):
+    print(description, flush=True)
     time.sleep(0.5)
 paths = {[str(path) for path in (*corpus.train[0], *corpus.test)]!r}
 paths = [Path(path) for path in paths]
