@@ -1,4 +1,4 @@
-"""Logs of the translators' reference recipes under the closed rules, by the official checker; the BLEU is pretended."""
+"""Logs of the translation workloads' reference recipes under the closed rules, with a made-up BLEU."""
 
 import pytest
 from mlperf_logging.compliance_checker import mlp_compliance
@@ -30,12 +30,20 @@ TINY = {
 
 @pytest.mark.parametrize("workload", TINY)
 @pytest.mark.parametrize("met", [True, False])
-def test_a_log_is_closed_when_the_target_is_met(compose, tmp_path, monkeypatch, workload, met):
+def test_log_is_compliant_if_and_only_if_the_target_is_met(compose, tmp_path, monkeypatch, workload, met):
     monkeypatch.setattr(TranslationWorkload, "score", lambda self, parts: {"bleu": 0.2501 if met else 0.2399})
-    grammar = "{num_train: 200, num_test: 6, num_nouns: 20, num_verbs: 10, num_adjectives: 10, num_adverbs: 10, seed: 1}"
+    grammar = (
+        "{num_train: 200, num_test: 6, num_nouns: 20, num_verbs: 10, num_adjectives: 10, num_adverbs: 10, seed: 1}"
+    )
     text = [f"recipe.data.source=[{tmp_path}/train.source]", f"recipe.data.target=[{tmp_path}/train.target]"]
     text += [f"recipe.data.test_source={tmp_path}/test.source", f"recipe.data.test_target={tmp_path}/test.target"]
-    places = ["launcher=inline", f"data_dir={tmp_path}", f"runs_dir={tmp_path}", f"++recipe.data.generate={grammar}", *text]
+    places = [
+        "launcher=inline",
+        f"data_dir={tmp_path}",
+        f"runs_dir={tmp_path}",
+        f"++recipe.data.generate={grammar}",
+        *text,
+    ]
     chosen = [f"workload={workload}", "scale=reference", "round=v07"]
     code, folder = launch(compose(*chosen, *places, *SMALL, *TINY[workload]), Console(quiet=True))
     assert code == (Exit.TARGET_REACHED if met else Exit.TARGET_NOT_REACHED)

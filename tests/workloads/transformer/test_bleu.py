@@ -1,4 +1,4 @@
-"""BLEU worked out by hand, and against sacrebleu, whose `intl` tokenisation is that of the same script."""
+"""BLEU against values computed by hand and against sacrebleu, whose `intl` tokenization follows the same script."""
 
 import math
 import random
@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from timetrial.workloads.transformer.bleu import tokenise, uncased_bleu
+from timetrial.workloads.transformer.bleu import tokenize, uncased_bleu
 
 WORDS = ["Der", "die", "Straße", "über", "7", "1999", "3,5", "1.000", "10-jährige", "E-Mail", "„Haus“", "»so«", "can't"]
 WORDS += ["U.S.", "(ja)", "5%", "20€", "a+b=c", "...", "?!", "—", "§5", "\\"]
@@ -20,21 +20,21 @@ WORDS += ["U.S.", "(ja)", "5%", "20€", "a+b=c", "...", "?!", "—", "§5", "\\
         ("„Nein“, sagte er.", "„ Nein “ , sagte er ."),
         ("3,5 von 1.000", "3,5 von 1.000"),  # between digits
         ("im Jahr 1999. Er", "im Jahr 1999 . Er"),  # before a space
-        ("im Jahr 1999.", "im Jahr 1999."),  # the quirk: nothing follows
+        ("im Jahr 1999.", "im Jahr 1999."),  # quirk: nothing follows
         ("10-jährige E-Mail", "10 - jährige E - Mail"),
         ("5% 20€ a+b", "5 % 20 € a + b"),
         ("5+3 $5", "5 + 3 $ 5"),  # symbols even between digits
         ("x?!y", "x ? ! y"),
-        ("x?!5", "x ? !5"),  # the quirk: "x?" was one match, and "!" has no character before it left
+        ("x?!5", "x ? !5"),  # quirk: "x?" was one match, so "!" has no preceding character left
         ("x?5", "x ? 5"),
         ("km². Er", "km² . Er"),
-        ("km².", "km² ."),  # a superscript is no digit
+        ("km².", "km² ."),  # a superscript is not a digit
         ("a\\b [c] ^-&", "a \\ b [ c ] ^ - &"),
         ("\u00a0a\u2028b\t", "a b"),
     ],
 )
-def test_tokens_by_hand(text, tokens):
-    assert tokenise(text) == tokens.split(" ") * bool(tokens)
+def test_tokenize_by_hand(text, tokens):
+    assert tokenize(text) == tokens.split(" ") * bool(tokens)
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,13 @@ def test_tokens_by_hand(text, tokens):
         ("The cat sat on the mat", "the cat sat on a mat", (1 / 12) ** 0.25),
         # All precisions are 1; 4 tokens of 6.
         ("a b c d e f", "a b c d", math.exp(1 - 6 / 4)),
-        # No penalty for length, but orders 1 to 4 have 4 of 6, 3 of 5, 2 of 4, 1 of 3: 24/360.
+        # No brevity penalty, but orders 1 to 4 have 4 of 6, 3 of 5, 2 of 4, 1 of 3: 24/360.
         ("a b c d", "a b c d e f", (1 / 15) ** 0.25),
         # "the" counts only twice, as in the reference: 2 of 5. Then 1/(2*4), 1/(4*3), 1/(8*2): the product is 1/3840.
         ("the cat the dog sat", "the the the the the", (1 / 3840) ** 0.25),
-        # Nothing in common: 1/(2*5), 1/(4*4), 1/(8*3), 1/(16*2).
+        # No match: 1/(2*5), 1/(4*4), 1/(8*3), 1/(16*2).
         ("a b c d e", "v w x y z", (1 / 122880) ** 0.25),
-        # 3 of 4 and 1 of 3, then 1/(2*2) and 1/(4*1): 1/64. The shorter one is penalised: 4 tokens of 5.
+        # 3 of 4 and 1 of 3, then 1/(2*2) and 1/(4*1): 1/64. Brevity penalty: 4 tokens of 5.
         ("a b x c d", "a b c y", (3 / 4 / 3 / 4 / 4) ** 0.25 * math.exp(1 - 5 / 4)),
         # The comma is a token: 5 of 5, 4 of 4, ...
         ("Guten Tag, Herr Müller", "GUTEN TAG , HERR MÜLLER", 1.0),
@@ -64,78 +64,78 @@ def test_scores_by_hand(reference, hypothesis, expected):
     assert uncased_bleu([reference], [hypothesis]) == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_corpus_is_scored_whole():
-    # Orders 1 to 4 have 4+1 of 4+3, 3+0 of 3+2, 2+0 of 2+1, 1+0 of 1+0; 7 tokens of 9: no mean of sentences, and the
-    # second, which has no 4-gram, counts with what it has.
+def test_corpus_score_sums_counts_over_sentences():
+    # Orders 1 to 4 have 4+1 of 4+3, 3+0 of 3+2, 2+0 of 2+1, 1+0 of 1+0 matches; 7 tokens of 9. The second sentence has
+    # no 4-gram but counts in the other orders.
     score = uncased_bleu(["a b c d", "e f g h i"], ["a b c d", "e x y"])
     assert score == pytest.approx((5 / 7 * 3 / 5 * 2 / 3) ** 0.25 * math.exp(1 - 9 / 7), rel=1e-12)
     assert uncased_bleu(["a b c d", "e f"], ["a b c d", ""]) == pytest.approx(math.exp(1 - 6 / 4), rel=1e-12)
 
 
 def test_identical_texts_score_one():
-    texts = made(50)
+    texts = random_texts(50)
     assert uncased_bleu(texts, texts) == 1.0
     assert uncased_bleu(texts, [text.upper().replace("SS", "ß") for text in texts]) == 1.0
 
 
-def test_counts_must_agree():
+def test_rejects_unequal_counts():
     with pytest.raises(ValueError, match="2 references and 1 hypotheses"):
         uncased_bleu(["a", "b"], ["a"])
     assert uncased_bleu([], []) == 0.0
 
 
-def made(count):
+def random_texts(count):
     generator = random.Random(7)
     return [
         " ".join(generator.choices(WORDS, k=generator.randrange(4, 20))) + generator.choice(".!?") for _ in range(count)
     ]
 
 
-def spoilt(text, generator):
+def corrupt(text, generator):
     words = text.split()
     for _ in range(generator.randrange(4)):
-        place = generator.randrange(len(words))
-        words[place : place + 1] = generator.choice([[], ["x"], [words[place], words[place].upper()]]) or ["y"]
+        index = generator.randrange(len(words))
+        words[index : index + 1] = generator.choice([[], ["x"], [words[index], words[index].upper()]]) or ["y"]
     return " ".join(words[generator.randrange(3) :])
 
 
 @pytest.mark.parametrize("count", [1, 2, 10, 300])
-def test_scores_equal_sacrebleus(count):
+def test_scores_equal_sacrebleu(count):
     metrics = pytest.importorskip("sacrebleu.metrics")
     generator = random.Random(count)
-    references = made(count)
-    hypotheses = [spoilt(text, generator) for text in references]
-    theirs = metrics.BLEU(lowercase=True, tokenize="intl", smooth_method="exp").corpus_score(hypotheses, [references])
-    assert uncased_bleu(references, hypotheses) == pytest.approx(theirs.score / 100, abs=1e-6)
-    assert 0.1 < theirs.score / 100 < 0.99
+    references = random_texts(count)
+    hypotheses = [corrupt(text, generator) for text in references]
+    expected = metrics.BLEU(lowercase=True, tokenize="intl", smooth_method="exp").corpus_score(hypotheses, [references])
+    assert uncased_bleu(references, hypotheses) == pytest.approx(expected.score / 100, abs=1e-6)
+    assert 0.1 < expected.score / 100 < 0.99
 
 
-def test_smoothed_scores_equal_sacrebleus_but_where_nothing_matches():
+def test_smoothed_scores_equal_sacrebleu_except_without_any_match():
     metrics = pytest.importorskip("sacrebleu.metrics")
-    theirs = metrics.BLEU(lowercase=True, tokenize="intl", smooth_method="exp")
+    sacrebleu = metrics.BLEU(lowercase=True, tokenize="intl", smooth_method="exp")
     for hypothesis in ("the the the the the", "the cat x y z", "dog, cat. the mat", "a b the c", "the cat", ""):
-        expected = theirs.corpus_score([hypothesis], [["the cat the dog sat"]]).score / 100
+        expected = sacrebleu.corpus_score([hypothesis], [["the cat the dog sat"]]).score / 100
         assert uncased_bleu(["the cat the dog sat"], [hypothesis]) == pytest.approx(expected, abs=1e-6)
-    # Without one match sacrebleu says 0, whatever the smoothing; the reference smooths all four orders.
-    assert theirs.corpus_score(["v w x y z"], [["a b c d e"]]).score == 0
+    # Without any match sacrebleu returns 0 for all smoothing methods; the reference smooths all four orders.
+    assert sacrebleu.corpus_score(["v w x y z"], [["a b c d e"]]).score == 0
     assert uncased_bleu(["a b c d e"], ["v w x y z"]) > 0
 
 
-def test_tokens_equal_sacrebleus_but_for_numbers_that_are_no_digits():
+def test_tokens_equal_sacrebleu_except_for_numbers_that_are_not_digits():
     tokenizer = pytest.importorskip("sacrebleu.tokenizers.tokenizer_intl").TokenizerV14International()
-    places = [*range(0x20, 0x250), *range(0x2000, 0x2065), *range(0x20A0, 0x20C0), *range(0x660, 0x66E)]
+    code_points = [*range(0x20, 0x250), *range(0x2000, 0x2065), *range(0x20A0, 0x20C0), *range(0x660, 0x66E)]
     generator = random.Random(2)
     common = "aä0123456789.,-\"'!? "
-    differing = 0
+    num_different = 0
     for _ in range(5000):
         text = "".join(
-            generator.choice(common) if generator.random() < 0.7 else chr(generator.choice(places))
+            generator.choice(common) if generator.random() < 0.7 else chr(generator.choice(code_points))
             for _ in range(generator.randrange(1, 30))
         )
-        # sacrebleu's "digit" is any number, as mteval's \p{N}; the reference's is Python's \d, without ², ½ and Ⅳ.
+        # sacrebleu's "digit" is any number, like mteval's \p{N}; the reference's is Python's \d, without ², ½ and Ⅳ.
         if any(unicodedata.category(c) in ("No", "Nl") for c in text):
-            differing += tokenise(text) != tokenizer(text).split()
+            num_different += tokenize(text) != tokenizer(text).split()
         else:
-            assert tokenise(text) == tokenizer(text).split(), text
-    assert differing
-    assert (tokenise("5 km²."), tokenizer("5 km².").split()) == (["5", "km²", "."], ["5", "km²."])
+            assert tokenize(text) == tokenizer(text).split(), text
+    assert num_different
+    assert (tokenize("5 km²."), tokenizer("5 km².").split()) == (["5", "km²", "."], ["5", "km²."])

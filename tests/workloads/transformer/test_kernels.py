@@ -1,4 +1,4 @@
-"""Attention between packed sentences by Triton's interpreter, against softmax sentence by sentence in float64."""
+"""Attention between packed sentences in Triton's interpreter, against dense softmax in float64."""
 
 INTERPRETED = """
 import itertools, torch
@@ -6,19 +6,19 @@ from timetrial.workloads.transformer import kernels
 kernels.triton_available = lambda x: True
 H, D = 2, 16
 
-def lie(lengths):
-    bounds = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
-    own = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    return own, bounds
+def make_layout(lengths):
+    cu_seqlens = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+    sentences = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    return sentences, cu_seqlens
 
-def expected(q, k, v, own_q, own_k, causal, kept):
+def reference(q, k, v, q_sentences, k_sentences, causal, kept):
     out = torch.zeros_like(q)
     for head in range(H):
         score = q[:, head] @ k[:, head].T / D**0.5
-        counts = own_q[:, None] == own_k[None]
+        mask = q_sentences[:, None] == k_sentences[None]
         if causal:
-            counts &= torch.arange(len(q))[:, None] >= torch.arange(len(k))[None]
-        weight = score.masked_fill(~counts, -torch.inf).softmax(1)
+            mask &= torch.arange(len(q))[:, None] >= torch.arange(len(k))[None]
+        weight = score.masked_fill(~mask, -torch.inf).softmax(1)
         out[:, head] = (weight * kept[head]) @ v[:, head]
     return out
 
@@ -30,61 +30,63 @@ for lengths, sources, causal, dropout in (
     ([5, 70, 3, 1], [9, 2, 130, 7], False, 0.0),
     ([5, 70, 3, 1], [9, 2, 130, 7], False, 0.3),
 ):
-    own_q, bounds_q = lie(lengths)
-    own_k, bounds_k = lie(sources or lengths)
-    own = torch.randn(len(own_q), 1 if sources else 3, H, D)
-    seen = torch.randn(len(own_k), 2, H, D) if sources else None
-    given = torch.randn(len(own_q), H, D)
-    kept = torch.ones(H, len(own_q), len(own_k))
-    if dropout:  # which weights are dropped: those of an attention whose values are unit vectors, one column at a time
-        probe = own.clone() if seen is None else seen.clone()
-        for start in range(0, len(own_k), D):
+    q_sentences, cu_seqlens_q = make_layout(lengths)
+    k_sentences, cu_seqlens_k = make_layout(sources or lengths)
+    layout = (q_sentences, k_sentences, cu_seqlens_q, cu_seqlens_k)
+    q_or_qkv = torch.randn(len(q_sentences), 1 if sources else 3, H, D)
+    kv = torch.randn(len(k_sentences), 2, H, D) if sources else None
+    grad_out = torch.randn(len(q_sentences), H, D)
+    kept = torch.ones(H, len(q_sentences), len(k_sentences))
+    if dropout:  # find the dropped weights with unit vectors as values, D columns at a time
+        probe = q_or_qkv.clone() if kv is None else kv.clone()
+        for start in range(0, len(k_sentences), D):
             probe[:, -1] = 0.0
-            for place in range(start, min(start + D, len(own_k))):
-                probe[place, -1, :, place - start] = 1.0
+            for column in range(start, min(start + D, len(k_sentences))):
+                probe[column, -1, :, column - start] = 1.0
             torch.manual_seed(7)
-            sides = (probe, None) if seen is None else (own, probe)
-            found = kernels.attention(*sides, own_q, own_k, bounds_q, bounds_k, causal=causal, dropout=dropout)
-            for place in range(start, min(start + D, len(own_k))):
-                kept[:, :, place] = (found[:, :, place - start] != 0).T / (1 - dropout)
-        share = [kept[h][own_q[:, None] == own_k[None]] for h in range(H)]
+            inputs = (probe, None) if kv is None else (q_or_qkv, probe)
+            out = kernels.attention(*inputs, *layout, causal=causal, dropout=dropout)
+            for column in range(start, min(start + D, len(k_sentences))):
+                kept[:, :, column] = (out[:, :, column - start] != 0).T / (1 - dropout)
+        of_heads = [kept[h][q_sentences[:, None] == k_sentences[None]] for h in range(H)]
         if not causal:
-            assert all(abs((part == 0).double().mean() - dropout) < 0.05 for part in share), share
+            assert all(abs((weights == 0).double().mean() - dropout) < 0.05 for weights in of_heads), of_heads
         assert not torch.equal(kept[0], kept[1])
-    leaves = [x.clone().requires_grad_() for x in (own, seen) if x is not None]
-    wide = [x.double().requires_grad_() for x in (own, seen) if x is not None]
+    leaves = [x.clone().requires_grad_() for x in (q_or_qkv, kv) if x is not None]
+    wide = [x.double().requires_grad_() for x in (q_or_qkv, kv) if x is not None]
     torch.manual_seed(7)
-    sides = (leaves[0], leaves[1] if sources else None)
-    found = kernels.attention(*sides, own_q, own_k, bounds_q, bounds_k, causal=causal, dropout=dropout)
-    (found * given).sum().backward()
+    inputs = (leaves[0], leaves[1] if sources else None)
+    out = kernels.attention(*inputs, *layout, causal=causal, dropout=dropout)
+    (out * grad_out).sum().backward()
     k, v = (wide[-1][:, -2], wide[-1][:, -1])
-    right = expected(wide[0][:, 0], k, v, own_q, own_k, causal, kept)
-    (right * given).sum().backward()
-    torch.testing.assert_close(found.double(), right, rtol=1e-4, atol=1e-5)
-    for one, other in zip(leaves, wide):
-        torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-3, atol=1e-5)
+    expected = reference(wide[0][:, 0], k, v, q_sentences, k_sentences, causal, kept)
+    (expected * grad_out).sum().backward()
+    torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-5)
+    for leaf, expected_leaf in zip(leaves, wide):
+        torch.testing.assert_close(leaf.grad.double(), expected_leaf.grad, rtol=1e-3, atol=1e-5)
 """
 
 
-def test_attention_and_its_gradients_are_the_formulas(interpret):
+def test_outputs_and_gradients_equal_dense_attention(interpret):
     interpret(INTERPRETED)
 
 
-COUNTED = """
+FLOPS = """
 import itertools, torch
 from torch.utils.flop_counter import FlopCounterMode
 from timetrial.workloads.transformer import kernels
 kernels.triton_available = lambda x: True
 lengths, H, D = [5, 17, 3], 2, 16
-bounds = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
-places = torch.repeat_interleave(torch.arange(3), torch.tensor(lengths))
-own = torch.randn(25, 3, H, D, requires_grad=True)
+cu_seqlens = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+sentences = torch.repeat_interleave(torch.arange(3), torch.tensor(lengths))
+qkv = torch.randn(25, 3, H, D, requires_grad=True)
 with FlopCounterMode(display=False) as counter:
-    kernels.attention(own, None, places, places, bounds, bounds, causal=True, dropout=0.0).sum().backward()
+    layout = (sentences, sentences, cu_seqlens, cu_seqlens)
+    kernels.attention(qkv, None, *layout, causal=True, dropout=0.0).sum().backward()
 pairs = 25 + 17 * 17 + 9
 assert counter.get_total_flops() == 7 * 2 * pairs * H * D, counter.get_total_flops()
 """
 
 
-def test_torch_counts_its_products(interpret):
-    interpret(COUNTED)
+def test_flop_counter_counts_attention(interpret):
+    interpret(FLOPS)

@@ -1,4 +1,4 @@
-"""Both translators by their command line: what is wrong with a text is said in a sentence, and nothing stays."""
+"""Both translation workloads on the command line: errors in text files, sharding and throughput in tokens."""
 
 import subprocess
 import sys
@@ -8,33 +8,31 @@ import pytest
 PAIRS = [("The dog runs.", "Der Hund rennt."), ("A cat sleeps.", "Eine Katze schläft.")] * 40
 
 
-def run(folder, workload, *words):
-    data = (
-        f"{{source: [{folder}/a.en], target: [{folder}/a.de], test_source: {folder}/t.en, test_target: {folder}/t.de}}"
-    )
-    files = [f"recipe.data.{word}" for word in data.strip("{}").split(", ") for word in [word.replace(": ", "=", 1)]]
-    chosen = [f"workload={workload}", "scale=embedded", "accelerator=cpu", "recipe.data.generate=null", *files]
+def run(folder, workload, *overrides):
+    files = [f"recipe.data.source=[{folder}/a.en]", f"recipe.data.target=[{folder}/a.de]"]
+    files += [f"recipe.data.test_source={folder}/t.en", f"recipe.data.test_target={folder}/t.de"]
+    options = [f"workload={workload}", "scale=embedded", "accelerator=cpu", "recipe.data.generate=null", *files]
     small = [
         "recipe.data.vocabulary_size=60",
         "recipe.global_batch_size=40",
-        f"runs={folder}/runs",
+        f"runs_dir={folder}/runs",
         f"data_dir={folder}",
     ]
-    command = [sys.executable, "-P", "-m", "timetrial", "run", *chosen, *small, *words]
+    command = [sys.executable, "-P", "-m", "timetrial", "run", *options, *small, *overrides]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
 
 
 @pytest.fixture
 def text(tmp_path):
     for name, pairs in (("a", PAIRS), ("t", PAIRS[:3])):
-        for place, language in enumerate(("en", "de")):
-            lines = "".join(f"{pair[place]}\n" for pair in pairs)
+        for side, language in enumerate(("en", "de")):
+            lines = "".join(f"{pair[side]}\n" for pair in pairs)
             (tmp_path / f"{name}.{language}").write_text(lines, encoding="utf-8")
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "sentence"),
+    ("name", "content", "message"),
     [
         ("a.de", b"eins\n", "a.en has 80 lines but"),
         ("a.en", b"caf\xe9\n" * 80, "a.en line 1 is not UTF-8 (byte 0xe9): convert the file with iconv."),
@@ -44,18 +42,18 @@ def text(tmp_path):
         ("t.en", b"", "t.de has 3 lines but"),
     ],
 )
-def test_a_bad_file_is_named_with_its_line(text, name, content, sentence):
+def test_error_names_file_and_line(text, name, content, message):
     (text / name).write_bytes(content)
     done = run(text, "gnmt")
-    said = " ".join((done.stdout + done.stderr).split())
-    assert done.returncode == 21, said
-    assert sentence in said
-    assert "Traceback" not in said
+    output = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 21, output
+    assert message in output
+    assert "Traceback" not in output
     assert not list((text / "runs").rglob("config.yaml"))
     assert not list((text / "prepared").iterdir())
 
 
-def test_an_empty_test_set_is_refused(text):
+def test_rejects_empty_test_set(text):
     for name in ("t.en", "t.de"):
         (text / name).write_text("")
     done = run(text, "transformer")
@@ -64,12 +62,12 @@ def test_an_empty_test_set_is_refused(text):
 
 
 @pytest.mark.parametrize("workload", ["gnmt", "transformer"])
-def test_ranks_and_micro_batches_train_alike(text, workload):
-    """Two processes, and one that takes its batch in three parts, end with the loss of one whole."""
+def test_ranks_and_micro_batches_do_not_change_the_loss(text, workload):
+    """Two ranks, and one rank with three micro-batches, reach the loss of one undivided batch."""
     losses = []
-    still = ["recipe.training.dropout=0", "recipe.max_epochs=1", "recipe.data.max_length=20"]
-    for number, words in enumerate((["gpus=1"], ["gpus=2"], ["tuning.micro_batch_size=14"])):
-        done = run(text, workload, *still, *words, f"run_dir={text}/run_{number}")
+    options = ["recipe.training.dropout=0", "recipe.max_epochs=1", "recipe.data.max_length=20"]
+    for number, overrides in enumerate((["gpus=1"], ["gpus=2"], ["tuning.micro_batch_size=14"])):
+        done = run(text, workload, *options, *overrides, f"run_dir={text}/run_{number}")
         assert done.returncode == 10, done.stdout + done.stderr
         row = (text / f"run_{number}" / "quality.csv").read_text().splitlines()[1].split(",")
         losses.append((float(row[5]), float(row[6])))
@@ -78,15 +76,15 @@ def test_ranks_and_micro_batches_train_alike(text, workload):
 
 
 @pytest.mark.parametrize("workload", ["gnmt", "transformer"])
-def test_speeds_count_tokens(text, workload):
+def test_throughput_counts_tokens(text, workload):
     small = [
         "throughput.steps=2",
         "throughput.blocks=2",
         "recipe.data.vocabulary_size=200",
         "recipe.data.max_length=12",
     ]
-    chosen = [f"workload={workload}", "scale=embedded", "accelerator=cpu", f"runs={text}/runs", *small]
-    command = [sys.executable, "-P", "-m", "timetrial", "throughput", *chosen, "recipe.data.eval_batch_size=2"]
+    options = [f"workload={workload}", "scale=embedded", "accelerator=cpu", f"runs_dir={text}/runs", *small]
+    command = [sys.executable, "-P", "-m", "timetrial", "throughput", *options, "recipe.data.eval_batch_size=2"]
     done = subprocess.run(command, cwd=text, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("tokens/s, source and target, without padding") == 2  # in training and in decoding
