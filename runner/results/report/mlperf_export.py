@@ -9,7 +9,6 @@ from ...core.atomic_files import to_json, write_atomically
 from ...core.errors import ConfigurationError
 from ...core.formatting import slug
 from ..analysis.groups import RunGroup
-from ..parse import sources
 
 
 def export(groups: Iterable[RunGroup], folder: Path) -> list[Path]:
@@ -35,10 +34,11 @@ def export(groups: Iterable[RunGroup], folder: Path) -> list[Path]:
 
 
 def _system_description(group: RunGroup, name: str) -> dict[str, Any]:
-    """Return the fields that the official tools require, from the run's system.json if there is one."""
+    """Return the fields that the official tools require, from the run record if there is one."""
     run = group.runs[0]
-    environment = sources.read_json_object(run.folder / "system.json")
-    cpu = environment.get("cpu", {})
+    environment = run.run_record.environment if run.run_record is not None else {}
+    cpu = environment.get("cpu")
+    cpu = cpu if isinstance(cpu, dict) else {}
     return {
         "submitter": group.submitter,
         "division": run.division or "open",
