@@ -1,6 +1,6 @@
-"""CIFAR-10 whole on the device; crops and flips are gathered there."""
+"""CIFAR-10, whole on the device, where images are cropped, flipped and covered."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ from ...datasets.formats import cifar
 from ...datasets.synthetic import images
 from ...datasets.synthetic.spec_digest import path_with_digest
 from ...runner.training.workload import Batch
-from ..common.vision.image_data import ImageData, SyntheticData
+from ..common.vision.image_data import BatchSource, ImageData, SyntheticBatches
+from ..common.vision.pipeline import ImageBatch
 from .networks import MEAN
 
 
 class CIFAR10Data(ImageData):
-    """One rank's images: shifted by up to `crop_padding` pixels, flipped and partly covered at random, anew each epoch."""
+    """One rank's images: random crops after padding, random flips and cutout."""
 
     loader = "torch"
     image_size, num_classes = cifar.IMAGE_SIZE, cifar.NUM_CLASSES
@@ -46,77 +47,92 @@ class CIFAR10Data(ImageData):
             if not 0 <= self.cutout_size <= cifar.IMAGE_SIZE:
                 raise ValueError(f"cutout_size must be from 0 to {cifar.IMAGE_SIZE} pixels.")
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._loaded: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
-
-    def _open(self) -> tuple[int, int]:
-        self._folder = Path(self._settings.folder)
-        if self._settings.generate is not None:
-            self._folder = path_with_digest(self._folder, self._settings.generate)
-            if not self._folder.exists():
-                images.write_cifar(self._folder, self._settings.generate)
-        return cifar.count(self._folder, cifar.TRAIN_FILES), cifar.count(self._folder, cifar.VAL_FILES)
-
-    def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
-        """Every image once, shuffled and cropped anew each epoch; equal for any number of ranks."""
-        pixels, labels, _, _ = self._load()
-        generator = np.random.default_rng(self._seeds.derive("data_order", epoch))
-        order = self._to_device(generator.permutation(self.train_size))
-        shifts = self._to_device(generator.integers(0, 2 * self._settings.crop_padding + 1, (self.train_size, 2)))
-        flipped = self._to_device(generator.random(self.train_size) < 0.5)
-        corners = self._to_device(generator.integers(0, cifar.IMAGE_SIZE - self._settings.cutout_size + 1, (self.train_size, 2)))
-        for size, parts in self._steps():
-            step = []
-            for part in parts:
-                which = order[part]
-                cut = _crop(pixels, which, shifts[which], flipped[which])
-                if self._settings.cutout_size:
-                    cut = _cover(cut, corners[which], self._settings.cutout_size)
-                step.append(self._batch(cut, labels[which], size))
-            yield step
-
-    def eval_batches(self) -> Iterable[Batch]:
-        """This rank's share of the test images, each once."""
-        _, _, pixels, labels = self._load()
-        for span in self._eval_spans():
-            yield self._batch(pixels[span], labels[span], self.eval_size)
-
     def mlperf_params(self) -> dict[str, Any]:
-        """The loader is on record."""
+        """Return the loader, which MLPerf does not ask for."""
         return {"timetrial_loader": self.loader}
 
+    def _open(self) -> tuple[int, int]:
+        self.folder = Path(self.settings.folder)
+        if self.settings.generate is not None:
+            self.folder = path_with_digest(self.folder, self.settings.generate)
+            if not self.folder.exists():
+                images.write_cifar(self.folder, self.settings.generate)
+        return cifar.count(self.folder, cifar.TRAIN_FILES), cifar.count(self.folder, cifar.VAL_FILES)
+
+    def _build_batch_source(self) -> BatchSource:
+        return ResidentBatches(self.folder, self.settings.crop_padding, self.settings.cutout_size, self.device)
+
+
+class ResidentBatches:
+    """Takes batches from the images on the device, which it reads when they are first needed."""
+
+    def __init__(self, folder: Path, crop_padding: int, cutout_size: int, device: torch.device) -> None:
+        self._folder, self._crop_padding, self._cutout_size, self._device = folder, crop_padding, cutout_size, device
+        self._resident: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
+
+    def train_batches(self, data: ImageData, epoch: int) -> Iterator[Sequence[Batch]]:
+        """Yield every image once, shuffled and transformed at random; an epoch is the same for any number of ranks."""
+        pixels, labels, _, _ = self._load()
+        generator, count = np.random.default_rng(data.seeds.derive("data_order", epoch)), data.train_size
+        order = self._to_device(generator.permutation(count))
+        shifts = self._to_device(generator.integers(0, 2 * self._crop_padding + 1, (count, 2)))
+        flipped = self._to_device(generator.random(count) < 0.5)
+        corners = self._to_device(generator.integers(0, cifar.IMAGE_SIZE - self._cutout_size + 1, (count, 2)))
+        for size, parts in data.steps():
+            step = []
+            for part in parts:
+                indices = order[part]
+                crops = _crop(pixels, indices, shifts[indices], flipped[indices])
+                if self._cutout_size:
+                    crops = _cut_out(crops, corners[indices], self._cutout_size)
+                step.append(data.make_batch(ImageBatch(crops, (labels[indices],)), size))
+            yield step
+
+    def eval_batches(self, data: ImageData) -> Iterator[Batch]:
+        """Yield this rank's shard of the test images, each once."""
+        _, _, pixels, labels = self._load()
+        for span in data.eval_spans():
+            yield data.make_batch(ImageBatch(pixels[span], (labels[span],)), data.eval_size)
+
     def _load(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        if self._loaded is None:
-            around, sets = [0, 0, *[self._settings.crop_padding] * 4], []
-            for names, pad in ((cifar.TRAIN_FILES, True), (cifar.VAL_FILES, False)):
-                pixels, labels = (self._to_device(part) for part in cifar.read(self._folder, names))
-                sets += [F.pad(pixels, around) if pad else pixels, labels]
-            self._loaded = sets[0], sets[1], sets[2], sets[3]
-        return self._loaded
+        """Return padded pixels and labels of the training set, pixels and labels of the test set."""
+        if self._resident is None:
+            pixels, labels = self._read(cifar.TRAIN_FILES)
+            padding = [0, 0, *[self._crop_padding] * 4]
+            self._resident = F.pad(pixels, padding), labels, *self._read(cifar.VAL_FILES)
+        return self._resident
+
+    def _read(self, names: Any) -> tuple[Tensor, Tensor]:
+        pixels, labels = cifar.read(self._folder, names)
+        return self._to_device(pixels), self._to_device(labels)
 
     def _to_device(self, array: Any) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
 
 
-class SyntheticCIFAR10Data(SyntheticData, CIFAR10Data):
-    """As many as CIFAR-10 has."""
+class SyntheticCIFAR10Data(CIFAR10Data):
+    """data=synthetic: random images, as many as CIFAR-10 has; nothing is read or learned."""
+
+    loader = "synthetic"
 
     def _open(self) -> tuple[int, int]:
         return 50_000, 10_000
 
-
-def _crop(padded: Tensor, which: Tensor, shifts: Tensor, flipped: Tensor) -> Tensor:
-    """[N, 32, 32, 3] out of the padded images `which` [N], from `shifts` [N, 2] on, flipped where asked."""
-    along = torch.arange(cifar.IMAGE_SIZE, device=which.device)
-    columns = torch.where(flipped[:, None], cifar.IMAGE_SIZE - 1 - along, along) + shifts[:, 1:]
-    rows = along + shifts[:, :1]
-    return padded[which[:, None, None], rows[:, :, None], columns[:, None, :]]
+    def _build_batch_source(self) -> SyntheticBatches:
+        return SyntheticBatches()
 
 
-def _cover(images: Tensor, corners: Tensor, edge: int) -> Tensor:
-    """`images` [N, 32, 32, 3] with a square of the mean colour, its upper left corner at `corners` [N, 2]."""
-    along = torch.arange(cifar.IMAGE_SIZE, device=images.device)
-    rows, columns = ((along >= first) & (along < first + edge) for first in corners[:, :, None].unbind(1))
+def _crop(padded: Tensor, indices: Tensor, shifts: Tensor, flipped: Tensor) -> Tensor:
+    """Crop the padded images at `indices` [N] to [N, 32, 32, 3], from `shifts` [N, 2] on, and flip some of them."""
+    pixel = torch.arange(cifar.IMAGE_SIZE, device=indices.device)
+    columns = torch.where(flipped[:, None], cifar.IMAGE_SIZE - 1 - pixel, pixel) + shifts[:, 1:]
+    rows = pixel + shifts[:, :1]
+    return padded[indices[:, None, None], rows[:, :, None], columns[:, None, :]]
+
+
+def _cut_out(pixels: Tensor, corners: Tensor, edge: int) -> Tensor:
+    """Cover a square of each image [N, 32, 32, 3] with the mean color, its top left corner at `corners` [N, 2]."""
+    pixel = torch.arange(cifar.IMAGE_SIZE, device=pixels.device)
+    rows, columns = ((pixel >= first) & (pixel < first + edge) for first in corners[:, :, None].unbind(1))
     covered = (rows[:, :, None] & columns[:, None, :])[..., None]
-    return torch.where(covered, torch.tensor(MEAN, device=images.device).to(torch.uint8), images)
+    return torch.where(covered, torch.tensor(MEAN, device=pixels.device).to(torch.uint8), pixels)

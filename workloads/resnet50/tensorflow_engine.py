@@ -123,7 +123,7 @@ class TensorFlowEngine:
             return
         steps = steps if current_epoch == epoch else 0
         sizes, plan = self._plan(epoch)
-        batches = self.data.batches(True, epoch, plan[steps:])
+        batches = self.data.tensorflow_batches(True, epoch, plan[steps:])
         for size in sizes[steps:]:
             started = time.perf_counter()
             pixels, labels = next(batches)
@@ -157,7 +157,7 @@ class TensorFlowEngine:
                 copy.assign(mean)
         batch_size, correct = self._eval_batch_size(), tf.constant(0, tf.int64)
         with _raise_out_of_memory():
-            for pixels, labels in self.data.batches(False, 0, self.data.eval_plan()):
+            for pixels, labels in self.data.tensorflow_batches(False, 0, self.data.eval_plan()):
                 # Pad to one batch size, so that nothing is compiled on the clock; no prediction equals the label -1.
                 padding = batch_size - len(labels)
                 pixels = tf.pad(pixels, [(0, padding), (0, 0), (0, 0), (0, 0)])

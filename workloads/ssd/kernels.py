@@ -114,8 +114,8 @@ def jitter(pixels: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     `factors` float32 [N, 4] are brightness, contrast and saturation, 1 for no change, and the hue's shift in turns.
     `order` int [N, 4] holds the indices 0..3 of these in their order of application. All three are on the GPU.
 
-    The reference is `color_jitter.jitter_one`, torchvision's functions on uint8 tensors; the results are equal, because
-    each step is rounded alike. The mean for contrast is exact; PyTorch's on the CPU is off by parts in 10**7 on large
+    The reference is `color_jitter.jitter_image`, torchvision's functions on uint8 tensors; the results are equal,
+    because each step is rounded alike. The mean for contrast is exact; PyTorch's on the CPU is off by parts in 10**7 on large
     images.
     """
     pixels, factors, order = pixels.contiguous(), factors.contiguous(), order.contiguous()

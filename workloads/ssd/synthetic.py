@@ -1,17 +1,44 @@
-"""data=synthetic: random pixels and boxes that lie on the device, in COCO's sizes; nothing is read and learned."""
+"""data=synthetic: random pixels and boxes on the device, by default in COCO's sizes; nothing is read or learned."""
 
 from dataclasses import dataclass
 
-from ..common.detection.synthetic import SyntheticCocoData
+from ...runner.core.progress import ProgressCallback
+from ..common.detection.data import CocoData, synthetic_coco_set
+from ..common.detection.synthetic import SyntheticCocoBatches, check_sizes
 from .data import SSDData
 
 
-class SyntheticSSDData(SyntheticCocoData, SSDData):
-    """The loader of `timetrial throughput`."""
+class SyntheticSSDData(SSDData):
+    """The loader of `timetrial throughput`: what a GPU does when it never waits for data."""
+
+    loader = "synthetic"
 
     @dataclass
-    class Settings(SyntheticCocoData.Settings, SSDData.Settings):
-        """Sizes of COCO and of SSD's images."""
+    class Settings(SSDData.Settings):
+        """The settings of all loaders, and the size of the dataset; the defaults are COCO's."""
 
+        classes: int = 80
+        """Number of classes."""
+        train_count: int = 117_266
+        """Number of training images."""
         val_count: int = 4_952
         """Number of validation images; those of COCO without a box are not evaluated."""
+        boxes: int = 7
+        """Boxes of an image."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            check_sizes(self.classes, self.train_count, self.val_count, self.boxes)
+
+    @classmethod
+    def prepare_data(cls, settings: CocoData.Settings, progress: ProgressCallback) -> None:
+        """Do nothing: there is no dataset."""
+
+    def _open(self) -> tuple[int, int]:
+        sizes = self.settings
+        self.num_classes, self.max_boxes = sizes.classes, sizes.boxes
+        self.truth = self.val_set = synthetic_coco_set(sizes.val_count, sizes.boxes, sizes.classes)
+        return sizes.train_count, sizes.val_count
+
+    def _build_batch_source(self) -> SyntheticCocoBatches:
+        return SyntheticCocoBatches()

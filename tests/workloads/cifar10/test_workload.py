@@ -6,7 +6,7 @@ import torch
 
 from timetrial.datasets.formats import cifar
 from timetrial.datasets.synthetic.images import ClassificationSpec
-from timetrial.runner.config import schema
+from timetrial.runner.config.validation import validate
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.cifar10.data import CIFAR10Data
@@ -76,7 +76,7 @@ def test_learning_rate_rises_and_falls_linearly():
 
 def test_epoch_has_every_image_once_for_any_number_of_ranks(tmp_path):
     single_rank = data(tmp_path, crop_padding=0)
-    pixels, labels = cifar.read(single_rank._folder, cifar.TRAIN_FILES)
+    pixels, labels = cifar.read(single_rank.folder, cifar.TRAIN_FILES)
     known = {image.tobytes() for image in pixels} | {image[:, ::-1].tobytes() for image in pixels}
     steps = list(single_rank.train_batches(1))
     assert [len(step[0].inputs[1]) for step in steps] == [16, 16, 16, 12]
@@ -95,7 +95,7 @@ def test_epoch_has_every_image_once_for_any_number_of_ranks(tmp_path):
 
 def test_crops_are_shifts_of_the_padded_image(tmp_path):
     shifted = data(tmp_path, crop_padding=2)
-    images, _ = cifar.read(shifted._folder, cifar.TRAIN_FILES)
+    images, _ = cifar.read(shifted.folder, cifar.TRAIN_FILES)
     padded = np.pad(images, ((0, 0), (2, 2), (2, 2), (0, 0)))
     windows = {
         window.tobytes()
@@ -123,7 +123,7 @@ def test_cutout_covers_one_square_with_the_mean(tmp_path):
 
 def test_evaluation_has_every_image_once(tmp_path):
     single_rank = data(tmp_path, eval_batch_size=4)
-    images, labels = cifar.read(single_rank._folder, cifar.VAL_FILES)
+    images, labels = cifar.read(single_rank.folder, cifar.VAL_FILES)
     for ranks in (1, 2, 3):
         batches = [
             batch
@@ -139,5 +139,5 @@ def test_reference_recipe_composes_with_the_studys_batch_sizes(compose):
     for batch_size in (128, 2048):
         override = f"recipe.global_batch_size={batch_size}"
         node = compose("workload=cifar10", "scale=reference", "model=wrn28_10", override)
-        config = schema.check(node)
+        config = validate(node)
         assert (config.recipe.max_epochs, config.recipe.training["lr_milestones"]) == (100, [50, 80])

@@ -15,14 +15,17 @@ from timetrial.datasets.synthetic.detection import DetectionSpec
 from timetrial.runner.core.errors import DataError
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
-from timetrial.workloads.common.detection.data import synthetic_coco_set
-from timetrial.workloads.maskrcnn.data import PAD_COLOR, MaskRCNNData, TrainingViews, canvas, scaled
-from timetrial.workloads.maskrcnn.masks import SIDE, Outlines, targets
+from timetrial.workloads.common.detection.data import CocoSource, synthetic_coco_set
+from timetrial.workloads.common.vision.pipeline import ImageDataset
+from timetrial.workloads.maskrcnn.data import MaskRCNNData
+from timetrial.workloads.maskrcnn.masks import SIDE, Outlines, mask_targets
 from timetrial.workloads.maskrcnn.synthetic import SyntheticMaskRCNNData
+from timetrial.workloads.maskrcnn.transforms import PAD_COLOR, TrainTransform, canvas_size, scaled_size
 
 WHOLE = BatchSharding()
 CPU = torch.device("cpu")
 EDGES = {"short_edge": 90, "long_edge": 130}
+SCENES = {"num_train": 40, "num_val": 11, "num_classes": 3, "max_objects": 3, "seed": 5}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +36,7 @@ def place(tmp_path_factory):
 def maskrcnn_data(place, sharding=WHOLE, batch=6, workers=0, **changes):
     settings = MaskRCNNData.Settings(
         train_images=f"{place}/scenes/train", cache_dir=f"{place}/prepared", workers=workers, **EDGES,
-        **{"generate": DetectionSpec(num_train=40, num_val=11, num_classes=3, max_objects=3, seed=5), "eval_batch_size": 4} | changes,
+        **{"generate": DetectionSpec(**SCENES), "eval_batch_size": 4} | changes,
     )  # fmt: skip
     return MaskRCNNData(settings, global_batch_size=batch, sharding=sharding, device=CPU, seeds=seeds.derive_streams(3))
 
@@ -77,7 +80,7 @@ def test_batches_are_wide_or_not_and_have_every_image_at_most_once(place, batch,
             step = list(itertools.chain(*parts))
             assert sharding.ranks * sharding.accumulation <= len(step) == size <= batch
             assert all(parts)
-            assert len(set(ranks[0].train_set.wide()[step])) == 1
+            assert len(set(ranks[0].train_set.is_wide()[step])) == 1
             seen += step
         assert len(seen) == len(set(seen)) == ranks[0].train_size
         assert len(sizes) == ranks[0].steps_per_epoch
@@ -94,7 +97,7 @@ def test_wide_and_other_batches_come_in_any_order(place):
     orders = set()
     data = maskrcnn_data(place)
     for epoch in range(1, 9):
-        orders.add(tuple(data.train_set.wide()[part[0]] for part in data.train_plan(epoch)[1]))
+        orders.add(tuple(data.train_set.is_wide()[part[0]] for part in data.train_plan(epoch)[1]))
     assert len(orders) > 1
 
 
@@ -104,10 +107,10 @@ def test_every_image_is_evaluated_once_on_its_canvas(place):
         data = maskrcnn_data(place, BatchSharding(rank, 2, 1))
         for pixels, sizes, numbers in (batch.inputs for batch in data.eval_batches()):
             assert len(numbers) <= 4
-            assert {pixels.shape[2:]} == {canvas(90, 130, data.val_set.wide()[number]) for number in numbers}
+            assert {pixels.shape[2:]} == {canvas_size(90, 130, data.val_set.is_wide()[number]) for number in numbers}
             assert pixels.is_contiguous(memory_format=torch.channels_last)
             for size, number in zip(sizes.tolist(), numbers, strict=True):
-                assert tuple(size) == scaled(data.val_set.height[number], data.val_set.width[number], 90, 130)
+                assert tuple(size) == scaled_size(data.val_set.height[number], data.val_set.width[number], 90, 130)
             seen += numbers.tolist()
     assert sorted(seen) == list(range(data.eval_size)) == list(range(11))
     assert len(data.train_set) < 40  # images without boxes are evaluated, but not trained on
@@ -135,21 +138,21 @@ def test_a_batch_is_padded_with_the_mean_colour_and_filled_with_what_exists(plac
             assert (image[:, :, width:].flatten(1) == colour).all()
 
 
-def mirror_pair(views, number):
-    """An image's view as it is and in a mirror, with the pixels on their canvas."""
-    found, images = {}, views.coco
+def flip_pair(dataset, number):
+    """The crops of an image without and with a flip, and its pixels on their canvas."""
+    found, images = {}, dataset.source.dataset
     height, width = int(images.height[number]), int(images.width[number])
     pixels = torch.from_numpy(np.array(Image.open(images.path(number)).convert("RGB")))
     for epoch in range(40):
-        view = views.view(number, height, width, epoch)
-        found[view.flipped] = view, views.render(pixels, view)
+        view = dataset.crop(number, height, width, epoch)
+        found[view.flipped] = view, dataset.transform.cpu(pixels, view)
     return found[False], found[True]
 
 
 def test_a_mirrored_view_has_mirrored_boxes_outlines_and_pixels(place):
     data = maskrcnn_data(place)
     for number in range(0, len(data.train_set), 5):
-        (plain, pixels), (turned, flipped) = mirror_pair(data.views(True), number)
+        (plain, pixels), (turned, flipped) = flip_pair(data.build_dataset(True), number)
         (height, width), boxes, labels, edges, last, counts = plain.targets
         assert torch.equal(pixels[:height, :width], flipped[:height, :width].flip(1))
         left, top, right, bottom = boxes[labels > 0].T
@@ -176,17 +179,17 @@ def filled(view, height, width):
     made = np.zeros(((labels > 0).sum(), -(-height // SIDE) * SIDE, -(-width // SIDE) * SIDE), bool)
     for top, left in itertools.product(range(0, height, SIDE), range(0, width, SIDE)):
         tile = torch.tensor([[left, top, left + SIDE - 1, top + SIDE - 1]] * len(made)).float()
-        made[:, top : top + SIDE, left : left + SIDE] = targets(outlines, torch.arange(len(made)), tile)
+        made[:, top : top + SIDE, left : left + SIDE] = mask_targets(outlines, torch.arange(len(made)), tile)
     return made[:, :height, :width]
 
 
-def compare(views, numbers):
+def compare(dataset, numbers):
     """Outlines and boxes with the set's masks; returns how many objects there were."""
-    compared, images = 0, views.coco
+    compared, images = 0, dataset.source.dataset
     for number in numbers:
-        for view, _ in mirror_pair(views, number):
+        for view, _ in flip_pair(dataset, number):
             height, width = view.targets[0].tolist()
-            places = images.of(number)
+            places = images.annotations_of(number)
             for annotation, mine, box in zip(
                 range(places.start, places.stop), filled(view, height, width), view.targets[1], strict=False
             ):
@@ -204,14 +207,15 @@ def compare(views, numbers):
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # pycocotools, under NumPy 2
 def test_outlines_and_boxes_are_where_the_masks_are(place):
     data = maskrcnn_data(place)
-    assert compare(data.views(True), range(0, len(data.train_set), 4)) > 15
+    assert compare(data.build_dataset(True), range(0, len(data.train_set), 4)) > 15
 
 
 def test_bright_shapes_lie_inside_their_outlines(place):
     """Pixels against outlines, without the set's own masks."""
-    data = maskrcnn_data(place, generate=DetectionSpec(num_train=24, num_val=4, num_classes=3, max_objects=2, high_contrast=True, seed=6))
+    scenes = {"num_train": 24, "num_val": 4, "num_classes": 3, "max_objects": 2, "seed": 6}
+    data = maskrcnn_data(place, generate=DetectionSpec(**scenes, high_contrast=True))
     for number in range(0, len(data.train_set), 6):
-        for view, pixels in mirror_pair(data.views(True), number):
+        for view, pixels in flip_pair(data.build_dataset(True), number):
             height, width = view.targets[0].tolist()
             bright = pixels[:height, :width].amax(2).numpy() > 115
             mine = filled(view, height, width).any(0)
@@ -233,14 +237,14 @@ def test_runs_are_traced_with_their_holes(tmp_path):
         )
         images.append({"id": number, "file_name": f"{number}.jpg", "height": height, "width": width})
         for mask in masks:
-            made = detection._annotation(detection.Thing(0, True, mask), number, len(annotations) + 1)
+            made = detection._annotation(detection.SceneObject(0, True, mask), number, len(annotations) + 1)
             annotations.append(made | {"iscrowd": 0})
     categories = [{"id": 1, "name": "ring", "supercategory": "shape"}]
     text = json.dumps({"images": images, "annotations": annotations, "categories": categories})
     (tmp_path / "set.json").write_text(text)
     found = coco.read(tmp_path / "set.json", tmp_path, masks=True)
     assert (found.run[:, 1] > found.run[:, 0]).all()
-    assert compare(TrainingViews(found, 100, 150, 3, 0), range(8)) == 48
+    assert compare(ImageDataset(CocoSource(found), TrainTransform(100, 150, 3), 0), range(8)) == 48
 
 
 @pytest.mark.parametrize(
@@ -252,9 +256,9 @@ def test_runs_are_traced_with_their_holes(tmp_path):
     ],
 )  # fmt: skip
 def test_sizes_are_the_references(size, expected):
-    assert scaled(*size, 800, 1333) == expected
-    assert canvas(800, 1333, True) == (800, 1344)
-    assert canvas(800, 1333, False) == (1344, 800)
+    assert scaled_size(*size, 800, 1333) == expected
+    assert canvas_size(800, 1333, True) == (800, 1344)
+    assert canvas_size(800, 1333, False) == (1344, 800)
 
 
 def test_edges_out_of_order_are_refused():
@@ -264,7 +268,9 @@ def test_edges_out_of_order_are_refused():
 
 @pytest.mark.parametrize("sharding", [WHOLE, BatchSharding(1, 2, 2)], ids=["alone", "many"])
 def test_random_batches_have_the_shapes_of_real_ones(place, sharding):
-    chosen = SyntheticMaskRCNNData.Settings(**EDGES, train_count=26, val_count=11, boxes=3, classes=5, eval_batch_size=4)
+    chosen = SyntheticMaskRCNNData.Settings(
+        **EDGES, train_count=26, val_count=11, boxes=3, classes=5, eval_batch_size=4
+    )
     made = SyntheticMaskRCNNData(
         chosen, global_batch_size=8, sharding=sharding, device=CPU, seeds=seeds.derive_streams(3)
     )
@@ -282,7 +288,7 @@ def test_random_batches_have_the_shapes_of_real_ones(place, sharding):
                 *((96, 160) if wide else (160, 96)),
             )
             assert labels.min() >= 1
-            masks = targets(outlines, torch.arange(labels.numel()), boxes.flatten(0, 1))
+            masks = mask_targets(outlines, torch.arange(labels.numel()), boxes.flatten(0, 1))
             assert masks.mean() > 0.8  # a rectangle fills its box, whose widths are inclusive: 9 of 10 pixels at worst
             assert torch.equal(sizes, torch.tensor([[90, 120] if wide else [120, 90]] * len(pixels)))
         # A set of both kinds is prepared for both.
@@ -297,6 +303,6 @@ def test_random_batches_have_the_shapes_of_real_ones(place, sharding):
 def test_a_box_of_a_pixel_is_empty_to_the_reference_and_not_trained_on():
     whole = synthetic_coco_set(images=2, boxes=2, classes=1)
     whole.box[:, 2:] = [[1.0, 9.0], [1.1, 9.0], [9.0, 1.0], [0.5, 0.5]]
-    seen = MaskRCNNData.seen(whole, True)
+    seen = MaskRCNNData.select_images(whole, True)
     assert (seen.image_id.tolist(), seen.annotation_id.tolist()) == ([0], [2])
-    assert len(MaskRCNNData.seen(whole, False).box) == 4
+    assert len(MaskRCNNData.select_images(whole, False).box) == 4

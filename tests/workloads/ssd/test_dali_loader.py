@@ -11,10 +11,10 @@ import torch
 from rich.console import Console
 
 from timetrial.datasets.synthetic.detection import DetectionSpec
-from timetrial.runner.config import schema
+from timetrial.runner.config.validation import validate
 from timetrial.runner.core.errors import ConfigurationError, DataError, Exit
 from timetrial.runner.launch import worker
-from timetrial.runner.launch.launcher import launch
+from timetrial.runner.launch.run import launch
 from timetrial.runner.training import seeds
 from timetrial.runner.training.distributed import World
 from timetrial.runner.training.workload import BatchSharding
@@ -32,7 +32,9 @@ def build(place, loader, sharding=WHOLE, workers=0):
     kind = LOADERS[loader]
     settings = kind.Settings(
         train_images=f"{place}/scenes/train", cache_dir=f"{place}/prepared", image_size=96, workers=workers,
-        generate=DetectionSpec(num_train=32, num_val=9, num_classes=3, max_objects=3, width_range=(90, 300), height_range=(80, 250), seed=5),
+        generate=DetectionSpec(
+            num_train=32, num_val=9, num_classes=3, max_objects=3, width_range=(90, 300), height_range=(80, 250), seed=5
+        ),
         eval_batch_size=4,
     )  # fmt: skip
     device = torch.device("cpu")
@@ -96,7 +98,7 @@ def test_colours_are_torchvisions_in_every_order():
         pipeline.feed_input("order", list(order[some]))
         found = np.array(pipeline.run()[0].as_tensor()).astype(int)
         drawn = zip(torch.from_numpy(pixels[some]), factors[some], order[some].tolist(), strict=True)
-        apart = np.abs(found - torch.stack([color_jitter.jitter_one(*each) for each in drawn]).numpy())
+        apart = np.abs(found - torch.stack([color_jitter.jitter_image(*each) for each in drawn]).numpy())
         assert (apart > 0).mean() < 1e-3  # what lies on a whole number is rounded either way
         assert apart.max() <= 3
     assert (found != pixels[some]).mean() > 0.8
@@ -144,7 +146,7 @@ def test_a_bad_image_ends_in_the_sentence_of_the_other_loader(tmp_path, damage, 
 def test_the_embedded_recipe_begins_as_with_the_other_loader(compose, tmp_path):
     losses = []
     for loader in LOADERS:
-        chosen = schema.check(compose("workload=ssd", f"data={loader}", f"data_dir={tmp_path}"))
+        chosen = validate(compose("workload=ssd", f"data={loader}", f"data_dir={tmp_path}"))
         engine = worker.build_engine(chosen, World(), torch.device("cpu"))
         losses.append([])
         for batches in itertools.islice(engine.data.train_batches(1), 6):
@@ -160,7 +162,7 @@ def test_the_embedded_recipe_begins_as_with_the_other_loader(compose, tmp_path):
 def test_a_run_trains_and_says_by_which_loader(compose, tmp_path):
     words = ["workload=ssd", "data=dali", "recipe.data.generate.num_train=48", "recipe.data.generate.num_val=8"]
     words += ["recipe.max_epochs=1", "recipe.first_eval_epoch=1", "launcher=inline"]
-    words += [f"data_dir={tmp_path}", f"runs={tmp_path}/runs"]
+    words += [f"data_dir={tmp_path}", f"runs_dir={tmp_path}/runs"]
     code, folder = launch(compose(*words), Console(quiet=True))
     assert code == Exit.TARGET_NOT_REACHED
     lines = [json.loads(line.partition(" ")[2]) for line in folder.log.read_text().splitlines() if ":::MLLOG" in line]

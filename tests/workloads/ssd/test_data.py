@@ -24,12 +24,11 @@ def place(tmp_path_factory):
 def ssd_data(place, sharding=WHOLE, batch=8, workers=0, **changes):
     settings = SSDData.Settings(
         train_images=f"{place}/scenes/train", cache_dir=f"{place}/prepared", image_size=SIZE, workers=workers,
-        generate=DetectionSpec(num_train=32, num_val=9, num_classes=3, max_objects=3, seed=5), eval_batch_size=4, **changes,
+        generate=DetectionSpec(num_train=32, num_val=9, num_classes=3, max_objects=3, seed=5), eval_batch_size=4,
+        **changes,
     )  # fmt: skip
     device = torch.device("cpu")
-    return SSDData(
-        settings, global_batch_size=batch, sharding=sharding, device=device, seeds=seeds.derive_streams(3)
-    )
+    return SSDData(settings, global_batch_size=batch, sharding=sharding, device=device, seeds=seeds.derive_streams(3))
 
 
 def tensors(batches):
@@ -76,17 +75,17 @@ def test_every_view_has_a_box_inside(place):
 def test_a_mirrored_view_has_mirrored_boxes(place, monkeypatch):
     """The same crop with either flip: pixels and boxes are each other's mirror images."""
     data = ssd_data(place)
-    views = data._readers[True]._pictures
+    dataset = data.build_dataset(True)
     pixels = torch.arange(30 * 40 * 3, dtype=torch.int64).view(30, 40, 3).remainder(256).to(torch.uint8)
-    monkeypatch.setattr("timetrial.workloads.ssd.color_jitter.jitter_one", lambda pixels, factors, order: pixels)
+    monkeypatch.setattr("timetrial.workloads.ssd.color_jitter.jitter_image", lambda pixels, factors, order: pixels)
     found = {}
     height, width = int(data.train_set.height[0]), int(data.train_set.width[0])
     for epoch in range(40):
-        view = views.view(0, height, width, epoch)
+        view = dataset.crop(0, height, width, epoch)
         if view.box == (0, 0, height, width):
             found[view.flipped] = view._replace(box=(0, 0, 30, 40))
     one, other = (found[flipped] for flipped in (False, True))
-    assert torch.equal(views.render(pixels, one), views.render(pixels, other).flip(1))
+    assert torch.equal(dataset.transform.cpu(pixels, one), dataset.transform.cpu(pixels, other).flip(1))
     real = one.targets[1] > 0
     boxes, flipped = (view.targets[0][real] for view in (one, other))
     np.testing.assert_allclose(flipped, np.stack([1 - boxes[:, 2], boxes[:, 1], 1 - boxes[:, 0], boxes[:, 3]], 1))
@@ -105,10 +104,10 @@ def test_an_image_of_another_size_is_named(place):
 
 
 def test_half_of_the_views_are_mirrored_and_colours_spread_as_far_as_the_references(place):
-    views = ssd_data(place).views(True)
-    height, width = int(views.coco.height[0]), int(views.coco.width[0])
-    drawn = [views.view(0, height, width, epoch) for epoch in range(2000)]
+    data = ssd_data(place)
+    dataset, height, width = data.build_dataset(True), int(data.train_set.height[0]), int(data.train_set.width[0])
+    drawn = [dataset.crop(0, height, width, epoch) for epoch in range(2000)]
     assert np.mean([view.flipped for view in drawn]) == pytest.approx(0.5, abs=0.04)
-    factors = np.array([view.targets[2] for view in drawn])
+    factors = np.array([view.params[0] for view in drawn])
     np.testing.assert_allclose(factors.min(0), [0.875, 0.5, 0.5, -0.05], atol=2e-3)
     np.testing.assert_allclose(factors.max(0), [1.125, 1.5, 1.5, 0.05], atol=2e-3)

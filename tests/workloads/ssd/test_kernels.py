@@ -15,7 +15,7 @@ from timetrial.workloads.ssd import color_jitter
 JITTER = """
 import itertools
 import numpy as np, torch
-from timetrial.workloads.ssd.color_jitter import jitter_factors, jitter_one
+from timetrial.workloads.ssd.color_jitter import jitter_factors, jitter_image
 from timetrial.workloads.ssd.kernels import jitter
 
 generator = np.random.default_rng(1)
@@ -28,7 +28,7 @@ for dtype in (torch.int32, torch.int64):
     factors = [jitter_factors(generator)[0] for _ in order]
     factors[3], factors[7], factors[20] = (1.0, 1.0, 1.0, 0.0), (0.0, 2.0, 2.0, 0.5), (1.0, 1.5, 0.0, -0.5)
     result = jitter(pixels, torch.tensor(factors), torch.tensor(order, dtype=dtype))
-    expected = [jitter_one(*arguments) for arguments in zip(pixels, factors, order, strict=True)]
+    expected = [jitter_image(*arguments) for arguments in zip(pixels, factors, order, strict=True)]
     assert torch.equal(result, torch.stack(expected))
     assert (result != pixels).float().mean() > 0.8
 """
@@ -67,7 +67,7 @@ def test_cpu_steps_equal_torchvision_on_pillow_images(step, name, factor, levels
     pixels = np.random.default_rng(1).integers(256, size=(20, 30, 3), dtype=np.uint8)
     factors = [1.0, 1.0, 1.0, 0.0]
     factors[step] = factor
-    result = color_jitter.jitter_one(torch.from_numpy(pixels), tuple(factors), (step,))
+    result = color_jitter.jitter_image(torch.from_numpy(pixels), tuple(factors), (step,))
     expected = np.array(getattr(functional, f"adjust_{name}")(Image.fromarray(pixels), factor))
     difference = np.abs(result.numpy().astype(int) - expected)
     assert result.is_contiguous()

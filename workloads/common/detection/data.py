@@ -1,16 +1,14 @@
-"""Detection sets of one rank: an instances json a side beside its images, prepared once, seen as a task wants them."""
+"""COCO detection sets of one rank: annotations in an instances json beside a folder of images, for each split."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from omegaconf import MISSING
-from torch import Tensor
 
 from ....datasets.formats import coco
 from ....datasets.formats.coco import CocoSet
@@ -18,21 +16,24 @@ from ....datasets.synthetic import detection
 from ....datasets.synthetic.spec_digest import path_with_digest
 from ....runner.core.errors import DataError
 from ....runner.core.progress import ProgressCallback
-from ....runner.training.seeds import Seeds
-from ....runner.training.workload import Batch, BatchSharding
-from ..vision import gpu_decode
-from ..vision.decode_workers import DecodedBatch, EncodedBatch, ImageSource, Plan, WorkerReader, worker_count
 from ..vision.image_data import ImageData
 
-Side = tuple[Path, Path, bool]  # annotations, images, and whether they are to be trained on
+
+@dataclass(frozen=True)
+class Split:
+    """Where the annotations and the images of the training or the validation set lie."""
+
+    annotations: Path
+    images: Path
+    train: bool
 
 
 class CocoData(ImageData):
-    """One rank's share of a detection set; `train_set` and `val_set` hold the images that the task looks at.
+    """One rank's part of a detection set.
 
-    `truth` is the whole validation set, by which detections are judged; `most` is the largest number of boxes on an
-    image that is trained on; `dropped` boxes to train on had no area. A task says in `seen` which images those are, in
-    `views` how it sees them, and in `render` how an NVIDIA card does; elsewhere the reading processes decode and render.
+    `train_set` and `val_set` hold the images that the workload selects (`select_images`). `truth` is the whole
+    validation set, against which detections are scored. `max_boxes` is the largest number of boxes of a training image;
+    `dropped` training boxes had no area.
     """
 
     loader = "torch"
@@ -68,51 +69,35 @@ class CocoData(ImageData):
             if self.eval_batch_size < 1 or (self.workers is not None and self.workers < 0):
                 raise ValueError("eval_batch_size must be 1 or more, workers 0 or more.")
 
-    def __init__(
-        self, settings: Settings, *, global_batch_size: int, sharding: BatchSharding, device: torch.device, seeds: Seeds
-    ) -> None:
-        super().__init__(settings, global_batch_size=global_batch_size, sharding=sharding, device=device, seeds=seeds)
-        self._readers = self._start_readers()
-
     @classmethod
     def prepare_data(cls, settings: Settings, progress: ProgressCallback) -> None:
-        """Draws the set where it is to be generated, reads and checks both sides, and keeps them as arrays."""
-        for side in sides(settings):
-            annotations, *_ = side
-            progress(f"reading {annotations.name}", 0)
-            cls._prepare(settings, side)
+        """Generate the set if asked to, read and check both splits, and store their annotations as arrays."""
+        for split in splits(settings):
+            progress(f"reading {split.annotations.name}", 0)
+            cls._prepare(settings, split)
 
     @classmethod
     def verify(cls, settings: Settings) -> Iterator[str]:
-        """A sentence for every problem of both sides: of the jsons, of the images, and of the two together."""
+        """Yield a message for every problem of the annotations, of the images, and of the two splits together."""
         readable = []
-        for annotations, images, _ in sides(settings):
-            yield from coco.check(annotations, images, masks=cls.masks, files=True)
-            with contextlib.suppress(DataError):  # which has been said
-                readable.append(coco.read(annotations, images, masks=False))
+        for split in splits(settings):
+            yield from coco.check(split.annotations, split.images, masks=cls.masks, files=True)
+            with contextlib.suppress(DataError):  # `check` has yielded it
+                readable.append(coco.read(split.annotations, split.images, masks=False))
         if len(readable) == 2:
-            yield from cls._unfit(*readable)
+            yield from cls._check_together(*readable)
 
     @classmethod
-    def seen(cls, whole: CocoSet, train: bool) -> CocoSet:
-        """The images that the task looks at, in training or not, with the annotations that it learns from."""
+    def select_images(cls, dataset: CocoSet, train: bool) -> CocoSet:
+        """Return the images that the workload trains on or evaluates, with the annotations that it learns from."""
         raise NotImplementedError
 
-    def views(self, train: bool) -> ImageSource:
-        """How the task sees the images of `train_set` or `val_set`."""
-        raise NotImplementedError
-
-    def render(self, addresses: Tensor, batch: EncodedBatch) -> Tensor:
-        """The views of a batch uint8 [N, H, W, 3], of images whose planes lie at addresses int64 [N] on the card."""
-        raise NotImplementedError
-
-    def eval_batches(self) -> Iterable[Batch]:
-        """This rank's share of the validation images, each once: pixels, and its views' targets."""
-        for found in self._views(False, 0, self.eval_plan()):
-            yield self._on_device(found.pixels, found.targets, self.eval_size)
+    def build_source(self, train: bool) -> "CocoSource":
+        """Return the images of the training or the validation set."""
+        return CocoSource(self.train_set if train else self.val_set)
 
     def mlperf_params(self) -> dict[str, Any]:
-        """What MLPerf does not ask for: loader and size are on record, and how many boxes training is without."""
+        """Return loader, image size and the number of dropped training boxes, which MLPerf does not ask for."""
         return {
             "timetrial_loader": self.loader,
             "timetrial_image_size": self.image_size,
@@ -120,116 +105,108 @@ class CocoData(ImageData):
         }
 
     @classmethod
-    def _prepare(cls, settings: Settings, side: Side) -> Path:
-        """A side as arrays. Boxes without area are left out of training alone: left out of the truth, they would count
-        for nothing, where pycocotools counts them as not found.
+    def _prepare(cls, settings: Settings, split: Split) -> Path:
+        """Store the annotations of a split as arrays.
+
+        Boxes without area are dropped from training alone: pycocotools counts them in the ground truth as missed.
         """
-        annotations, images, train = side
-        return coco.prepare(annotations, images, Path(settings.cache_dir), masks=cls.masks, drop_empty=train)
+        folder = Path(settings.cache_dir)
+        return coco.prepare(split.annotations, split.images, folder, masks=cls.masks, drop_empty=split.train)
 
     @classmethod
-    def _unfit(cls, train: CocoSet, val: CocoSet) -> Iterator[str]:
-        """Why two sides that are sound make no data for a run."""
+    def _check_together(cls, train: CocoSet, val: CocoSet) -> Iterator[str]:
+        """Yield why two splits that are valid alone cannot be used together."""
         if train.category_name.tolist() != val.category_name.tolist():
             yield f"{train.annotations} and {val.annotations} name other categories: both sides need the same."
-        if not len(cls.seen(train, True)):
+        if not len(cls.select_images(train, True)):
             yield f"{train.annotations} has no image with a box: add one."
         if val.crowd.all():
             yield f"{val.annotations} has no box of a single object, by which to judge what is found: add one."
 
     def _open(self) -> tuple[int, int]:
-        whole = [coco.open_set(self._prepare(self._settings, side)) for side in sides(self._settings)]
-        for sentence in self._unfit(*whole):
-            raise DataError(sentence)
-        self.truth, self.dropped = whole[1], whole[0].dropped
-        self.train_set, self.val_set = self.seen(whole[0], True), self.seen(whole[1], False)
+        train, val = (coco.load_prepared(self._prepare(self.settings, split)) for split in splits(self.settings))
+        for problem in self._check_together(train, val):
+            raise DataError(problem)
+        self.truth, self.dropped = val, train.dropped
+        self.train_set, self.val_set = self.select_images(train, True), self.select_images(val, False)
         self.num_classes = len(self.truth.category_id)
         self.max_boxes = int(np.diff(self.train_set.first).max())
         return len(self.train_set), len(self.val_set)
 
-    def _start_readers(self) -> dict[bool, WorkerReader]:
-        """For training (True) and evaluation."""
-        decode, pin = self._readers_decode(), gpu_decode.is_supported(self._device)
-        workers = worker_count(self._settings.workers, self._sharding.ranks)
-        return {side: WorkerReader(self.views(side), workers=workers, decode=decode, pin=pin) for side in (True, False)}
 
-    def _readers_decode(self) -> bool:
-        """Whether the reading processes make the pixels."""
-        return not gpu_decode.is_supported(self._device)
+@dataclass(frozen=True)
+class CocoImage:
+    """An image of a set with its annotations: the target of `CocoSource`."""
 
-    def _views(self, train: bool, epoch: int, plan: Plan) -> Iterator[DecodedBatch]:
-        batches = self._readers[train].read(epoch, plan)
-        if not gpu_decode.is_supported(self._device):
-            return batches
-        return gpu_decode.prefetch(self._decoded(train, batches), self._device)
+    dataset: CocoSet
+    index: int
 
-    def _decoded(self, train: bool, batches: Iterator[EncodedBatch]) -> Iterator[DecodedBatch]:
-        for batch in batches:
-            try:
-                yield gpu_decode.decode(batch, self.render, self._device)
-            except RuntimeError as error:
-                raise self._readers[train].locate_bad_image(batch, error) from error
+    def pixel_boxes(self) -> NDArray[np.float64]:
+        """Return the boxes, float64 [M, 4]: x, y, width, height in pixels."""
+        return self.dataset.boxes(self.index).astype(np.float64)
 
-    def _on_device(self, pixels: Tensor, targets: Sequence[Tensor], global_samples: int) -> Batch:
-        """Of pixels uint8 [N, height, width, 3], which lie so in memory and render [N, 3, height, width] to the model."""
-        pixels = pixels.to(self._device, non_blocking=True).permute(0, 3, 1, 2)
-        content = (pixels, *(target.to(self._device, non_blocking=True) for target in targets))
-        return Batch(content, len(pixels), global_samples, global_samples)
+    def normalized_boxes(self) -> NDArray[np.float64]:
+        """Return the boxes as fractions of the image, float64 [M, 4]: left, top, right, bottom."""
+        corner, size = np.split(self.pixel_boxes(), 2, axis=1)
+        image_size = np.array([self.dataset.width[self.index], self.dataset.height[self.index]])
+        corners = np.concatenate([corner, corner + size], 1) / np.tile(image_size, 2)
+        return corners.clip(0, 1)
+
+    def labels(self) -> NDArray[np.int64]:
+        """Return the classes of the boxes, int64 [M], from 1."""
+        return self.dataset.categories(self.index).astype(np.int64) + 1
 
 
 @dataclass(frozen=True)
-class Files:
-    """The images of a set as files, and their boxes."""
+class CocoSource:
+    """The encoded images of a set; the target of each is its `CocoImage`."""
 
-    coco: CocoSet
+    dataset: CocoSet
 
-    def name(self, number: int) -> str:
-        """What to call image `number` in a message."""
-        return str(self.coco.path(number))
+    def name(self, index: int) -> str:
+        """Return the path of image `index`."""
+        return str(self.dataset.path(index))
 
-    def read(self, number: int) -> bytes:
-        """The encoded image; raises `DataError` where it is gone."""
+    def read(self, index: int) -> bytes:
+        """Return the encoded image; raise `DataError` if it cannot be read."""
         try:
-            return self.coco.path(number).read_bytes()
+            return self.dataset.path(index).read_bytes()
         except OSError as error:
-            raise DataError(f"{self.name(number)} cannot be read ({error.strerror}): put it back.") from error
+            raise DataError(f"{self.name(index)} cannot be read ({error.strerror}): put it back.") from error
 
-    def check_size(self, number: int, height: int, width: int) -> None:
-        """Raises `DataError` where the image is not of the size that its annotations were made for."""
-        said = int(self.coco.height[number]), int(self.coco.width[number])
-        if (height, width) != said:
+    def target(self, index: int, height: int, width: int) -> CocoImage:
+        """Return the image's annotations; raise `DataError` if the json has another size for it."""
+        dataset = self.dataset
+        annotated = int(dataset.height[index]), int(dataset.width[index])
+        if (height, width) != annotated:
             raise DataError(
-                f"{self.name(number)} is {width}x{height} pixels, not {said[1]}x{said[0]} as {self.coco.annotations} "
-                f"says of image {self.coco.image_id[number]}: put the right image there or mend the json."
+                f"{self.name(index)} is {width}x{height} pixels, not {annotated[1]}x{annotated[0]} as "
+                f"{dataset.annotations} says of image {dataset.image_id[index]}: put the right image there or mend the "
+                "json."
             )
-
-    def boxes(self, number: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Corners as fractions of the image, float64 [M, 4] (left, top, right, bottom), and labels [M] from 1."""
-        corner, size = np.split(self.coco.boxes(number).astype(np.float64), 2, axis=1)
-        whole = np.array([self.coco.width[number], self.coco.height[number]])
-        corners = np.concatenate([corner, corner + size], 1) / np.tile(whole, 2)
-        return corners.clip(0, 1), self.coco.categories(number).astype(np.int64) + 1
+        return CocoImage(dataset, index)
 
 
-def sides(settings: CocoData.Settings) -> list[Side]:
-    """The training and the validation side; draws them where they are to be generated."""
+def splits(settings: CocoData.Settings) -> list[Split]:
+    """Return the training and the validation split; generate them if `settings` say so."""
     if settings.generate is None:
         return [
-            (Path(settings.train_annotations), Path(settings.train_images), True),
-            (Path(settings.val_annotations), Path(settings.val_images), False),
+            Split(Path(settings.train_annotations), Path(settings.train_images), True),
+            Split(Path(settings.val_annotations), Path(settings.val_images), False),
         ]
     folder = path_with_digest(Path(settings.train_images).parent, settings.generate)
     if not folder.exists():
         detection.write_detection_dataset(folder, settings.generate)
     return [
-        (folder / "annotations" / f"instances_{side}.json", folder / side, side == "train") for side in ("train", "val")
+        Split(folder / "annotations" / f"instances_{name}.json", folder / name, name == "train")
+        for name in ("train", "val")
     ]
 
 
 def synthetic_coco_set(images: int, boxes: int, classes: int) -> CocoSet:
-    """`images` of 640 by 480 pixels without files, with `boxes` each of any of the `classes`; always the same.
+    """Return a set of `images` of 640 by 480 pixels without files, with `boxes` random boxes each; always the same.
 
-    What is in a box is all of it.
+    The mask of each object fills its box.
     """
     random, count = np.random.default_rng(1), images * boxes
     corner, size = random.uniform(0, 300, (count, 2)), random.uniform(8, 180, (count, 2))

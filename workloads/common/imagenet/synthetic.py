@@ -1,14 +1,15 @@
-"""data=synthetic: random pixels that lie on the device, in ImageNet's sizes; nothing is read and nothing is learned."""
+"""data=synthetic: random pixels on the device, by default in ImageNet's sizes; nothing is read or learned."""
 
 from dataclasses import dataclass
 
-from ..vision.decode_workers import WorkerReader
-from ..vision.image_data import SyntheticData
+from ..vision.image_data import SyntheticBatches
 from .data import ImageNetData
 
 
-class SyntheticImageNetData(SyntheticData, ImageNetData):
-    """What a card can do when nothing feeds it: the loader of `timetrial throughput`."""
+class SyntheticImageNetData(ImageNetData):
+    """The loader of `timetrial throughput`: what a GPU does when it never waits for data."""
+
+    loader = "synthetic"
 
     @dataclass
     class Settings(ImageNetData.Settings):
@@ -27,9 +28,8 @@ class SyntheticImageNetData(SyntheticData, ImageNetData):
                 raise ValueError("classes, train_images and val_images must be 1 or more.")
 
     def _open(self) -> tuple[int, int]:
-        chosen = self._settings
-        self.num_classes, self._form = chosen.classes, "none"
-        return chosen.train_images, chosen.val_images
+        self.num_classes, self._form = self.settings.classes, "none"
+        return self.settings.train_images, self.settings.val_images
 
-    def _start_readers(self) -> dict[bool, WorkerReader]:
-        return {}
+    def _build_batch_source(self) -> SyntheticBatches:
+        return SyntheticBatches()

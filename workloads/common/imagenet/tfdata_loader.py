@@ -7,80 +7,100 @@ from typing import Any
 import torch
 
 from ....runner.core.errors import ConfigurationError
-from ..vision.decode_workers import DecodedBatch, EncodedBatch, Plan
+from ..vision import gpu_decode
+from ..vision.decode_workers import BatchWorkers, Plan
+from ..vision.pipeline import EncodedBatch, ImageBatch, ImageDataset, locate_bad_image
 from .data import ImageNetData
 
 
 class TfDataImageNetData(ImageNetData):
-    """The same reading processes and crops as data=torch; `tf.data` makes the pixels."""
+    """The reading processes and crops of data=torch; `tf.data` decodes and transforms."""
 
     loader = "tfdata"
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         try:
             from . import tensorflow_import
         except ImportError as error:
             raise ConfigurationError("data=tfdata needs TensorFlow: pip install 'timetrial[tensorflow]'.") from error
         self._tf: Any = tensorflow_import.tensorflow
-        super().__init__(*arguments, **named)
+        self._loaders: dict[bool, TfDataLoader] = {}
+        super().__init__(*args, **kwargs)
 
-    @property
-    def device(self) -> torch.device:
-        """Where the run trains."""
-        return self._device
+    def build_loader(self, train: bool) -> "TfDataLoader":
+        """Return the loader of training or of evaluation, its workers started."""
+        pin_memory = gpu_decode.is_supported(self.device)
+        dataset = self.build_dataset(train)
+        loader = TfDataLoader(self._tf, dataset, self.image_size, workers=self._workers(), pin_memory=pin_memory)
+        self._loaders[train] = loader
+        return loader
 
-    def batches(self, train: bool, epoch: int, plan: Plan) -> Iterator[tuple[Any, Any]]:
-        """The batches of `plan` as tensors on the CPU: pixels uint8 [N, size, size, 3], labels int64 [N].
+    def tensorflow_batches(self, train: bool, epoch: int, plan: Plan) -> Iterator[tuple[Any, Any]]:
+        """Yield the batches of `plan` as `TfDataLoader.tensorflow_batches` does, for TensorFlow's engine."""
+        return self._loaders[train].tensorflow_batches(epoch, plan)
 
-        Raises `DataError` on an image that is wrong.
+
+class TfDataLoader:
+    """Reads the batches of a dataset with `workers` processes, and decodes and transforms them by `tf.data`."""
+
+    def __init__(self, tf: Any, dataset: ImageDataset, size: int, *, workers: int, pin_memory: bool) -> None:
+        self._tf, self._source, self._size = tf, dataset.source, size
+        self._workers = BatchWorkers(dataset.encoded_batch, workers, pin_memory=pin_memory)
+
+    def batches(self, epoch: int, plan: Plan) -> Iterator[ImageBatch]:
+        """Yield the batches of `plan` in CPU memory; raise `DataError` on a bad image."""
+        for pixels, labels in self.tensorflow_batches(epoch, plan):
+            yield ImageBatch(torch.tensor(pixels.numpy()), (torch.tensor(labels.numpy()),))
+
+    def tensorflow_batches(self, epoch: int, plan: Plan) -> Iterator[tuple[Any, Any]]:
+        """Yield TensorFlow's tensors on the CPU: pixels uint8 [N, size, size, 3], labels int64 [N].
+
+        Raises `DataError` on a bad image.
         """
-        tf, failed, under_way = self._tf, list[Exception](), deque[EncodedBatch]()
-        batches = self.encoded(train, epoch, plan)
+        tf, read_errors, pending = self._tf, list[Exception](), deque[EncodedBatch]()
+        encoded_batches = self._workers.run(epoch, plan)
 
         def read() -> Iterator[Any]:
             try:
-                for encoded in batches:
-                    under_way.append(encoded)
-                    jpegs = [data.numpy().tobytes() for data in encoded.jpegs()]
-                    yield jpegs, encoded.boxes.numpy(), encoded.flipped.numpy(), encoded.targets[0].numpy()
+                for batch in encoded_batches:
+                    pending.append(batch)
+                    jpegs = [data.numpy().tobytes() for data in batch.jpegs()]
+                    yield jpegs, batch.boxes.numpy(), batch.flipped.numpy(), batch.targets[0].numpy()
             except Exception as error:
-                failed.append(error)  # TensorFlow would hand on its text alone
+                read_errors.append(error)  # TensorFlow passes on its message alone
                 raise
 
         try:
             for pixels, labels in self._dataset(read):
-                under_way.popleft()
+                pending.popleft()
                 yield pixels, labels
         except tf.errors.OpError as error:
-            if failed:
-                raise failed[0] from error
-            if not under_way or not isinstance(error, tf.errors.InvalidArgumentError):
+            if read_errors:
+                raise read_errors[0] from error
+            if not pending or not isinstance(error, tf.errors.InvalidArgumentError):
                 raise
-            # Batches come out in the order in which they went in: the first that has not is the one.
-            raise self._readers[train].locate_bad_image(under_way[0], error) from error
+            # Batches leave in the order in which they entered: the first pending one was rejected.
+            raise locate_bad_image(self._source, pending[0], error) from error
 
     def _dataset(self, read: Any) -> Any:
-        tf, size = self._tf, self.image_size
+        tf, size = self._tf, self._size
 
-        def single(data: Any, box: Any, flipped: Any) -> Any:
-            cut = tf.image.decode_and_crop_jpeg(data, box, channels=3, dct_method="INTEGER_ACCURATE")
-            small = tf.image.resize(cut, (size, size), method="bilinear", antialias=False)
-            small = tf.cond(flipped, lambda: tf.reverse(small, [1]), lambda: small)
-            return tf.cast(tf.floor(small + 0.5), tf.uint8)
+        def transform(data: Any, box: Any, flipped: Any) -> Any:
+            pixels = tf.image.decode_and_crop_jpeg(data, box, channels=3, dct_method="INTEGER_ACCURATE")
+            pixels = tf.image.resize(pixels, (size, size), method="bilinear", antialias=False)
+            pixels = tf.cond(flipped, lambda: tf.reverse(pixels, [1]), lambda: pixels)
+            return tf.cast(tf.floor(pixels + 0.5), tf.uint8)
 
-        def batch(data: Any, boxes: Any, flipped: Any, labels: Any) -> Any:
-            kind = tf.TensorSpec((size, size, 3), tf.uint8)
-            return tf.map_fn(lambda parts: single(*parts), (data, boxes, flipped), fn_output_signature=kind), labels
+        def transform_batch(data: Any, boxes: Any, flipped: Any, labels: Any) -> Any:
+            spec = tf.TensorSpec((size, size, 3), tf.uint8)
+            pixels = tf.map_fn(lambda image: transform(*image), (data, boxes, flipped), fn_output_signature=spec)
+            return pixels, labels
 
-        kinds = (
+        signature = (
             tf.TensorSpec((None,), tf.string),
             tf.TensorSpec((None, 4), tf.int32),
             tf.TensorSpec((None,), tf.bool),
             tf.TensorSpec((None,), tf.int64),
         )
-        source = tf.data.Dataset.from_generator(read, output_signature=kinds)
-        return source.map(batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
-
-    def _pixels(self, train: bool, epoch: int, plan: Plan) -> Iterator[DecodedBatch]:
-        for pixels, labels in self.batches(train, epoch, plan):
-            yield DecodedBatch(torch.tensor(pixels.numpy()), (torch.tensor(labels.numpy()),))
+        dataset = tf.data.Dataset.from_generator(read, output_signature=signature)
+        return dataset.map(transform_batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)

@@ -1,24 +1,18 @@
-"""data=torch: on NVIDIA cards JPEGs are decoded, cropped, resized and flipped on the card; elsewhere by the workers."""
+"""data=torch: the GPU decodes JPEGs, crops, resizes and flips on NVIDIA GPUs, elsewhere the worker processes do."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from ....datasets.formats import jpeg
 from ....runner.core.errors import ConfigurationError
 from ....runner.training.workload import Batch
 from ..vision import gpu_decode
-from ..vision.decode_workers import DecodedBatch, EncodedBatch, Plan
-from . import kernels
+from ..vision.pipeline import GpuDecoder, Transform
 from .data import ImageNetData
 
 
 class TorchImageNetData(ImageNetData):
-    """Worker processes read; the card or they decode."""
+    """Worker processes read; the GPU or the workers decode."""
 
     loader = "torch"
 
@@ -34,41 +28,22 @@ class TorchImageNetData(ImageNetData):
             if self.decoder not in (None, "gpu", "workers"):
                 raise ValueError(f"decoder must be gpu or workers, not {self.decoder}.")
 
+    def build_decoder(self, transform: Transform, train: bool) -> GpuDecoder | None:
+        """Return a decoder on the GPU, or None if the workers decode."""
+        return None if self._workers_decode() else GpuDecoder(transform, self.device)
+
     def synthetic_train_batches(self) -> Sequence[Batch]:
-        """Random pixels; starts the card's JPEG engines too, on an image of our own."""
-        if not self._readers_decode():
-            sample = jpeg.encode(np.zeros((64, 64, 3), dtype=np.uint8))
-            box = torch.tensor([[0, 0, 64, 64]], dtype=torch.int32)
-            data, one = torch.frombuffer(bytearray(sample), dtype=torch.uint8), torch.tensor([len(sample)])
-            batch = EncodedBatch(data, one, box[:, 2:], box, one > 0, (one,), [0])
-            list(gpu_decode.prefetch(self._decoded(True, iter([batch])), self._device))
+        """Return random images in the shapes of the first step; also start the GPU's JPEG engines."""
+        if not self._workers_decode():
+            GpuDecoder(self.build_transform(True), self.device).warm_up()
         return super().synthetic_train_batches()
 
     def mlperf_params(self) -> dict[str, Any]:
-        """Who decodes is on record too."""
-        return super().mlperf_params() | {"timetrial_decoder": "workers" if self._readers_decode() else "gpu"}
+        """Add what decodes."""
+        return super().mlperf_params() | {"timetrial_decoder": "workers" if self._workers_decode() else "gpu"}
 
-    def _pixels(self, train: bool, epoch: int, plan: Plan) -> Iterator[DecodedBatch]:
-        batches = self.encoded(train, epoch, plan)
-        if not gpu_decode.is_supported(self._device):
-            return batches
-        if self._readers_decode():
-            return gpu_decode.prefetch((gpu_decode.upload(batch, self._device) for batch in batches), self._device)
-        return gpu_decode.prefetch(self._decoded(train, batches), self._device)
-
-    def _readers_decode(self) -> bool:
-        asked = self._settings.decoder
-        if asked == "gpu" and not gpu_decode.is_supported(self._device):
+    def _workers_decode(self) -> bool:
+        supported = gpu_decode.is_supported(self.device)
+        if self.settings.decoder == "gpu" and not supported:
             raise ConfigurationError("recipe.data.decoder=gpu needs an NVIDIA GPU: use workers.")
-        return asked == "workers" or not gpu_decode.is_supported(self._device)
-
-    def _decoded(self, train: bool, batches: Iterator[EncodedBatch]) -> Iterator[DecodedBatch]:
-        for batch in batches:
-            try:
-                yield gpu_decode.decode(batch, self._look, self._device)
-            except RuntimeError as error:
-                raise self._readers[train].locate_bad_image(batch, error) from error
-
-    def _look(self, addresses: Tensor, batch: EncodedBatch) -> Tensor:
-        boxes = (batch.sizes, batch.boxes, batch.flipped)
-        return kernels.crop_and_resize(addresses, *boxes, self.image_size, self._device)
+        return self.settings.decoder == "workers" or not supported

@@ -1,4 +1,4 @@
-"""Loss and quality of image classifiers whose batches are (pixels, labels)."""
+"""Loss and accuracy of image classifiers, whose batches are (pixels, labels)."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,24 +11,24 @@ from ....runner.training.workload import Batch
 
 
 class Classification:
-    """What all of them share; `settings` must have `label_smoothing`."""
+    """The part of a workload that all image classifiers share; `settings` must have `label_smoothing`."""
 
     settings: Any
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Cross entropy with smoothed labels, summed over the images."""
+        """Return the cross entropy with label smoothing, summed over the images."""
         pixels, labels = batch.inputs
         return F.cross_entropy(model(pixels), labels, label_smoothing=self.settings.label_smoothing, reduction="sum")
 
     def predict(self, model: nn.Module, batches: Iterable[Batch]) -> tuple[int, int]:
-        """(right first guesses, images) of this rank; waits for the device once."""
-        right, images = [], 0
+        """Return (correct top-1 predictions, images) of this rank; synchronizes with the device once."""
+        correct, images = [], 0
         for batch in batches:
             pixels, labels = batch.inputs
-            right.append((model(pixels).argmax(1) == labels).sum())
+            correct.append((model(pixels).argmax(1) == labels).sum())
             images += len(labels)
-        return int(torch.stack(right).sum()) if right else 0, images
+        return int(torch.stack(correct).sum()) if correct else 0, images
 
     def score(self, parts: Sequence[tuple[int, int]]) -> dict[str, float]:
-        """Top-1 accuracy over the images of all ranks."""
-        return {"accuracy": sum(right for right, _ in parts) / sum(images for _, images in parts)}
+        """Return the top-1 accuracy over the images of all ranks."""
+        return {"accuracy": sum(correct for correct, _ in parts) / sum(images for _, images in parts)}

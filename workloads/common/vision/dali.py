@@ -1,6 +1,6 @@
-"""NVIDIA DALI as a maker of views, on the card where there is one; imported for data=dali alone."""
+"""NVIDIA DALI as a decoder, on the GPU if there is one. Only data=dali imports the package."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,103 +8,89 @@ import torch
 
 from ....runner.core.errors import ConfigurationError
 from . import gpu_decode
-from .decode_workers import DecodedBatch, EncodedBatch, Plan, WorkerReader
+from .pipeline import EncodedBatch, ImageBatch
+
+Augment = Callable[..., Any]  # DALI operators on pixels uint8 [size, size, 3], with `Crop.params` on the CPU
 
 
-def require() -> None:
-    """Raises `ConfigurationError` where DALI is not installed."""
+def require_dali() -> None:
+    """Raise `ConfigurationError` if DALI is not installed."""
     try:
         import nvidia.dali  # noqa: F401
     except ImportError as error:
         raise ConfigurationError("data=dali needs NVIDIA DALI: pip install 'timetrial[dali]'.") from error
 
 
-class Views:
-    """What a reader chose of its images, made by DALI: decoded, resized to a square, flipped, and finished.
+class DaliDecoder:
+    """Decodes crops by DALI, resizes them to squares of `size` pixels, and flips and augments them.
 
-    `size` is the square's edge in pixels; `antialias` filters as widely as an image is shrunk. `finish` is what a task
-    does then to an image's pixels, uint8 [size, size, 3], with DALI's operators: it takes them with those targets that
-    `uses` numbers, which lie on the CPU.
+    `antialias` widens the filter when an image is reduced. `augment` takes as many arguments after the pixels as a crop
+    has `params`.
     """
 
     def __init__(
-        self,
-        reader: WorkerReader,
-        size: int,
-        *,
-        antialias: bool,
-        threads: int,
-        device: torch.device,
-        finish: Callable[..., Any] | None = None,
-        uses: Sequence[int] = (),
+        self, size: int, *, antialias: bool, threads: int, device: torch.device, augment: Augment | None = None
     ) -> None:
-        self._reader, self._size, self._antialias, self._threads = reader, size, antialias, max(1, threads)
-        self._device, self._finish, self._uses = device, finish, uses
+        self._size, self._antialias, self._threads, self._device = size, antialias, max(1, threads), device
+        self._augment = augment
         self._pipelines: dict[int, Any] = {}
 
-    def read(self, epoch: int, plan: Plan) -> Iterator[DecodedBatch]:
-        """The batches of `plan` on the device; raises `DataError` on an image that is wrong."""
-        views = map(self._decoded, self._reader.read(epoch, plan))
-        return gpu_decode.prefetch(views, self._device) if gpu_decode.is_supported(self._device) else views
-
-    def _decoded(self, batch: EncodedBatch) -> DecodedBatch:
-        pipeline = self._pipeline(len(batch.lengths))
+    def decode(self, batch: EncodedBatch) -> ImageBatch:
+        """Return the transformed images; raise RuntimeError if an image cannot be decoded."""
+        pipeline = self._pipeline(len(batch.lengths), len(batch.params))
         pipeline.feed_input("jpegs", [data.numpy() for data in batch.jpegs()])
         pipeline.feed_input("start", list(batch.boxes[:, :2].numpy()))
         pipeline.feed_input("shape", list(batch.boxes[:, 2:].numpy()))
         pipeline.feed_input("flipped", list(batch.flipped.int().numpy()))
-        for number in self._uses:
-            pipeline.feed_input(f"target{number}", list(batch.targets[number].numpy()))
-        try:
-            (pixels,) = pipeline.run()
-        except RuntimeError as error:
-            raise self._reader.locate_bad_image(batch, error) from error
+        for number, param in enumerate(batch.params):
+            pipeline.feed_input(f"param{number}", list(param.numpy()))
+        (pixels,) = pipeline.run()
         tensor = pixels.as_tensor()
         if not gpu_decode.is_supported(self._device):
-            return DecodedBatch(torch.from_numpy(np.array(tensor)), batch.targets)
+            return ImageBatch(torch.from_numpy(np.array(tensor)), batch.targets)
         copy = torch.utils.dlpack.from_dlpack(tensor).clone()
         targets = tuple(target.to(self._device, non_blocking=True) for target in batch.targets)
-        torch.accelerator.current_stream(self._device).synchronize()  # DALI's memory is used again from here on
-        return DecodedBatch(copy, targets)
+        torch.accelerator.current_stream(self._device).synchronize()  # from here on DALI's memory is reused
+        return ImageBatch(copy, targets)
 
-    def _pipeline(self, batch_size: int) -> Any:
-        """A pipeline for batches of up to the size first seen; the last batch of an epoch is a smaller one."""
-        known = next((size for size in self._pipelines if size >= batch_size), None)
-        if known is None:
-            self._pipelines[batch_size] = self._build(batch_size)
-            known = batch_size
-        return self._pipelines[known]
+    def _pipeline(self, batch_size: int, params: int) -> Any:
+        """Return a pipeline for at least `batch_size` images: the last batch of an epoch is smaller than the first."""
+        large_enough = next((size for size in self._pipelines if size >= batch_size), None)
+        if large_enough is None:
+            self._pipelines[batch_size] = self._build(batch_size, params)
+            large_enough = batch_size
+        return self._pipelines[large_enough]
 
-    def _build(self, batch_size: int) -> Any:
+    def _build(self, batch_size: int, params: int) -> Any:
         from nvidia.dali import fn, pipeline_def, types
 
-        card = self._device.index if gpu_decode.is_supported(self._device) else None
+        gpu = self._device.index if gpu_decode.is_supported(self._device) else None
 
         @pipeline_def(
             batch_size=batch_size,
             num_threads=self._threads,
-            device_id=card,
+            device_id=gpu,
             prefetch_queue_depth=1,
             enable_conditionals=True,
         )
-        def views() -> Any:
-            cut = fn.decoders.image_slice(
+        def transformed_images() -> Any:
+            pixels = fn.decoders.image_slice(
                 fn.external_source(name="jpegs", dtype=types.UINT8, ndim=1),
                 fn.external_source(name="start", dtype=types.INT32, ndim=1),
                 fn.external_source(name="shape", dtype=types.INT32, ndim=1),
                 axis_names="HW",
-                device="cpu" if card is None else "mixed",
+                device="cpu" if gpu is None else "mixed",
                 output_type=types.RGB,
                 jpeg_fancy_upsampling=True,
                 adjust_orientation=False,
             )
             square = [self._size, self._size]
-            small = fn.resize(cut, size=square, interp_type=types.INTERP_LINEAR, antialias=self._antialias)
-            seen = fn.flip(small, horizontal=fn.external_source(name="flipped", dtype=types.INT32, ndim=0))
-            if self._finish is None:
-                return seen
-            return self._finish(seen, *(fn.external_source(name=f"target{number}") for number in self._uses))
+            pixels = fn.resize(pixels, size=square, interp_type=types.INTERP_LINEAR, antialias=self._antialias)
+            pixels = fn.flip(pixels, horizontal=fn.external_source(name="flipped", dtype=types.INT32, ndim=0))
+            if self._augment is None:
+                return pixels
+            return self._augment(pixels, *(fn.external_source(name=f"param{number}") for number in range(params)))
 
-        pipeline = views()
+        pipeline = transformed_images()
         pipeline.build()
         return pipeline

@@ -1,98 +1,108 @@
-"""What an NVIDIA card does for a loader: decoding, cropping and resizing, in a thread and on a stream of their own."""
+"""JPEG decoding on NVIDIA GPUs, and prefetching of batches in a thread and on a stream of their own."""
 
 import functools
 import queue
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from . import nvjpeg
-from .decode_workers import DecodedBatch, EncodedBatch
 
-_AHEAD = 2  # batches made before they are asked for
-# Decoding threads. nvJPEG waits for the card after every few images, behind kernels of the training step: one thread
+_PREFETCHED = 2  # batches made before they are asked for
+# Decoding threads. nvJPEG waits for the GPU after every few images, behind kernels of the training step: one thread
 # leaves the engines idle, and each further one takes more of the step's time (workloads/resnet50/PERFORMANCE.md).
-_DECODERS = 2
-_FEWEST = 16  # images worth a thread
+_THREADS = 2
+_MIN_IMAGES_PER_THREAD = 16
+
+
+class _Batch(Protocol):
+    def tensors(self) -> Iterable[Tensor]: ...
+
+
+_BatchT = TypeVar("_BatchT", bound=_Batch)
 
 
 def is_supported(device: torch.device) -> bool:
-    """Whether `device` is a card for which this file is written: one that decodes JPEGs for PyTorch."""
+    """Return whether `device` is an NVIDIA GPU, for which this module is written."""
     return device.type == "cuda" and torch.version.hip is None
 
 
-# The views of a batch, uint8 [N, H, W, 3], of images whose planes lie at addresses int64 [N] on the card.
-Look = Callable[[Tensor, EncodedBatch], Tensor]
+@dataclass
+class GpuImages:
+    """Decoded images on a GPU: planes uint8 [3, height, width] that begin at `addresses` int64 [N].
+
+    `addresses` and `sizes` int32 [N, 2] (height, width) lie on the CPU. `buffers` own the memory.
+    """
+
+    addresses: Tensor
+    sizes: Tensor
+    device: torch.device
+    buffers: list[Tensor]
 
 
-def decode(batch: EncodedBatch, render: Look, device: torch.device) -> DecodedBatch:
-    """The batch's views, made on the card; raises RuntimeError where an image is wrong."""
-    images, addresses = _decoders(device).decode(batch)
-    pixels = render(addresses, batch)
-    targets = tuple(target.to(device) for target in batch.targets)
-    torch.cuda.current_stream(device).synchronize()  # the JPEGs' and the images' memory is used again from here on
-    del images
-    return DecodedBatch(pixels, targets)
+def decode_jpegs(data: Tensor, lengths: Tensor, sizes: Tensor, device: torch.device) -> GpuImages:
+    """Decode N JPEGs that are concatenated in `data` uint8 (CPU) on the GPU.
 
-
-def upload(batch: DecodedBatch, device: torch.device) -> DecodedBatch:
-    """The batch on the card, or on its way there from pinned memory."""
-    targets = tuple(target.to(device, non_blocking=True) for target in batch.targets)
-    return DecodedBatch(batch.pixels.to(device, non_blocking=True), targets)
+    `lengths` int64 [N] are in bytes, `sizes` int32 [N, 2] are (height, width). `data` must stay until the current
+    stream is synchronized. Raises RuntimeError if an image cannot be decoded.
+    """
+    return _decoders(device).decode(data, lengths, sizes)
 
 
 class _Decoders:
-    """The card's JPEG engines behind several threads, each with a stream; torchvision's decoder where they fail."""
+    """The JPEG engines of a GPU behind several threads with a stream each, and torchvision's decoder as a fallback."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._threads = ThreadPoolExecutor(_DECODERS, "decode", torch.cuda.set_device, (device,))
-        self._streams = [torch.cuda.Stream(device, priority=-1) for _ in range(_DECODERS)]
+        self._threads = ThreadPoolExecutor(_THREADS, "decode", torch.cuda.set_device, (device,))
+        self._streams = [torch.cuda.Stream(device, priority=-1) for _ in range(_THREADS)]
         try:
-            self._engines = [nvjpeg.Engines(device) for _ in range(_DECODERS)]
-        except (OSError, AttributeError, RuntimeError):  # no such library, or a card without engines: before Ampere
+            self._engines = [nvjpeg.Engines(device) for _ in range(_THREADS)]
+        except (OSError, AttributeError, RuntimeError):  # no such library, or a GPU without engines: before Ampere
             self._engines = []
 
-    def decode(self, batch: EncodedBatch) -> tuple[list[Tensor], Tensor]:
-        """Each image's planes uint8 [3, height, width] on the card: tensors that hold them, and addresses int64 [N]."""
-        images = len(batch.lengths)
-        addresses, held = torch.full((images,), -1), []
+    def decode(self, data: Tensor, lengths: Tensor, sizes: Tensor) -> GpuImages:
+        """Decode as `decode_jpegs` says."""
+        addresses, buffers = torch.full((len(lengths),), -1), list[Tensor]()
         if self._engines:
-            parts = min(_DECODERS, -(-images // _FEWEST))
-            edges = [images * part // parts for part in range(parts + 1)]
-            ends = [0, *batch.lengths.cumsum(0).tolist()]
-            made = self._threads.map(
-                lambda part: self._part(
-                    part,
-                    batch.data[ends[edges[part]] : ends[edges[part + 1]]],
-                    batch.lengths[edges[part] : edges[part + 1]],
-                    batch.sizes[edges[part] : edges[part + 1]],
-                ),
-                range(parts),
-            )
-            held, found = map(list, zip(*made, strict=True))
-            addresses = torch.cat(found)
-        if left := (addresses < 0).nonzero().flatten().tolist():
-            jpegs = batch.jpegs()
-            rest = self._by_torchvision([jpegs[index] for index in left])
-            addresses[left] = torch.tensor([image.data_ptr() for image in rest])
-            held += rest
-        return held, addresses
+            buffers, addresses = self._decode_by_engines(data, lengths, sizes)
+        if remaining := (addresses < 0).nonzero().flatten().tolist():
+            jpegs = data.split(lengths.tolist())
+            images = self._decode_by_torchvision([jpegs[index] for index in remaining])
+            addresses[remaining] = torch.tensor([image.data_ptr() for image in images])
+            buffers += images
+        return GpuImages(addresses, sizes, self._device, buffers)
 
-    def _part(self, part: int, data: Tensor, lengths: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-        stream = self._streams[part]
+    def _decode_by_engines(self, data: Tensor, lengths: Tensor, sizes: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Return buffers and addresses int64 [N], -1 for images that the engines do not support."""
+        images = len(lengths)
+        threads = min(_THREADS, -(-images // _MIN_IMAGES_PER_THREAD))
+        edges = [images * thread // threads for thread in range(threads + 1)]
+        byte_edges = [0, *lengths.cumsum(0).tolist()]
+
+        def decode_part(thread: int) -> tuple[Tensor, Tensor]:
+            first, last = edges[thread], edges[thread + 1]
+            jpegs = data[byte_edges[first] : byte_edges[last]]
+            return self._decode_part(thread, jpegs, lengths[first:last], sizes[first:last])
+
+        buffers, addresses = zip(*self._threads.map(decode_part, range(threads)), strict=True)
+        return list(buffers), torch.cat(addresses)
+
+    def _decode_part(self, thread: int, data: Tensor, lengths: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+        stream = self._streams[thread]
         with torch.cuda.stream(stream):
-            planes, places = self._engines[part].decode(data, lengths, sizes)
+            planes, offsets = self._engines[thread].decode(data, lengths, sizes)
             stream.synchronize()
-        return planes, torch.where(places < 0, -1, places + planes.data_ptr())
+        return planes, torch.where(offsets < 0, -1, offsets + planes.data_ptr())
 
-    def _by_torchvision(self, jpegs: list[Tensor]) -> list[Tensor]:
-        """Progressive images, and all on a card without engines."""
+    def _decode_by_torchvision(self, jpegs: list[Tensor]) -> list[Tensor]:
+        """Decode progressive images, and all images on a GPU without engines."""
         from torchvision.io import ImageReadMode, decode_jpeg
 
         with warnings.catch_warnings():
@@ -103,43 +113,43 @@ class _Decoders:
 _decoders = functools.cache(_Decoders)
 
 
-def prefetch(batches: Iterator[DecodedBatch], device: torch.device) -> Iterator[DecodedBatch]:
-    """Makes `batches` in a thread, on a stream of their own, while the card trains on those before."""
-    stream = torch.cuda.Stream(device, priority=-1)  # before the step's kernels: they are many, these are small
-    made: queue.Queue[Any] = queue.Queue(_AHEAD)
-    over = threading.Event()
+def prefetch(batches: Iterator[_BatchT], device: torch.device) -> Iterator[_BatchT]:
+    """Make `batches` in a thread and on a stream of their own, while the GPU trains on the batches before."""
+    stream = torch.cuda.Stream(device, priority=-1)  # ahead of the training step: its kernels are many, these small
+    ready_batches: queue.Queue[Any] = queue.Queue(_PREFETCHED)
+    stopped = threading.Event()
 
-    def put(thing: Any) -> None:
-        while not over.is_set():
+    def put(item: Any) -> None:
+        while not stopped.is_set():
             try:
-                return made.put(thing, timeout=0.2)
+                return ready_batches.put(item, timeout=0.2)
             except queue.Full:
                 continue
 
-    def make() -> None:
+    def make_batches() -> None:
         try:
             torch.cuda.set_device(device)
             with torch.cuda.stream(stream):
                 for batch in batches:
                     put((batch, stream.record_event()))
-                    if over.is_set():
+                    if stopped.is_set():
                         return
             put(None)
         except BaseException as error:
             put(error)
 
-    thread = threading.Thread(target=make, daemon=True)
+    thread = threading.Thread(target=make_batches, daemon=True)
     thread.start()
     try:
-        while (found := made.get()) is not None:
-            if isinstance(found, BaseException):
-                raise found
-            batch, ready = found
+        while (item := ready_batches.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            batch, made = item
             current = torch.cuda.current_stream(device)
-            current.wait_event(ready)
-            for tensor in (batch.pixels, *batch.targets):
-                tensor.record_stream(current)  # its memory is not given away while the step still reads it
+            current.wait_event(made)
+            for tensor in batch.tensors():
+                tensor.record_stream(current)  # keeps its memory until the step has read it
             yield batch
     finally:
-        over.set()
+        stopped.set()
         thread.join()

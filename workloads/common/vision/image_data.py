@@ -1,24 +1,39 @@
-"""How one rank takes its share of labelled images, wherever they come from."""
+"""The data of an image workload on one rank: which images form a batch, and how batches reach the model."""
 
-import functools
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ....runner.training.seeds import Seeds
-from ....runner.training.workload import Batch, BatchSharding
+from ....runner.training.workload import Batch, BatchSharding, Data
+from . import gpu_decode
+from .decode_workers import worker_count
+from .pipeline import Decoder, GpuDecoder, ImageBatch, ImageDataset, ImageLoader, ImageSource, Loader, Transform
 
 
-class ImageData:
-    """Cuts an epoch and the evaluation into batches, and makes random pixels in their shapes.
+class BatchSource(Protocol):
+    """Where the batches of an `ImageData` come from."""
 
-    `settings` must have `eval_batch_size`. A subclass names `loader`, finds the images in `_open` and sets
-    `num_classes` there, and writes `train` and `eval`; `image_size` is in pixels, `images_per_statistic` what a batch
-    norm sees.
+    def train_batches(self, data: "ImageData", epoch: int) -> Iterable[Sequence[Batch]]:
+        """Yield the micro-batches of each step of an epoch."""
+        ...
+
+    def eval_batches(self, data: "ImageData") -> Iterable[Batch]:
+        """Yield the evaluation batches of this rank."""
+        ...
+
+
+class ImageData(Data):
+    """Plans epochs and evaluations, and makes the images of a `BatchSource` batches on the device.
+
+    A subclass finds its images in `_open`, names their source and transform, and sets `loader`, `num_classes` and
+    `image_size` (pixels). `settings` must have `eval_batch_size` and, for loaders, `workers`. `images_per_statistic`
+    is what a batch norm sees.
     """
 
     loader: ClassVar[str]
@@ -28,87 +43,146 @@ class ImageData:
     def __init__(
         self, settings: Any, *, global_batch_size: int, sharding: BatchSharding, device: torch.device, seeds: Seeds
     ) -> None:
-        self._settings, self._sharding, self._device, self._seeds = settings, sharding, device, seeds
+        self.settings, self.sharding, self.device, self.seeds = settings, sharding, device, seeds
         self.global_batch_size = global_batch_size
         self.train_size, self.eval_size = self._open()
         self.steps_per_epoch = math.ceil(self.train_size / global_batch_size)
         self.images_per_statistic = math.ceil(global_batch_size / (sharding.ranks * sharding.accumulation))
+        self._batch_source = self._build_batch_source()
+
+    def _open(self) -> tuple[int, int]:
+        """Find the images without reading them; return the sizes of the training and the validation set."""
+        raise NotImplementedError
+
+    def build_source(self, train: bool) -> ImageSource:
+        """Return the images of the training or the validation set."""
+        raise NotImplementedError
+
+    def build_transform(self, train: bool) -> Transform:
+        """Return the transform of training or of evaluation."""
+        raise NotImplementedError
+
+    def build_decoder(self, transform: Transform, train: bool) -> Decoder | None:
+        """Return what decodes and transforms in place of the worker processes, or None."""
+        return GpuDecoder(transform, self.device) if gpu_decode.is_supported(self.device) else None
+
+    def build_dataset(self, train: bool) -> ImageDataset:
+        """Return the source with its transform."""
+        return ImageDataset(self.build_source(train), self.build_transform(train), self.seeds.derive("data_order", 0))
+
+    def build_loader(self, train: bool) -> Loader:
+        """Return the loader of training or of evaluation, its workers started."""
+        dataset = self.build_dataset(train)
+        decoder = self.build_decoder(dataset.transform, train)
+        return ImageLoader(dataset, workers=self._workers(), device=self.device, decoder=decoder)
 
     def train_plan(self, epoch: int) -> tuple[list[int], list[list[int]]]:
-        """Samples of each global batch, and the image numbers of each of this rank's micro-batches, shuffled anew."""
-        order = np.random.default_rng(self._seeds.derive("data_order", epoch)).permutation(self.train_size)
+        """Return the samples of each global batch, and the image indices of each micro-batch of this rank, shuffled."""
+        order = np.random.default_rng(self.seeds.derive("data_order", epoch)).permutation(self.train_size)
         sizes, plan = [], []
-        for size, parts in self._steps():
+        for size, parts in self.steps():
             sizes.append(size)
             plan += [order[part].tolist() for part in parts]
         return sizes, plan
 
     def eval_plan(self) -> list[list[int]]:
-        """This rank's share of the validation images in batches, each image once."""
-        return [list(range(span.start, span.stop)) for span in self._eval_spans()]
+        """Return the image indices of this rank's evaluation batches, each image once."""
+        return [list(range(span.start, span.stop)) for span in self.eval_spans()]
 
-    def synthetic_train_batches(self) -> Sequence[Batch]:
-        """Random pixels in the shapes of the first step."""
-        samples = min(self.global_batch_size, self.train_size)
-        return [self._random(part.stop - part.start, samples) for part in self._sharding.micro_batches(samples)]
-
-    def synthetic_eval_batch(self) -> Batch:
-        """Random pixels in the shape of the first evaluation batch."""
-        size = self._first_eval_size()
-        return self._random(size, size)
-
-    def _first_eval_size(self) -> int:
-        """Images of the first evaluation batch."""
-        return min(self._settings.eval_batch_size, max(1, self.eval_size // self._sharding.ranks))
-
-    def _open(self) -> tuple[int, int]:
-        """Finds the images, without reading them; returns how many train and how many validate."""
-        raise NotImplementedError
-
-    def _steps(self) -> Iterator[tuple[int, list[slice]]]:
-        """Of each global batch its size, and where in the epoch's order this rank's micro-batches lie."""
+    def steps(self) -> Iterator[tuple[int, list[slice]]]:
+        """Yield for each global batch its size and this rank's micro-batches as slices of the epoch's order."""
         for start in range(0, self.train_size, self.global_batch_size):
             size = min(self.global_batch_size, self.train_size - start)
-            if size < self._sharding.ranks * self._sharding.accumulation:
+            if size < self.sharding.ranks * self.sharding.accumulation:
                 return  # too few for every rank to have one
-            yield size, [slice(start + part.start, start + part.stop) for part in self._sharding.micro_batches(size)]
+            yield size, [slice(start + part.start, start + part.stop) for part in self.sharding.micro_batches(size)]
 
-    def _eval_spans(self) -> list[slice]:
-        """This rank's share of the validation images in batches, each image once."""
-        mine, most = self._sharding.shard(self.eval_size), self._settings.eval_batch_size
-        return [slice(start, min(start + most, mine.stop)) for start in range(mine.start, mine.stop, most)]
-
-    def _batch(self, pixels: Tensor, labels: Tensor, global_samples: int) -> Batch:
-        """Of pixels uint8 [N, height, width, 3], which lie so in memory and render [N, 3, height, width] to the model."""
-        pixels = pixels.to(self._device, non_blocking=True).permute(0, 3, 1, 2)
-        labels = labels.to(self._device, non_blocking=True)
-        return Batch((pixels, labels), len(labels), global_samples, global_samples)
-
-    def _random(self, size: int, global_samples: int) -> Batch:
-        shape = (size, self.image_size, self.image_size, 3)
-        pixels = torch.randint(256, shape, dtype=torch.uint8, device=self._device)
-        return self._batch(pixels, torch.randint(self.num_classes, (size,), device=self._device), global_samples)
-
-
-class SyntheticData(ImageData):
-    """data=synthetic: one batch of random pixels again and again; nothing is read and nothing is learned."""
-
-    loader = "synthetic"
-
-    @functools.cached_property
-    def step(self) -> Sequence[Batch]:
-        """What every step trains on; making it takes longer than a step does."""
-        return self.synthetic_train_batches()
-
-    @functools.cached_property
-    def batch(self) -> Batch:
-        """What every batch of an evaluation is."""
-        return self.synthetic_eval_batch()
+    def eval_spans(self) -> list[slice]:
+        """Return this rank's evaluation batches as slices of the validation set, each image once."""
+        shard, size = self.sharding.shard(self.eval_size), self.settings.eval_batch_size
+        return [slice(start, min(start + size, shard.stop)) for start in range(shard.start, shard.stop, size)]
 
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
-        """As many steps as an epoch has."""
-        return (self.step for _ in range(self.steps_per_epoch))
+        """Yield the micro-batches of each step; for any number of ranks and workers, an epoch is the same."""
+        return self._batch_source.train_batches(self, epoch)
 
     def eval_batches(self) -> Iterable[Batch]:
-        """As many batches as the evaluation has."""
-        return (self.batch for _ in self._eval_spans())
+        """Yield this rank's shard of the validation images, each once."""
+        return self._batch_source.eval_batches(self)
+
+    def make_batch(self, images: ImageBatch, global_samples: int) -> Batch:
+        """Return a batch on the device: pixels uint8 [N, 3, H, W], channels-last in memory, and the targets."""
+        pixels, *targets = images.to(self.device).tensors()
+        return Batch((pixels.permute(0, 3, 1, 2), *targets), len(pixels), global_samples, global_samples)
+
+    def synthetic_train_batches(self) -> Sequence[Batch]:
+        """Return random images in the shapes of the first step."""
+        samples = min(self.global_batch_size, self.train_size)
+        sizes = [part.stop - part.start for part in self.sharding.micro_batches(samples)]
+        return [self.make_batch(self._random_train_images(size), samples) for size in sizes]
+
+    def synthetic_eval_batch(self) -> Batch:
+        """Return random images in the shape of the first evaluation batch."""
+        size = min(self.settings.eval_batch_size, max(1, self.eval_size // self.sharding.ranks))
+        return self.make_batch(self._random_eval_images(size), self.eval_size)
+
+    def _random_train_images(self, size: int) -> ImageBatch:
+        """Return `size` random images and labels."""
+        shape = (size, self.image_size, self.image_size, 3)
+        pixels = torch.randint(256, shape, dtype=torch.uint8, device=self.device)
+        return ImageBatch(pixels, (torch.randint(self.num_classes, (size,), device=self.device),))
+
+    def _random_eval_images(self, size: int) -> ImageBatch:
+        return self._random_train_images(size)
+
+    def _build_batch_source(self) -> BatchSource:
+        return LoadedBatches(self.build_loader(True), self.build_loader(False))
+
+    def _workers(self) -> int:
+        """Return the number of reading processes of a loader."""
+        return worker_count(self.settings.workers, self.sharding.ranks)
+
+
+@dataclass(frozen=True)
+class LoadedBatches:
+    """Reads the planned images by two loaders."""
+
+    train_loader: Loader
+    eval_loader: Loader
+
+    def train_batches(self, data: ImageData, epoch: int) -> Iterator[Sequence[Batch]]:
+        """Yield every image of the epoch's plan once."""
+        sizes, plan = data.train_plan(epoch)
+        images = self.train_loader.batches(epoch, plan)
+        for size in sizes:
+            parts = [next(images) for _ in range(data.sharding.accumulation)]
+            yield [data.make_batch(part, size) for part in parts]
+
+    def eval_batches(self, data: ImageData) -> Iterator[Batch]:
+        """Yield every image of the rank's plan once."""
+        for images in self.eval_loader.batches(0, data.eval_plan()):
+            yield data.make_batch(images, data.eval_size)
+
+
+class SyntheticBatches:
+    """data=synthetic: repeats one step and one evaluation batch of random images; nothing is read or learned."""
+
+    def __init__(self) -> None:
+        self._step: Sequence[Batch] | None = None
+        self._eval_batch: Batch | None = None
+
+    def train_batches(self, data: ImageData, epoch: int) -> Iterable[Sequence[Batch]]:
+        """Yield as many steps as an epoch has."""
+        if self._step is None:  # made once: random images take longer than a step
+            self._step = data.synthetic_train_batches()
+        return itertools.repeat(self._step, data.steps_per_epoch)
+
+    def eval_batches(self, data: ImageData) -> Iterable[Batch]:
+        """Yield as many batches as the evaluation has."""
+        return itertools.repeat(self.eval_batch(data), len(data.eval_spans()))
+
+    def eval_batch(self, data: ImageData) -> Batch:
+        """Return the batch that is repeated."""
+        if self._eval_batch is None:
+            self._eval_batch = data.synthetic_eval_batch()
+        return self._eval_batch

@@ -22,7 +22,6 @@ from timetrial.runner.core.errors import ConfigurationError, DataError
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.common.imagenet import crops
-from timetrial.workloads.common.imagenet.data import ImageNetData
 from timetrial.workloads.common.imagenet.synthetic import SyntheticImageNetData
 from timetrial.workloads.common.imagenet.torch_loader import TorchImageNetData
 
@@ -172,7 +171,7 @@ def test_seed_and_epoch_alone_decide_order_and_crops(build):
 
 
 def test_an_image_is_cropped_anew_each_epoch(build):
-    first, second = (next(build(kind=ImageNetData).encoded(True, epoch, [range(25)])) for epoch in (1, 2))
+    first, second = (build().build_dataset(True).encoded_batch(epoch, range(25)) for epoch in (1, 2))
     assert torch.equal(first.data, second.data)
     assert (first.boxes != second.boxes).any(1).float().mean() > 0.9
     assert 0.2 < (first.flipped != second.flipped).float().mean() < 0.8

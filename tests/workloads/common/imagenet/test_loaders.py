@@ -16,11 +16,10 @@ from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.common import imagenet
 from timetrial.workloads.common.imagenet.dali_loader import DaliImageNetData
-from timetrial.workloads.common.imagenet.data import ImageNetData
 from timetrial.workloads.common.imagenet.tfdata_loader import TfDataImageNetData
 from timetrial.workloads.common.imagenet.torch_loader import TorchImageNetData
 
-LOADERS = {None: ImageNetData, "torch": TorchImageNetData, "dali": DaliImageNetData, "tfdata": TfDataImageNetData}
+LOADERS = {"torch": TorchImageNetData, "dali": DaliImageNetData, "tfdata": TfDataImageNetData}
 SIZE = 64
 # Found in place of imported: Triton can crash where TensorFlow has been imported before it.
 dali = pytest.mark.skipif(not find_spec("nvidia") or not find_spec("nvidia.dali"), reason="needs NVIDIA DALI")
@@ -105,7 +104,8 @@ def transcribed(data):
     plans = [(True, 1, data.train_plan(1)[1]), (True, 2, data.train_plan(2)[1]), (False, 0, data.eval_plan())]
     out, flips = [], []
     for train, epoch, plan in plans:
-        for batch in data.encoded(train, epoch, plan):
+        dataset = data.build_dataset(train)
+        for batch in (dataset.encoded_batch(epoch, indices) for indices in plan):
             for jpeg, (top, left, tall, wide), flipped in zip(
                 batch.jpegs(), batch.boxes.tolist(), batch.flipped.tolist(), strict=True
             ):
@@ -125,7 +125,7 @@ def transcribed(data):
     ],
 )
 def test_every_loader_makes_the_pixels_of_the_transcription(photographs, loader, mean, most):
-    expected, flipped = transcribed(build(photographs, None))
+    expected, flipped = transcribed(build(photographs, "torch"))
     pixels, _ = everything(build(photographs, loader))
     off = np.abs(pixels - expected)
     assert off.mean() < mean
@@ -212,7 +212,7 @@ def test_a_broken_image_ends_the_epoch_by_name(tmp_path, loader, workers, damage
 def test_batches_before_a_broken_image_are_trained_on(tmp_path, loader, workers):
     data = build(tmp_path / "shapes", loader, workers, generate=ClassificationSpec(2, 8, 4, 40))
     whole = [batches[0].inputs[0] for batches in data.train_batches(1)]
-    victim = data._train.files[data.train_plan(1)[1][-1][0]]
+    victim = data.train_set.files[data.train_plan(1)[1][-1][0]]
     victim.write_bytes(b"no image")
     steps = iter(build(tmp_path / "shapes", loader, workers, generate=ClassificationSpec(2, 8, 4, 40)).train_batches(1))
     assert all(torch.equal(next(steps)[0].inputs[0], expected) for expected in whole[:-1])
@@ -234,7 +234,7 @@ def test_an_image_that_went_away_is_named(tmp_path, loader, workers):
 @every_loader
 def test_a_broken_image_in_a_shard_is_named_by_its_place(tmp_path, loader, workers, form):
     data = build(tmp_path / "shapes", loader, workers, generate=ClassificationSpec(2, 8, 4, 40, layout=form))
-    shard, offset, length = data._train.files[0], int(data._train.offset[5]), int(data._train.length[5])
+    shard, offset, length = data.train_set.files[0], int(data.train_set.offset[5]), int(data.train_set.length[5])
     content = bytearray(shard.read_bytes())
     content[offset + 300 : offset + length] = bytes(length - 300)
     shard.write_bytes(content)

@@ -1,0 +1,256 @@
+"""The image input pipeline: source → transform → loader → batch.
+
+    ImageSource   encoded images and their targets (labels or annotations), by index
+    Transform     crop, resize, flip and color jitter of a workload: `sample` draws their parameters, `cpu` applies them
+                  to one image in a worker process, `gpu` to a batch of decoded images on an NVIDIA GPU
+    ImageDataset  a source and a transform, from which worker processes make batches
+    ImageLoader   reads planned batches, decodes them in the workers or by a `Decoder`, and prefetches them to the GPU
+
+`ImageData` (image_data.py) plans the epochs and makes each `ImageBatch` of a loader a `Batch` for the model.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ....datasets.formats import jpeg
+from ....datasets.formats.jpeg import Jpeg
+from ....runner.core.errors import DataError
+from . import gpu_decode
+from .decode_workers import BatchWorkers, Plan
+from .gpu_decode import GpuImages
+
+Box = tuple[int, int, int, int]  # top, left, height, width in pixels
+Arrays = tuple[NDArray[Any], ...]
+
+
+class ImageSource(Protocol):
+    """Encoded images and their targets, by index."""
+
+    def name(self, index: int) -> str:
+        """Return what messages call image `index`, such as its path."""
+        ...
+
+    def read(self, index: int) -> bytes:
+        """Return the encoded image; raise `DataError` if it cannot be read."""
+        ...
+
+    def target(self, index: int, height: int, width: int) -> Any:
+        """Return the label or the annotations of image `index`.
+
+        Raises `DataError` if they were made for an image that is not `height` by `width` pixels.
+        """
+        ...
+
+
+class Crop(NamedTuple):
+    """What a transform does to one image: crop box, horizontal-flip flag, targets after both, other parameters."""
+
+    box: Box
+    flipped: bool
+    targets: Arrays
+    params: Arrays = ()
+
+
+class Transform:
+    """The crop, resize, flip and color jitter of a workload. Must be picklable."""
+
+    def sample(self, target: Any, height: int, width: int, generator: np.random.Generator) -> Crop:
+        """Draw the crop of an image of `height` by `width` pixels, whose target is as the source returns it."""
+        raise NotImplementedError
+
+    def cpu(self, pixels: Tensor, crop: Crop) -> Tensor:
+        """Apply `crop` to the whole image `pixels` uint8 [height, width, 3].
+
+        Returns uint8 [H, W, 3], where H and W are equal for all images of a batch.
+        """
+        raise NotImplementedError
+
+    def gpu(self, images: GpuImages, batch: "EncodedBatch") -> Tensor:
+        """Apply the crops of `batch` to its decoded images; return uint8 [N, H, W, 3] on the GPU."""
+        raise NotImplementedError
+
+    def collate(self, targets: Sequence[Arrays]) -> tuple[Tensor, ...]:
+        """Return the targets of a batch as CPU tensors; by default each part is stacked to [N, ...]."""
+        return stack_arrays(targets)
+
+
+def stack_arrays(arrays: Sequence[Arrays]) -> tuple[Tensor, ...]:
+    """Stack the arrays of N images, equal in shape, to one tensor [N, ...] for each part."""
+    return tuple(torch.from_numpy(np.stack(part)) for part in zip(*arrays, strict=True))
+
+
+@dataclass
+class EncodedBatch:
+    """A batch of JPEGs, concatenated in `data` (uint8), with their crops.
+
+    `lengths` int64 [N] in bytes, `sizes` int32 [N, 2] (height, width), `boxes` int32 [N, 4] (top, left, height, width),
+    `flipped` bool [N], `targets` as `Transform.collate` returns them, `params` [N, ...] each; `indices` in the source.
+    """
+
+    data: Tensor
+    lengths: Tensor
+    sizes: Tensor
+    boxes: Tensor
+    flipped: Tensor
+    targets: tuple[Tensor, ...]
+    params: tuple[Tensor, ...]
+    indices: Sequence[int]
+
+    def pin_memory(self) -> "EncodedBatch":
+        """Return the batch with its JPEGs in pinned memory; called by the DataLoader's pinning thread."""
+        return replace(self, data=self.data.pin_memory())
+
+    def jpegs(self) -> list[Tensor]:
+        """Return one uint8 tensor per image, a view of `data`."""
+        return list(self.data.split(self.lengths.tolist()))
+
+
+@dataclass
+class ImageBatch:
+    """Transformed images, uint8 [N, H, W, 3] in RGB, and their collated targets."""
+
+    pixels: Tensor
+    targets: tuple[Tensor, ...]
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return all tensors of the batch."""
+        return (self.pixels, *self.targets)
+
+    def pin_memory(self) -> "ImageBatch":
+        """Return the batch in pinned memory; called by the DataLoader's pinning thread."""
+        return ImageBatch(self.pixels.pin_memory(), tuple(target.pin_memory() for target in self.targets))
+
+    def to(self, device: torch.device) -> "ImageBatch":
+        """Return the batch on `device`; the copy from pinned memory is asynchronous."""
+        pixels, *targets = (tensor.to(device, non_blocking=True) for tensor in self.tensors())
+        return ImageBatch(pixels, tuple(targets))
+
+
+@dataclass(frozen=True)
+class ImageDataset:
+    """A source and a transform. An image's crop depends on `seed`, epoch and index alone."""
+
+    source: ImageSource
+    transform: Transform
+    seed: int
+
+    def crop(self, index: int, height: int, width: int, epoch: int) -> Crop:
+        """Return the crop of image `index`, of `height` by `width` pixels, in an epoch."""
+        target = self.source.target(index, height, width)
+        return self.transform.sample(target, height, width, np.random.default_rng((self.seed, epoch, index)))
+
+    def encoded_batch(self, epoch: int, indices: Sequence[int]) -> EncodedBatch:
+        """Read and check images and draw their crops, for a decoder outside of the workers."""
+        images, crops = self._read(epoch, indices)
+        return EncodedBatch(
+            torch.frombuffer(bytearray().join([image.data for image in images]), dtype=torch.uint8),
+            torch.tensor([len(image.data) for image in images]),
+            torch.tensor([(image.height, image.width) for image in images], dtype=torch.int32),
+            torch.tensor([crop.box for crop in crops], dtype=torch.int32),
+            torch.tensor([crop.flipped for crop in crops]),
+            self.transform.collate([crop.targets for crop in crops]),
+            stack_arrays([crop.params for crop in crops]),
+            indices,
+        )
+
+    def image_batch(self, epoch: int, indices: Sequence[int]) -> ImageBatch:
+        """Read, decode and transform images on the CPU."""
+        images, crops = self._read(epoch, indices)
+        transformed = []
+        for index, image, crop in zip(indices, images, crops, strict=True):
+            pixels = jpeg.decode(image.data, self.source.name(index))
+            transformed.append(self.transform.cpu(torch.from_numpy(pixels.copy()), crop))
+        return ImageBatch(torch.stack(transformed), self.transform.collate([crop.targets for crop in crops]))
+
+    def _read(self, epoch: int, indices: Sequence[int]) -> tuple[list[Jpeg], list[Crop]]:
+        images = [jpeg.to_rgb_jpeg(self.source.read(index), self.source.name(index)) for index in indices]
+        crops = [
+            self.crop(index, image.height, image.width, epoch) for index, image in zip(indices, images, strict=True)
+        ]
+        return images, crops
+
+
+class Decoder(Protocol):
+    """Decodes and transforms batches outside of the workers."""
+
+    def decode(self, batch: EncodedBatch) -> ImageBatch:
+        """Return the transformed images on the device; raise RuntimeError if an image cannot be decoded."""
+        ...
+
+
+class GpuDecoder:
+    """Decodes JPEGs on an NVIDIA GPU and applies `Transform.gpu`."""
+
+    def __init__(self, transform: Transform, device: torch.device) -> None:
+        self._transform, self._device = transform, device
+
+    def decode(self, batch: EncodedBatch) -> ImageBatch:
+        """Return the transformed images on the GPU; raise RuntimeError if an image cannot be decoded."""
+        images = gpu_decode.decode_jpegs(batch.data, batch.lengths, batch.sizes, self._device)
+        pixels = self._transform.gpu(images, batch)
+        targets = tuple(target.to(self._device) for target in batch.targets)
+        torch.cuda.current_stream(self._device).synchronize()  # from here on the images' memory is reused
+        del images
+        return ImageBatch(pixels, targets)
+
+    def warm_up(self) -> None:
+        """Start the JPEG engines and compile the transform's kernels on a generated image."""
+        data = jpeg.encode(np.zeros((64, 64, 3), dtype=np.uint8))
+        box, one = torch.tensor([[0, 0, 64, 64]], dtype=torch.int32), torch.tensor([1])
+        buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        batch = EncodedBatch(buffer, one * len(data), box[:, 2:], box, one > 0, (one,), (), [0])
+        list(gpu_decode.prefetch(map(self.decode, [batch]), self._device))
+
+
+class Loader(Protocol):
+    """Makes the batches of a plan."""
+
+    def batches(self, epoch: int, plan: Plan) -> Iterator[ImageBatch]:
+        """Yield the batches of `plan`, on the device or in CPU memory; raise `DataError` on a bad image."""
+        ...
+
+
+class ImageLoader:
+    """Reads the batches of a dataset with `workers` processes; without a `decoder` these also decode and transform."""
+
+    def __init__(
+        self, dataset: ImageDataset, *, workers: int, device: torch.device, decoder: Decoder | None = None
+    ) -> None:
+        self._source, self._device, self._decoder = dataset.source, device, decoder
+        make_batch = dataset.encoded_batch if decoder else dataset.image_batch
+        self._workers = BatchWorkers(make_batch, workers, pin_memory=gpu_decode.is_supported(device))
+
+    def batches(self, epoch: int, plan: Plan) -> Iterator[ImageBatch]:
+        """Yield the batches of `plan`; on an NVIDIA GPU they are prefetched to it."""
+        batches = self._workers.run(epoch, plan)
+        if self._decoder is not None:
+            batches = _decode(batches, self._decoder, self._source)
+        if gpu_decode.is_supported(self._device):
+            batches = gpu_decode.prefetch((batch.to(self._device) for batch in batches), self._device)
+        return batches
+
+
+def _decode(batches: Iterator[EncodedBatch], decoder: Decoder, source: ImageSource) -> Iterator[ImageBatch]:
+    for batch in batches:
+        try:
+            yield decoder.decode(batch)
+        except RuntimeError as error:
+            raise locate_bad_image(source, batch, error) from error
+
+
+def locate_bad_image(source: ImageSource, batch: EncodedBatch, error: Exception) -> DataError:
+    """Find the image of `batch` that a decoder rejected with `error`, by decoding one at a time on the CPU."""
+    for index, data in zip(batch.indices, batch.jpegs(), strict=True):
+        try:
+            jpeg.decode(data.numpy().tobytes(), source.name(index))
+        except DataError as bad_image:
+            return bad_image
+    names = f"{source.name(batch.indices[0])} and the {len(batch.indices) - 1} after it in the batch"
+    reason = str(error).partition("\n")[0]
+    return DataError(f"The decoder rejected one of {names} ({reason}): try another loader, as in data=torch.")
