@@ -74,7 +74,8 @@ def _is_measurement_file(path: Path) -> bool:
 def _find(report: Report) -> Iterable[Finding]:
     """Yield the findings of every analysis."""
     if num_unfinished := sum(run.is_unfinished for run in report.runs):
-        yield Finding("note", "unfinished runs", f"{num_unfinished} runs have not finished and are left out.")
+        verb = "run has" if num_unfinished == 1 else "runs have"
+        yield Finding("note", "unfinished runs", f"{num_unfinished} {verb} not finished and cannot be used yet.")
     yield from findings.check_measurements(report.measurements, report.scalings, report.peak_fits)
     yield from throughput_groups.compare_peer_to_peer(report.throughput_groups)
     yield from roofline.check(report.rooflines)
