@@ -114,8 +114,8 @@ def prepare(
     console = Console(soft_wrap=True, highlight=False)
     with StatusLine(console) as status_line:
         prepare_data(settings, status_line)
-    is_prepared = prepare_data.__func__ is not Data.prepare_data.__func__  # type: ignore[attr-defined]
-    console.print(f"{title}'s data are {'ready' if is_prepared else 'prepared when a run starts'}.", markup=False)
+    is_default = getattr(prepare_data, "__func__", None) is getattr(Data.prepare_data, "__func__", None)
+    console.print(f"{title}'s data are {'prepared when a run starts' if is_default else 'ready'}.", markup=False)
 
 
 @app.command()
