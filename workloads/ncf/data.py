@@ -14,7 +14,7 @@ from ...datasets.formats import movielens
 from ...datasets.synthetic import ratings
 from ...datasets.synthetic.spec_digest import path_with_digest
 from ...runner.training.seeds import Seeds
-from ...runner.training.workload import Batch, BatchSharding, Data, Data
+from ...runner.training.workload import Batch, BatchSharding, Data
 from . import sampling
 
 

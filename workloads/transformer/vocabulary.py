@@ -1,4 +1,4 @@
-"""One subword vocabulary for both languages, as preparing text wants it."""
+"""One subword vocabulary for both languages."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ _FILE = "vocabulary.subwords"
 
 
 class SharedVocabulary:
-    """MLPerf's sub-tokens (datasets/subwords.py); nothing is tokenised before, and no pair is dropped."""
+    """MLPerf's sub-tokens (datasets/text/subwords.py), without a tokenizer before them."""
 
     name = "subwords"
 
@@ -21,38 +21,38 @@ class SharedVocabulary:
         return len(self._subwords)
 
     @staticmethod
-    def normal(line: str, language: str) -> str:
-        """The line without the blanks around it, as the reference reads all text."""
+    def normalize(line: str, language: str) -> str:
+        """Return the line without surrounding whitespace, as the reference reads all text."""
         return line.strip()
 
     @staticmethod
-    def words(normal: str) -> list[str]:
-        """Runs of letters and digits, and what lies between."""
-        return split(normal)
+    def split_words(normalized: str) -> list[str]:
+        """Split a line into runs of letters and digits, and the characters between them."""
+        return split(normalized)
 
     @staticmethod
-    def unfit(source: str, target: str) -> str | None:
-        """The reference drops no pair for what it says."""
+    def rejection_reason(source: str, target: str) -> str | None:
+        """Return None: the reference drops no pair because of its content."""
         return None
 
     @classmethod
     def learn(cls, counts: Mapping[str, int], size: int) -> Self:
-        """About `size` sub-tokens."""
+        """Learn about `size` sub-tokens from word counts."""
         return cls(Subwords.learn(counts, size))
 
     @classmethod
-    def read(cls, place: Path) -> Self:
-        """A folder that `write` wrote to, or the official file itself."""
-        return cls(Subwords.read(place if place.is_file() else place / _FILE))
+    def read(cls, path: Path) -> Self:
+        """Read a folder that `write` wrote, or the official file itself."""
+        return cls(Subwords.read(path if path.is_file() else path / _FILE))
 
     def write(self, folder: Path) -> None:
-        """Writes the vocabulary's file."""
+        """Write the vocabulary file to `folder`."""
         self._subwords.write(folder / _FILE)
 
-    def encode(self, normal: str) -> list[int]:
-        """The ids of a line, without the end."""
-        return self._subwords.encode(normal)
+    def encode(self, normalized: str) -> list[int]:
+        """Return the ids of a line, without EOS."""
+        return self._subwords.encode(normalized)
 
     def decode(self, ids: Iterable[int], language: str) -> str:
-        """Text from ids up to the first end."""
+        """Return the text of the ids up to the first EOS."""
         return self._subwords.decode(ids)

@@ -19,7 +19,7 @@ from ....datasets.text.wmt import Corpus, PreparedCorpus, Vocabulary
 from ....runner.core.errors import ConfigurationError
 from ....runner.core.progress import ProgressCallback, no_progress
 from ....runner.training.seeds import Seeds
-from ....runner.training.workload import Batch, BatchSharding, Data, Data
+from ....runner.training.workload import Batch, BatchSharding, Data
 
 _VOCAB_MULTIPLE = 8  # embeddings are padded to a multiple of 8 rows for the matrix units, as in published submissions
 
@@ -118,10 +118,15 @@ class ParallelTextData(Data):
         corpus = Corpus(
             tuple(zip(*files, strict=True)), (test[0], test[1]), (settings.languages[0], settings.languages[1])
         )
-        given = Path(settings.vocabulary) if settings.vocabulary else None
-        workers = settings.workers or os.cpu_count() or 1
-        size, folder = settings.vocabulary_size, Path(settings.cache_dir)
-        return wmt.prepare(corpus, cls.vocabulary_class, size, folder, given=given, workers=workers, progress=progress)
+        return wmt.prepare(
+            corpus,
+            cls.vocabulary_class,
+            settings.vocabulary_size,
+            Path(settings.cache_dir),
+            vocabulary_path=Path(settings.vocabulary) if settings.vocabulary else None,
+            workers=settings.workers or os.cpu_count() or 1,
+            progress=progress,
+        )
 
     def _open(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the lengths of all pairs [2, P] and of the test sources; set `vocab_size` and the dropped pairs."""
