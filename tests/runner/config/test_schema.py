@@ -84,7 +84,7 @@ def test_direct_links_are_what_the_environment_has_unless_the_run_says_otherwise
         (["workload=resnet50", "recipe.training.optimizer=adam"], "recipe.training: optimizer must be sgd or lars"),
         (["workload=resnet50", "recipe.data.image_size=31"], "recipe.data: image_size must be 32"),
         (["workload=resnet50", "+recipe.data.decoder=cpu"], "recipe.data: decoder must be gpu or workers, not cpu"),
-        (["workload=cifar10", "+recipe.training.drops=[5]"], "recipe.training: name either drops or end_epoch"),
+        (["workload=cifar10", "+recipe.training.lr_milestones=[5]"], "recipe.training: set either lr_milestones"),
         (["workload=cifar10", "+recipe.data.cutout_size=40"], "recipe.data: cutout_size"),
         (["workload=ncff"], "^workload=ncff is not known: choose of cifar10, cnn, gnmt,"),
         (["recipe=ncf/none"], "^recipe=ncf/none is not known: timetrial list"),
