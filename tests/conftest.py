@@ -1,14 +1,81 @@
-"""Fixtures of all tests, and the guard against the `datasets` trap: the checkout is never on the import path."""
+"""Fixtures of all tests, the tiers, and the guard against the `datasets` trap: the checkout is never importable."""
 
 import os
+import re
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-# `python -m pytest` puts the working folder on the path: `import datasets` would find ours, not Hugging Face's.
+# `python -m pytest` puts the working directory on the path: `import datasets` would find ours, not Hugging Face's.
 sys.path[:] = [entry for entry in sys.path if Path(entry or os.getcwd()).resolve() != ROOT]
+# A background job of a shell ignores Ctrl-C, and so would every process that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A small NCF run: seconds on one core.
+TINY_NCF = [
+    "accelerator=cpu",
+    "recipe.data.generate={num_users: 200, num_items: 300, num_ratings: 6000, num_clusters: 4}",
+    "recipe.data.eval_negatives=99",
+]
+SLOW_MARKERS = {"integration", "e2e", "tensorflow", "slurm"}
+# Reasons for which a test of the full tier may be skipped.
+ALLOWED_SKIPS = [
+    r"^no package index can be reached$",
+    r"^speaks of a machine without accelerator$",
+]
+
+
+def pytest_addoption(parser):
+    parser.addoption("--tier", choices=["unit", "full", "gpu", "all"], default="all", help="tests to run")
+
+
+def tier_of(markers):
+    """The tier that a test with these markers belongs to; the full tier holds the unit tests too."""
+    if "gpu" in markers:
+        return "gpu"
+    return "full" if SLOW_MARKERS & markers else "unit"
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if "interpret" in item.fixturenames:
+            item.add_marker("integration")
+    tier = config.getoption("--tier")
+    wanted = {"unit": {"unit"}, "full": {"unit", "full"}, "gpu": {"gpu"}, "all": {"unit", "full", "gpu"}}[tier]
+    kept, dropped = [], []
+    for item in items:
+        markers = {marker.name for marker in item.iter_markers()}
+        (kept if tier_of(markers) in wanted else dropped).append(item)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
+
+
+_unexpected_skips = []
+
+
+def pytest_runtest_logreport(report):
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reason = reason.removeprefix("Skipped: ")
+        if not any(re.search(allowed, reason) for allowed in ALLOWED_SKIPS):
+            _unexpected_skips.append(f"{report.nodeid}: {reason}")
+
+
+def pytest_sessionfinish(session, exitstatus):
+    is_worker = hasattr(session.config, "workerinput")
+    if session.config.getoption("--tier") == "full" and _unexpected_skips and not is_worker and exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if config.getoption("--tier") == "full" and _unexpected_skips:
+        terminalreporter.section("skips that fail the full tier")
+        for line in _unexpected_skips:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture
@@ -19,7 +86,7 @@ def root() -> Path:
 
 @pytest.fixture
 def compose():
-    """Composes a configuration as `timetrial run` does: compose("workload=ncf", ...) -> DictConfig."""
+    """Compose a configuration as `timetrial run` does: compose("workload=ncf", ...) -> DictConfig."""
     from timetrial.runner.config.compose import compose
 
     def composed(*overrides):
@@ -31,17 +98,18 @@ def compose():
 
 @pytest.fixture
 def launch(compose, tmp_path):
-    """Runs a composed configuration in this process on tiny data: launch(*overrides) -> (exit code, run folder)."""
+    """Run a composed configuration in this process on tiny data: launch(*overrides) -> (exit code, run directory)."""
     from rich.console import Console
 
     from timetrial.runner.launch.run import launch
 
     places = [f"runs_dir={tmp_path}/runs", f"data_dir={tmp_path}/data", "launcher=inline"]
-    tiny = ["recipe.data.generate={num_users: 200, num_items: 300, num_ratings: 6000, num_clusters: 4}", "recipe.data.eval_negatives=99"]
-    tiny += ["recipe.global_batch_size=2048", "recipe.max_epochs=2", "recipe.target.v05.hit_rate=0.2"]
+    tiny = [*TINY_NCF, "recipe.global_batch_size=2048", "recipe.max_epochs=2", "recipe.target.v05.hit_rate=0.2"]
 
     def run(*overrides):
-        result = launch(compose(*places, *tiny, *overrides), Console(quiet=True))
+        given = {word.split("=")[0] for word in overrides}
+        words = [word for word in (*places, *tiny) if word.split("=")[0] not in given]
+        result = launch(compose(*words, *overrides), Console(quiet=True))
         return result.exit_code, result.run_dir
 
     return run
@@ -49,7 +117,7 @@ def launch(compose, tmp_path):
 
 @pytest.fixture
 def interpret():
-    """Runs a program with Triton's kernels interpreted, in a process of its own: Triton decides at import."""
+    """Run a program with Triton's kernels interpreted, in a process of its own: Triton decides at import."""
     import subprocess
 
     pytest.importorskip("triton")

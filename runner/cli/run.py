@@ -43,6 +43,7 @@ def run_hydra(program: str, arguments: Sequence[str]) -> Exit:
     from hydra import version
     from hydra._internal.hydra import Hydra
     from hydra._internal.utils import create_config_search_path, get_args_parser
+    from hydra.core.config_search_path import SearchPathQuery
     from hydra.core.global_hydra import GlobalHydra
 
     from ..config.compose import CONFIG_MODULE, register_schema
@@ -59,7 +60,8 @@ def run_hydra(program: str, arguments: Sequence[str]) -> Exit:
     if options.config_dir is not None:
         if not os.path.isdir(options.config_dir):
             raise ConfigurationError(f"--config-dir {options.config_dir} is no folder: name one with more YAML files.")
-        search_path.append("command-line", f"file://{os.path.abspath(options.config_dir)}")
+        folder = f"file://{os.path.abspath(options.config_dir)}"
+        search_path.prepend("command-line", folder, SearchPathQuery(provider="schema"))  # the schema stays last
     hydra = Hydra.create_main_hydra2(task_name="timetrial", config_search_path=search_path)
     try:
         return _dispatch(hydra, parser, options)

@@ -15,7 +15,7 @@ class WorkloadConfig:
     """conf/workload: the task that is trained."""
 
     name: str = MISSING
-    """Name of the workload, as in `workload=ncf`."""
+    """Name of the workload."""
     title: str = MISSING
     """Name in tables and titles."""
     benchmark: str = MISSING

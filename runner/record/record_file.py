@@ -13,7 +13,9 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from ..core.errors import ConfigurationError
-from .run_record import SCHEMA_VERSION, Block, RunRecord, RunState, StepCost, TrainingResult
+from .run_record import SCHEMA_VERSION, RunRecord, RunState
+from .throughput_result import StepCost
+from .training_result import Block, TrainingResult
 
 FILE_NAME = "status.json"
 _MAX_BYTES = 64 * 2**20  # a record of a thousand blocks takes half a megabyte

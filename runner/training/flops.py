@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from ..record.run_record import StepCost
+from ..record.throughput_result import StepCost
 from .engine import Engine
 from .torch_engine import TorchEngine
 from .workload import Batch

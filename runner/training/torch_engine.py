@@ -73,7 +73,7 @@ class TorchEngine:
     def warm_up(self, steps: int = 3) -> None:
         """Compile and allocate on synthetic batches, then restore the state: nothing is learned.
 
-        Compilers that record CUDA graphs do so in the second of `steps` passes.
+        Compilers that record device graphs do so in the second of `steps` passes.
         """
         initial_state = copy.deepcopy(self.state_dict())
         batches = self.data.synthetic_train_batches()

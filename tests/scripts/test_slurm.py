@@ -138,15 +138,3 @@ def test_preempted_run_on_two_nodes_equals_two_local_processes(slurm, submit, re
     assert (record.exit_code, record.run_class, record.restarts) == (Exit.TARGET_NOT_REACHED, RunClass.RESUMED, 1)
     assert not list(run_dir.glob("error_*"))
     assert read_quality(run_dir) == read_quality(reference_run(*overrides))
-
-
-def test_sweep_with_submitit(slurm, tmp_path):
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
-    overrides = ["-m", "hydra/launcher=submitit_slurm", "hydra.launcher.timeout_min=5", *TINY, "recipe.max_epochs=2"]
-    result = subprocess.run(
-        ["timetrial", "run", *overrides, "seed=1,2"],
-        env=slurm.environment, cwd=tmp_path, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert result.returncode == Exit.TARGET_NOT_REACHED, result.stdout + result.stderr
-    assert "sweep of 2 runs" in result.stdout
-    assert len(list((tmp_path / "runs").rglob("result_*.txt"))) == 2

@@ -77,25 +77,9 @@ def test_a_stopped_study_goes_on_where_it_was(begin, script, tmp_path):
     assert "restarts      1" in printed
 
 
-def test_a_seed_study_ends_with_its_table_and_page(script, tmp_path):
-    code, printed, said = script("seed_study", "--at-once=2", "2", "study", *TINY)
-    assert code == 0, said
-    assert "2 in all: 2 done" in printed
-    assert (tmp_path / "study/report/report.html").exists()
-    assert (tmp_path / "study/manifest.txt").read_text().count("seed=") == 2
-
-
-def test_a_seed_study_that_lacks_a_result_says_so_and_has_its_page(script, tmp_path):
-    words = [TINY[0], *TINY[2:], f"{TINY[1].replace('=', '=null,')}", "recipe.data.path=absent.csv"]
-    code, printed, said = script("seed_study", "1", "study", *words)
-    assert code == Exit.FAILURE, said
-    assert "1 done, 1 waiting" in printed
-    assert (tmp_path / "study/report/report.html").exists()
-
-
 def test_a_dry_run_prints_every_command_and_writes_nothing(script, tmp_path):
     words = ["study", "accelerator=h200,cpu", "gpus=1,4", "seed=range(1,4)"]
-    code, _, said = script("slurm/submit", "--dry-run", "--at-once=2", "--time=1:00:00", "--account=a", *words)
+    code, _, said = script("slurm/submit", "--dry-run", "--max-concurrent=2", "--time=1:00:00", "--account=a", *words)
     assert (code, list(tmp_path.iterdir())) == (0, [])
     lines = [line for line in said.splitlines() if line.startswith("sbatch")]
     assert len(lines) == 4
@@ -123,19 +107,6 @@ def test_a_study_that_could_not_run_is_not_submitted(script, tmp_path):
     assert "sbatch" not in said
 
 
-@pytest.mark.parametrize("when", ["planning", "running"])
-def test_ctrl_c_ends_a_seed_study_and_all_that_it_has_started(begin, tmp_path, when):
-    words = [*TINY, "recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=100000"]
-    process = begin("seed_study", "--at-once=2", "2", "study", *words)
-    awaited = {"planning": "manifest.txt", "running": "runs/0-seed-1/quality.csv"}[when]
-    while not (tmp_path / "study" / awaited).exists():
-        assert process.poll() is None
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)  # until the last that was started has closed its stdout
-    assert (process.returncode, said.splitlines()[-1]) == (Exit.STOPPED, "stopped: repeat the line to go on")
-
-
 def test_a_wheelhouse_has_what_a_system_takes(script, tmp_path):
     """Wheels for another Python and another processor than those that fetch them."""
     code, _, said = script("wheelhouse", "--python=3.12", "--platform=aarch64", "there", "psutil", "six")
@@ -147,7 +118,7 @@ def test_a_wheelhouse_has_what_a_system_takes(script, tmp_path):
     assert all(name.endswith(("none-any.whl", "aarch64.whl")) for name in names)
 
 
-SCRIPTS = ["slurm/submit", "slurm/study.sbatch", "seed_study", "wheelhouse"]
+SCRIPTS = ["slurm/submit", "slurm/study.sbatch", "wheelhouse"]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -166,8 +137,6 @@ def test_a_script_says_how_it_is_used(script, name):
         (["slurm/submit", "--dry-run", "study", "seed=1", "--time=1:00:00"], "--time=1:00:00 is no override"),
         (["slurm/study.sbatch", "--time=1:00:00", "study"], "--time=1:00:00 is no option"),
         (["slurm/study.sbatch", "study"], "study/manifest.txt is missing: add overrides"),
-        (["seed_study", "--at-once", "2", "3", "study"], "--at-once is no option: there is --at-once=N"),
-        (["seed_study", "study", "3"], "study is no number of runs"),
         (["wheelhouse", "--pyhton=3.12", "there"], "--pyhton=3.12 is no option"),
     ],
 )

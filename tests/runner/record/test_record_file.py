@@ -9,20 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timetrial.runner.record.record_file import RecordError, encode_record, read_record
-from timetrial.runner.record.run_record import (
-    Attempt,
-    Block,
-    Cost,
-    RunClass,
-    RunRecord,
-    RunState,
-    StepCost,
-    TelemetrySummary,
-    ThroughputResult,
-    TrainingResult,
-    Verdict,
-    time_to_train,
-)
+from timetrial.runner.record.run_record import Attempt, Cost, RunClass, RunRecord, RunState, TelemetrySummary, Verdict
+from timetrial.runner.record.throughput_result import StepCost, ThroughputResult
+from timetrial.runner.record.training_result import Block, TrainingResult, time_to_train
 
 BLOCKS = [
     Block(epoch, 1, 100, 0, 0.5, 10.0, 0.1, 1.0, {"top1": 0.1 * epoch}, 11.0 * epoch, False) for epoch in (1, 2, 3)

@@ -84,7 +84,9 @@ def test_epochs_past_the_target_come_after_the_stop():
     assert names(events).count("EvalEnded") == 4
 
 
-@pytest.mark.parametrize(("completed_epochs", "expected"), [(0, [(1, 2), (3, 4), (7, 4), (11, 1)]), (5, [(6, 1), (7, 4), (11, 1)])])
+@pytest.mark.parametrize(
+    ("completed_epochs", "expected"), [(0, [(1, 2), (3, 4), (7, 4), (11, 1)]), (5, [(6, 1), (7, 4), (11, 1)])]
+)
 def test_blocks_follow_the_offset_and_the_cadence(completed_epochs, expected):
     _, _, events = run([0.1] * 11, TrainingPlan({"top1": 0.5}, 2, 4, 11), completed_epochs=completed_epochs)
     blocks = [(event.first_epoch, event.epochs) for event in events if type(event).__name__ == "BlockStarted"]

@@ -1,0 +1,23 @@
+"""The tiers of the tests: together they are the whole, and none overlaps another."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+
+def collect(root, tier):
+    command = [sys.executable, "-P", "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", f"--tier={tier}"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    return {line for line in done.stdout.splitlines() if "::" in line}
+
+
+def test_the_tiers_partition_the_whole(root):
+    unit, full, gpu, everything = (collect(root, tier) for tier in ("unit", "full", "gpu", "all"))
+    assert unit < full
+    assert not full & gpu
+    assert full | gpu == everything
+    assert min(len(unit), len(gpu)) > 10
