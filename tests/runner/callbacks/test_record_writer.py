@@ -4,11 +4,9 @@ import time
 from dataclasses import replace
 
 import pytest
-import torch
 
 from timetrial.runner.callbacks import record_writer
 from timetrial.runner.callbacks.record_writer import RecordWriter
-from timetrial.runner.hardware import devices
 from timetrial.runner.record.record_file import read_record
 from timetrial.runner.record.run_dir import RunDir
 from timetrial.runner.training.events import (
@@ -21,17 +19,6 @@ from timetrial.runner.training.events import (
     StepEnded,
 )
 from timetrial.runner.training.loop import TrainingPlan
-
-
-def test_the_stopwatch_adds_up_spans_and_begins_anew():
-    timer = devices.DeviceTimer(torch.device("cpu"))
-    for _ in range(3):
-        timer.start()
-        time.sleep(0.02)
-        timer.stop()
-        time.sleep(0.05)
-    assert timer.pop_seconds() == pytest.approx(0.06, abs=0.03)
-    assert timer.pop_seconds() == 0
 
 
 def test_an_engine_says_how_long_it_waited(toy_engine, toy_data, toy_workload):

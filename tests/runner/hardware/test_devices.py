@@ -1,0 +1,28 @@
+"""The device layer on the CPU."""
+
+import time
+
+import pytest
+import torch
+
+from timetrial.runner.core.errors import DeviceError
+from timetrial.runner.hardware import devices
+
+CPU = torch.device("cpu")
+
+
+def test_timer_sums_spans_and_restarts():
+    timer = devices.DeviceTimer(CPU)
+    for _ in range(3):
+        timer.start()
+        time.sleep(0.02)
+        timer.stop()
+        time.sleep(0.05)
+    assert timer.pop_seconds() == pytest.approx(0.06, abs=0.03)
+    assert timer.pop_seconds() == 0
+
+
+def test_cpu_does_not_support_tf32():
+    devices.require_precision(CPU, "fp32")
+    with pytest.raises(DeviceError, match="does not support TF32: use precision=fp32"):
+        devices.require_precision(CPU, "tf32")
