@@ -115,8 +115,8 @@ def jitter(pixels: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     `order` int [N, 4] holds the indices 0..3 of these in their order of application. All three are on the GPU.
 
     The reference is `color_jitter.jitter_image`, torchvision's functions on uint8 tensors; the results are equal,
-    because each step is rounded alike. The mean for contrast is exact; PyTorch's on the CPU is off by parts in 10**7 on large
-    images.
+    because each step is rounded alike. The mean for contrast is exact; PyTorch's on the CPU is off by parts in 10**7
+    on large images.
     """
     pixels, factors, order = pixels.contiguous(), factors.contiguous(), order.contiguous()
     pixels_per_image = pixels.shape[1] * pixels.shape[2]
