@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from timetrial.runner.config import schema
+from timetrial.runner.config.validation import validate
 from timetrial.runner.core.errors import ConfigurationError
 
 pytest.importorskip("timm")
@@ -28,7 +28,7 @@ SIZES = {
 
 @pytest.mark.parametrize("model", SIZES)
 def test_networks_have_their_published_size(model, compose):
-    config = schema.check(compose(f"model={model}", "scale=reference", "data=synthetic"))
+    config = validate(compose(f"model={model}", "scale=reference", "data=synthetic"))
     assert config.workload.name == "cnn"
     with torch.device("meta"):
         body = networks.build(config.recipe.training["network"], 1000, 331)
@@ -82,7 +82,7 @@ def test_cifar_networks_keep_their_workload(compose):
     node = compose("workload=cifar10", "model=cnn10", "scale=reference")
     assert (node.workload.name, node.recipe.training.network) == ("cifar10", "cnn10")
     with pytest.raises(ConfigurationError, match="network must be one of cnn10"):
-        schema.check(compose("workload=cifar10", "model=vgg16", "scale=reference"))
+        validate(compose("workload=cifar10", "model=vgg16", "scale=reference"))
 
 
 def test_rejects_unknown_networks_and_missing_timm(monkeypatch):

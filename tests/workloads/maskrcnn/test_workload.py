@@ -13,7 +13,7 @@ from rich.console import Console
 
 from timetrial.datasets.formats import coco, coco_masks
 from timetrial.datasets.synthetic.detection import DetectionSpec, write_detection_dataset
-from timetrial.runner.config import schema
+from timetrial.runner.config.validation import build_settings, validate
 from timetrial.runner.core.errors import ConfigurationError, Exit
 from timetrial.runner.launch.run import launch
 from timetrial.runner.mlperf import compliance
@@ -126,8 +126,8 @@ def test_mlperf_params_satisfy_the_closed_rules(compose):
     assert params["opt_name"] == "sgd"
     assert params["num_image_candidates"] == 4000
     assert (params["min_image_size"], params["max_image_size"]) == (800, 1333)
-    settings = schema.check(compose("workload=maskrcnn", "scale=reference", "round=v07"))
-    chosen = schema.settings_of(InstanceSegmentation, settings.recipe.training, "recipe.training")
+    settings = validate(compose("workload=maskrcnn", "scale=reference", "round=v07"))
+    chosen = build_settings(InstanceSegmentation, settings.recipe.training, "recipe.training")
     assert InstanceSegmentation(chosen, task._data).mlperf_params() == task.mlperf_params()
 
 
@@ -227,7 +227,7 @@ def test_rejects_invalid_sampling(changes):
         SamplingSettings(**changes)
     node = {"learning_rate": 1.0, "warmup_samples": 0, "lr_milestone_samples": [1, 2], "sampling": changes}
     with pytest.raises(ConfigurationError, match=r"recipe.training: sampling numbers must be"):
-        schema.settings_of(InstanceSegmentation, node, "recipe.training")
+        build_settings(InstanceSegmentation, node, "recipe.training")
 
 
 @pytest.mark.parametrize("met", [True, False])
@@ -245,9 +245,7 @@ def test_log_is_closed_compliant_if_both_targets_are_met(compose, tmp_path, monk
     small += ["data.generate={num_train: 8, num_val: 4, num_classes: 2, max_objects: 2, high_contrast: true}"]
     paths = ["launcher=inline", f"data_dir={tmp_path}", f"runs_dir={tmp_path}"]
     changes = [f"++recipe.{change}" for change in small]
-    result = launch(
-        compose("workload=maskrcnn", "scale=reference", "round=v07", *paths, *changes), Console(quiet=True)
-    )
+    result = launch(compose("workload=maskrcnn", "scale=reference", "round=v07", *paths, *changes), Console(quiet=True))
     assert result.exit_code == (Exit.TARGET_REACHED if met else Exit.TARGET_NOT_REACHED)
     verdict = compliance.check(result.run_dir.log)
     assert (verdict.rules, verdict.compliant) == ("closed, 0.7.0", met), verdict.problems
@@ -256,5 +254,5 @@ def test_log_is_closed_compliant_if_both_targets_are_met(compose, tmp_path, monk
 @pytest.mark.parametrize("recipe", ["embedded", "mini", "mini_nwpu", "reference"])
 def test_recipes_compose(compose, recipe):
     scale = recipe.split("_")[0]
-    settings = schema.check(compose("workload=maskrcnn", f"scale={scale}", f"recipe=maskrcnn/{recipe}", "round=v07"))
+    settings = validate(compose("workload=maskrcnn", f"scale={scale}", f"recipe=maskrcnn/{recipe}", "round=v07"))
     assert settings.recipe.target["v07"].keys() == {"BBOX", "SEGM"}

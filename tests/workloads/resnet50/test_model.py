@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torchvision.models import resnet50
 
-from timetrial.runner.config import schema
+from timetrial.runner.config.validation import build_settings, validate
 from timetrial.workloads.resnet50 import model
 from timetrial.workloads.resnet50.workload import ResNet50
 
@@ -17,8 +17,8 @@ class Sizes:
 
 
 def workload(compose, *overrides):
-    config = schema.check(compose("workload=resnet50", "scale=reference", *overrides))
-    return ResNet50(schema.settings_of(ResNet50, config.recipe.training, ""), Sizes())
+    config = validate(compose("workload=resnet50", "scale=reference", *overrides))
+    return ResNet50(build_settings(ResNet50, config.recipe.training, ""), Sizes())
 
 
 def test_parameters_and_norms_equal_torchvision():
