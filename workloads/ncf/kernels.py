@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..common.nn.triton_support import triton_available
+from ..common.nn.triton_support import triton_available as triton_available  # re-exported
 
 try:
     import triton
