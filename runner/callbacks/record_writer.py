@@ -8,7 +8,8 @@ from typing import Any
 
 from ..core.atomic_files import write_atomically
 from ..record.run_dir import RunDir
-from ..record.run_record import Block, RunClass, TrainingResult
+from ..record.run_record import RunClass
+from ..record.training_result import Block, TrainingResult
 from ..training.events import (
     BlockEnded,
     BlockStarted,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..record.run_record import ThroughputResult
+from ..record.throughput_result import ThroughputResult
 from ..training.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, StepEnded
 from ..training.workload import Batch, Data
 

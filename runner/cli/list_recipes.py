@@ -113,5 +113,3 @@ def _targets(target: dict[str, dict[str, float]]) -> str:
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
     return "\n".join(f"{text} {name}" for name, text in texts.items())
-
-

@@ -9,7 +9,7 @@ import typer
 
 from ..core.errors import ConfigurationError, Exit
 
-_THROUGHPUT_DEFAULTS = {"scale": "reference", "data": "synthetic", "throughput.steps": "20"}
+THROUGHPUT_DEFAULTS = {"scale": "reference", "data": "synthetic", "throughput.steps": "20"}
 
 
 def run(context: typer.Context) -> None:
@@ -30,7 +30,7 @@ def throughput(context: typer.Context) -> None:
     if "throughput.steps=0" in arguments:
         raise ConfigurationError("throughput.steps must be 1 or more: 0 would train to the target.")
     if not {"--help", "-h"} & set(arguments):
-        defaults = [f"{key}={value}" for key, value in _THROUGHPUT_DEFAULTS.items() if key not in keys]
+        defaults = [f"{key}={value}" for key, value in THROUGHPUT_DEFAULTS.items() if key not in keys]
         arguments = [*defaults, *arguments]
     raise typer.Exit(int(run_hydra("timetrial throughput", arguments)))
 
@@ -98,11 +98,9 @@ def _dispatch(hydra: Any, parser: argparse.ArgumentParser, options: argparse.Nam
 
 def _sweep(hydra: Any, config_name: str, overrides: list[str]) -> Exit:
     """Run a sweep, print its table and return its exit code."""
-    from pathlib import Path
-
     from ..launch.sweep import run_job, summarize_sweep
 
     batches = hydra.multirun(config_name, run_job, overrides)
     jobs = [job for batch in batches for job in batch]
-    sweep_dir = Path(jobs[0].hydra_cfg.hydra.sweep.dir)
-    return summarize_sweep(sweep_dir, [job.overrides for job in jobs], [job.return_value for job in jobs])
+    results = [job.return_value for job in jobs]
+    return summarize_sweep(results[0].sweep_dir, [job.overrides for job in jobs], results)

@@ -44,7 +44,7 @@ def compose(overrides: Sequence[str]) -> Composition:
 
 
 def compose_recipes(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Compose recipes by themselves, such as `ncf/mini`, with references to other keys left as `${...}`."""
+    """Compose recipes by themselves, such as `<workload>/mini`, with references to other keys left as `${...}`."""
     register_schema()
     with hydra.initialize_config_module(CONFIG_MODULE, version_base="1.3"):
         nodes = {name: hydra.compose(overrides=[f"+recipe={name}"]).recipe for name in names}

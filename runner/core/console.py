@@ -12,7 +12,7 @@ def table_console(console: Console | None = None) -> Console:
 class StatusLine:
     """Says what is being done: one line that is redrawn on a terminal, a line per activity elsewhere.
 
-    Call it with the activity and, for a terminal, the number of items so far.
+    It is a `ProgressCallback`: call it with the activity and, for a terminal, the number of items so far.
     """
 
     def __init__(self, console: Console) -> None:

@@ -7,7 +7,9 @@ from rich.markup import escape
 
 from ..core.formatting import format_energy, format_number
 from ..record.run_dir import RunDir
-from ..record.run_record import RunRecord, ThroughputResult, TrainingResult, Verdict
+from ..record.run_record import RunRecord, Verdict
+from ..record.throughput_result import ThroughputResult
+from ..record.training_result import TrainingResult
 
 _PROBLEMS_SHOWN = 3
 Row = tuple[str, str]

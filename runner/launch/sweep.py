@@ -1,7 +1,7 @@
 """The jobs of `timetrial run` and `timetrial throughput`, and the table that ends a sweep."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class JobResult:
     exit_code: Exit
     error: str = ""
     numbers: Mapping[str, Any] | None = None
+    sweep_dir: Path | None = None
 
 
 def run_job(node: DictConfig) -> JobResult:
@@ -38,7 +39,7 @@ def run_job(node: DictConfig) -> JobResult:
     hydra = HydraConfig.get()
     sweep_dir = Path(hydra.sweep.dir) if hydra.mode == RunMode.MULTIRUN else None
     if sweep_dir and (sweep_dir / _STOPPED_FILE).exists():
-        return JobResult(Exit.STOPPED, "Not started, because the sweep was stopped.")
+        return JobResult(Exit.STOPPED, "Not started, because the sweep was stopped.", sweep_dir=sweep_dir)
     try:
         result = launch(node, Console())
     except (RunError, OmegaConfBaseException) as error:
@@ -52,7 +53,7 @@ def run_job(node: DictConfig) -> JobResult:
     if sweep_dir and job.exit_code == Exit.STOPPED:
         sweep_dir.mkdir(parents=True, exist_ok=True)
         (sweep_dir / _STOPPED_FILE).touch()
-    return job
+    return replace(job, sweep_dir=sweep_dir)
 
 
 def exit_code_of_run(job: JobResult) -> Exit:

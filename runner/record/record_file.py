@@ -18,6 +18,8 @@ from .throughput_result import StepCost
 from .training_result import Block, TrainingResult
 
 FILE_NAME = "status.json"
+# Flags of records without a version that have another name now.
+_FLAG_NAMES = {"neighbours": "other processes", "low utilisation": "low utilization"}
 _MAX_BYTES = 64 * 2**20  # a record of a thousand blocks takes half a megabyte
 
 
@@ -136,11 +138,11 @@ def _from_unversioned(status: Mapping[str, Any], run_dir: Path) -> dict[str, Any
         * (status.get("restarts", 0) + 1)
         if "pid" in status
         else [],
-        "environment": environment,
+        "environment": {("gpus" if key == "cards" else key): value for key, value in environment.items()},
         "config": config,
         "peak_memory_bytes": status.get("peak_memory_bytes"),
         "verdict": status.get("verdict"),
-        "flags": status.get("flags") or {},
+        "flags": {_FLAG_NAMES.get(name, name): text for name, text in (status.get("flags") or {}).items()},
         "staging": status.get("staged") or None,
         "telemetry": _unversioned_telemetry(status.get("telemetry")),
     }

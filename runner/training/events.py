@@ -1,15 +1,15 @@
 """The events of a run. Each is stamped once, so that every observer sees the same time.
 
-    InitStarted
-    RunStarted                                  the clock starts
-        BlockStarted
-            StepEnded ...
-        BlockEnded
-        EvalStarted
-        EvalEnded
-        ...
-        RunInterrupted                          only if the run is to stop early
-    RunStopped                                  the clock stops
+InitStarted
+RunStarted                                  the clock starts
+    BlockStarted
+        StepEnded ...
+    BlockEnded
+    EvalStarted
+    EvalEnded
+    ...
+    RunInterrupted                          only if the run is to stop early
+RunStopped                                  the clock stops
 """
 
 import time

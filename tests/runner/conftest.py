@@ -109,7 +109,7 @@ def toy_engine():
             global_batch_size=data.global_batch_size,
             accumulation=data.sharding.accumulation,
             precision=Precision(precision, torch.device("cpu")),
-            seeds_of_run=seeds.derive_streams(seed),
+            run_seeds=seeds.derive_streams(seed),
             world=world or World(),
             **options,
         )

@@ -133,11 +133,11 @@ def test_a_script_says_how_it_is_used(script, name):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["slurm/submit", "--dry-run", "--time", "1:00:00", "study", "seed=1"], "study is no override: options of"),
-        (["slurm/submit", "--dry-run", "study", "seed=1", "--time=1:00:00"], "--time=1:00:00 is no override"),
-        (["slurm/study.sbatch", "--time=1:00:00", "study"], "--time=1:00:00 is no option"),
+        (["slurm/submit", "--dry-run", "--time", "1:00:00", "study", "seed=1"], "study is not an override: options of"),
+        (["slurm/submit", "--dry-run", "study", "seed=1", "--time=1:00:00"], "--time=1:00:00 is not an override"),
+        (["slurm/study.sbatch", "--time=1:00:00", "study"], "--time=1:00:00 is not an option"),
         (["slurm/study.sbatch", "study"], "study/manifest.txt is missing: add overrides"),
-        (["wheelhouse", "--pyhton=3.12", "there"], "--pyhton=3.12 is no option"),
+        (["wheelhouse", "--pyhton=3.12", "there"], "--pyhton=3.12 is not an option"),
     ],
 )
 def test_a_wrong_word_is_named_and_nothing_is_written(script, tmp_path, words, told):

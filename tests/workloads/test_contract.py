@@ -9,10 +9,10 @@ import yaml
 from mlperf_logging.compliance_checker import mlp_compliance
 from rich.console import Console
 
-from timetrial.runner.config import schema
+from timetrial.runner.config.validation import validate
 from timetrial.runner.core.errors import Exit
 from timetrial.runner.launch import worker
-from timetrial.runner.launch.launcher import launch
+from timetrial.runner.launch.run import launch
 from timetrial.runner.training.distributed import World
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +22,7 @@ RULES = Path(mlp_compliance.__file__).parent / "training_0.7.0"
 
 @pytest.fixture
 def engine(request, compose, tmp_path):
-    settings = schema.check(compose(f"workload={request.param}", "scale=embedded", f"data_dir={tmp_path}"))
+    settings = validate(compose(f"workload={request.param}", "scale=embedded", f"data_dir={tmp_path}"))
     return worker.build_engine(settings, World(), torch.device("cpu"))
 
 
@@ -58,7 +58,7 @@ def test_state_goes_round(engine):
 
 @every_workload
 def test_facts_cover_the_closed_rules(engine, compose, request):
-    benchmark = schema.check(compose(f"workload={request.node.callspec.params['engine']}")).workload.benchmark
+    benchmark = validate(compose(f"workload={request.node.callspec.params['engine']}")).workload.benchmark
     facts = engine.mlperf_params()
     rules = [*RULES.glob(f"closed_{benchmark}.yaml"), *RULES.glob(f"closed_{benchmark}_{facts.get('opt_name')}.yaml")]
     if not rules:
@@ -75,7 +75,7 @@ def embedded(compose, tmp_path):
     """Trains a workload at its smallest scale."""
 
     def trained(workload):
-        places = [f"data_dir={tmp_path}", f"runs={tmp_path}/runs", "launcher=inline"]
+        places = [f"data_dir={tmp_path}", f"runs_dir={tmp_path}/runs", "launcher=inline"]
         return launch(compose(f"workload={workload}", "scale=embedded", *places), Console(quiet=True))
 
     return trained
@@ -85,7 +85,7 @@ def embedded(compose, tmp_path):
 def test_the_embedded_target_is_reached(workload, embedded):
     code, folder = embedded(workload)
     assert code == Exit.TARGET_REACHED
-    assert folder.status()["verdict"]["compliant"]
+    assert folder.record().verdict.compliant
 
 
 @pytest.mark.slow  # and for a machine that does nothing else
@@ -93,4 +93,4 @@ def test_the_embedded_target_is_reached(workload, embedded):
 def test_the_embedded_target_is_reached_in_two_minutes(workload, embedded):
     code, folder = embedded(workload)
     assert code == Exit.TARGET_REACHED
-    assert folder.status()["result"]["seconds"] < 120
+    assert folder.record().training.seconds < 120

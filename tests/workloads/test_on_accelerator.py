@@ -11,7 +11,7 @@ from PIL import Image
 from rich.console import Console
 from torchvision.ops import roi_align
 
-from timetrial.datasets.synthetic.detection import Scenes
+from timetrial.datasets.synthetic.detection import DetectionSpec
 from timetrial.runner.config import schema
 from timetrial.runner.core.errors import Exit
 from timetrial.runner.hardware import devices
@@ -20,7 +20,7 @@ from timetrial.runner.launch.launcher import launch
 from timetrial.runner.training import seeds
 from timetrial.runner.training.distributed import World
 from timetrial.runner.training.workload import BatchSharding
-from timetrial.workloads.common.detection.nms import suppress
+from timetrial.workloads.common.detection.nms import batched_nms
 from timetrial.workloads.common.imagenet.torch_loader import TorchImageNetData
 from timetrial.workloads.maskrcnn import kernels as maskrcnn_kernels
 from timetrial.workloads.maskrcnn import masks
@@ -53,15 +53,15 @@ def test_ncf_gradients_are_those_of_a_float64_transcription(samples, dtype, boun
             loss = model(*(tensor.to(device) for tensor in batch))
         (loss * 1e-6).backward()  # a scale that fp16 gradients would not survive
         found.append({name: value.grad.cpu() * 1e6 for name, value in model.named_parameters()})
-    assert test.relative(loss.cpu(), expected) < 1e-3
+    assert test.relative_error(loss.cpu(), expected) < 1e-3
     for name, value in found[0].items():
-        assert test.relative(value, gradients[name]) < bound, name
+        assert test.relative_error(value, gradients[name]) < bound, name
         assert torch.equal(value, found[1][name]), name
     sys.modules.pop("test_model", None)
 
 
 @pytest.mark.parametrize(("precision", "bound"), [("fp32", 2e-3), ("bf16", 0.05), ("fp16", 0.02)])
-@pytest.mark.parametrize("words", [("workload=gnmt",), ("workload=transformer", "recipe.training.width=128")])
+@pytest.mark.parametrize("words", [("workload=gnmt",), ("workload=transformer", "recipe.training.hidden_size=128")])
 def test_translators_gradients_are_those_of_the_processor(words, precision, bound, compose, tmp_path):
     """Packed LSTMs, attention's and the loss's kernels against dense float64; dropout is off."""
     device, grown = torch.accelerator.current_accelerator(), []
@@ -114,8 +114,8 @@ def test_images_from_the_card_are_those_of_the_processor(tmp_path, decoder):
 
 def test_photographs_from_the_card_are_those_of_the_processor(tmp_path):
     """Crops, mirrors, antialiasing and colours, on chroma that decoders spread in their own ways."""
-    chosen = {"train_images": f"{tmp_path}/scenes/train", "prepared": f"{tmp_path}/prepared", "image_size": 96}
-    scenes = Scenes(train=40, val=9, classes=3, most=3, width=(200, 400), height=(150, 300), seed=5)
+    chosen = {"train_images": f"{tmp_path}/scenes/train", "cache_dir": f"{tmp_path}/prepared", "image_size": 96}
+    scenes = DetectionSpec(num_train=40, num_val=9, num_classes=3, max_objects=3, width_range=(200, 400), height_range=(150, 300), seed=5)
     cards, processors = (
         SSDData(
             SSDData.Settings(**chosen, generate=scenes, eval_batch_size=4, workers=1),
@@ -145,8 +145,8 @@ def test_boxes_are_suppressed_as_the_processor_does():
     boxes = torch.stack([boxes_of(2000), boxes_of(1999)[torch.arange(2000) % 1999]])
     counts = torch.tensor([2000, 1500])
     for overlap in (0.3, 0.7):
-        found = suppress(boxes.to(device), overlap, counts.to(device), edge=1.0).cpu()
-        expected = suppress(boxes, overlap, counts, edge=1.0)
+        found = batched_nms(boxes.to(device), overlap, counts.to(device), pixel_offset=1.0).cpu()
+        expected = batched_nms(boxes, overlap, counts, pixel_offset=1.0)
         assert (found != expected).sum() <= 2  # overlaps at the very bound may round either way
 
 
@@ -158,7 +158,7 @@ def test_mask_rcnn_pools_as_torchvision_does():
     levels = torch.arange(300, device=device) // 2 % 4
     scales = torch.tensor([1 / 4, 1 / 8, 1 / 16, 1 / 32], device=device)
     given = torch.randn(300, 32, 7, 7, device=device)
-    pooled = maskrcnn_kernels.align(maps, scales, flat, levels.int(), 7)
+    pooled = maskrcnn_kernels.roi_align(maps, scales, flat, levels.int(), 7)
     gradients = torch.autograd.grad(pooled, maps, given)
     expected = torch.zeros_like(pooled)
     for level, (x, scale) in enumerate(zip(maps, scales.tolist(), strict=True)):
@@ -177,8 +177,8 @@ def test_mask_rcnn_draws_masks_as_the_processor_does():
     last = (torch.arange(12) % 6 == 5).repeat(40)
     outlines = masks.Outlines(edges, last, torch.arange(41) * 12)
     objects, where = torch.arange(160) % 40, boxes_of(160, 200)
-    expected = masks.targets(outlines, objects, where)
-    found = masks.targets(masks.Outlines(*(part.to(device) for part in outlines)), objects.to(device), where.to(device))
+    expected = masks.mask_targets(outlines, objects, where)
+    found = masks.mask_targets(masks.Outlines(*(part.to(device) for part in outlines)), objects.to(device), where.to(device))
     assert (found.cpu() != expected).double().mean() < 1e-3  # middles of pixels on an edge
 
 

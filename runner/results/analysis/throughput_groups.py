@@ -12,7 +12,8 @@ from typing import Any
 
 from ...config.diff import flatten
 from ...record.record_file import RecordError, read_record
-from ...record.run_record import RunRecord, RunState, ThroughputResult
+from ...record.run_record import RunRecord, RunState
+from ...record.throughput_result import ThroughputResult
 from ..parse.external import OWN_RUNS, ExternalMeasurement
 from . import stats
 from .findings import Finding

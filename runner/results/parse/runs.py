@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...record.run_record import RunRecord, RunState, time_to_train
+from ...record.run_record import RunRecord, RunState
+from ...record.training_result import time_to_train
 from . import epochs, quality, rules
 from .mllog import Log, LogEntry, to_float
 

@@ -1,4 +1,4 @@
-"""Mask R-CNN's batches from sets on disk: equal for any number of ranks, and pixels, boxes and outlines that agree."""
+"""Mask R-CNN's batches from sets on disk: the same for any number of ranks; pixels, boxes and outlines agree."""
 
 import dataclasses
 import itertools
@@ -53,7 +53,7 @@ def joined(batches):
     return tensors, outlines
 
 
-def test_ranks_micro_batches_and_workers_share_the_same_global_batches(place):
+def test_ranks_micro_batches_and_workers_split_the_same_global_batches(place):
     whole = [joined(step) for step in maskrcnn_data(place).train_batches(2)]
     split = [maskrcnn_data(place, BatchSharding(rank, 2, 2), workers=rank) for rank in range(2)]
     large = [step for step in whole if len(step[0][0]) >= 4]
@@ -88,12 +88,12 @@ def test_batches_are_wide_or_not_and_have_every_image_at_most_once(place, batch,
         assert missing == 0 if sharding is WHOLE else missing < 2 * sharding.ranks * sharding.accumulation
 
 
-def test_too_few_images_for_the_ranks_are_refused(place):
+def test_rejects_fewer_images_than_a_step_needs(place):
     with pytest.raises(DataError, match="train on fewer ranks"):
         maskrcnn_data(place, BatchSharding(0, 50, 1), 64)
 
 
-def test_wide_and_other_batches_come_in_any_order(place):
+def test_wide_and_other_batches_are_shuffled(place):
     orders = set()
     data = maskrcnn_data(place)
     for epoch in range(1, 9):
@@ -118,9 +118,9 @@ def test_every_image_is_evaluated_once_on_its_canvas(place):
     assert not data.train_set.crowd.any()
 
 
-def test_a_batch_is_padded_with_the_mean_colour_and_filled_with_what_exists(place):
+def test_batch_is_padded_with_the_mean_color_and_with_empty_boxes(place):
     data = maskrcnn_data(place)
-    colour = torch.tensor(PAD_COLOR, dtype=torch.uint8)[:, None]
+    color = torch.tensor(PAD_COLOR, dtype=torch.uint8)[:, None]
     for batch in itertools.chain(*data.train_batches(1)):
         pixels, sizes, boxes, labels, outlines = batch.inputs
         assert pixels.is_contiguous(memory_format=torch.channels_last)
@@ -134,8 +134,8 @@ def test_a_batch_is_padded_with_the_mean_colour_and_filled_with_what_exists(plac
         assert (boxes >= 0).all()
         assert (boxes <= sizes.flip(1).repeat(1, 2)[:, None] - 1).all()
         for image, (height, width) in zip(pixels, sizes.tolist(), strict=True):
-            assert (image[:, height:].flatten(1) == colour).all()
-            assert (image[:, :, width:].flatten(1) == colour).all()
+            assert (image[:, height:].flatten(1) == color).all()
+            assert (image[:, :, width:].flatten(1) == color).all()
 
 
 def flip_pair(dataset, number):
@@ -144,12 +144,12 @@ def flip_pair(dataset, number):
     height, width = int(images.height[number]), int(images.width[number])
     pixels = torch.from_numpy(np.array(Image.open(images.path(number)).convert("RGB")))
     for epoch in range(40):
-        view = dataset.crop(number, height, width, epoch)
-        found[view.flipped] = view, dataset.transform.cpu(pixels, view)
+        crop = dataset.crop(number, height, width, epoch)
+        found[crop.flipped] = crop, dataset.transform.cpu(pixels, crop)
     return found[False], found[True]
 
 
-def test_a_mirrored_view_has_mirrored_boxes_outlines_and_pixels(place):
+def test_flipped_image_has_flipped_boxes_outlines_and_pixels(place):
     data = maskrcnn_data(place)
     for number in range(0, len(data.train_set), 5):
         (plain, pixels), (turned, flipped) = flip_pair(data.build_dataset(True), number)
@@ -170,9 +170,9 @@ def stretched(mask, height, width):
     return mask[rows][:, columns]
 
 
-def filled(view, height, width):
-    """The masks of a view's objects as pixels [objects, height, width], tile by tile."""
-    labels, edges, last, counts = view.targets[2:]
+def filled(crop, height, width):
+    """The masks of a crop's objects as pixels [objects, height, width], tile by tile."""
+    labels, edges, last, counts = crop.targets[2:]
     outlines = Outlines(
         torch.from_numpy(edges), torch.from_numpy(last), torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]))
     )
@@ -187,14 +187,14 @@ def compare(dataset, numbers):
     """Outlines and boxes with the set's masks; returns how many objects there were."""
     compared, images = 0, dataset.source.dataset
     for number in numbers:
-        for view, _ in flip_pair(dataset, number):
-            height, width = view.targets[0].tolist()
+        for crop, _ in flip_pair(dataset, number):
+            height, width = crop.targets[0].tolist()
             places = images.annotations_of(number)
             for annotation, mine, box in zip(
-                range(places.start, places.stop), filled(view, height, width), view.targets[1], strict=False
+                range(places.start, places.stop), filled(crop, height, width), crop.targets[1], strict=False
             ):
                 mask = stretched(images.mask(annotation), height, width)
-                mask = mask[:, ::-1] if view.flipped else mask
+                mask = mask[:, ::-1] if crop.flipped else mask
                 if mask.sum() < 60:
                     continue
                 assert (mask & mine).sum() / (mask | mine).sum() > 0.9
@@ -215,16 +215,16 @@ def test_bright_shapes_lie_inside_their_outlines(place):
     scenes = {"num_train": 24, "num_val": 4, "num_classes": 3, "max_objects": 2, "seed": 6}
     data = maskrcnn_data(place, generate=DetectionSpec(**scenes, high_contrast=True))
     for number in range(0, len(data.train_set), 6):
-        for view, pixels in flip_pair(data.build_dataset(True), number):
-            height, width = view.targets[0].tolist()
+        for crop, pixels in flip_pair(data.build_dataset(True), number):
+            height, width = crop.targets[0].tolist()
             bright = pixels[:height, :width].amax(2).numpy() > 115
-            mine = filled(view, height, width).any(0)
+            mine = filled(crop, height, width).any(0)
             if mine.sum() > 200:
                 assert bright[mine].mean() > 0.85
                 assert bright[~mine].mean() < 0.15
 
 
-def test_runs_are_traced_with_their_holes(tmp_path):
+def test_rle_masks_are_traced_with_their_holes(tmp_path):
     """A set whose masks are runs, some of them rings, in two parts, or up to the image's edge."""
     generator, images, annotations = np.random.default_rng(1), [], []
     for number in range(8):
@@ -255,19 +255,19 @@ def test_runs_are_traced_with_their_holes(tmp_path):
         ((1, 5000), (1, 1333)),
     ],
 )  # fmt: skip
-def test_sizes_are_the_references(size, expected):
+def test_sizes_are_those_of_the_reference(size, expected):
     assert scaled_size(*size, 800, 1333) == expected
     assert canvas_size(800, 1333, True) == (800, 1344)
     assert canvas_size(800, 1333, False) == (1344, 800)
 
 
-def test_edges_out_of_order_are_refused():
+def test_rejects_edges_out_of_order():
     with pytest.raises(ValueError, match="short_edge must be 32 or more"):
         MaskRCNNData.Settings(short_edge=200, long_edge=100)
 
 
 @pytest.mark.parametrize("sharding", [WHOLE, BatchSharding(1, 2, 2)], ids=["alone", "many"])
-def test_random_batches_have_the_shapes_of_real_ones(place, sharding):
+def test_synthetic_batches_have_the_shapes_of_real_ones(place, sharding):
     chosen = SyntheticMaskRCNNData.Settings(
         **EDGES, train_count=26, val_count=11, boxes=3, classes=5, eval_batch_size=4
     )
@@ -300,7 +300,7 @@ def test_random_batches_have_the_shapes_of_real_ones(place, sharding):
     assert numbers.tolist() == list(range(share_of.start, share_of.stop))
 
 
-def test_a_box_of_a_pixel_is_empty_to_the_reference_and_not_trained_on():
+def test_one_pixel_box_is_not_trained_on():
     whole = synthetic_coco_set(images=2, boxes=2, classes=1)
     whole.box[:, 2:] = [[1.0, 9.0], [1.1, 9.0], [9.0, 1.0], [0.5, 0.5]]
     seen = MaskRCNNData.select_images(whole, True)

@@ -1,4 +1,4 @@
-"""SSD's images by NVIDIA DALI beside those of data=torch: the same order, boxes and colours, nearly the same pixels."""
+"""SSD's images by NVIDIA DALI against data=torch: the same order, boxes and colors, nearly the same pixels."""
 
 import itertools
 import json
@@ -51,7 +51,7 @@ def tensors(batches):
 
 
 @dali
-def test_two_loaders_make_the_same_batches(place):
+def test_loaders_make_the_same_batches(place):
     """Pixels differ, as decoders and roundings do: measured 0.18 of 255 on average, 0.31 in an image, 13 in a pixel."""
     torchs, dalis = build(place, "torch"), build(place, "dali", workers=1)
     for parts in (
@@ -69,7 +69,7 @@ def test_two_loaders_make_the_same_batches(place):
 
 
 @dali
-def test_colours_are_torchvisions_in_every_order():
+def test_color_jitter_is_torchvisions_in_every_order():
     from nvidia.dali import fn, pipeline_def
 
     from timetrial.workloads.ssd import dali_color_jitter
@@ -77,8 +77,8 @@ def test_colours_are_torchvisions_in_every_order():
     order = np.array(list(itertools.permutations(range(4))))
     generator = np.random.default_rng(1)
     pixels = generator.integers(256, size=(len(order), 29, 27, 3), dtype=np.uint8)
-    pixels[:, :4] = pixels[:, :4, :, :1]  # greys
-    pixels[:, 4:6, :, 1] = pixels[:, 4:6, :, 2]  # two colours equally high or low
+    pixels[:, :4] = pixels[:, :4, :, :1]  # grays
+    pixels[:, 4:6, :, 1] = pixels[:, 4:6, :, 2]  # two colors equally high or low
     pixels[:, 6] = generator.integers(2, size=(27, 3)) * 255
     factors = [color_jitter.jitter_factors(generator)[0] for _ in order]
     factors[3], factors[7], factors[20] = (1.0, 1.0, 1.0, 0.0), (0.0, 2.0, 2.0, 0.5), (1.0, 1.5, 0.0, -0.5)
@@ -105,7 +105,7 @@ def test_colours_are_torchvisions_in_every_order():
 
 
 @dali
-def test_ranks_micro_batches_and_workers_share_the_same_global_batches(place):
+def test_ranks_micro_batches_and_workers_split_the_same_global_batches(place):
     whole = [tensors(step) for step in build(place, "dali").train_batches(2)]
     split = [build(place, "dali", BatchSharding(rank, 2, 2), workers=rank) for rank in range(2)]
     for step, *parts in zip(whole, *(data.train_batches(2) for data in split), strict=True):
@@ -121,29 +121,29 @@ def test_every_image_is_evaluated_once(place):
         assert sorted(torch.cat([b.inputs[1] for share in shares for b in share]).tolist()) == list(range(size))
 
 
-def without_tables(data):
-    """Whole at both ends, but with a Huffman table that no decoder takes."""
+def invalid_tables(data):
+    """Return a JPEG with valid ends, but with a Huffman table that every decoder rejects."""
     at = data.index(b"\xff\xc4") + 5
     return data[:at] + b"\xff" * 16 + data[at + 16 :]
 
 
 @dali
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("damage", [lambda data: data[:400], without_tables, lambda _: b"no image"])
-def test_a_bad_image_ends_in_the_sentence_of_the_other_loader(tmp_path, damage, workers):
+@pytest.mark.parametrize("damage", [lambda data: data[:400], invalid_tables, lambda _: b"no image"])
+def test_bad_image_has_the_message_of_the_other_loader(tmp_path, damage, workers):
     loaders = [build(tmp_path, loader, workers=workers) for loader in LOADERS]
     victim = loaders[0].train_set.path(3)
     victim.write_bytes(damage(victim.read_bytes()))
-    said = []
+    messages = []
     for data in loaders:
         with pytest.raises(DataError, match=rf"^{victim} cannot be decoded") as caught:
             list(data.train_batches(1))
-        said.append(str(caught.value))
-    assert said[0] == said[1]
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
 
 
 @dali
-def test_the_embedded_recipe_begins_as_with_the_other_loader(compose, tmp_path):
+def test_first_losses_of_the_embedded_recipe_are_those_of_the_other_loader(compose, tmp_path):
     losses = []
     for loader in LOADERS:
         chosen = validate(compose("workload=ssd", f"data={loader}", f"data_dir={tmp_path}"))
@@ -159,7 +159,7 @@ def test_the_embedded_recipe_begins_as_with_the_other_loader(compose, tmp_path):
 
 
 @dali
-def test_a_run_trains_and_says_by_which_loader(compose, tmp_path):
+def test_run_trains_and_logs_its_loader(compose, tmp_path):
     words = ["workload=ssd", "data=dali", "recipe.data.generate.num_train=48", "recipe.data.generate.num_val=8"]
     words += ["recipe.max_epochs=1", "recipe.first_eval_epoch=1", "launcher=inline"]
     words += [f"data_dir={tmp_path}", f"runs_dir={tmp_path}/runs"]
@@ -171,7 +171,7 @@ def test_a_run_trains_and_says_by_which_loader(compose, tmp_path):
     assert facts["train_samples"] > 40
 
 
-def test_the_missing_extra_is_named_with_its_command(place, monkeypatch):
+def test_missing_extra_is_named_with_its_install_command(place, monkeypatch):
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
     with pytest.raises(ConfigurationError, match=r"data=dali needs .*pip install 'timetrial\[dali\]'"):
         build(place, "dali")

@@ -1,4 +1,4 @@
-"""SSD's batches from a set on disk: equal for any number of ranks, boxes where the objects are, nothing half-read."""
+"""SSD's batches from a set on disk: the same for any number of ranks, with boxes where the objects are."""
 
 import itertools
 
@@ -35,7 +35,7 @@ def tensors(batches):
     return [torch.cat(parts) for parts in zip(*(batch.inputs for batch in batches), strict=True)]
 
 
-def test_ranks_micro_batches_and_workers_share_the_same_global_batches(place):
+def test_ranks_micro_batches_and_workers_split_the_same_global_batches(place):
     whole = [tensors(step) for step in ssd_data(place).train_batches(2)]
     split = [ssd_data(place, BatchSharding(rank, 2, 2), workers=rank) for rank in range(2)]
     for step, *parts in zip(whole, *(data.train_batches(2) for data in split), strict=True):
@@ -58,7 +58,7 @@ def test_every_image_with_a_box_is_trained_on_and_evaluated_once(place):
     assert sorted(torch.cat([b.inputs[1] for share in shares for b in share]).tolist()) == list(range(data.eval_size))
 
 
-def test_every_view_has_a_box_inside(place):
+def test_every_crop_has_a_box_inside(place):
     data = ssd_data(place)
     for step in data.train_batches(1):
         for batch in step:
@@ -72,26 +72,26 @@ def test_every_view_has_a_box_inside(place):
             assert (boxes[~exists] == 0).all()
 
 
-def test_a_mirrored_view_has_mirrored_boxes(place, monkeypatch):
-    """The same crop with either flip: pixels and boxes are each other's mirror images."""
+def test_flipped_crop_has_flipped_boxes(place, monkeypatch):
+    """The same crop with either flip: pixels and boxes are flipped too."""
     data = ssd_data(place)
     dataset = data.build_dataset(True)
-    pixels = torch.arange(30 * 40 * 3, dtype=torch.int64).view(30, 40, 3).remainder(256).to(torch.uint8)
+    pixels = torch.arange(30 * 40 * 3, dtype=torch.int64).crop(30, 40, 3).remainder(256).to(torch.uint8)
     monkeypatch.setattr("timetrial.workloads.ssd.color_jitter.jitter_image", lambda pixels, factors, order: pixels)
     found = {}
     height, width = int(data.train_set.height[0]), int(data.train_set.width[0])
     for epoch in range(40):
-        view = dataset.crop(0, height, width, epoch)
-        if view.box == (0, 0, height, width):
-            found[view.flipped] = view._replace(box=(0, 0, 30, 40))
+        crop = dataset.crop(0, height, width, epoch)
+        if crop.box == (0, 0, height, width):
+            found[crop.flipped] = crop._replace(box=(0, 0, 30, 40))
     one, other = (found[flipped] for flipped in (False, True))
     assert torch.equal(dataset.transform.cpu(pixels, one), dataset.transform.cpu(pixels, other).flip(1))
     real = one.targets[1] > 0
-    boxes, flipped = (view.targets[0][real] for view in (one, other))
+    boxes, flipped = (crop.targets[0][real] for crop in (one, other))
     np.testing.assert_allclose(flipped, np.stack([1 - boxes[:, 2], boxes[:, 1], 1 - boxes[:, 0], boxes[:, 3]], 1))
 
 
-def test_an_image_of_another_size_is_named(place):
+def test_image_of_another_size_is_named(place):
     data = ssd_data(place)
     path = data.train_set.path(0)
     kept = path.read_bytes()
@@ -103,11 +103,11 @@ def test_an_image_of_another_size_is_named(place):
         path.write_bytes(kept)
 
 
-def test_half_of_the_views_are_mirrored_and_colours_spread_as_far_as_the_references(place):
+def test_half_of_the_crops_are_flipped_and_color_factors_span_the_references_ranges(place):
     data = ssd_data(place)
     dataset, height, width = data.build_dataset(True), int(data.train_set.height[0]), int(data.train_set.width[0])
     drawn = [dataset.crop(0, height, width, epoch) for epoch in range(2000)]
-    assert np.mean([view.flipped for view in drawn]) == pytest.approx(0.5, abs=0.04)
-    factors = np.array([view.params[0] for view in drawn])
+    assert np.mean([crop.flipped for crop in drawn]) == pytest.approx(0.5, abs=0.04)
+    factors = np.array([crop.params[0] for crop in drawn])
     np.testing.assert_allclose(factors.min(0), [0.875, 0.5, 0.5, -0.05], atol=2e-3)
     np.testing.assert_allclose(factors.max(0), [1.125, 1.5, 1.5, 0.05], atol=2e-3)

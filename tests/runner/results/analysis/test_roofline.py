@@ -9,7 +9,8 @@ import pytest
 from timetrial.runner.benchmarks.peaks import Row
 from timetrial.runner.core.errors import DataError
 from timetrial.runner.record.record_file import encode_record
-from timetrial.runner.record.run_record import RunRecord, RunState, StepCost, ThroughputResult
+from timetrial.runner.record.run_record import RunRecord, RunState
+from timetrial.runner.record.throughput_result import StepCost, ThroughputResult
 from timetrial.runner.record.validity import LOW_UTILIZATION
 from timetrial.runner.results.analysis import roofline
 from timetrial.runner.results.report import build, page

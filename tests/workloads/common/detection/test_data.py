@@ -1,4 +1,4 @@
-"""A bad detection set: everything that is wrong is said at once, and no run starts on it."""
+"""A bad detection set: all problems are reported at once, and no run starts on it."""
 
 import json
 
@@ -15,7 +15,9 @@ from timetrial.runner.launch.launcher import launch
 
 @pytest.fixture
 def place(tmp_path):
-    write_detection_dataset(tmp_path / "scenes", DetectionSpec(num_train=6, num_val=4, num_classes=2, max_objects=2, seed=3))
+    write_detection_dataset(
+        tmp_path / "scenes", DetectionSpec(num_train=6, num_val=4, num_classes=2, max_objects=2, seed=3)
+    )
     return tmp_path
 
 
@@ -50,13 +52,13 @@ def verify(words):
     return CliRunner().invoke(app, ["data", "verify", *words])
 
 
-def test_a_whole_set_is_said_to_be_whole(words):
+def test_reports_a_valid_set(words):
     done = verify(words)
     assert done.exit_code == 0, done.output
     assert "SSD's data are whole." in done.output
 
 
-def test_all_that_is_wrong_is_said_at_once(place, words):
+def test_reports_all_problems_at_once(place, words):
     kinds = spoil(place)
     done = verify(words)
     lines = done.output.splitlines()
@@ -66,7 +68,7 @@ def test_all_that_is_wrong_is_said_at_once(place, words):
         assert any(word in line for line in lines for word in kind.split("|")), (kind, done.output)
 
 
-def test_images_that_are_cut_short_or_of_another_size_are_named(place, words):
+def test_truncated_images_and_images_of_another_size_are_named(place, words):
     paths = sorted((place / "scenes/val").iterdir())
     paths[0].write_bytes(paths[0].read_bytes()[:400])
     Image.new("RGB", (31, 17)).save(paths[1])
@@ -78,7 +80,7 @@ def test_images_that_are_cut_short_or_of_another_size_are_named(place, words):
 
 
 @pytest.mark.parametrize("fault", ["json", "image"])
-def test_no_run_starts_on_a_bad_set(place, words, compose, fault):
+def test_run_rejects_a_bad_set(place, words, compose, fault):
     if fault == "json":
         spoil(place)
     else:
@@ -100,7 +102,7 @@ def change(place, side, how):
     return path
 
 
-def test_a_fault_in_the_json_hides_no_image(place, words):
+def test_problem_in_the_json_hides_no_bad_image(place, words):
     change(place, "train", lambda found: found["annotations"][0].update(bbox=[5.0, 5.0, 0.0, 4.0]))
     paths = sorted((place / "scenes/train").iterdir())
     paths[0].write_bytes(paths[0].read_bytes()[:400])
@@ -111,7 +113,7 @@ def test_a_fault_in_the_json_hides_no_image(place, words):
         assert done.output.count(wrong) == 1, done.output
 
 
-def test_a_png_that_is_cut_short_starts_no_run(place, words, compose):
+def test_run_rejects_a_truncated_png(place, words, compose):
     def as_png(found):
         name = place / "scenes/train" / found["images"][0]["file_name"]
         Image.open(name).save(name.with_suffix(".png"))
@@ -137,7 +139,7 @@ def test_a_png_that_is_cut_short_starts_no_run(place, words, compose):
         ("val", lambda found: found["annotations"][0].update(bbox=[5, 5, 0, 4]), "a box without area"),
     ],
 )  # fmt: skip
-def test_sides_that_make_no_data_together_start_no_run(place, words, compose, workload, side, how, wrong):
+def test_run_rejects_splits_that_do_not_fit_together(place, words, compose, workload, side, how, wrong):
     change(place, side, how)
     words = [f"workload={workload}", *words[1:]]
     done = verify(words)
@@ -149,14 +151,14 @@ def test_sides_that_make_no_data_together_start_no_run(place, words, compose, wo
     assert not list((place / "runs").rglob("result_*.txt"))
 
 
-def test_boxes_without_area_are_left_out_of_training_on_record(place, words, compose):
+def test_training_drops_boxes_without_area_and_logs_their_number(place, words, compose):
     change(place, "train", lambda found: found["annotations"][0].update(bbox=[5.0, 5.0, 0.0, 4.0]))
     small = ["recipe.max_epochs=1", "recipe.first_eval_epoch=1", "recipe.global_batch_size=2", "recipe.data.workers=0"]
     _, folder = launch(compose(*words, *small, "launcher=inline", f"runs={place}/runs"), Console(quiet=True))
     assert '"key": "timetrial_dropped_boxes", "value": 1,' in folder.log.read_text()
 
 
-def test_what_has_no_boxes_to_look_at_is_refused(words):
+def test_rejects_workload_without_data_to_verify(words):
     done = verify(["workload=ncf"])
     assert done.exit_code != 0
     assert "start a run" in str(done.exception)

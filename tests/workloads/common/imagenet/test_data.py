@@ -1,4 +1,4 @@
-"""What all loaders have in common: crops, the order of an epoch, and who has which part of it."""
+"""What all ImageNet loaders share: crops, the order of an epoch, and its split over ranks and micro-batches."""
 
 import gc
 import itertools
@@ -70,14 +70,14 @@ def steps(data, epoch=1):
     return [(pixels(step), labels(step)) for step in data.train_batches(epoch)]
 
 
-def same(one, other):
-    pairs = zip(itertools.chain(*one), itertools.chain(*other), strict=True)
+def same(first, second):
+    pairs = zip(itertools.chain(*first), itertools.chain(*second), strict=True)
     return all(torch.equal(left, right) for left, right in pairs)
 
 
 @steady
 @given(SIZES, SIZES, some.floats(0.01, 1), some.integers(0, 2**32))
-def test_a_random_crop_lies_inside_and_keeps_to_area_and_aspect(height, width, min_crop_area, seed):
+def test_random_crop_is_inside_the_image_and_within_area_and_aspect_limits(height, width, min_crop_area, seed):
     top, left, tall, wide = crops.random_crop_box(height, width, min_crop_area, np.random.default_rng(seed))
     assert 0 <= top <= top + tall <= height
     assert 0 <= left <= left + wide <= width
@@ -88,7 +88,7 @@ def test_a_random_crop_lies_inside_and_keeps_to_area_and_aspect(height, width, m
         assert (wide - 0.5) / (tall + 0.5) <= 1.33
 
 
-def test_crops_spread_over_heights_aspects_and_places():
+def test_random_crops_cover_all_heights_aspects_and_positions():
     generator = np.random.default_rng(1)
     boxes = np.array([crops.random_crop_box(1000, 1000, 0.1, generator) for _ in range(4000)])
     top, left, tall, wide = boxes.T
@@ -106,7 +106,7 @@ def test_crops_spread_over_heights_aspects_and_places():
 
 
 @pytest.mark.skipif(not find_spec("tensorflow"), reason="needs TensorFlow")
-def test_crops_are_distributed_as_the_references(tmp_path):
+def test_random_crops_have_the_distribution_of_the_reference(tmp_path):
     """Against the operation that MLPerf's references call, with their arguments; in a process of its own."""
     code = """
 import sys, numpy, torchvision
@@ -127,13 +127,13 @@ numpy.save(sys.argv[1], tf.function(lambda: tf.map_fn(one, tf.range(8000), fn_ou
 
 
 @pytest.mark.parametrize(("height", "width"), [(10, 1000), (1000, 10), (1, 2)])
-def test_an_image_that_no_crop_fits_is_seen_whole(height, width):
+def test_image_that_no_crop_fits_is_taken_whole(height, width):
     assert crops.random_crop_box(height, width, 1.0, np.random.default_rng(1)) == (0, 0, height, width)
 
 
 @steady
 @given(some.integers(16, 3000), some.integers(16, 3000))
-def test_the_centre_is_what_mlperf_cuts_out_after_its_resize(height, width):
+def test_center_crop_is_that_of_mlperf_after_its_resize(height, width):
     scale = 256 / min(height, width)  # the short side becomes 256
     scaled = round(height * scale), round(width * scale)
     expected = [(edge - 224) // 2 / scale for edge in scaled]
@@ -148,20 +148,20 @@ def test_the_centre_is_what_mlperf_cuts_out_after_its_resize(height, width):
 
 @steady
 @given(SIZES, SIZES)
-def test_the_centre_of_the_smallest_image_is_a_part_of_it(height, width):
+def test_center_crop_of_a_tiny_image_is_inside_it(height, width):
     top, left, tall, wide = crops.center_crop_box(height, width)
     assert 0 <= top < top + tall <= height
     assert 0 <= left < left + wide <= width
 
 
-def test_an_epoch_is_every_image_once(build):
+def test_epoch_has_every_image_once(build):
     sizes, plan = build().train_plan(1)
     assert sizes == [12, 12, 1]
     assert sorted(itertools.chain(*plan)) == list(range(25))
     assert torch.cat([part for _, part in steps(build())]).bincount().tolist() == [5] * 5
 
 
-def test_seed_and_epoch_alone_decide_order_and_crops(build):
+def test_order_and_crops_depend_on_seed_and_epoch_only(build):
     one = steps(build())
     assert same(steps(build()), one)
     assert not same(steps(build(), 2), one)
@@ -170,14 +170,14 @@ def test_seed_and_epoch_alone_decide_order_and_crops(build):
     assert build().train_plan(1) != build(seed=2).train_plan(1)
 
 
-def test_an_image_is_cropped_anew_each_epoch(build):
+def test_image_is_cropped_differently_in_each_epoch(build):
     first, second = (build().build_dataset(True).encoded_batch(epoch, range(25)) for epoch in (1, 2))
     assert torch.equal(first.data, second.data)
     assert (first.boxes != second.boxes).any(1).float().mean() > 0.9
     assert 0.2 < (first.flipped != second.flipped).float().mean() < 0.8
 
 
-def test_who_decodes_is_chosen_and_on_record(build):
+def test_decoder_is_selected_and_logged(build):
     assert (
         build().mlperf_params()["timetrial_decoder"]
         == build(decoder="workers").mlperf_params()["timetrial_decoder"]
@@ -187,14 +187,14 @@ def test_who_decodes_is_chosen_and_on_record(build):
         build(decoder="gpu")
 
 
-def test_worker_processes_change_nothing(build):
+def test_batches_do_not_depend_on_worker_processes(build):
     alone, helped = build(), build(workers=2)
     for epoch in (1, 2):
         assert same(steps(helped, epoch), steps(alone, epoch))
     assert torch.equal(pixels(helped.eval_batches()), pixels(alone.eval_batches()))
 
 
-def test_worker_processes_end_with_their_loader_even_in_a_cycle_of_garbage(build):
+def test_worker_processes_end_with_their_loader_even_in_a_garbage_cycle(build):
     before = set(multiprocessing.active_children())
     helped = build(workers=2)
     steps = helped.train_batches(1)
@@ -208,14 +208,14 @@ def test_worker_processes_end_with_their_loader_even_in_a_cycle_of_garbage(build
     assert not set(multiprocessing.active_children()) - before
 
 
-def test_an_epoch_broken_off_leaves_nothing_in_the_next(build):
+def test_aborted_epoch_leaves_no_batches_for_the_next(build):
     helped = build(workers=2)
     next(iter(helped.train_batches(1)))
     assert same(steps(helped, 2), steps(build(), 2))
 
 
 @pytest.mark.parametrize(("ranks", "accumulation"), [(1, 3), (2, 1), (2, 2), (3, 1)])
-def test_ranks_and_micro_batches_share_one_global_batch(build, ranks, accumulation):
+def test_ranks_and_micro_batches_split_one_global_batch(build, ranks, accumulation):
     whole = steps(build(batch=11))  # 11, 11 and 3 images: parts of different sizes
     shares = [
         list(build(batch=11, sharding=BatchSharding(rank, ranks, accumulation)).train_batches(1))
@@ -232,7 +232,7 @@ def test_ranks_and_micro_batches_share_one_global_batch(build, ranks, accumulati
         assert [batch.weight for batch in together] == [len(batch.inputs[1]) for batch in together]
 
 
-def test_a_batch_too_small_for_all_ranks_is_left_out(build):
+def test_batch_too_small_for_all_ranks_is_dropped(build):
     for sharding in (BatchSharding(1, 2), BatchSharding(0, 1, 2)):
         assert build(sharding=sharding).train_plan(1)[0] == [12, 12]
     assert build(batch=23, sharding=BatchSharding(1, 2)).train_plan(1)[0] == [23, 2]
@@ -240,7 +240,7 @@ def test_a_batch_too_small_for_all_ranks_is_left_out(build):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_evaluation_counts_every_image_once(build, ranks):
+def test_evaluation_has_every_image_once(build, ranks):
     shares = [build(sharding=BatchSharding(rank, ranks)) for rank in range(ranks)]
     numbers = itertools.chain(*itertools.chain(*(share.eval_plan() for share in shares)))
     assert list(numbers) == list(range(15))
@@ -251,15 +251,15 @@ def test_evaluation_counts_every_image_once(build, ranks):
 
 
 @pytest.mark.parametrize(("most", "sizes"), [(4, [4, 4, 4, 3]), (5, [5, 5, 5]), (15, [15]), (99, [15])])
-def test_evaluation_batches_are_as_large_as_asked_and_the_last_one_smaller(build, most, sizes):
+def test_evaluation_batches_have_the_requested_size_except_the_last(build, most, sizes):
     assert [len(batch.inputs[1]) for batch in build(eval_batch_size=most).eval_batches()] == sizes
 
 
-def test_more_ranks_than_images_leave_some_without(build):
+def test_some_ranks_have_no_batch_if_there_are_more_ranks_than_images(build):
     assert [len(build(sharding=BatchSharding(rank, 20)).eval_plan()) for rank in range(20)].count(1) == 15
 
 
-def test_pixels_are_bytes_with_their_colours_innermost(build):
+def test_pixels_are_uint8_in_channels_last_format(build):
     for batch in (next(iter(build().train_batches(1)))[0], next(iter(build().eval_batches()))):
         content, classes = batch.inputs
         assert (content.dtype, content.shape[1:], classes.dtype) == (torch.uint8, (3, 32, 32), torch.int64)
@@ -267,7 +267,7 @@ def test_pixels_are_bytes_with_their_colours_innermost(build):
 
 
 @pytest.mark.parametrize("sharding", [BatchSharding(), BatchSharding(1, 2, 2)])
-def test_synthetic_batches_have_the_real_shapes(build, sharding):
+def test_synthetic_batches_have_the_shapes_of_real_ones(build, sharding):
     for data in (build(sharding=sharding), synthetic(sharding=sharding)):
         for real, made in zip(
             next(iter(build(sharding=sharding).train_batches(1))), data.synthetic_train_batches(), strict=True
@@ -280,7 +280,7 @@ def test_synthetic_batches_have_the_real_shapes(build, sharding):
         assert [part.shape for part in made.inputs] == [part.shape for part in real.inputs]
 
 
-def test_the_synthetic_loader_never_runs_dry():
+def test_synthetic_loader_yields_full_batches_in_every_epoch():
     data = synthetic()
     assert (data.train_size, data.eval_size, data.num_classes, data.image_size) == (25, 15, 7, 32)
     for epoch in (1, 2, 1000):
@@ -292,13 +292,13 @@ def test_the_synthetic_loader_never_runs_dry():
     assert classes.unique().tolist() == list(range(7))
 
 
-def test_the_synthetic_loader_is_imagenet_unless_told_otherwise():
+def test_synthetic_loader_defaults_to_the_size_of_imagenet():
     settings = SyntheticImageNetData.Settings(folder="nowhere")
     assert (settings.train_images, settings.val_images, settings.classes) == (1_281_167, 50_000, 1000)
 
 
 @pytest.mark.parametrize("form", ["folders", "tfrecord", "webdataset"])
-def test_building_reads_no_image_and_says_in_which_form_they_are(build, form, monkeypatch):
+def test_construction_reads_no_image_and_logs_the_data_form(build, form, monkeypatch):
     monkeypatch.setattr(ImageSet, "read", None)
     data = build(form=form)
     assert (data.train_size, data.eval_size, data.num_classes) == (25, 15, 5)
@@ -309,7 +309,7 @@ def test_building_reads_no_image_and_says_in_which_form_they_are(build, form, mo
     }  # fmt: skip
 
 
-def test_every_form_gives_the_same_batches(build):
+def test_all_data_forms_give_the_same_batches(build):
     one = build(form="folders")
     for form in ("tfrecord", "webdataset"):
         other = build(form=form)
@@ -317,7 +317,7 @@ def test_every_form_gives_the_same_batches(build):
         assert torch.equal(pixels(other.eval_batches()), pixels(one.eval_batches()))
 
 
-def test_a_folder_that_is_missing_is_refused(build, tmp_path):
+def test_rejects_missing_folder(build, tmp_path):
     with pytest.raises(DataError, match=r"nowhere/train is missing"):
         build(folder=str(tmp_path / "nowhere"), generate=None)
 
@@ -332,13 +332,13 @@ def test_a_folder_that_is_missing_is_refused(build, tmp_path):
         ({"workers": -1}, "workers 0 or more"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(changed, words):
+def test_rejects_invalid_settings(changed, words):
     for kind in (TorchImageNetData, SyntheticImageNetData):
         with pytest.raises(ValueError, match=words):
             kind.Settings(folder="nowhere", **changed)
 
 
 @pytest.mark.parametrize("name", ["classes", "train_images", "val_images"])
-def test_a_synthetic_set_holds_something(name):
+def test_rejects_empty_synthetic_set(name):
     with pytest.raises(ValueError, match="must be 1 or more"):
         SyntheticImageNetData.Settings(folder="nowhere", **{name: 0})

@@ -1,4 +1,4 @@
-"""The card's crop and resize by Triton's interpreter, against PyTorch in float64."""
+"""The GPU's crop and resize in Triton's interpreter, against PyTorch in float64."""
 
 INTERPRETED = """
 import numpy as np, torch
@@ -16,14 +16,14 @@ frames = torch.cat([planes, boxes, flipped[:, None].int()], 1)
 addresses = torch.tensor([image.data_ptr() for image in images])
 out = torch.empty(len(images), size, size, 3, dtype=torch.uint8)
 kernels._crop_and_resize[(len(images), -(-size * size // 512))](addresses, frames, out, size, 512)
-for image, (top, left, tall, wide), turned, found in zip(images, boxes.tolist(), flipped, out, strict=True):
+for image, (top, left, tall, wide), is_flipped, pixels in zip(images, boxes.tolist(), flipped, out, strict=True):
     cut = image[:, top : top + tall, left : left + wide].double()[None]
     expected = F.interpolate(cut, (size, size), mode="bilinear", align_corners=False)[0].permute(1, 2, 0)
-    expected = expected.flip(1) if turned else expected
-    assert (found - expected).abs().max() < 0.501
+    expected = expected.flip(1) if is_flipped else expected
+    assert (pixels - expected).abs().max() < 0.501
 assert torch.equal(out[3], images[3].permute(1, 2, 0))
 """
 
 
-def test_the_kernel_crops_resizes_and_mirrors(interpret):
+def test_kernel_crops_resizes_and_flips(interpret):
     interpret(INTERPRETED)

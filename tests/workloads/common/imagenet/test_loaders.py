@@ -1,4 +1,4 @@
-"""The loaders on the same images, against each other and a float64 transcription; what is broken is named by each."""
+"""ImageNet's loaders on the same images, against each other and a float64 oracle; each names a bad image."""
 
 import io
 import itertools
@@ -62,8 +62,8 @@ def photograph(number, height, width):
     return Image.fromarray((image + generator.normal(0, 4, image.shape)).clip(0, 255).astype(np.uint8))
 
 
-def turned(image):
-    """The metadata of a camera held upright: nobody but a viewer turns the image."""
+def rotated_exif(image):
+    """Return EXIF metadata of a rotated camera, which no loader applies."""
     exif = image.getexif()
     exif[0x0112] = 6
     return exif
@@ -74,7 +74,7 @@ def photographs(tmp_path):
     """Two classes of JPEGs of every kind that ImageNet has, in training and validation."""
     kinds = [
         {"quality": 90}, {"quality": 75, "subsampling": 0}, {"quality": 60, "subsampling": 1}, {"progressive": True},
-        {"quality": 95, "subsampling": 2}, {"exif": turned}, {"mode": "L"}, {"mode": "CMYK"}, {"kind": "PNG"},
+        {"quality": 95, "subsampling": 2}, {"exif": rotated_exif}, {"mode": "L"}, {"mode": "CMYK"}, {"kind": "PNG"},
     ]  # fmt: skip
     numbers = itertools.count()
     for split, name in itertools.product(("train", "val"), ("ape", "bee")):
@@ -83,7 +83,7 @@ def photographs(tmp_path):
             number = next(numbers)
             image = photograph(number, 90 + 17 * (number % 7), 80 + 23 * (number % 5)).convert(kind.get("mode", "RGB"))
             named = {key: value for key, value in kind.items() if key not in ("mode", "kind", "exif")}
-            named |= {"exif": turned(image)} if "exif" in kind else {}
+            named |= {"exif": rotated_exif(image)} if "exif" in kind else {}
             image.save(tmp_path / split / name / f"{place}.jpg", kind.get("kind", "JPEG"), **named)
     return tmp_path
 
@@ -99,8 +99,8 @@ def resized(pixels, height, width):
     return pixels
 
 
-def transcribed(data):
-    """What `everything` should be: PIL's pixels, float64's resizing, and the crops that the readers chose."""
+def oracle_pixels(data):
+    """Return what `everything` should: the dataset's crops, decoded by PIL and resized in float64."""
     plans = [(True, 1, data.train_plan(1)[1]), (True, 2, data.train_plan(2)[1]), (False, 0, data.eval_plan())]
     out, flips = [], []
     for train, epoch, plan in plans:
@@ -124,8 +124,8 @@ def transcribed(data):
         pytest.param("tfdata", 0.3, 64, marks=tfdata),
     ],
 )
-def test_every_loader_makes_the_pixels_of_the_transcription(photographs, loader, mean, most):
-    expected, flipped = transcribed(build(photographs, "torch"))
+def test_loader_makes_the_pixels_of_the_oracle(photographs, loader, mean, most):
+    expected, flipped = oracle_pixels(build(photographs, "torch"))
     pixels, _ = everything(build(photographs, loader))
     off = np.abs(pixels - expected)
     assert off.mean() < mean
@@ -136,20 +136,22 @@ def test_every_loader_makes_the_pixels_of_the_transcription(photographs, loader,
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "bound"),
+    ("first", "second", "bound"),
     [
         pytest.param("torch", "dali", 0.2, marks=dali),
         pytest.param("torch", "tfdata", 0.2, marks=tfdata),
         pytest.param("dali", "tfdata", 0.05, marks=[dali, tfdata]),
     ],
 )
-def test_two_loaders_make_the_same_images_in_the_same_order(photographs, one, other, bound):
-    (mine, labels), (theirs, classes) = (everything(build(photographs, loader)) for loader in (one, other))
+def test_loaders_make_the_same_images_in_the_same_order(photographs, first, second, bound):
+    (first_pixels, labels), (second_pixels, classes) = (
+        everything(build(photographs, loader)) for loader in (first, second)
+    )
     assert labels == classes
-    assert np.abs(mine - theirs).mean() < bound
+    assert np.abs(first_pixels - second_pixels).mean() < bound
 
 
-def test_the_centre_looks_as_after_mlperfs_resize(tmp_path):
+def test_center_crop_has_the_pixels_of_mlperfs_resize(tmp_path):
     for split, name in itertools.product(("train", "val"), ("ape", "bee")):
         (tmp_path / split / name).mkdir(parents=True)
         photograph(1, 300, 411).save(tmp_path / split / name / "1.jpg", quality=95)
@@ -166,7 +168,7 @@ def test_the_centre_looks_as_after_mlperfs_resize(tmp_path):
 
 
 @every_loader
-def test_every_loader_shares_out_batches_alike(tmp_path, loader, workers):
+def test_every_loader_splits_batches_over_ranks_alike(tmp_path, loader, workers):
     shapes = ClassificationSpec(2, 8, 4, 40)
     whole, labels = everything(build(tmp_path / "shapes", loader, workers, generate=shapes))
     shares = [
@@ -180,7 +182,7 @@ def test_every_loader_shares_out_batches_alike(tmp_path, loader, workers):
     assert torch.cat([part for _, part in parts]).tolist() == labels[:16]
 
 
-def spoiled(folder, damage):
+def damage_image(folder, damage):
     victim = sorted(folder.rglob("train/disc/*.jpg"))[3]
     victim.write_bytes(damage(victim.read_bytes()))
     return victim
@@ -190,18 +192,18 @@ def cut(data):
     return data[:400]
 
 
-def without_tables(data):
-    """Whole at both ends, but with a Huffman table that no decoder takes."""
+def invalid_tables(data):
+    """Return a JPEG with valid ends, but with a Huffman table that every decoder rejects."""
     at = data.index(b"\xff\xc4") + 5
     return data[:at] + b"\xff" * 16 + data[at + 16 :]
 
 
-@pytest.mark.parametrize("damage", [cut, without_tables, lambda _: b"no image", lambda _: b""])
+@pytest.mark.parametrize("damage", [cut, invalid_tables, lambda _: b"no image", lambda _: b""])
 @every_loader
-def test_a_broken_image_ends_the_epoch_by_name(tmp_path, loader, workers, damage, capfd):
+def test_bad_image_ends_the_epoch_and_is_named(tmp_path, loader, workers, damage, capfd):
     shapes = ClassificationSpec(2, 8, 4, 40)
     data = build(tmp_path / "shapes", loader, workers, generate=shapes)
-    victim = spoiled(tmp_path, damage)
+    victim = damage_image(tmp_path, damage)
     with pytest.raises(DataError, match=rf"^{victim} cannot be decoded") as caught:
         list(data.train_batches(1))
     assert caught.value.exit_code == Exit.DATA
@@ -209,7 +211,7 @@ def test_a_broken_image_ends_the_epoch_by_name(tmp_path, loader, workers, damage
 
 
 @every_loader
-def test_batches_before_a_broken_image_are_trained_on(tmp_path, loader, workers):
+def test_batches_before_a_bad_image_are_yielded(tmp_path, loader, workers):
     data = build(tmp_path / "shapes", loader, workers, generate=ClassificationSpec(2, 8, 4, 40))
     whole = [batches[0].inputs[0] for batches in data.train_batches(1)]
     victim = data.train_set.files[data.train_plan(1)[1][-1][0]]
@@ -221,7 +223,7 @@ def test_batches_before_a_broken_image_are_trained_on(tmp_path, loader, workers)
 
 
 @every_loader
-def test_an_image_that_went_away_is_named(tmp_path, loader, workers):
+def test_missing_image_is_named(tmp_path, loader, workers):
     data = build(tmp_path / "shapes", loader, workers, generate=ClassificationSpec(2, 8, 4, 40))
     victim = sorted(tmp_path.rglob("val/disc/*.jpg"))[1]
     victim.unlink()
@@ -232,7 +234,7 @@ def test_an_image_that_went_away_is_named(tmp_path, loader, workers):
 
 @pytest.mark.parametrize("form", ["tfrecord", "webdataset"])
 @every_loader
-def test_a_broken_image_in_a_shard_is_named_by_its_place(tmp_path, loader, workers, form):
+def test_bad_image_in_a_shard_is_named_by_its_offset(tmp_path, loader, workers, form):
     data = build(tmp_path / "shapes", loader, workers, generate=ClassificationSpec(2, 8, 4, 40, layout=form))
     shard, offset, length = data.train_set.files[0], int(data.train_set.offset[5]), int(data.train_set.length[5])
     content = bytearray(shard.read_bytes())
@@ -249,7 +251,7 @@ def test_a_broken_image_in_a_shard_is_named_by_its_place(tmp_path, loader, worke
         ("tfdata", "tensorflow", r"pip install 'timetrial\[tensorflow\]'"),
     ],
 )
-def test_a_missing_extra_is_named_with_its_command(tmp_path, monkeypatch, loader, package, command):
+def test_missing_extra_is_named_with_its_install_command(tmp_path, monkeypatch, loader, package, command):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"{imagenet.__name__}.tensorflow_import", raising=False)
     monkeypatch.delattr(imagenet, "tensorflow_import", raising=False)
