@@ -163,9 +163,11 @@ def test_run_trains_and_logs_its_loader(compose, tmp_path):
     words = ["workload=ssd", "data=dali", "recipe.data.generate.num_train=48", "recipe.data.generate.num_val=8"]
     words += ["recipe.max_epochs=1", "recipe.first_eval_epoch=1", "launcher=inline"]
     words += [f"data_dir={tmp_path}", f"runs_dir={tmp_path}/runs"]
-    code, folder = launch(compose(*words), Console(quiet=True))
-    assert code == Exit.TARGET_NOT_REACHED
-    lines = [json.loads(line.partition(" ")[2]) for line in folder.log.read_text().splitlines() if ":::MLLOG" in line]
+    result = launch(compose(*words), Console(quiet=True))
+    assert result.exit_code == Exit.TARGET_NOT_REACHED
+    lines = [
+        json.loads(line.partition(" ")[2]) for line in result.run_dir.log.read_text().splitlines() if ":::MLLOG" in line
+    ]
     facts = {line["key"]: line["value"] for line in lines}
     assert facts["timetrial_loader"] == "dali"
     assert facts["train_samples"] > 40

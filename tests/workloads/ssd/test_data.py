@@ -76,7 +76,7 @@ def test_flipped_crop_has_flipped_boxes(place, monkeypatch):
     """The same crop with either flip: pixels and boxes are flipped too."""
     data = ssd_data(place)
     dataset = data.build_dataset(True)
-    pixels = torch.arange(30 * 40 * 3, dtype=torch.int64).crop(30, 40, 3).remainder(256).to(torch.uint8)
+    pixels = torch.arange(30 * 40 * 3, dtype=torch.int64).view(30, 40, 3).remainder(256).to(torch.uint8)
     monkeypatch.setattr("timetrial.workloads.ssd.color_jitter.jitter_image", lambda pixels, factors, order: pixels)
     found = {}
     height, width = int(data.train_set.height[0]), int(data.train_set.width[0])

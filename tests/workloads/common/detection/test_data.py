@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from timetrial.datasets.synthetic.detection import DetectionSpec, write_detection_dataset
 from timetrial.runner.cli.main import app
 from timetrial.runner.core.errors import DataError
-from timetrial.runner.launch.launcher import launch
+from timetrial.runner.launch.run import launch
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_run_rejects_a_bad_set(place, words, compose, fault):
     with pytest.raises(
         DataError, match="and 2 more: timetrial data verify" if fault == "json" else "cannot be decoded"
     ):
-        launch(compose(*words, "launcher=inline", f"runs={place}/runs"), Console(quiet=True))
+        launch(compose(*words, "launcher=inline", f"runs_dir={place}/runs"), Console(quiet=True))
     assert not list((place / "runs").rglob("result_*.txt"))
     assert not (place / "prepared").exists() or not list((place / "prepared").glob("instances_train*"))
 
@@ -124,7 +124,7 @@ def test_run_rejects_a_truncated_png(place, words, compose):
     path.write_bytes(path.read_bytes()[:-200])
     assert f"{path} cannot be decoded" in verify(words).output
     with pytest.raises(DataError, match=f"{path} cannot be decoded"):
-        launch(compose(*words, "launcher=inline", f"runs={place}/runs"), Console(quiet=True))
+        launch(compose(*words, "launcher=inline", f"runs_dir={place}/runs"), Console(quiet=True))
     assert not list((place / "runs").rglob("result_*.txt"))
 
 
@@ -147,15 +147,15 @@ def test_run_rejects_splits_that_do_not_fit_together(place, words, compose, work
     assert len(done.output.splitlines()) == 1, done.output
     assert wrong in done.output
     with pytest.raises(DataError, match=wrong):
-        launch(compose(*words, "launcher=inline", f"runs={place}/runs"), Console(quiet=True))
+        launch(compose(*words, "launcher=inline", f"runs_dir={place}/runs"), Console(quiet=True))
     assert not list((place / "runs").rglob("result_*.txt"))
 
 
 def test_training_drops_boxes_without_area_and_logs_their_number(place, words, compose):
     change(place, "train", lambda found: found["annotations"][0].update(bbox=[5.0, 5.0, 0.0, 4.0]))
     small = ["recipe.max_epochs=1", "recipe.first_eval_epoch=1", "recipe.global_batch_size=2", "recipe.data.workers=0"]
-    _, folder = launch(compose(*words, *small, "launcher=inline", f"runs={place}/runs"), Console(quiet=True))
-    assert '"key": "timetrial_dropped_boxes", "value": 1,' in folder.log.read_text()
+    result = launch(compose(*words, *small, "launcher=inline", f"runs_dir={place}/runs"), Console(quiet=True))
+    assert '"key": "timetrial_dropped_boxes", "value": 1,' in result.run_dir.log.read_text()
 
 
 def test_rejects_workload_without_data_to_verify(words):
