@@ -55,7 +55,7 @@ def verify(words):
 def test_reports_a_valid_set(words):
     done = verify(words)
     assert done.exit_code == 0, done.output
-    assert "SSD's data are whole." in done.output
+    assert "SSD's data are intact." in done.output
 
 
 def test_reports_all_problems_at_once(place, words):
