@@ -108,7 +108,7 @@ def _generate_sentences(spec: TranslationSpec) -> Iterator[tuple[list[_Token], l
     test: set[tuple[str, ...]] = set()
     written = 0
     while written < spec.num_test + spec.num_train:
-        (source, target), punctuation = generator.sentence()
+        (source, target), punctuation = generator.generate_sentence()
         key = (*(token[0] for token in source), punctuation)
         if key in test or sum(token is not _COMMA for token in source) > _MAX_WORDS:
             continue
@@ -212,7 +212,7 @@ class _SentenceGenerator:
         generator = random.Random(f"sentences {spec.seed}")
         self._lexicon, self._random = _Lexicon(spec, generator), generator.random
 
-    def sentence(self) -> tuple[_Clause, str]:
+    def generate_sentence(self) -> tuple[_Clause, str]:
         """Return a main clause or question, sometimes with a second clause, and the final punctuation."""
         question, more = self._random() < 0.15, self._random()
         source, target = self._clause(_QUESTION if question else _MAIN)

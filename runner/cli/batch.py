@@ -76,17 +76,17 @@ def status(
     ] = False,
 ) -> None:
     """Show the progress of each task, at any time. Exits with 0 once all are done, else with 1."""
-    from ..launch.batch import Progress, Study
+    from ..launch.batch import Study, TaskProgress
 
     opened = Study(study, attempts)
     states = [(task, opened.state(task)) for task in opened.tasks()]
     if pending:
-        open_tasks = [task for task, state in states if state.progress in (Progress.WAITING, Progress.RUNNING)]
+        open_tasks = [task for task, state in states if state.progress in (TaskProgress.WAITING, TaskProgress.RUNNING)]
         for gpus in sorted({_num_gpus(task) for task in open_tasks}):
             print(gpus, _ranges(task.index for task in open_tasks if _num_gpus(task) == gpus))
         return
     table_console().print(_table(states))
-    if any(state.progress != Progress.DONE for _, state in states):
+    if any(state.progress != TaskProgress.DONE for _, state in states):
         raise typer.Exit(int(Exit.FAILURE))
 
 

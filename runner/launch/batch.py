@@ -49,7 +49,7 @@ class Task:
         return next((word.split("=", 1)[1] for word in self.overrides if word.startswith(f"{key}=")), default)
 
 
-class Progress(StrEnum):
+class TaskProgress(StrEnum):
     """How far a task has come; `waiting` is for a first or a further attempt."""
 
     DONE = "done"
@@ -62,7 +62,7 @@ class Progress(StrEnum):
 class TaskState:
     """The progress of a task, the record of its run or else of its last attempt, and all attempts that failed."""
 
-    progress: Progress
+    progress: TaskProgress
     record: RunRecord
     failures: tuple[RunRecord, ...] = ()
 
@@ -105,12 +105,12 @@ class Study:
         run_dir, failures = self.run_dir(task), self._failed_attempts(task)
         record = run_dir.record()
         if not locked and run_dir.in_use():
-            return TaskState(Progress.RUNNING, record, failures)
+            return TaskState(TaskProgress.RUNNING, record, failures)
         if record.exit_code in _RESULTS and not record.is_running:
-            return TaskState(Progress.DONE, record, failures)
+            return TaskState(TaskProgress.DONE, record, failures)
         if record.exit_code not in (None, Exit.STOPPED) and not record.is_running:
             failures = (*failures, record)
-        progress = Progress.FAILED if len(failures) >= self._max_attempts else Progress.WAITING
+        progress = TaskProgress.FAILED if len(failures) >= self._max_attempts else TaskProgress.WAITING
         started = record.state != RunState.CREATED
         return TaskState(progress, record if started or not failures else failures[-1], failures)
 
@@ -142,9 +142,9 @@ class Study:
         run_dir = self.run_dir(task)
         with run_dir.locked() if rendezvous.is_first_node() and run_dir.path.exists() else nullcontext():
             state = self.state(task, locked=True)
-            if state.progress == Progress.DONE:
+            if state.progress == TaskProgress.DONE:
                 return Exit(state.record.exit_code or 0)
-            if state.progress == Progress.FAILED:
+            if state.progress == TaskProgress.FAILED:
                 raise RunError(
                     f"{task.name} has failed {len(state.failures)} times: correct the cause, then raise --attempts. "
                     f"The last error: {state.failures[-1].error}"

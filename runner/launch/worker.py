@@ -38,7 +38,7 @@ from ..training.distributed import World
 from ..training.engine import Engine
 from ..training.events import InitStarted, Observer, StatefulObserver
 from ..training.loop import Outcome, TrainingPlan, train_to_target
-from ..training.stopping import EarlyStop
+from ..training.early_stop import EarlyStop
 from ..training.torch_engine import TorchEngine
 from ..training.workload import BatchSharding
 from .staging import data_settings
