@@ -1,0 +1,132 @@
+"""Composition: every choice of the groups composes, and errors of overrides are one sentence."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from timetrial.runner.config.compose import compose_recipes, expand_sweep, load_config, to_yaml
+from timetrial.runner.config.validation import validate
+from timetrial.runner.core import error_messages
+from timetrial.runner.core.errors import ConfigurationError
+
+CONF = Path(__file__).resolve().parents[3] / "conf"
+RECIPES = sorted(str(path.relative_to(CONF / "recipe"))[:-5] for path in (CONF / "recipe").rglob("*.yaml"))
+ACCELERATORS = sorted(path.stem for path in (CONF / "accelerator").glob("*.yaml"))
+TUNED_ACCELERATORS = sorted(path.name for path in (CONF / "tuning").iterdir())
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+
+
+@pytest.fixture(scope="module")
+def groups():
+    """Return the nodes of all accelerators and precisions, each composed once."""
+    from timetrial.runner.config.compose import compose
+
+    accelerators = {name: compose([f"accelerator={name}"]).node.accelerator for name in ACCELERATORS}
+    return accelerators, {name: compose([f"precision={name}"]).node.precision for name in PRECISIONS}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipe_is_valid_with_every_precision_and_accelerator(compose, groups, recipe):
+    """Accelerators with a tuning group are composed; the others change nothing outside of their own node."""
+    accelerators, precisions = groups
+    choices = [f"recipe={recipe}", f"workload={recipe.split('/')[0]}"]
+    base = compose(*choices)
+    for index, name in enumerate(ACCELERATORS):
+        node = compose(*choices, f"accelerator={name}") if name in TUNED_ACCELERATORS else base
+        precision = PRECISIONS[index % len(PRECISIONS)]
+        node.accelerator, node.precision = accelerators[name], precisions[precision]
+        config = validate(node)
+        assert (config.accelerator.name, config.precision.name) == (name, precision)
+
+
+def test_every_precision_is_among_as_many_accelerators(compose, groups):
+    assert len(ACCELERATORS) >= len(PRECISIONS)
+    assert TUNED_ACCELERATORS == ["h200"]
+    accelerators, precisions = groups
+    for accelerator, precision in (("a100", "bf16"), ("auto", "tf32")):
+        replaced = compose()
+        replaced.accelerator, replaced.precision = accelerators[accelerator], precisions[precision]
+        assert replaced == compose(f"accelerator={accelerator}", f"precision={precision}")
+
+
+def test_every_loader_engine_and_model_composes(compose):
+    for loader in ("torch", "dali", "tfdata", "synthetic"):
+        assert validate(compose("workload=resnet50", f"data={loader}")).data.loader == loader
+    tensorflow = validate(compose("workload=resnet50", "engine=tensorflow"))
+    assert (tensorflow.engine.name, tensorflow.data.loader) == ("tensorflow", "tfdata")
+    for network in ("cnn10", "wrn28_10", "resnet9"):
+        node = compose("workload=cifar10", f"model={network}", "recipe=cifar10/reference")
+        assert validate(node).recipe.training["network"] == network
+
+
+def test_peer_to_peer_follows_the_environment_unless_overridden(compose, monkeypatch):
+    monkeypatch.delenv("NCCL_P2P_DISABLE", raising=False)
+    assert validate(compose()).peer_to_peer
+    assert not validate(compose("peer_to_peer=false")).peer_to_peer
+    monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
+    assert not validate(compose()).peer_to_peer
+    assert validate(compose("peer_to_peer=true")).peer_to_peer
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["gpus=two"], "gpus"),
+        (["nonsense=1"], "nonsense is not set here"),
+        (["recipe.training.momentum=0.9"], r"write \+recipe.training.momentum=..."),
+        (["recipe.target.v05=null"], "recipe.target"),
+        (["workload=resnet"], "resnet"),
+        (["workload=ncff"], "^workload=ncff is not known: choose one of cifar10, cnn, gnmt,"),
+        (["recipe=ncf/none"], "^recipe=ncf/none is not known: timetrial list"),
+        (["ncf"], "^ncf is no override: write KEY=VALUE"),
+        (["usd_per_gpu_hour=nan"], "usd_per_gpu_hour must be 0 or more"),
+        (["telemetry.every_seconds=inf"], "must be 0 or more"),
+        (["workload=resnet50", "engine=tensorflow", "data=torch"], "engine=tensorflow reads with data=tfdata"),
+    ],
+)
+def test_rejects_wrong_override_with_one_sentence(compose, overrides, message):
+    with pytest.raises((ConfigurationError, HydraException, OmegaConfBaseException)) as caught:
+        validate(compose(*overrides))
+    sentence = error_messages.format_error(caught.value)
+    assert "\n" not in sentence
+    assert sentence.endswith(".")
+    assert re.search(message, sentence), sentence
+
+
+def test_saved_configuration_loads_unchanged(compose, tmp_path):
+    node = compose("seed=5", "recipe.max_epochs=3")
+    (tmp_path / "config.yaml").write_text(to_yaml(node))
+    assert load_config(tmp_path / "config.yaml") == validate(node)
+
+
+def test_choices_of_the_groups_are_returned():
+    from timetrial.runner.config.compose import compose
+
+    choices = compose(["accelerator=cpu", "workload=ssd", "scale=reference"]).choices
+    assert (choices["workload"], choices["recipe"], choices["accelerator"]) == ("ssd", "ssd/reference", "cpu")
+
+
+def test_recipes_compose_by_themselves():
+    recipes = compose_recipes(["ncf/embedded", "ncf/reference_2048"])
+    assert list(recipes) == ["ncf/embedded", "ncf/reference_2048"]
+    assert recipes["ncf/reference_2048"]["global_batch_size"] == 2048
+    assert recipes["ncf/reference_2048"]["target"] == compose_recipes(["ncf/reference"])["ncf/reference"]["target"]
+    assert "${data_dir}" in recipes["ncf/reference_2048"]["data"]["path"]
+
+
+def test_sweep_expands_to_the_product_with_the_last_override_fastest():
+    runs = expand_sweep(["accelerator=cpu", "precision=fp32,bf16", "seed=range(1,3)"])
+    assert runs == [
+        ["accelerator=cpu", f"precision={precision}", f"seed={seed}"]
+        for precision in ("fp32", "bf16")
+        for seed in (1, 2)
+    ]
+    assert expand_sweep(["seed=3"]) == [["seed=3"]]
+
+
+def test_sweep_expands_globs_over_a_group():
+    runs = expand_sweep(["precision=glob(*16)"])
+    assert sorted(run[0] for run in runs) == ["precision=bf16", "precision=fp16"]
