@@ -24,7 +24,7 @@ SLOW_MARKERS = {"integration", "e2e", "tensorflow", "slurm"}
 # Reasons for which a test of the full tier may be skipped.
 ALLOWED_SKIPS = [
     r"^no package index can be reached$",
-    r"^speaks of a machine without accelerator$",
+    r"^describes a machine without accelerator$",
 ]
 
 
@@ -44,11 +44,11 @@ def pytest_collection_modifyitems(config, items):
         if "interpret" in item.fixturenames:
             item.add_marker("integration")
     tier = config.getoption("--tier")
-    wanted = {"unit": {"unit"}, "full": {"unit", "full"}, "gpu": {"gpu"}, "all": {"unit", "full", "gpu"}}[tier]
+    selected = {"unit": {"unit"}, "full": {"unit", "full"}, "gpu": {"gpu"}, "all": {"unit", "full", "gpu"}}[tier]
     kept, dropped = [], []
     for item in items:
         markers = {marker.name for marker in item.iter_markers()}
-        (kept if tier_of(markers) in wanted else dropped).append(item)
+        (kept if tier_of(markers) in selected else dropped).append(item)
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = kept
@@ -85,15 +85,21 @@ def root() -> Path:
 
 
 @pytest.fixture
+def tiny_ncf() -> list[str]:
+    """Overrides of a small NCF run: seconds on one core."""
+    return list(TINY_NCF)
+
+
+@pytest.fixture
 def compose():
     """Compose a configuration as `timetrial run` does: compose("workload=ncf", ...) -> DictConfig."""
     from timetrial.runner.config.compose import compose
 
-    def composed(*overrides):
-        accelerator = [] if any(word.startswith("accelerator=") for word in overrides) else ["accelerator=cpu"]
+    def compose_on_cpu(*overrides):
+        accelerator = [] if any(override.startswith("accelerator=") for override in overrides) else ["accelerator=cpu"]
         return compose([*accelerator, *overrides]).node
 
-    return composed
+    return compose_on_cpu
 
 
 @pytest.fixture
@@ -103,13 +109,13 @@ def launch(compose, tmp_path):
 
     from timetrial.runner.launch.run import launch
 
-    places = [f"runs_dir={tmp_path}/runs", f"data_dir={tmp_path}/data", "launcher=inline"]
+    folders = [f"runs_dir={tmp_path}/runs", f"data_dir={tmp_path}/data", "launcher=inline"]
     tiny = [*TINY_NCF, "recipe.global_batch_size=2048", "recipe.max_epochs=2", "recipe.target.v05.hit_rate=0.2"]
 
     def run(*overrides):
-        given = {word.split("=")[0] for word in overrides}
-        words = [word for word in (*places, *tiny) if word.split("=")[0] not in given]
-        result = launch(compose(*words, *overrides), Console(quiet=True))
+        keys = {override.split("=")[0] for override in overrides}
+        defaults = [override for override in (*folders, *tiny) if override.split("=")[0] not in keys]
+        result = launch(compose(*defaults, *overrides), Console(quiet=True))
         return result.exit_code, result.run_dir
 
     return run
@@ -122,14 +128,14 @@ def interpret():
 
     pytest.importorskip("triton")
 
-    def run(program, *words):
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", program, *words],
+    def run(program, *arguments):
+        completed = subprocess.run(
+            [sys.executable, "-P", "-c", program, *arguments],
             env=os.environ | {"TRITON_INTERPRET": "1"},
             capture_output=True,
             text=True,
             timeout=400,
         )
-        assert done.returncode == 0, done.stderr
+        assert completed.returncode == 0, completed.stderr
 
     return run

@@ -11,77 +11,78 @@ import pytest
 
 from timetrial.runner.core.errors import Exit
 
-TINY = [
-    "accelerator=cpu",
-    "recipe.data.generate={num_users: 200, num_items: 300, num_ratings: 6000, num_clusters: 4}",
-    "recipe.data.eval_negatives=99",
-    "recipe.global_batch_size=2048",
-    "recipe.target.v05.hit_rate=0.2",
-    "launcher=inline",
-]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def begin(root, tmp_path):
-    """begin(script, *words) -> its process in tmp_path, with this Python's timetrial and no Slurm."""
+def tiny(tiny_ncf):
+    """Return overrides of a run that reaches its target in seconds."""
+    return [*tiny_ncf, "recipe.global_batch_size=2048", "recipe.target.v05.hit_rate=0.2", "launcher=inline"]
+
+
+@pytest.fixture
+def start(root, tmp_path):
+    """Start a script in tmp_path, with this Python's timetrial and without Slurm: start(script, *arguments)."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
     environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
-    def started(script, *words):
+    def start_script(script, *arguments):
         return subprocess.Popen(
-            [root / "scripts" / script, *words],
+            [root / "scripts" / script, *arguments],
             env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             start_new_session=True,
         )  # fmt: skip
 
-    return started
+    return start_script
 
 
 @pytest.fixture
-def script(begin):
-    """script(name, *words) -> (exit code, what it printed, what it said on stderr)."""
+def script(start):
+    """Run a script to its end: script(name, *arguments) -> (exit code, stdout, stderr)."""
 
-    def run(name, *words):
-        process = begin(name, *words)
-        printed, said = process.communicate(timeout=200)
-        return process.returncode, printed, said
+    def run(name, *arguments):
+        process = start(name, *arguments)
+        stdout, stderr = process.communicate(timeout=200)
+        return process.returncode, stdout, stderr
 
     return run
 
 
-def test_a_study_runs_here_and_a_failure_stops_none_of_its_siblings(script, tmp_path):
-    words = ["study", *TINY, "recipe.training.learning_rate=1e30,0.005", "seed=1"]
-    code, printed, _ = script("slurm/study.sbatch", *words)
+def test_study_continues_after_a_failed_task(script, tiny, tmp_path):
+    arguments = ["study", *tiny, "recipe.training.learning_rate=1e30,0.005", "seed=1"]
+    code, stdout, _ = script("slurm/study.sbatch", *arguments)
     assert code == Exit.DIVERGED
-    assert "lower the learning rate" in printed
-    assert "reached       yes" in printed
-    code, printed, _ = script("slurm/study.sbatch", "study")
+    assert "lower the learning rate" in stdout
+    assert "reached       yes" in stdout
+    code, stdout, _ = script("slurm/study.sbatch", "study")
     assert code == Exit.DIVERGED
-    assert printed.count("nothing to do") == 2
+    assert stdout.count("nothing to do") == 2
 
 
-def test_a_stopped_study_goes_on_where_it_was(begin, script, tmp_path):
-    words = ["study", *TINY, "seed=1,2"]
-    words += ["recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=80"]
-    process = begin("slurm/study.sbatch", *words)
+def test_stopped_study_continues(start, script, tiny, tmp_path):
+    arguments = ["study", *tiny, "seed=1,2"]
+    arguments += ["recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=80"]
+    process = start("slurm/study.sbatch", *arguments)
     while not (tmp_path / "study/runs/0-seed-1/quality.csv").exists():
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    printed, _ = process.communicate(timeout=60)
+    stdout, _ = process.communicate(timeout=60)
     assert process.returncode == Exit.STOPPED
-    assert "a checkpoint is written" in printed
+    assert "a checkpoint is written" in stdout
     assert not (tmp_path / "study/runs/1-seed-2").exists()
-    code, printed, _ = script("slurm/study.sbatch", "study")
+    code, stdout, _ = script("slurm/study.sbatch", "study")
     assert code == Exit.TARGET_NOT_REACHED
-    assert "restarts      1" in printed
+    assert "restarts      1" in stdout
 
 
-def test_a_dry_run_prints_every_command_and_writes_nothing(script, tmp_path):
-    words = ["study", "accelerator=h200,cpu", "gpus=1,4", "seed=range(1,4)"]
-    code, _, said = script("slurm/submit", "--dry-run", "--max-concurrent=2", "--time=1:00:00", "--account=a", *words)
+def test_dry_run_prints_every_command_and_writes_nothing(script, tmp_path):
+    arguments = ["study", "accelerator=h200,cpu", "gpus=1,4", "seed=range(1,4)"]
+    code, _, stderr = script(
+        "slurm/submit", "--dry-run", "--max-concurrent=2", "--time=1:00:00", "--account=a", *arguments
+    )
     assert (code, list(tmp_path.iterdir())) == (0, [])
-    lines = [line for line in said.splitlines() if line.startswith("sbatch")]
+    lines = [line for line in stderr.splitlines() if line.startswith("sbatch")]
     assert len(lines) == 4
     assert "--array=6-11%2" in lines[0]
     assert "--gres" not in lines[0]
@@ -95,25 +96,25 @@ def test_a_dry_run_prints_every_command_and_writes_nothing(script, tmp_path):
     assert all("--account=a" in line for line in lines)
 
 
-def test_cards_are_shared_out_over_nodes(script):
-    words = ["study", "accelerator=h200", "launcher=slurm", "gpus=4"]
-    assert "--gres=gpu:2 --nodes=2" in script("slurm/submit", "--dry-run", "--nodes=2", *words)[2]
+def test_gpus_are_divided_over_nodes(script):
+    arguments = ["study", "accelerator=h200", "launcher=slurm", "gpus=4"]
+    assert "--gres=gpu:2 --nodes=2" in script("slurm/submit", "--dry-run", "--nodes=2", *arguments)[2]
 
 
-def test_a_study_that_could_not_run_is_not_submitted(script, tmp_path):
-    code, _, said = script("slurm/submit", "--dry-run", "study", "nonsense=1")
+def test_invalid_study_is_not_submitted(script, tmp_path):
+    code, _, stderr = script("slurm/submit", "--dry-run", "study", "nonsense=1")
     assert code == Exit.CONFIGURATION
-    assert "nonsense is not set here" in said
-    assert "sbatch" not in said
+    assert "nonsense is not set here" in stderr
+    assert "sbatch" not in stderr
 
 
-def test_a_wheelhouse_has_what_a_system_takes(script, tmp_path):
-    """Wheels for another Python and another processor than those that fetch them."""
-    code, _, said = script("wheelhouse", "--python=3.12", "--platform=aarch64", "there", "psutil", "six")
-    if "No matching distribution" in said:
+def test_wheelhouse_has_wheels_of_the_given_platform(script, tmp_path):
+    """Wheels for another Python and another processor than this machine's."""
+    code, _, stderr = script("wheelhouse", "--python=3.12", "--platform=aarch64", "wheels", "psutil", "six")
+    if "No matching distribution" in stderr:
         pytest.skip("no package index can be reached")
-    assert code == 0, said
-    names = [path.name for path in (tmp_path / "there").iterdir()]
+    assert code == 0, stderr
+    names = [path.name for path in (tmp_path / "wheels").iterdir()]
     assert len(names) == 3
     assert all(name.endswith(("none-any.whl", "aarch64.whl")) for name in names)
 
@@ -122,16 +123,16 @@ SCRIPTS = ["slurm/submit", "slurm/study.sbatch", "wheelhouse"]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_says_how_it_is_used(script, name):
-    code, printed, said = script(name, "--help")
-    assert (code, said) == (0, "")
-    assert f"scripts/{name}" in printed
-    assert "set -" not in printed
-    assert script(name) == (Exit.CONFIGURATION, "", printed)
+def test_script_prints_its_usage(script, name):
+    code, stdout, stderr = script(name, "--help")
+    assert (code, stderr) == (0, "")
+    assert f"scripts/{name}" in stdout
+    assert "set -" not in stdout
+    assert script(name) == (Exit.CONFIGURATION, "", stdout)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (["slurm/submit", "--dry-run", "--time", "1:00:00", "study", "seed=1"], "study is not an override: options of"),
         (["slurm/submit", "--dry-run", "study", "seed=1", "--time=1:00:00"], "--time=1:00:00 is not an override"),
@@ -140,6 +141,6 @@ def test_a_script_says_how_it_is_used(script, name):
         (["wheelhouse", "--pyhton=3.12", "there"], "--pyhton=3.12 is not an option"),
     ],
 )
-def test_a_wrong_word_is_named_and_nothing_is_written(script, tmp_path, words, told):
-    code, printed, said = script(*words)
-    assert (code, printed, told in said, list(tmp_path.iterdir())) == (Exit.CONFIGURATION, "", True, []), said
+def test_wrong_argument_is_named_and_nothing_is_written(script, tmp_path, arguments, message):
+    code, stdout, stderr = script(*arguments)
+    assert (code, stdout, message in stderr, list(tmp_path.iterdir())) == (Exit.CONFIGURATION, "", True, []), stderr

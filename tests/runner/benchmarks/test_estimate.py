@@ -65,14 +65,10 @@ def test_basis_names_missing_reference_runs_and_changed_keys(compose):
     assert "recipe.global_batch_size differs" in changed.basis
 
 
-def test_command_measures_and_estimates(tmp_path):
-    tiny = [
-        "recipe.data.generate={num_users: 200, num_items: 300, num_ratings: 6000, num_clusters: 4}",
-        "recipe.data.eval_negatives=99",
-        "recipe.global_batch_size=2048",
-        "throughput.steps=5",
-    ]
-    folders = [f"runs_dir={tmp_path}/runs", f"data_dir={tmp_path}/data", "accelerator=cpu", "launcher=inline"]
+@pytest.mark.integration
+def test_command_measures_and_estimates(tiny_ncf, tmp_path):
+    tiny = [*tiny_ncf, "recipe.global_batch_size=2048", "throughput.steps=5"]
+    folders = [f"runs_dir={tmp_path}/runs", f"data_dir={tmp_path}/data", "launcher=inline"]
     out = io.StringIO()
     result = estimate.run([*folders, *tiny], Console(file=out))
     assert 0 < result.seconds[0] < result.seconds[1] < result.seconds[2]

@@ -1,4 +1,4 @@
-"""Whole runs on tiny data: what lands in the folder, ranks, stops, resumes, and every way to fail."""
+"""Whole runs on tiny data: files of the run directory, ranks, stop signals, resumes and failures."""
 
 import csv
 import json
@@ -19,72 +19,85 @@ from timetrial.runner.record.run_dir import RunDir
 from timetrial.runner.record.run_record import Verdict
 from timetrial.runner.training import checkpoint
 
-TINY = [
-    "accelerator=cpu",
-    "recipe.data.generate={num_users: 200, num_items: 300, num_ratings: 6000, num_clusters: 4}",
-    "recipe.data.eval_negatives=99",
-    "recipe.global_batch_size=512",
-]
+pytestmark = pytest.mark.integration
 
 
-def command(tmp_path, *overrides, endless=False):
-    goal = ["recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=2000"] if endless else []
-    places = [f"data_dir={tmp_path}/data", f"runs_dir={tmp_path}/runs"]
-    return [sys.executable, "-P", "-m", "timetrial", "run", *TINY, *places, *goal, *overrides]
+@pytest.fixture
+def command(tiny_ncf, tmp_path):
+    """Return the command of a tiny run: command(*overrides, endless=False)."""
+
+    def make_command(*overrides, endless=False):
+        tiny = [*tiny_ncf, "recipe.global_batch_size=512"]
+        unreachable = ["recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=2000"] if endless else []
+        folders = [f"data_dir={tmp_path}/data", f"runs_dir={tmp_path}/runs"]
+        return [sys.executable, "-P", "-m", "timetrial", "run", *tiny, *folders, *unreachable, *overrides]
+
+    return make_command
 
 
-def finish(tmp_path, *overrides):
-    return subprocess.run(command(tmp_path, *overrides), capture_output=True, text=True, timeout=300, cwd=tmp_path)
+@pytest.fixture
+def run_to_end(command, tmp_path):
+    """Run a tiny run to its end: run_to_end(*overrides) -> completed process."""
+
+    def run(*overrides):
+        return subprocess.run(command(*overrides), capture_output=True, text=True, timeout=300, cwd=tmp_path)
+
+    return run
 
 
-def begin(tmp_path, run_dir, *overrides):
-    """Starts an endless run and waits until it has evaluated once."""
-    process = subprocess.Popen(
-        command(tmp_path, f"run_dir={run_dir}", *overrides, endless=True),
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    until = time.monotonic() + 120
-    while not (run_dir / "quality.csv").exists():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    return process
+@pytest.fixture
+def start_endless(command, tmp_path):
+    """Start an endless run and wait until it has evaluated once: start_endless(run_dir, *overrides) -> process."""
+
+    def start(run_dir, *overrides):
+        process = subprocess.Popen(
+            command(f"run_dir={run_dir}", *overrides, endless=True),
+            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        deadline = time.monotonic() + 120
+        while not (run_dir / "quality.csv").exists():
+            assert process.poll() is None, process.communicate()[0]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return process
+
+    return start
 
 
-def qualities(folder):
-    rows = csv.DictReader((folder / "quality.csv").read_text().splitlines())
+def quality_rows(run_dir):
+    rows = csv.DictReader((run_dir / "quality.csv").read_text().splitlines())
     return [(row["epoch"], row["loss"], row["hit_rate"]) for row in rows]
 
 
-def ranks_of(process):
-    """Process ids of a run's workers, by rank."""
-    found = {}
+def find_ranks(run_dir):
+    """Return the process ids of a run's workers by rank."""
+    pids = {}
     for entry in os.listdir("/proc"):
         try:
-            words = Path(f"/proc/{entry}/cmdline").read_text().split("\0") if entry.isdigit() else []
-            if "timetrial.runner.launch.worker" in words and str(process) in words[-2]:
+            arguments = Path(f"/proc/{entry}/cmdline").read_text().split("\0") if entry.isdigit() else []
+            if "timetrial.runner.launch.worker" in arguments and str(run_dir) in arguments[-2]:
                 environment = Path(f"/proc/{entry}/environ").read_text().split("\0")
-                found[int(next(word for word in environment if word.startswith("RANK="))[5:])] = int(entry)
+                pids[int(next(line for line in environment if line.startswith("RANK="))[5:])] = int(entry)
         except OSError:
             continue
-    return found
+    return pids
 
 
-def catches(pid, number):
-    """True once a process has a handler for the signal."""
+def handles_signal(pid, number):
+    """Return whether a process has a handler for the signal."""
     status = Path(f"/proc/{pid}/status").read_text()
     caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
     return int(caught, 16) >> (number - 1) & 1
 
 
-def test_a_run_folder_holds_the_whole_story(launch):
-    code, folder = launch("recipe.max_epochs=12")
+def test_run_directory_holds_record_log_and_config(launch):
+    code, run_dir = launch("recipe.max_epochs=12")
     assert code == Exit.TARGET_REACHED
-    names = {path.name for path in folder.path.iterdir()}
+    names = {path.name for path in run_dir.path.iterdir()}
     files = {"config.yaml", "status.json", "quality.csv", "telemetry.csv", "result_1.txt"}
     assert names == {".lock", *files}
-    assert folder.path.parts[-6:-1] == ("ncf", "embedded", "1xcpu", "fp32", "seed_1")
-    record = folder.record()
+    assert run_dir.path.parts[-6:-1] == ("ncf", "embedded", "1xcpu", "fp32", "seed_1")
+    record = run_dir.record()
     assert (record.state, record.run_class, record.exit_code) == ("target reached", "clean", 0)
     assert record.verdict == Verdict(compliant=True, rules="0.7.0 keys, own target", problems=())
     result = record.training
@@ -92,103 +105,103 @@ def test_a_run_folder_holds_the_whole_story(launch):
     assert result.epochs_to_converge == len(result.blocks) == result.epochs
     assert 0 < result.train_seconds + result.eval_seconds <= result.seconds
     assert torch.__version__.startswith(record.environment["packages"]["torch"])
-    assert record.config == OmegaConf.to_container(OmegaConf.load(folder.config))
-    lines = [json.loads(line.split(" ", 1)[1]) for line in folder.log.read_text().splitlines()]
+    assert record.config == OmegaConf.to_container(OmegaConf.load(run_dir.config))
+    lines = [json.loads(line.split(" ", 1)[1]) for line in run_dir.log.read_text().splitlines()]
     times = {line["key"]: line["time_ms"] for line in lines if line["key"] in ("run_start", "run_stop")}
     assert (times["run_stop"] - times["run_start"]) / 1000 == pytest.approx(result.seconds, abs=0.002)
 
 
-def test_a_missed_target_is_a_censored_result(launch):
-    code, folder = launch("recipe.target.v05.hit_rate=0.99")
+def test_run_that_misses_the_target_is_censored(launch):
+    code, run_dir = launch("recipe.target.v05.hit_rate=0.99")
     assert code == Exit.TARGET_NOT_REACHED
-    result = folder.record().training
+    result = run_dir.record().training
     assert not result.reached
     assert result.epochs_to_converge is None
     assert result.epochs == 2
-    assert not folder.record().verdict.compliant
+    assert not run_dir.record().verdict.compliant
 
 
-def test_epochs_past_the_target_do_not_count_as_time(launch):
-    code, folder = launch("recipe.max_epochs=12", "epochs_past_target=2")
+def test_epochs_past_the_target_are_not_timed(launch):
+    code, run_dir = launch("recipe.max_epochs=12", "epochs_past_target=2")
     assert code == Exit.TARGET_REACHED
-    result = folder.record().training
+    result = run_dir.record().training
     assert len(result.blocks) == result.epochs + 2
     assert result.seconds < result.blocks[-1].ended_at - result.started_at
-    assert compliance.check(folder.log).compliant
-    lines = folder.log.read_text().splitlines(keepends=True)
-    for cut in range(1, 8):  # the last block is cut short by a signal or a limit
-        folder.log.write_text("".join(lines[:-cut]))
-        assert compliance.check(folder.log).compliant
+    assert compliance.check(run_dir.log).compliant
+    lines = run_dir.log.read_text().splitlines(keepends=True)
+    for cut in range(1, 8):  # a signal or a limit may interrupt the last block
+        run_dir.log.write_text("".join(lines[:-cut]))
+        assert compliance.check(run_dir.log).compliant
     stop = next(number for number, line in enumerate(lines) if '"run_stop"' in line)
-    folder.log.write_text("".join(lines[: stop - 1] + lines[stop:]))  # on the clock it must be whole
-    assert not compliance.check(folder.log).compliant
+    run_dir.log.write_text("".join(lines[: stop - 1] + lines[stop:]))  # on the clock it must be complete
+    assert not compliance.check(run_dir.log).compliant
 
 
-def test_a_compiled_run_says_why_it_waits_and_learns_the_same(tmp_path):
-    plain, compiled = (finish(tmp_path, f"run_dir=as_{mode}", f"engine.compile={mode}") for mode in ("null", "default"))
+def test_compiled_run_announces_compilation_and_has_the_same_losses(run_to_end, tmp_path):
+    plain, compiled = (run_to_end(f"run_dir={mode}", f"engine.compile={mode}") for mode in ("null", "default"))
     assert "compiling" not in plain.stderr
     assert "compiling, which can take minutes" in compiled.stderr
-    one, two = (qualities(tmp_path / f"as_{mode}") for mode in ("null", "default"))
-    assert [float(row[1]) for row in one] == pytest.approx([float(row[1]) for row in two], rel=1e-3)
+    eager, compiled = (quality_rows(tmp_path / mode) for mode in ("null", "default"))
+    assert [float(row[1]) for row in eager] == pytest.approx([float(row[1]) for row in compiled], rel=1e-3)
 
 
-def test_same_seed_same_numbers_another_seed_others(launch):
-    one, two, three = (qualities(launch(*extra)[1].path) for extra in ((), (), ("seed=2",)))
-    assert one == two != three
+def test_same_seed_repeats_and_another_seed_differs(launch):
+    first, second, other_seed = (quality_rows(launch(*extra)[1].path) for extra in ((), (), ("seed=2",)))
+    assert first == second != other_seed
 
 
-def test_each_seed_can_be_set_apart(launch):
-    base = qualities(launch()[1].path)
+def test_each_seed_stream_can_be_set_separately(launch):
+    default = quality_rows(launch()[1].path)
     for stream in ("initialization", "data_order", "sampling"):
-        assert qualities(launch(f"seeds.{stream}=5")[1].path) != base, stream
+        assert quality_rows(launch(f"seeds.{stream}=5")[1].path) != default, stream
 
 
-def test_uneven_accumulation_keeps_the_numbers(launch):
-    whole, parts = (qualities(launch(*extra)[1].path) for extra in ((), ("tuning.micro_batch_size=700",)))
+def test_uneven_accumulation_keeps_losses_and_quality(launch):
+    whole, parts = (quality_rows(launch(*extra)[1].path) for extra in ((), ("tuning.micro_batch_size=700",)))
     assert [row[2] for row in whole] == [row[2] for row in parts]
     assert [float(row[1]) for row in whole] == pytest.approx([float(row[1]) for row in parts], rel=1e-5)
 
 
-def test_warm_up_does_not_move_the_numbers(launch):
-    assert qualities(launch()[1].path) == qualities(launch("engine.warm_up=false")[1].path)
+def test_warm_up_does_not_change_losses_and_quality(launch):
+    assert quality_rows(launch()[1].path) == quality_rows(launch("engine.warm_up=false")[1].path)
 
 
-def test_the_time_limit_has_its_code(launch):
-    code, folder = launch("recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=100000", "time_limit_seconds=1")
+def test_time_limit_exits_with_its_code(launch):
+    code, run_dir = launch("recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=100000", "time_limit_seconds=1")
     assert code == Exit.TIME_LIMIT
-    assert "raise time_limit_seconds" in folder.record().error
-    assert folder.record().training.reached is False
+    assert "raise time_limit_seconds" in run_dir.record().error
+    assert run_dir.record().training.reached is False
 
 
-def test_divergence_has_its_code(launch):
-    code, folder = launch("recipe.training.learning_rate=1e30")
+def test_divergence_exits_with_its_code(launch):
+    code, run_dir = launch("recipe.training.learning_rate=1e30")
     assert code == Exit.DIVERGED
-    assert "lower the learning rate" in folder.record().error
-    assert folder.record().training.reached is False
+    assert "lower the learning rate" in run_dir.record().error
+    assert run_dir.record().training.reached is False
 
 
-def test_out_of_memory_has_its_code_and_remedy(launch, monkeypatch):
+def test_out_of_memory_exits_with_its_code_and_remedy(launch, monkeypatch):
     from timetrial.workloads.ncf.workload import NCF
 
-    # A real refusal of the allocator: no machine has room for this.
+    # No machine can allocate this much.
     monkeypatch.setattr(NCF, "compute_loss", lambda *_: torch.empty(2**60))
-    code, folder = launch()
+    code, run_dir = launch()
     assert code == Exit.OUT_OF_MEMORY
-    assert "tuning.micro_batch_size" in folder.record().error
+    assert "tuning.micro_batch_size" in run_dir.record().error
 
 
-def test_a_defect_is_kept_with_its_place(launch, monkeypatch):
+def test_unexpected_error_is_recorded_with_file_and_line(launch, monkeypatch):
     from timetrial.workloads.ncf.workload import NCF
 
     monkeypatch.setattr(NCF, "score", lambda *_: {}["nothing"])
-    code, folder = launch("engine.warm_up=false")
+    code, run_dir = launch("engine.warm_up=false")
     assert code == Exit.FAILURE
-    assert "KeyError at test_run.py" in folder.record().error
-    assert folder.log.exists()
+    assert "KeyError at test_run.py" in run_dir.record().error
+    assert run_dir.log.exists()
 
 
 @pytest.mark.parametrize(
-    ("overrides", "kind", "words"),
+    ("overrides", "error", "message"),
     [
         (["recipe.data.generate=null", "recipe.data.path=absent.csv"], DataError, "absent.csv is missing"),
         (["accelerator=h200"], DeviceError, "use accelerator=cpu"),
@@ -196,25 +209,25 @@ def test_a_defect_is_kept_with_its_place(launch, monkeypatch):
         (["round=v07"], ConfigurationError, "not part of MLPerf round v07"),
     ],
 )
-@pytest.mark.skipif(torch.accelerator.is_available(), reason="speaks of a machine without accelerator")
-def test_what_never_began_leaves_nothing(launch, tmp_path, overrides, kind, words):
-    with pytest.raises(RunError, match=words) as caught:
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="describes a machine without accelerator")
+def test_run_that_cannot_start_leaves_no_directory(launch, tmp_path, overrides, error, message):
+    with pytest.raises(RunError, match=message) as caught:
         launch(*overrides)
-    assert isinstance(caught.value, kind)
+    assert isinstance(caught.value, error)
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_full_disk_at_the_start_leaves_nothing(launch, tmp_path, monkeypatch):
-    def full(*_):
+def test_full_disk_at_the_start_leaves_no_directory(launch, tmp_path, monkeypatch):
+    def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(RunError, match=r"No space left on device.*free space"):
         launch()
     assert not (tmp_path / "runs").exists()
 
 
-def test_two_runs_into_one_folder_are_refused(launch, tmp_path):
+def test_rejects_second_run_in_one_directory(launch, tmp_path):
     launch(f"run_dir={tmp_path}/one")
     before = (tmp_path / "one" / "status.json").read_bytes()
     with pytest.raises(ConfigurationError, match="already holds a run"):
@@ -222,39 +235,41 @@ def test_two_runs_into_one_folder_are_refused(launch, tmp_path):
     assert (tmp_path / "one" / "status.json").read_bytes() == before
 
 
-def test_a_finished_run_is_not_run_again(launch, tmp_path):
-    first, folder = launch(f"run_dir={tmp_path}/one", "resume=true")
-    log = folder.log.read_bytes()
-    assert launch(f"run_dir={tmp_path}/one", "resume=true")[0] == first
-    assert folder.log.read_bytes() == log
+def test_resuming_a_finished_run_does_nothing(launch, tmp_path):
+    exit_code, run_dir = launch(f"run_dir={tmp_path}/one", "resume=true")
+    log = run_dir.log.read_bytes()
+    assert launch(f"run_dir={tmp_path}/one", "resume=true")[0] == exit_code
+    assert run_dir.log.read_bytes() == log
 
 
-def test_resuming_with_another_configuration_is_refused(launch, tmp_path):
+def test_rejects_resume_with_another_configuration(launch, tmp_path):
     launch(f"run_dir={tmp_path}/one")
     with pytest.raises(ConfigurationError, match=r"another configuration \(precision.name\)"):
         launch(f"run_dir={tmp_path}/one", "resume=true", "precision=bf16")
 
 
-def test_the_weights_of_the_end_are_kept_if_asked_for(launch):
-    _, plain = launch()
-    assert not plain.checkpoint.exists()
-    _, kept = launch("checkpoint.at_end=true", "checkpoint.every_seconds=0")
-    _, block = launch("checkpoint.every_seconds=0")
-    end, before = (checkpoint.load_checkpoint(folder.checkpoint)["engine"]["model"] for folder in (kept, block))
+def test_final_checkpoint_is_written_on_request(launch):
+    _, default = launch()
+    assert not default.checkpoint.exists()
+    _, at_end = launch("checkpoint.at_end=true", "checkpoint.every_seconds=0")
+    _, at_block_start = launch("checkpoint.every_seconds=0")
+    end, before = (
+        checkpoint.load_checkpoint(run_dir.checkpoint)["engine"]["model"] for run_dir in (at_end, at_block_start)
+    )
     assert end.keys() == before.keys()
-    assert any(not torch.equal(end[name], before[name]) for name in end)  # the last block's work is in it
+    assert any(not torch.equal(end[name], before[name]) for name in end)  # the last block is included
 
 
-def test_two_ranks_equal_one_in_quality_and_weights(tmp_path):
+def test_two_ranks_equal_one_rank_in_quality_and_weights(run_to_end, tmp_path):
     overrides = ["recipe.max_epochs=2", "recipe.target.v05.hit_rate=0.9", "checkpoint.at_end=true"]
     for gpus in (1, 2):
-        done = finish(tmp_path, f"gpus={gpus}", f"run_dir={tmp_path}/{gpus}", *overrides)
-        assert done.returncode == Exit.TARGET_NOT_REACHED, done.stdout + done.stderr
+        completed = run_to_end(f"gpus={gpus}", f"run_dir={tmp_path}/{gpus}", *overrides)
+        assert completed.returncode == Exit.TARGET_NOT_REACHED, completed.stdout + completed.stderr
         environment = RunDir(tmp_path / str(gpus), 1).record().environment
         assert environment.get("all_reduce_gb_s", 0) > 0 if gpus == 2 else "all_reduce_gb_s" not in environment
-    one, two = (qualities(tmp_path / gpus) for gpus in ("1", "2"))
-    assert [row[2] for row in one] == [row[2] for row in two]
-    assert [float(row[1]) for row in one] == pytest.approx([float(row[1]) for row in two], rel=1e-5)
+    single, double = (quality_rows(tmp_path / gpus) for gpus in ("1", "2"))
+    assert [row[2] for row in single] == [row[2] for row in double]
+    assert [float(row[1]) for row in single] == pytest.approx([float(row[1]) for row in double], rel=1e-5)
     weights = [
         checkpoint.load_checkpoint(tmp_path / gpus / "checkpoint" / "checkpoint.pt")["engine"]["model"]
         for gpus in ("1", "2")
@@ -264,26 +279,26 @@ def test_two_ranks_equal_one_in_quality_and_weights(tmp_path):
 
 
 @pytest.mark.parametrize(("number", "gpus"), [(signal.SIGTERM, 1), (signal.SIGUSR1, 2), (signal.SIGINT, 1)])
-def test_a_stop_signal_saves_and_a_resume_equals_the_uninterrupted_run(tmp_path, number, gpus):
-    folder = tmp_path / "run"
-    process = begin(tmp_path, folder, f"gpus={gpus}")
+def test_resumed_run_equals_uninterrupted_run(run_to_end, start_endless, tmp_path, number, gpus):
+    run_dir = tmp_path / "run"
+    process = start_endless(run_dir, f"gpus={gpus}")
     process.send_signal(number)
     output = process.communicate(timeout=60)[0]
     assert process.returncode == Exit.STOPPED, output
-    assert f"run_dir={folder} resume=true" in output
-    record = RunDir(folder, 1).record()
+    assert f"run_dir={run_dir} resume=true" in output
+    record = RunDir(run_dir, 1).record()
     assert (record.state, record.exit_code, record.training.reached) == ("stopped", 12, False)
-    # The checkpoint's epoch is done twice as often as needed; the end is what an uninterrupted run reaches.
-    epochs = checkpoint.load_checkpoint(folder / "checkpoint" / "checkpoint.pt")["completed_epochs"] + 2
-    goal = ["recipe.target.v05.hit_rate=0.999", f"gpus={gpus}"]
-    for file in ("config.yaml",):
-        (folder / file).write_text((folder / file).read_text().replace("max_epochs: 2000", f"max_epochs: {epochs}"))
-    resumed = finish(tmp_path, f"run_dir={folder}", "resume=true", f"recipe.max_epochs={epochs}", *goal)
+    # Two epochs beyond the checkpoint, so that the resumed run trains more than the interrupted epoch.
+    epochs = checkpoint.load_checkpoint(run_dir / "checkpoint" / "checkpoint.pt")["completed_epochs"] + 2
+    overrides = ["recipe.target.v05.hit_rate=0.999", f"gpus={gpus}"]
+    config = run_dir / "config.yaml"
+    config.write_text(config.read_text().replace("max_epochs: 2000", f"max_epochs: {epochs}"))
+    resumed = run_to_end(f"run_dir={run_dir}", "resume=true", f"recipe.max_epochs={epochs}", *overrides)
     assert resumed.returncode == Exit.TARGET_NOT_REACHED, resumed.stdout + resumed.stderr
-    whole = finish(tmp_path, f"run_dir={tmp_path}/whole", f"recipe.max_epochs={epochs}", *goal)
-    assert whole.returncode == Exit.TARGET_NOT_REACHED, whole.stdout + whole.stderr
-    assert qualities(folder) == qualities(tmp_path / "whole")  # the epoch that the signal cut in two included
-    record = RunDir(folder, 1).record()
+    uninterrupted = run_to_end(f"run_dir={tmp_path}/uninterrupted", f"recipe.max_epochs={epochs}", *overrides)
+    assert uninterrupted.returncode == Exit.TARGET_NOT_REACHED, uninterrupted.stdout + uninterrupted.stderr
+    assert quality_rows(run_dir) == quality_rows(tmp_path / "uninterrupted")  # the interrupted epoch included
+    record = RunDir(run_dir, 1).record()
     assert (record.run_class, record.restarts) == ("resumed", 1)
     assert record.training.lost_seconds > 0
     assert record.training.active_seconds < record.training.seconds
@@ -292,8 +307,8 @@ def test_a_stop_signal_saves_and_a_resume_equals_the_uninterrupted_run(tmp_path,
     assert "reaches the target" in problems[0]
 
 
-def test_a_resume_in_the_middle_of_a_block_of_several_epochs(launch, tmp_path):
-    """A time limit cuts blocks of three epochs wherever it falls, until the run is through."""
+def test_resume_inside_a_block_of_several_epochs(launch, tmp_path):
+    """A time limit interrupts blocks of three epochs anywhere, until the run ends."""
     blocks = [
         "recipe.eval_every_epochs=3",
         "recipe.first_eval_epoch=3",
@@ -301,63 +316,63 @@ def test_a_resume_in_the_middle_of_a_block_of_several_epochs(launch, tmp_path):
         "recipe.target.v05.hit_rate=0.999",
     ]
     blocks += ["recipe.global_batch_size=512"]
-    whole = launch(*blocks)[1]
-    limit = whole.record().training.seconds / 5
+    uninterrupted = launch(*blocks)[1]
+    limit = uninterrupted.record().training.seconds / 5
     code, attempts = Exit.TIME_LIMIT, 0
     while code == Exit.TIME_LIMIT:
-        code, cut = launch(*blocks, f"run_dir={tmp_path}/cut", "resume=true", f"time_limit_seconds={limit}")
+        code, resumed = launch(*blocks, f"run_dir={tmp_path}/resumed", "resume=true", f"time_limit_seconds={limit}")
         attempts += 1
     assert code == Exit.TARGET_NOT_REACHED
     assert attempts > 2
-    assert qualities(cut.path) == qualities(whole.path)
-    samples = [[block.samples for block in folder.record().training.blocks] for folder in (cut, whole)]
+    assert quality_rows(resumed.path) == quality_rows(uninterrupted.path)
+    samples = [[block.samples for block in run_dir.record().training.blocks] for run_dir in (resumed, uninterrupted)]
     assert samples[0] == samples[1]
-    assert len(cut.record().verdict.problems) == 1, cut.record().verdict
+    assert len(resumed.record().verdict.problems) == 1, resumed.record().verdict
 
 
-def test_a_stop_in_the_evaluation_that_reaches_the_target_loses_nothing(launch, monkeypatch):
+def test_stop_signal_in_the_final_evaluation_keeps_the_target_reached(launch, monkeypatch):
     from timetrial.workloads.ncf.workload import NCF
 
     score = NCF.score
 
-    def stopped_meanwhile(self, parts):
+    def score_after_stop_signal(self, parts):
         os.kill(os.getpid(), signal.SIGTERM)
         return score(self, parts)
 
-    monkeypatch.setattr(NCF, "score", stopped_meanwhile)
-    code, folder = launch("recipe.target.v05.hit_rate=0.01")
+    monkeypatch.setattr(NCF, "score", score_after_stop_signal)
+    code, run_dir = launch("recipe.target.v05.hit_rate=0.01")
     assert code == Exit.TARGET_REACHED
-    assert folder.record().verdict.compliant
+    assert run_dir.record().verdict.compliant
 
 
 @pytest.mark.parametrize(
-    ("damage", "code", "words"),
+    ("damage", "code", "message"),
     [
-        (lambda folder: (folder / "checkpoint/checkpoint.pt").write_bytes(b"x"), Exit.DATA, "delete it to start"),
-        (lambda folder: (folder / "result_1.txt").write_text(""), Exit.DATA, "result_1.txt"),
-        (lambda folder: (folder / "status.json").write_text("{"), Exit.CONFIGURATION, "status.json is damaged"),
-        (lambda folder: (folder / "config.yaml").unlink(), Exit.CONFIGURATION, "lost its config.yaml"),
+        (lambda run_dir: (run_dir / "checkpoint/checkpoint.pt").write_bytes(b"x"), Exit.DATA, "delete it to start"),
+        (lambda run_dir: (run_dir / "result_1.txt").write_text(""), Exit.DATA, "result_1.txt"),
+        (lambda run_dir: (run_dir / "status.json").write_text("{"), Exit.CONFIGURATION, "status.json is damaged"),
+        (lambda run_dir: (run_dir / "config.yaml").unlink(), Exit.CONFIGURATION, "lost its config.yaml"),
     ],
 )
-def test_a_damaged_folder_is_refused_and_left(launch, tmp_path, damage, code, words):
+def test_rejects_damaged_run_directory_and_leaves_it_unchanged(launch, tmp_path, damage, code, message):
     run = [f"run_dir={tmp_path}/run", "recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=100000"]
     assert launch(*run, "time_limit_seconds=0.5")[0] == Exit.TIME_LIMIT
     damage(tmp_path / "run")
     names = sorted(path.name for path in (tmp_path / "run").rglob("*"))
     try:
-        ended, folder = launch(*run, "resume=true")
-        sentence = folder.record().error
+        exit_code, run_dir = launch(*run, "resume=true")
+        sentence = run_dir.record().error
     except RunError as error:
-        ended, sentence = error.exit_code, str(error)
-    assert ended == code
-    assert words in sentence
+        exit_code, sentence = error.exit_code, str(error)
+    assert exit_code == code
+    assert message in sentence
     assert sorted(path.name for path in (tmp_path / "run").rglob("*")) == names
 
 
-def test_a_folder_in_which_a_run_is_going_is_refused(tmp_path):
-    process = begin(tmp_path, tmp_path / "run")
-    goal = ["recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=2000"]
-    second = finish(tmp_path, f"run_dir={tmp_path}/run", "resume=true", *goal)
+def test_rejects_directory_of_a_running_run(run_to_end, start_endless, tmp_path):
+    process = start_endless(tmp_path / "run")
+    endless = ["recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=2000"]
+    second = run_to_end(f"run_dir={tmp_path}/run", "resume=true", *endless)
     assert second.returncode == Exit.CONFIGURATION
     assert "is in use by another process" in second.stderr
     assert process.poll() is None
@@ -366,9 +381,9 @@ def test_a_folder_in_which_a_run_is_going_is_refused(tmp_path):
     assert process.returncode == Exit.STOPPED
 
 
-def test_a_stop_before_anything_began_leaves_nothing(tmp_path):
-    process = subprocess.Popen(command(tmp_path), cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    while not catches(process.pid, signal.SIGTERM):
+def test_stop_signal_before_training_leaves_no_log(command, tmp_path):
+    process = subprocess.Popen(command(), cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    while not handles_signal(process.pid, signal.SIGTERM):
         time.sleep(0.01)
     process.terminate()
     output = process.communicate(timeout=60)[1]
@@ -378,20 +393,19 @@ def test_a_stop_before_anything_began_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_rank_ends_the_others_within_a_minute(tmp_path, number):
-    process = begin(tmp_path, tmp_path / "run", "gpus=2", "launcher.hang_timeout_seconds=5")
-    ranks = ranks_of(tmp_path / "run")
-    os.kill(ranks[1], number)
-    since = time.monotonic()
+def test_lost_rank_ends_the_other_ranks_within_a_minute(start_endless, tmp_path, number):
+    process = start_endless(tmp_path / "run", "gpus=2", "launcher.hang_timeout_seconds=5")
+    os.kill(find_ranks(tmp_path / "run")[1], number)
+    killed_at = time.monotonic()
     output = process.communicate(timeout=90)[0]
     assert process.returncode == Exit.LOST_RANK, output
-    assert time.monotonic() - since < 60
+    assert time.monotonic() - killed_at < 60
     assert "rank" in output.lower()
-    assert not ranks_of(tmp_path / "run")
+    assert not find_ranks(tmp_path / "run")
     assert RunDir(tmp_path / "run", 1).record().state == "lost rank"
 
 
-def test_a_rank_that_fails_takes_along_one_that_waits_for_it(tmp_path, monkeypatch):
+def test_failed_rank_ends_a_rank_that_waits_for_it(run_to_end, tmp_path, monkeypatch):
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "uneven.py").write_text(
         "import os, pathlib, time\n"
@@ -400,13 +414,13 @@ def test_a_rank_that_fails_takes_along_one_that_waits_for_it(tmp_path, monkeypat
         "class Uneven(NCF):\n"
         "    def compute_loss(self, model, batch):\n"
         "        if os.environ['RANK'] == '0':\n"
-        "            time.sleep(600)\n"  # deaf, as one that waits inside a collective
+        "            time.sleep(600)\n"  # as in a collective that never completes
         "        pathlib.Path(os.environ['MARK']).touch()\n"
         "        raise OutOfMemory('No room on rank 1.')\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
     monkeypatch.setenv("MARK", str(tmp_path / "mark"))
-    done = finish(tmp_path, "gpus=2", "workload.workload=uneven.Uneven", f"run_dir={tmp_path}/run")
-    assert done.returncode == Exit.OUT_OF_MEMORY, done.stdout + done.stderr
-    assert time.time() - (tmp_path / "mark").stat().st_mtime < 25  # the others would be given 30
-    assert not ranks_of(tmp_path / "run")
+    completed = run_to_end("gpus=2", "workload.workload=uneven.Uneven", f"run_dir={tmp_path}/run")
+    assert completed.returncode == Exit.OUT_OF_MEMORY, completed.stdout + completed.stderr
+    assert time.time() - (tmp_path / "mark").stat().st_mtime < 25  # without the watchdog it takes 30 s
+    assert not find_ranks(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Copies on a node's own disk: equal to their source, made once, and read in its place."""
+"""Copies on a node-local disk: equal to their source, made once, and read instead of it."""
 
 import os
 import threading
@@ -16,8 +16,8 @@ QUIET = Console(quiet=True)
 
 
 @pytest.fixture
-def places(tmp_path):
-    """(data_dir with a folder of images and a file, the node's disk, a recipe's data that names them)."""
+def folders(tmp_path):
+    """Return the data folder, the node-local disk, and recipe.data that names an image folder and a file."""
     data, disk = tmp_path / "data", tmp_path / "disk"
     for name, text in {"set/train/a.jpg": "aa", "set/train/b.jpg": "bbb", "set/val/c.jpg": "c"}.items():
         (data / name).parent.mkdir(parents=True, exist_ok=True)
@@ -33,8 +33,8 @@ def tree(folder):
     return {str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
-def test_folders_are_copied_once_and_take_the_place_of_their_source(places):
-    data, disk, recipe = places
+def test_folders_are_copied_once_and_replace_their_source(folders):
+    data, disk, recipe = folders
     assert staging.with_staged_folders(recipe, data, disk) == recipe
     assert staging.stage(recipe, data, disk, QUIET).bytes == 6
     assert tree(disk / "set") == tree(data / "set")
@@ -43,8 +43,8 @@ def test_folders_are_copied_once_and_take_the_place_of_their_source(places):
     assert staging.stage(recipe, data, disk, QUIET).bytes == 0
 
 
-def test_a_changed_source_is_copied_again_where_it_changed(places):
-    data, disk, recipe = places
+def test_only_changed_files_are_copied_again(folders):
+    data, disk, recipe = folders
     staging.stage(recipe, data, disk, QUIET)
     (data / "set/train/a.jpg").unlink()
     (data / "set/train/d.jpg").write_text("dddd")
@@ -52,16 +52,16 @@ def test_a_changed_source_is_copied_again_where_it_changed(places):
     assert tree(disk / "set") == tree(data / "set")
 
 
-def test_a_copy_that_was_cut_short_is_completed(places, monkeypatch):
-    data, disk, recipe = places
+def test_interrupted_copy_is_completed(folders, monkeypatch):
+    data, disk, recipe = folders
     copy = staging._copy_file
 
-    def cut(source, target):
+    def interrupted_copy(source, target):
         if source.name == "c.jpg":
             raise KeyboardInterrupt
         copy(source, target)
 
-    monkeypatch.setattr(staging, "_copy_file", cut)
+    monkeypatch.setattr(staging, "_copy_file", interrupted_copy)
     with pytest.raises(KeyboardInterrupt):
         staging.stage(recipe, data, disk, QUIET)
     assert staging.with_staged_folders(recipe, data, disk) == recipe
@@ -70,15 +70,15 @@ def test_a_copy_that_was_cut_short_is_completed(places, monkeypatch):
     assert tree(disk / "set") == tree(data / "set")
 
 
-def test_a_disk_that_keeps_something_else_ends_the_run(places, monkeypatch):
-    data, disk, recipe = places
-    real = os.fsync
+def test_corrupted_copy_raises_a_hardware_error(folders, monkeypatch):
+    data, disk, recipe = folders
+    fsync = os.fsync
 
-    def rotten(file):
-        real(file)
+    def corrupt(file):
+        fsync(file)
         os.pwrite(file, b"x", 0)
 
-    monkeypatch.setattr("os.fsync", rotten)
+    monkeypatch.setattr("os.fsync", corrupt)
     with pytest.raises(HardwareError, match=r"does not hold what was written: exclude this node"):
         staging.stage(recipe, data, disk, QUIET)
     monkeypatch.undo()
@@ -86,16 +86,16 @@ def test_a_disk_that_keeps_something_else_ends_the_run(places, monkeypatch):
     assert not [path for path in disk.rglob("*") if path.is_file() and path.suffix == ".tmp"]
 
 
-def test_a_disk_without_room_is_named(places):
-    data, disk, recipe = places
+def test_rejects_disk_without_enough_space(folders):
+    data, disk, recipe = folders
     with open(data / "set" / "large.tar", "wb") as file:
-        file.truncate(2**43)  # takes no room where it lies
+        file.truncate(2**43)  # sparse: takes no space here
     with pytest.raises(RunError, match=r"needs .* GB and .* has .* GB free: free space there"):
         staging.stage(recipe, data, disk, QUIET)
 
 
-def test_runs_on_one_node_take_turns(places):
-    data, disk, recipe = places
+def test_concurrent_runs_copy_once(folders):
+    data, disk, recipe = folders
     copied = []
     threads = [
         threading.Thread(target=lambda: copied.append(staging.stage(recipe, data, disk, QUIET).bytes)) for _ in range(8)
@@ -108,22 +108,23 @@ def test_runs_on_one_node_take_turns(places):
     assert tree(disk / "set") == tree(data / "set")
 
 
-def test_a_staged_run_reads_the_copy_and_learns_the_same(compose, tmp_path, monkeypatch):
+@pytest.mark.integration
+def test_staged_run_reads_the_copy_and_has_the_same_losses(compose, tmp_path, monkeypatch):
     images.write_cifar(tmp_path / "data" / "shapes", images.ClassificationSpec(3, 20, 5, 32))
     small = ["workload=cifar10", "recipe=cifar10/embedded", f"data_dir={tmp_path}/data", "recipe.data.generate=null"]
     small += [f"recipe.data.folder={tmp_path}/data/shapes", "recipe.global_batch_size=16", "recipe.max_epochs=1"]
-    plain = run(compose, *small, f"run_dir={tmp_path}/plain")
+    unstaged = run_inline(compose, *small, f"run_dir={tmp_path}/unstaged")
     monkeypatch.setenv("TIMETRIAL_STAGING_DIR", str(tmp_path / "disk"))
-    staged = run(compose, *small, f"run_dir={tmp_path}/staged")
+    staged = run_inline(compose, *small, f"run_dir={tmp_path}/staged")
     assert staged.record().staging.bytes > 0
-    for blocks in zip(plain.record().training.blocks, staged.record().training.blocks, strict=True):
+    for blocks in zip(unstaged.record().training.blocks, staged.record().training.blocks, strict=True):
         assert blocks[0].loss == blocks[1].loss
     config = load_config(staged.config)
     data_class = resolve_classes(config)[1]
     assert staging.data_settings(config, data_class).folder == f"{tmp_path}/disk/shapes"
 
 
-def run(compose, *overrides):
+def run_inline(compose, *overrides):
     from timetrial.runner.launch.run import launch
 
     result = launch(compose(*overrides, "launcher=inline"), QUIET)
