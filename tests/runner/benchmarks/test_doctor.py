@@ -146,15 +146,18 @@ def test_every_failure_is_followed_by_its_remedy():
     assert lines[2].strip().startswith("remedy: pip install uv && uv pip install")
 
 
+@pytest.mark.integration
 def test_all_reduce_over_two_ranks():
     assert all_reduce.measure("cpu", 2) > 0
 
 
+@pytest.mark.integration
 def test_failing_all_reduce_is_one_sentence():
     with pytest.raises(LostRank, match="2 ranks could not run an all-reduce"):
         all_reduce.measure("nonsense", 2)
 
 
+@pytest.mark.integration
 def test_json_output_on_this_machine(tmp_path):
     command = [sys.executable, "-P", "-m", "timetrial", "doctor", "--json", "--quick"]
     completed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)

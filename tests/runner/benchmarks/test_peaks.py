@@ -96,6 +96,7 @@ def test_peaks_are_the_fastest_cases_with_equal_storage_and_compute():
     assert "out of memory" in text.getvalue()
 
 
+@pytest.mark.integration
 def test_rejects_kinds_that_cannot_be_measured(monkeypatch, tmp_path):
     with pytest.raises(ConfigurationError, match="gem is no kind of micro-benchmark: choose from gemm"):
         peaks.select_kinds(["gem"], "cpu")
@@ -124,6 +125,7 @@ def test_file_is_written_atomically(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["peaks.json"]
 
 
+@pytest.mark.integration
 def test_rows_measured_before_a_stop_are_written(tmp_path, monkeypatch):
     measure_kinds = peaks.measure_kinds
 
@@ -142,6 +144,7 @@ def test_rows_measured_before_a_stop_are_written(tmp_path, monkeypatch):
     assert "Peaks of cpu" in text.getvalue()
 
 
+@pytest.mark.integration
 def test_measured_peaks_reach_the_roofline_of_a_report(tmp_path):
     """Measure peaks, then a throughput run that counts its operations, then write the page with both."""
     measured = timetrial(tmp_path, "peaks", "gemm", "convolution", "copy", "--quick", "--json")

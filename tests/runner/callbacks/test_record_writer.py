@@ -21,7 +21,7 @@ from timetrial.runner.training.events import (
 from timetrial.runner.training.loop import TrainingPlan
 
 
-def test_an_engine_says_how_long_it_waited(toy_engine, toy_data, toy_workload):
+def test_engine_measures_the_time_it_waits_for_batches(toy_engine, toy_data, toy_workload):
     class Slow(toy_data):
         def train_batches(self, epoch):
             for batch in super().train_batches(epoch):
@@ -61,14 +61,14 @@ def test_numbers_of_a_run(writer, tmp_path):
     assert (training.samples_per_second, training.first_block_samples_per_second) == (None, 10.0)
 
 
-def test_the_record_is_written_after_each_evaluation(writer, tmp_path):
+def test_record_is_written_after_each_evaluation(writer, tmp_path):
     for event in EVENTS[:-1]:
         writer(event)
     training = read_record(tmp_path).training
     assert (training.reached, training.epochs, training.seconds) == (False, 1, 11.0)
 
 
-def test_a_resumed_run_continues_the_interrupted_block(writer, tmp_path, monkeypatch):
+def test_resumed_run_continues_the_interrupted_block(writer, tmp_path, monkeypatch):
     for event in EVENTS[:3]:  # interrupted after 60 samples
         writer(event)
     monkeypatch.setattr(record_writer, "now", lambda: 5.0)
@@ -91,7 +91,7 @@ def test_a_resumed_run_continues_the_interrupted_block(writer, tmp_path, monkeyp
     assert (record.training.seconds, record.training.lost_seconds, record.training.active_seconds) == (105, 95, 10)
 
 
-def test_epochs_past_the_target_are_off_the_clock(writer, tmp_path):
+def test_epochs_past_the_target_are_not_timed(writer, tmp_path):
     for event in (*EVENTS, *(replace(event, time=event.time + 20) for event in EVENTS[1:7])):
         writer(event)
     training = read_record(tmp_path).training

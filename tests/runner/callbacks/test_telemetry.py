@@ -107,6 +107,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.integration
 def test_kill_loses_at_most_the_last_row(tmp_path):
     path = tmp_path / "telemetry.csv"
     with subprocess.Popen([sys.executable, "-P", "-c", PROGRAM, str(path)]) as process:
@@ -121,6 +122,7 @@ def test_kill_loses_at_most_the_last_row(tmp_path):
     assert len(samples) > 10
 
 
+@pytest.mark.integration
 def test_run_is_sampled_unless_the_interval_is_zero(launch):
     _, run_dir = launch("telemetry.every_seconds=0.05", "usd_per_gpu_hour=2")
     rows = read_rows(run_dir.path / "telemetry.csv")

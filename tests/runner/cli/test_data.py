@@ -20,7 +20,7 @@ BYTES = random.Random(1).randbytes(3_000_000)
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch):
     """Return a working folder with the description of one more dataset and a folder with its file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
@@ -47,10 +47,10 @@ def run_data(*arguments):
     return CliRunner().invoke(app, ["data", *arguments, "--sources", "sources"])
 
 
-def test_list_shows_every_dataset_and_its_state(place):
-    done = run_data("list")
-    assert done.exit_code == 0, done.output
-    lines = {line.split()[0]: line for line in done.output.splitlines()[1:-1]}
+def test_list_shows_every_dataset_and_its_state(folder):
+    result = run_data("list")
+    assert result.exit_code == 0, result.output
+    lines = {line.split()[0]: line for line in result.output.splitlines()[1:-1]}
     assert len(lines) == 15
     assert {"imagenet", "coco", "wmt17", "ml-20m", "toy"} < set(lines)
     assert "154.6 GB" in lines["imagenet"]
@@ -61,49 +61,53 @@ def test_list_shows_every_dataset_and_its_state(place):
     assert next(line for line in run_data("list").output.splitlines() if line.startswith("toy ")).split()[1] == "ready"
 
 
-def test_license_must_be_accepted_before_the_download(place):
-    done = run_data("fetch", "toy", "bccd", "--from", "given")
-    assert "A toy (size unpublished): be kind; https://nowhere.invalid/license" in done.output
-    assert isinstance(done.exception, ConfigurationError)
-    assert str(done.exception) == "The license of toy must be accepted: read it, then add --accept-license."
-    assert not (place / "data" / "downloads").exists()
-    done = run_data("fetch", "toy", "--from", "given", "--accept-license")
-    assert done.exit_code == 0, done.output
-    assert "data/toy is ready." in done.output
-    assert (place / "data/toy/numbers.bin").read_bytes() == BYTES
+def test_license_must_be_accepted_before_the_download(folder):
+    result = run_data("fetch", "toy", "bccd", "--from", "given")
+    assert "A toy (size unpublished): be kind; https://nowhere.invalid/license" in result.output
+    assert isinstance(result.exception, ConfigurationError)
+    assert str(result.exception) == "The license of toy must be accepted: read it, then add --accept-license."
+    assert not (folder / "data" / "downloads").exists()
+    result = run_data("fetch", "toy", "--from", "given", "--accept-license")
+    assert result.exit_code == 0, result.output
+    assert "data/toy is ready." in result.output
+    assert (folder / "data/toy/numbers.bin").read_bytes() == BYTES
     assert "data/toy is ready." in run_data("fetch", "toy").output  # needs no acceptance
 
 
-def test_bundle_round_trip(place):
+def test_bundle_round_trip(folder):
     assert run_data("fetch", "toy", "--from", "given", "--accept-license", "--data-dir", "here").exit_code == 0
-    done = run_data("bundle", "toy", "--out", "toy.tar", "--data-dir", "here")
-    assert done.exit_code == 0, done.output
-    assert "toy.tar contains toy (3.0 MB)." in done.output
-    done = run_data("verify", "toy.tar", "toy", "--data-dir", "here")
-    assert (done.exit_code, "toy.tar is intact." in done.output, "toy is intact." in done.output) == (0, True, True)
-    done = run_data("fetch", "toy", "--from", "toy.tar", "--accept-license", "--data-dir", "there")
-    assert done.exit_code == 0, done.output
-    assert (place / "there/toy/.manifest").read_bytes() == (place / "here/toy/.manifest").read_bytes()
-    for path in (place / "toy.tar", place / "there/toy/numbers.bin"):
+    result = run_data("bundle", "toy", "--out", "toy.tar", "--data-dir", "here")
+    assert result.exit_code == 0, result.output
+    assert "toy.tar contains toy (3.0 MB)." in result.output
+    result = run_data("verify", "toy.tar", "toy", "--data-dir", "here")
+    assert (result.exit_code, "toy.tar is intact." in result.output, "toy is intact." in result.output) == (
+        0,
+        True,
+        True,
+    )
+    result = run_data("fetch", "toy", "--from", "toy.tar", "--accept-license", "--data-dir", "there")
+    assert result.exit_code == 0, result.output
+    assert (folder / "there/toy/.manifest").read_bytes() == (folder / "here/toy/.manifest").read_bytes()
+    for path in (folder / "toy.tar", folder / "there/toy/numbers.bin"):
         data = bytearray(path.read_bytes())
         data[1_234_567] ^= 4
         path.write_bytes(data)
-    done = run_data("verify", "toy", "toy.tar", "--data-dir", "there")
-    assert isinstance(done.exception, DataError)
-    assert str(done.exception).startswith("2 problems found")
-    assert "there/toy/numbers.bin has changed" in done.output
-    assert "toy.zip in toy.tar has changed" in done.output
+    result = run_data("verify", "toy", "toy.tar", "--data-dir", "there")
+    assert isinstance(result.exception, DataError)
+    assert str(result.exception).startswith("2 problems found")
+    assert "there/toy/numbers.bin has changed" in result.output
+    assert "toy.zip in toy.tar has changed" in result.output
 
 
-def test_damaged_dataset_is_not_overwritten(place):
+def test_damaged_dataset_is_not_overwritten(folder):
     run_data("fetch", "toy", "--from", "given", "--accept-license")
-    (place / "data/toy/numbers.bin").unlink()
+    (folder / "data/toy/numbers.bin").unlink()
     for command in (["fetch", "toy", "--from", "given", "--accept-license"], ["prepare", "toy"]):
-        done = run_data(*command)
-        assert str(done.exception) == "data/toy is damaged: remove it, then fetch toy again."
-    shutil.rmtree(place / "data/toy")
+        result = run_data(*command)
+        assert str(result.exception) == "data/toy is damaged: remove it, then fetch toy again."
+    shutil.rmtree(folder / "data/toy")
     assert "data/toy is ready." in run_data("prepare", "toy").output
-    (place / "data/toy/.manifest").unlink()
+    (folder / "data/toy/.manifest").unlink()
     assert "data/toy is unmanaged (it has no manifest) and stays unchanged." in run_data("prepare", "toy").output
 
 
@@ -127,40 +131,41 @@ def test_damaged_dataset_is_not_overwritten(place):
         (["prepare", "workload=nothing"], Exception, "nothing"),
     ],
 )
-def test_reports_errors_in_one_sentence(place, arguments, error, message):
-    done = run_data(*arguments)
-    assert isinstance(done.exception, error)
+def test_reports_errors_in_one_sentence(folder, arguments, error, message):
+    result = run_data(*arguments)
+    assert isinstance(result.exception, error)
     with pytest.raises(error, match=message):
-        raise done.exception
+        raise result.exception
 
 
-def test_overrides_prepare_the_data_of_a_run(place):
+def test_overrides_prepare_the_data_of_a_run(folder):
     small = ["recipe.data.generate.num_train=6", "recipe.data.generate.num_val=4"]
-    done = CliRunner().invoke(app, ["data", "prepare", "workload=ssd", f"data_dir={place}", *small])
-    assert done.exit_code == 0, (done.output, done.exception)
-    assert "SSD's data are ready." in done.output
-    assert len(list((place / "prepared").glob("instances_*.npz"))) == 2
-    done = CliRunner().invoke(app, ["data", "prepare", "workload=ncf"])
-    assert "NCF's data are prepared when a run starts." in done.output
+    result = CliRunner().invoke(app, ["data", "prepare", "workload=ssd", f"data_dir={folder}", *small])
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert "SSD's data are ready." in result.output
+    assert len(list((folder / "prepared").glob("instances_*.npz"))) == 2
+    result = CliRunner().invoke(app, ["data", "prepare", "workload=ncf"])
+    assert "NCF's data are prepared when a run starts." in result.output
 
 
-def test_terminal_shows_progress_bars(place):
+@pytest.mark.integration
+def test_terminal_shows_progress_bars(folder):
     controller, terminal = pty.openpty()
     arguments = ["fetch", "toy", "--from", "given", "--accept-license"]
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120"}
     command = [sys.executable, "-P", "-m", "timetrial", "data", *arguments, "--sources", "sources"]
-    process = subprocess.Popen(command, cwd=place, stdout=terminal, stderr=terminal, env=environment)
+    process = subprocess.Popen(command, cwd=folder, stdout=terminal, stderr=terminal, env=environment)
     os.close(terminal)
-    seen = b""
+    output = b""
     while True:
         try:
-            piece = os.read(controller, 65536)
+            chunk = os.read(controller, 65536)
         except OSError:
             break
-        if not piece:
+        if not chunk:
             break
-        seen += piece
+        output += chunk
     os.close(controller)
     assert process.wait(60) == 0
-    assert "checking toy.zip" in seen.decode()
-    assert "MB" in seen.decode()
+    assert "checking toy.zip" in output.decode()
+    assert "MB" in output.decode()

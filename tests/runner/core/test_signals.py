@@ -1,4 +1,4 @@
-"""Stop signals, in processes of their own: what they do to a process cannot be tried in this one."""
+"""Stop signals, in processes of their own, because they end the process."""
 
 import signal
 import subprocess
@@ -6,17 +6,20 @@ import sys
 
 import pytest
 
-TRIED = """
+PROGRAM = """
 import os, signal
 from timetrial.runner.core.signals import StopSignal
-with StopSignal().listen({how}) as stop:
+with StopSignal().listen({arguments}) as stop:
     os.kill(os.getpid(), signal.SIGUSR1)
     assert stop.name == "SIGUSR1"
 os.kill(os.getpid(), signal.SIGUSR1)
 """
 
 
-@pytest.mark.parametrize(("how", "code"), [("", -signal.SIGUSR1), ("ignore_after=True", 0)])
-def test_a_signal_that_comes_after_the_body(how, code):
-    done = subprocess.run([sys.executable, "-P", "-c", TRIED.format(how=how)], capture_output=True, timeout=60)
-    assert done.returncode == code, done.stderr
+@pytest.mark.parametrize(("arguments", "code"), [("", -signal.SIGUSR1), ("ignore_after=True", 0)])
+@pytest.mark.integration
+def test_signal_after_the_body_ends_the_process_unless_ignored(arguments, code):
+    completed = subprocess.run(
+        [sys.executable, "-P", "-c", PROGRAM.format(arguments=arguments)], capture_output=True, timeout=60
+    )
+    assert completed.returncode == code, completed.stderr

@@ -28,7 +28,7 @@ RECORD = RunRecord(
     run_class=RunClass.RESUMED,
     exit_code=0,
     attempts=(Attempt(1.0, "a", 1), Attempt(2.0, "b", 2)),
-    environment={"cards": [{"name": "H200"}]},
+    environment={"gpus": [{"name": "H200"}]},
     config={"gpus": 2},
     training=TRAINING,
     verdict=Verdict(False, "0.7.0", ("A line is missing.",)),
@@ -46,11 +46,11 @@ def write(folder, values):
 
 
 @pytest.mark.parametrize("record", [RunRecord(), RECORD, replace(RECORD, training=None, throughput=THROUGHPUT)])
-def test_a_record_comes_back_as_it_was(tmp_path, record):
+def test_written_record_is_read_back_unchanged(tmp_path, record):
     assert read_record(write(tmp_path, encode_record(record))) == record
 
 
-def test_there_is_no_record_before_the_first_word(tmp_path):
+def test_missing_or_empty_file_has_no_record(tmp_path):
     assert read_record(tmp_path) is None
     assert read_record(write(tmp_path, "")) is None
     assert read_record(write(tmp_path, "{}")) is None
@@ -72,7 +72,7 @@ def test_there_is_no_record_before_the_first_word(tmp_path):
         ({"config": {"a": [float("nan")]}}, "config.a is nan"),
     ],
 )
-def test_rejects_a_damaged_record(tmp_path, change, message):
+def test_rejects_damaged_record(tmp_path, change, message):
     with pytest.raises(RecordError, match=message):
         read_record(write(tmp_path, json.loads(encode_record(RECORD)) | change))
 
@@ -84,12 +84,12 @@ def test_rejects_numbers_that_are_not_finite(tmp_path, number):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "1", "null", '{"a":', "[" * 100_000, "\x00", '{"schema_version": 1} {}'])
-def test_rejects_text_that_is_no_record(tmp_path, text):
+def test_rejects_text_that_is_not_a_record(tmp_path, text):
     with pytest.raises(RecordError, match="is damaged"):
         read_record(write(tmp_path, text))
 
 
-def test_rejects_a_file_too_large_to_be_a_record(tmp_path):
+def test_rejects_file_that_is_too_large(tmp_path):
     with open(tmp_path / "status.json", "wb") as file:
         file.truncate(2**30)
     with pytest.raises(RecordError, match="larger than 64 MiB"):
@@ -105,7 +105,7 @@ JSON = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(key=st.sampled_from([*asdict(RECORD)]), value=JSON, versioned=st.booleans())
-def test_a_strangers_record_is_read_or_rejected_never_a_crash(tmp_path_factory, key, value, versioned):
+def test_arbitrary_values_are_read_or_rejected(tmp_path_factory, key, value, versioned):
     values = json.loads(encode_record(RECORD)) | {key: value}
     if not versioned:
         del values["schema_version"]
@@ -125,7 +125,7 @@ UNVERSIONED = {
 }  # fmt: skip
 
 
-def test_reads_the_status_of_runs_without_a_version(tmp_path):
+def test_reads_training_record_without_a_version(tmp_path):
     values = UNVERSIONED | {"telemetry": {k: v for k, v in UNVERSIONED["telemetry"].items() if k != "gpus"}}
     (tmp_path / "config.yaml").write_text("gpus: 1\n")
     (tmp_path / "system.json").write_text('{"hostname": "vm"}')
@@ -137,7 +137,7 @@ def test_reads_the_status_of_runs_without_a_version(tmp_path):
     assert read_record(write(tmp_path, encode_record(record))) == record
 
 
-def test_reads_throughput_without_a_version(tmp_path):
+def test_reads_throughput_record_without_a_version(tmp_path):
     result = {
         "steps": 20, "samples_per_second": 100.0, "tokens_per_second": None, "train_ms": 10.0, "eval_ms": 5.0,
         "eval_samples_per_second": 200.0, "eval_tokens_per_second": None, "waited": 0.05, "spread": 0.02,
@@ -157,7 +157,7 @@ def test_time_to_train_is_none_for_a_clock_that_runs_backwards():
     assert time_to_train(float("nan"), 1.0) is None
 
 
-def test_steady_throughput_leaves_out_the_first_block():
+def test_steady_throughput_excludes_the_first_block():
     slow = replace(BLOCKS[0], train_seconds=100.0)
     result = TrainingResult.from_blocks(
         [slow, *BLOCKS[1:]], target={"top1": 0.9}, reached=False, started_at=0.0, stopped_at=130.0, lost_seconds=0.0

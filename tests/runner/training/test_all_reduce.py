@@ -11,6 +11,7 @@ from timetrial.runner.core.errors import LostRank
 from timetrial.runner.training import all_reduce
 
 
+@pytest.mark.integration
 def test_all_reduce_works_for_any_size_and_with_or_without_peer_to_peer():
     for ranks, mib, peer_to_peer in ((2, 1, True), (3, 2, False)):
         assert all_reduce.measure("cpu", ranks, mib=mib, peer_to_peer=peer_to_peer) > 0
@@ -41,11 +42,13 @@ def test_bus_bandwidth_is_that_of_the_slowest_link(monkeypatch):
     assert float(line.removeprefix("all-reduce:")) == pytest.approx(1.5 * 2**20 * 4 / 1e9)
 
 
+@pytest.mark.integration
 def test_failing_ranks_raise_lost_rank():
     with pytest.raises(LostRank, match="2 ranks could not run an all-reduce"):
         all_reduce.measure("nonsense", 2)
 
 
+@pytest.mark.integration
 def test_peer_to_peer_setting_overrides_the_environment():
     program = (
         "import os, torch; from timetrial.runner.training import distributed as d\n"
@@ -59,6 +62,7 @@ def test_peer_to_peer_setting_overrides_the_environment():
         assert "".join(completed.stdout.split()) == 2 * after, completed.stderr  # both ranks write at once
 
 
+@pytest.mark.integration
 def test_timeout_kills_all_ranks(monkeypatch):
     """Left alive, they would occupy the GPUs of the next run."""
     monkeypatch.setattr(all_reduce, "_TIMEOUT_SECONDS", 2.5)  # importing PyTorch alone takes longer

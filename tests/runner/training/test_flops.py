@@ -31,6 +31,7 @@ def test_matrix_product_costs_2mnk_operations_and_three_matrices():
     assert count(lambda: a @ b[:, 0])[0] == 2 * 20 * 30
 
 
+@pytest.mark.integration
 def test_resnet50_costs_4_09_billion_multiply_adds_per_image_and_training_three_times_that():
     model, x = torchvision.models.resnet50(), torch.randn(2, 3, 224, 224)
     forward, _ = count(lambda: model(x))
@@ -100,6 +101,7 @@ def test_failure_to_count_is_printed_and_returns_none(toy_engine, toy_data, toy_
     assert "Counting operations failed: TypeError" in capsys.readouterr().err
 
 
+@pytest.mark.integration
 def test_compiled_model_is_counted_uncompiled(toy_engine, toy_data, toy_workload):
     uncompiled = flops.count_flops(toy_engine(toy_workload(), toy_data()))
     assert flops.count_flops(toy_engine(toy_workload(), toy_data(), compile_mode="default")) == uncompiled

@@ -1,4 +1,4 @@
-"""The loop, with a scripted engine and `list.append` for an observer."""
+"""The training loop, with a scripted engine and `list.append` as observer."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from timetrial.runner.training.engine import EvalResult, StepResult, TrainingSta
 from timetrial.runner.training.loop import Outcome, TrainingPlan, train_to_target
 
 
-class Scripted:
-    """Reaches the qualities that it is told, epoch by epoch."""
+class ScriptedEngine:
+    """An engine that reaches the given qualities, epoch by epoch."""
 
     def __init__(self, qualities, diverges_in=None):
         self.qualities, self.diverges_in, self.epochs = qualities, diverges_in, []
@@ -22,7 +22,7 @@ class Scripted:
 
     def synchronize(self):
         if self.epochs and self.epochs[-1] == self.diverges_in:
-            raise Diverged("no number")
+            raise Diverged("the loss is NaN")
         return TrainingStats(0.5, data_wait_seconds=0.25)
 
     def evaluate(self):
@@ -30,7 +30,7 @@ class Scripted:
 
 
 def run(qualities, plan, completed_epochs=0, **options):
-    engine, events = Scripted(qualities, **options), []
+    engine, events = ScriptedEngine(qualities, **options), []
     try:
         reached = train_to_target(engine, plan, [events.append], completed_epochs=completed_epochs)
     except Diverged:
@@ -54,7 +54,7 @@ def test_stops_at_the_first_evaluation_that_meets_the_target():
     assert [(block.loss, block.data_wait_seconds) for block in blocks] == [(0.5, 0.25)] * 2
 
 
-def test_a_missed_target_is_aborted_after_the_last_epoch():
+def test_run_that_misses_the_target_is_aborted_after_the_last_epoch():
     reached, engine, events = run([0.1] * 3, TrainingPlan({"top1": 0.5}, 1, 1, 3))
     assert reached is Outcome.TARGET_NOT_REACHED
     assert engine.epochs == [1, 2, 3]
@@ -67,7 +67,7 @@ def test_every_metric_must_meet_its_target():
     assert not plan.target_reached({"BBOX": 0.9, "SEGM": 0.338})
 
 
-def test_an_exception_passes_through_the_one_stop():
+def test_exception_stops_the_clock_once():
     reached, _, events = run([0.1] * 5, TrainingPlan({"top1": 0.5}, 1, 1, 5), diverges_in=2)
     assert reached is None
     assert names(events)[-1] == "RunStopped"
@@ -87,7 +87,7 @@ def test_epochs_past_the_target_come_after_the_stop():
 @pytest.mark.parametrize(
     ("completed_epochs", "expected"), [(0, [(1, 2), (3, 4), (7, 4), (11, 1)]), (5, [(6, 1), (7, 4), (11, 1)])]
 )
-def test_blocks_follow_the_offset_and_the_cadence(completed_epochs, expected):
+def test_blocks_follow_first_evaluation_and_interval(completed_epochs, expected):
     _, _, events = run([0.1] * 11, TrainingPlan({"top1": 0.5}, 2, 4, 11), completed_epochs=completed_epochs)
     blocks = [(event.first_epoch, event.epochs) for event in events if type(event).__name__ == "BlockStarted"]
     assert blocks == expected
@@ -95,11 +95,11 @@ def test_blocks_follow_the_offset_and_the_cadence(completed_epochs, expected):
 
 @pytest.mark.parametrize("step", [0, 3])
 def test_stops_early_after_a_step_or_at_the_start_of_a_block(step):
-    engine, events, asked = Scripted([0.1] * 5), [], []
+    engine, events, calls = ScriptedEngine([0.1] * 5), [], []
 
     def should_stop():
-        asked.append(1)
-        return len(asked) > step
+        calls.append(1)
+        return len(calls) > step
 
     plan = TrainingPlan({"top1": 0.5}, 1, 1, 5)
     assert train_to_target(engine, plan, [events.append], should_stop=should_stop) is Outcome.INTERRUPTED
@@ -109,7 +109,7 @@ def test_stops_early_after_a_step_or_at_the_start_of_a_block(step):
 
 
 def test_stopping_past_the_target_keeps_it_reached():
-    engine, events, plan = Scripted([0.6] * 9), [], TrainingPlan({"top1": 0.5}, 1, 1, 5, epochs_past_target=3)
+    engine, events, plan = ScriptedEngine([0.6] * 9), [], TrainingPlan({"top1": 0.5}, 1, 1, 5, epochs_past_target=3)
     outcome = train_to_target(engine, plan, [events.append], should_stop=lambda: len(engine.epochs) > 1)
     assert outcome is Outcome.TARGET_REACHED
     assert names(events).count("RunStopped") == 1

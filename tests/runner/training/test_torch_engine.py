@@ -1,4 +1,4 @@
-"""The PyTorch engine on a toy task: sums, shares, ranks, precision, warm-up, divergence."""
+"""The PyTorch engine on a toy task: accumulation, ranks, precision, warm-up, checkpoints, divergence."""
 
 import io
 import multiprocessing
@@ -15,7 +15,7 @@ from timetrial.runner.training.workload import BatchSharding
 
 
 def forks(test):
-    """Marks a test that forks: a process that has touched an accelerator cannot."""
+    """Mark a test that forks, which a process that has initialized an accelerator cannot."""
     ignore = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
     return ignore(pytest.mark.skipif(torch.accelerator.is_available(), reason="forks")(test))
 
@@ -28,21 +28,23 @@ def train(engine, epochs=2):
     return loss, {name: value.clone() for name, value in engine.unwrapped_model.state_dict().items()}
 
 
-def assert_same(one, two, **tolerance):
-    for name in one:
-        torch.testing.assert_close(one[name], two[name], **(tolerance or {"rtol": 0, "atol": 0}))
+def assert_same(actual, expected, **tolerance):
+    for name in actual:
+        torch.testing.assert_close(actual[name], expected[name], **(tolerance or {"rtol": 0, "atol": 0}))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("accumulation", [2, 3])
-def test_unequal_micro_batches_equal_the_whole_batch(toy_engine, toy_data, toy_workload, weighted, accumulation):
-    whole = train(toy_engine(toy_workload(), toy_data(weighted=weighted)))
-    parts = train(toy_engine(toy_workload(), toy_data(BatchSharding(accumulation=accumulation), weighted=weighted)))
-    assert whole[0] == pytest.approx(parts[0], rel=1e-5)
-    assert_same(whole[1], parts[1], rtol=1e-5, atol=1e-6)
+def test_unequal_micro_batches_equal_the_full_batch(toy_engine, toy_data, toy_workload, weighted, accumulation):
+    full = train(toy_engine(toy_workload(), toy_data(weighted=weighted)))
+    accumulated = train(
+        toy_engine(toy_workload(), toy_data(BatchSharding(accumulation=accumulation), weighted=weighted))
+    )
+    assert full[0] == pytest.approx(accumulated[0], rel=1e-5)
+    assert_same(full[1], accumulated[1], rtol=1e-5, atol=1e-6)
 
 
-def test_the_update_is_that_of_a_float64_transcription(toy_engine, toy_data, toy_workload):
+def test_update_equals_a_float64_reference(toy_engine, toy_data, toy_workload):
     data = toy_data(weighted=True)
     engine = toy_engine(toy_workload(), data)
     w1, b1, w2, b2 = (parameter.detach().double().numpy().copy() for parameter in engine.unwrapped_model.parameters())
@@ -82,17 +84,17 @@ def test_every_precision_learns(toy_engine, toy_data, toy_workload, precision):
     assert engine.evaluate().quality["fit"] > 2 * before
 
 
-def test_warm_up_leaves_no_trace(toy_engine, toy_data, toy_workload):
-    # One after the other: engines of one process share torch's global generator.
-    one = train(toy_engine(toy_workload(dropout=0.3, batch_norm=True), toy_data()))
-    warm = toy_engine(toy_workload(dropout=0.3, batch_norm=True), toy_data())
-    warm.warm_up()
-    two = train(warm)
-    assert one[0] == two[0]
-    assert_same(one[1], two[1])
+def test_warm_up_does_not_change_training(toy_engine, toy_data, toy_workload):
+    # Built one after the other, because engines of one process share torch's global generator.
+    expected = train(toy_engine(toy_workload(dropout=0.3, batch_norm=True), toy_data()))
+    warmed_up = toy_engine(toy_workload(dropout=0.3, batch_norm=True), toy_data())
+    warmed_up.warm_up()
+    actual = train(warmed_up)
+    assert actual[0] == expected[0]
+    assert_same(actual[1], expected[1])
 
 
-def test_restored_equals_uninterrupted_even_inside_an_epoch(toy_engine, toy_data, toy_workload):
+def test_engine_restored_inside_an_epoch_equals_an_uninterrupted_one(toy_engine, toy_data, toy_workload):
     def build(seed=1):
         return toy_engine(toy_workload(dropout=0.3, batch_norm=True), toy_data(), seed=seed)
 
@@ -109,22 +111,22 @@ def test_restored_equals_uninterrupted_even_inside_an_epoch(toy_engine, toy_data
     assert_same(expected, resumed.unwrapped_model.state_dict())
 
 
-def test_a_loss_that_is_no_number_is_found_at_the_end_of_the_block(toy_engine, toy_data, toy_workload):
+def test_nan_loss_raises_diverged_at_the_end_of_the_block(toy_engine, toy_data, toy_workload):
     engine = toy_engine(toy_workload(), toy_data(poison=3))
     list(engine.train_epoch(1))
     with pytest.raises(Diverged, match="lower the learning rate"):
         engine.synchronize()
 
 
-def test_seeds_decide_the_start(toy_engine, toy_data, toy_workload):
-    one, two, other = (
+def test_seed_decides_the_initial_weights(toy_engine, toy_data, toy_workload):
+    first, second, other_seed = (
         toy_engine(toy_workload(), toy_data(), seed=seed).unwrapped_model.state_dict() for seed in (1, 1, 2)
     )
-    assert_same(one, two)
-    assert not torch.equal(one["0.weight"], other["0.weight"])
+    assert_same(first, second)
+    assert not torch.equal(first["0.weight"], other_seed["0.weight"])
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_compiled_equals_eager(toy_engine, toy_data, toy_workload):
     _, eager = train(toy_engine(toy_workload(), toy_data()))
     _, compiled = train(toy_engine(toy_workload(), toy_data(), compile_mode="default"))
@@ -132,33 +134,33 @@ def test_compiled_equals_eager(toy_engine, toy_data, toy_workload):
 
 
 def in_two_ranks(body):
-    """Runs body(world, rank) in two forked gloo ranks; returns what each put into the queue, in rank order."""
+    """Return the results of body(world, rank) in two forked gloo ranks, in rank order."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     context = multiprocessing.get_context("fork")
-    answers = context.Queue()
+    results = context.Queue()
 
-    def rank_of(rank):
+    def run_rank(rank):
         os.environ.update(
             RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="localhost", MASTER_PORT=str(port)
         )
         torch.set_num_threads(1)
         with distributed.join_world(torch.device("cpu"), 30) as world:
-            answers.put((rank, body(world, rank)))
+            results.put((rank, body(world, rank)))
 
-    ranks = [context.Process(target=rank_of, args=(rank,)) for rank in range(2)]
+    ranks = [context.Process(target=run_rank, args=(rank,)) for rank in range(2)]
     for process in ranks:
         process.start()
-    found = dict(answers.get(timeout=120) for _ in ranks)
+    values = dict(results.get(timeout=120) for _ in ranks)
     for process in ranks:
         process.join(60)
-    return [found[0], found[1]]
+    return [values[0], values[1]]
 
 
 @forks
 @pytest.mark.parametrize("weighted", [False, True])
-def test_two_ranks_equal_one(toy_engine, toy_data, toy_workload, weighted):
+def test_two_ranks_equal_one_rank(toy_engine, toy_data, toy_workload, weighted):
     expected_loss, expected = train(toy_engine(toy_workload(), toy_data(weighted=weighted)))
     fit = toy_engine(toy_workload(), toy_data()).evaluate().quality["fit"]
 
@@ -179,17 +181,17 @@ def test_batch_norm_is_averaged_over_ranks_before_evaluation(toy_engine, toy_dat
     def body(world, rank):
         engine = toy_engine(toy_workload(batch_norm=True), toy_data(BatchSharding(rank, 2), samples=48), world=world)
         list(engine.train_epoch(1))
-        own = engine.unwrapped_model[1].running_mean.clone()
+        local = engine.unwrapped_model[1].running_mean.clone()
         engine.evaluate()
-        return own.numpy(), engine.unwrapped_model[1].running_mean.numpy()
+        return local.numpy(), engine.unwrapped_model[1].running_mean.numpy()
 
-    (own_0, shared_0), (own_1, shared_1) = in_two_ranks(body)
-    assert not np.allclose(own_0, own_1)
-    np.testing.assert_allclose(shared_0, (own_0 + own_1) / 2, rtol=1e-6)
-    np.testing.assert_array_equal(shared_0, shared_1)
+    (local_0, averaged_0), (local_1, averaged_1) = in_two_ranks(body)
+    assert not np.allclose(local_0, local_1)
+    np.testing.assert_allclose(averaged_0, (local_0 + local_1) / 2, rtol=1e-6)
+    np.testing.assert_array_equal(averaged_0, averaged_1)
 
 
-def test_shares_cover_every_sample_once():
+def test_batch_sharding_covers_every_sample_once():
     for samples in (0, 1, 5, 16, 17):
         for ranks, accumulation in ((1, 1), (2, 3), (4, 2)):
             parts = [
