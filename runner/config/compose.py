@@ -19,7 +19,7 @@ CONFIG_NAME = "config"
 
 @dataclass(frozen=True)
 class Composition:
-    """A composed configuration, and what was chosen in each group (`{"recipe": "ncf/embedded", ...}`)."""
+    """A composed configuration, and what was chosen in each group (`{"precision": "fp32", ...}`)."""
 
     node: DictConfig
     choices: dict[str, str]

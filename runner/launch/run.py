@@ -208,13 +208,13 @@ def _stage(config: Config, console: Console) -> Staging | None:
 
 def _summarize_telemetry(config: Config, run_dir: RunDir, record: RunRecord) -> dict[str, Any]:
     """Return the fields of the run record that follow from telemetry.csv and the price."""
-    result = record.training or record.throughput
+    training = record.training
     report = summarize_telemetry(
         run_dir.path,
-        train_seconds=result.train_seconds if result else 0.0,
-        data_wait_seconds=result.data_wait_seconds if result else 0.0,
-        active_seconds=record.training.active_seconds if record.training else None,
-        samples=record.training.samples if record.training else 0,
+        train_seconds=training.train_seconds if training else 0.0,
+        data_wait_seconds=training.data_wait_seconds if training else 0.0,
+        active_seconds=training.active_seconds if training else None,
+        samples=training.samples if training else 0,
         usd_per_hour=config.gpus * config.usd_per_gpu_hour if config.usd_per_gpu_hour else None,
         num_gpus_expected=0 if config.accelerator.name == "cpu" else config.gpus,
     )

@@ -35,10 +35,10 @@ from ..record.run_dir import RankError, RunDir
 from ..training import all_reduce, distributed, flops, seeds
 from ..training.checkpoint import Checkpointer, load_checkpoint
 from ..training.distributed import World
+from ..training.early_stop import EarlyStop
 from ..training.engine import Engine
 from ..training.events import InitStarted, Observer, StatefulObserver
 from ..training.loop import Outcome, TrainingPlan, train_to_target
-from ..training.early_stop import EarlyStop
 from ..training.torch_engine import TorchEngine
 from ..training.workload import BatchSharding
 from .staging import data_settings

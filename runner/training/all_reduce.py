@@ -23,8 +23,8 @@ _RESULT_PREFIX = "all-reduce:"
 def measure(accelerator: str, ranks: int, *, mib: int = 64, peer_to_peer: bool = True) -> float:
     """Return the bus bandwidth in GB/s of an all-reduce of `mib` MiB over `ranks` new processes.
 
-    Bus bandwidth is 2(n - 1)/n times the bytes of the tensor over the seconds of one all-reduce, as collective benchmarks report it: the
-    traffic of the slowest link of a ring, independent of n. The fastest round counts, by its mean. Without
+    Bus bandwidth is 2(n - 1)/n times the bytes of the tensor over the seconds of one all-reduce: the traffic of
+    the slowest link of a ring, independent of n. The fastest round counts, by its mean. Without
     `peer_to_peer`, the data go through host memory. Raises `LostRank` unless the ranks get the right sum in time.
     """
     command = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]

@@ -18,6 +18,7 @@ from ..analysis.stats import Interval
 
 # Placeholder colors. `_inline_svg` replaces them with CSS variables, so that one SVG serves light, dark and print.
 INK, MUTED, _GRID, PAPER = "#010201", "#010202", "#010203", "#010204"
+REFERENCE_LINE: dict[str, Any] = {"color": INK, "linewidth": 1, "linestyle": (0, (7, 3))}
 SERIES = [f"#0103{number:02x}" for number in range(1, 9)]
 _CSS_VARIABLES = {INK: "ink", MUTED: "muted", _GRID: "grid", PAPER: "paper"} | {
     color: f"series-{number}" for number, color in enumerate(SERIES, start=1)

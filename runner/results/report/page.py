@@ -1,7 +1,6 @@
 """The report page in HTML and Markdown, with a CSV file for every table and plot."""
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,11 +16,11 @@ from ..analysis.comparison import ALPHA, Comparison
 from ..analysis.findings import Finding
 from ..analysis.groups import RunGroup
 from ..analysis.scaling import Scaling
-from ..analysis.stats import Interval
 from ..parse.external import ExternalMeasurement
-from . import csv_tables, plots, roofline_plots
+from . import csv_tables, plots, roofline_plots, scaling_plots
 from .build import Report
 from .drawing import Plot, format_number, interval_columns
+from .page_text import count, escape_markdown, format_interval, format_p_value
 from .tables import Table
 
 DISCLAIMER = "Results are informational and not verified by MLCommons."
@@ -91,7 +90,7 @@ def write_page(report: Report, folder: Path) -> Path:
         "max_visible": _MAX_VISIBLE,
         "numbers": {exhibit.name: number for same in same_kind for number, exhibit in enumerate(same, start=1)},
     }
-    write_atomically(folder / "report.md", _template("page.md.j2", _escape_markdown).render(context))
+    write_atomically(folder / "report.md", _template("page.md.j2", escape_markdown).render(context))
     write_atomically(folder / "report.html", _template("page.html.j2").render(context))
     return folder / "report.html"
 
@@ -137,13 +136,13 @@ def _lead(report: Report) -> str:
     num_studies = len({measurement.study for measurement in external})
     parts = []
     if report.runs:
-        parts.append(f"{_count(len(report.runs), 'run')} in {_count(len(report.groups), 'run group')}")
+        parts.append(f"{count(len(report.runs), 'run')} in {count(len(report.groups), 'run group')}")
     if report.throughput_groups:
-        parts.append(f"throughput measurements of {_count(len(report.throughput_groups), 'setting')}")
+        parts.append(f"throughput measurements of {count(len(report.throughput_groups), 'setting')}")
     if report.rooflines:
-        parts.append(_count(len(report.rooflines), "roofline"))
+        parts.append(count(len(report.rooflines), "roofline"))
     if external:
-        parts.append(f"{_count(len(external), 'external measurement')} from {_count(num_studies, 'study', 'studies')}")
+        parts.append(f"{count(len(external), 'external measurement')} from {count(num_studies, 'study', 'studies')}")
     *others, last = parts or ["no results"]
     return f"This report covers {', '.join(others)}{' and ' if others else ''}{last}."
 
@@ -228,7 +227,7 @@ def _group_table(name: str, title: str, groups: Sequence[RunGroup]) -> Table:
             median = None
         means = {"minutes": group.mean_minutes, "epochs": group.mean_epochs}
         means |= {"seconds_per_epoch": group.mean_seconds_per_epoch}
-        shown = [_format_interval(mean) if group.converged_runs else "no result" for mean in means.values()]
+        shown = [format_interval(mean) if group.converged_runs else "no result" for mean in means.values()]
         system = ", ".join(part for part in (f"{group.submitter} {group.system}".strip(), group.setting) if part)
         row = [
             system or "not reported",
@@ -270,10 +269,10 @@ def _ratio_table(name: str, title: str, comparisons: Sequence[Comparison]) -> Ta
     rows, data = [], []
     for number, comparison in enumerate(comparisons, start=1):
         ratios = {kind: getattr(comparison, kind) for kind in kinds.values()}
-        shown = [_format_interval(ratio, 3) for ratio in ratios.values()]
+        shown = [format_interval(ratio, 3) for ratio in ratios.values()]
         pooled = comparison.pooled_time_to_train
-        shown.append(_format_interval(pooled, 3) if pooled else "recipes differ")
-        shown.append(_format_p_value(comparison.p_epochs))
+        shown.append(format_interval(pooled, 3) if pooled else "recipes differ")
+        shown.append(format_p_value(comparison.p_epochs))
         rows.append([f"{number}. {plots.comparison_label(comparison, 60)}", *shown])
         entry: dict[str, Any] = {"first": comparison.first.title, "second": comparison.second.title}
         for kind, ratio in (ratios | {"pooled_time_to_train": pooled}).items():
@@ -317,7 +316,7 @@ def _measurement_section(report: Report) -> Section:
             by_workload.setdefault((scaling.source, scaling.workload), []).append(scaling)
     scalings = {f"measurements-scaling-{number}": same for number, same in enumerate(by_workload.values(), start=1)}
     fits = {f"peak-fit-{number}": fit for number, fit in enumerate(report.peak_fits, start=1)}
-    section.blocks.append(("plots", plots.plots_of_measurements(scalings, fits)))
+    section.blocks.append(("plots", scaling_plots.plots_of_measurements(scalings, fits)))
     return section
 
 
@@ -371,27 +370,3 @@ def _inferred_rows(groups: Iterable[RunGroup]) -> list[dict[str, Any]]:
         for group in groups
         for sentence, times in Counter(sentence for run in group.runs for sentence in run.inferred).items()
     ]
-
-
-def _count(number: int, singular: str, plural: str = "") -> str:
-    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
-
-
-def _format_interval(interval: Interval, significant_digits: int = 4) -> str:
-    if not math.isfinite(interval.estimate):
-        return "unknown"
-    estimate, low, high = (
-        format_number(value, significant_digits) for value in (interval.estimate, interval.low, interval.high)
-    )
-    return f"{estimate} ({low} to {high})" if math.isfinite(interval.low) else f"{estimate} (no interval)"
-
-
-def _format_p_value(p_value: float) -> str:
-    if not math.isfinite(p_value):
-        return "unknown"
-    return f"{p_value:.3f}" if p_value >= 0.001 else "< 0.001"
-
-
-def _escape_markdown(text: object) -> str:
-    """Escape Markdown's special characters: names of systems come from files."""
-    return re.sub(r"([\\`*\[\]|<>&])", r"\\\1", " ".join(str(text).split()))

@@ -13,13 +13,14 @@ from matplotlib.ticker import MaxNLocator
 from ..analysis import stats
 from ..analysis.comparison import Comparison
 from ..analysis.groups import RunGroup
-from ..analysis.scaling import PeakFit, Scaling
+from ..analysis.scaling import Scaling
 from ..analysis.stats import Interval
 from ..parse.runs import Evaluation, Run
 from .drawing import (
     INK,
     MUTED,
     PAPER,
+    REFERENCE_LINE,
     SERIES,
     STYLE,
     Plot,
@@ -32,10 +33,10 @@ from .drawing import (
     set_log_ticks,
     stacked_axes,
 )
+from .scaling_plots import plot_scaling
 
 _MAX_BARS_BY_DEVICE = 12  # charts with more bars are sorted by value
 _MAX_CURVES = 60  # per quality plot
-_REFERENCE_LINE: dict[str, Any] = {"color": INK, "linewidth": 1, "linestyle": (0, (7, 3))}
 _Curve = list[tuple[float, float]]  # (epoch, quality)
 
 
@@ -49,17 +50,10 @@ def plots_of_workload(
             _plot_throughput(f"{name}-throughput", title, groups),
             *_plot_qualities(f"{name}-quality", title, groups),
             _plot_epochs(f"{name}-epochs", title, groups),
-            _plot_scaling(f"{name}-scaling", title, scalings),
+            plot_scaling(f"{name}-scaling", title, scalings),
             _plot_ratios(f"{name}-ratios", title, comparisons),
         ]
     return [plot for plot in plots if plot]
-
-
-def plots_of_measurements(scalings: Mapping[str, Sequence[Scaling]], fits: Mapping[str, PeakFit]) -> list[Plot]:
-    """Return the plots of external and throughput measurements; the keys are their file names."""
-    with rc_context(STYLE):
-        scaling_plots = [_plot_scaling(name, same[0].workload, same) for name, same in scalings.items()]
-        return [plot for plot in scaling_plots if plot] + [_plot_peak_fit(name, fit) for name, fit in fits.items()]
 
 
 def group_label(group: RunGroup) -> str:
@@ -195,8 +189,8 @@ def _plot_quality(name: str, title: str, groups: Sequence[RunGroup], metric: str
     handles = [Line2D([], [], **series_style(number), label=group_label(group)) for number, group in enumerate(shown)]
     target = shown[0].runs[0].target.get(metric)
     if target is not None:
-        axes.axhline(target, **_REFERENCE_LINE)
-        handles.append(Line2D([], [], **_REFERENCE_LINE, label=f"target {target:g}"))
+        axes.axhline(target, **REFERENCE_LINE)
+        handles.append(Line2D([], [], **REFERENCE_LINE, label=f"target {target:g}"))
     metric_name = "quality" if metric == "value" else metric
     axes.set(xlabel="epoch", ylabel=metric_name)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -288,57 +282,6 @@ def _draw_epochs(above: Axes, below: Axes, number: int, epochs: Sequence[float],
     below.plot(median, number, color=INK, marker=style["marker"], linestyle="none")
 
 
-def _plot_scaling(name: str, title: str, scalings: Sequence[Scaling]) -> Plot | None:
-    """Plot the speedup by number of accelerators on log axes, with ideal scaling as a dashed line."""
-    if not scalings:
-        return None
-    shown = scalings[: len(SERIES)]
-    figure, (axes,) = stacked_axes(2.4, legend_lines=len(shown) + 1)
-    max_factor = max(scaling.counts[-1] / scaling.counts[0] for scaling in shown)
-    axes.plot([1, max_factor], [1, max_factor], **_REFERENCE_LINE)
-    handles = [Line2D([], [], **_REFERENCE_LINE, label="ideal scaling")]
-    for number, scaling in enumerate(shown):
-        factors = [count / scaling.counts[0] for count in scaling.counts]
-        axes.plot(factors, scaling.speedup, **series_style(number))
-        rows = zip(factors, scaling.speedup, scaling.super_linear, strict=True)
-        rings = [(factor, speedup) for factor, speedup, is_super_linear in rows if is_super_linear]
-        if rings:
-            axes.plot(*zip(*rings, strict=True), "o", markersize=9, markerfacecolor="none", markeredgecolor=INK)
-        label = f"{' '.join(scaling.title.split())[:56]}: {', '.join(map(str, scaling.counts))} GPUs"
-        handles.append(Line2D([], [], **series_style(number), label=label))
-    axes.set(xscale="log", yscale="log", xlabel="number of GPUs, relative to the smallest", ylabel="speedup")
-    max_speedup = max(max_factor, *(max(scaling.speedup) for scaling in shown))
-    for axis in (axes.xaxis, axes.yaxis):
-        set_log_ticks(axis, 1, max_speedup, powers_of_two=True)
-    draw_legend(figure, handles)
-    caption = f"Speedup in {shown[0].basis} over the smallest number of GPUs."
-    if any(any(scaling.super_linear) for scaling in shown):
-        caption += " A ring marks super-linear scaling, which the additional GPUs alone cannot explain."
-    if len(shown) < len(scalings):
-        caption += f" Showing {len(shown)} of {len(scalings)} lines; the CSV file has all lines."
-    description = "; ".join(
-        f"{scaling.title}: {format_number(scaling.speedup[-1])} times on {scaling.counts[-1]} GPUs" for scaling in shown
-    )
-    return render_plot(name, f"Scaling, {title}", caption, description + ".", figure, _scaling_rows(scalings))
-
-
-def _scaling_rows(scalings: Sequence[Scaling]) -> list[dict[str, Any]]:
-    return [
-        {
-            "title": scaling.title,
-            "basis": scaling.basis,
-            "num_accelerators": count,
-            "speedup": speedup,
-            "efficiency": efficiency,
-            "super_linear": is_super_linear,
-        }
-        for scaling in scalings
-        for count, speedup, efficiency, is_super_linear in zip(
-            scaling.counts, scaling.speedup, scaling.efficiency, scaling.super_linear, strict=True
-        )
-    ]
-
-
 def _plot_ratios(name: str, title: str, comparisons: Sequence[Comparison]) -> Plot | None:
     """Plot a forest plot: one row per comparison, with its ratios below one another."""
     kinds = {"epochs": "epochs", "time per epoch": "time_per_epoch", "time-to-train": "time_to_train"}
@@ -398,75 +341,6 @@ def _draw_ratios(axes: Axes, row: int, label: str, ratios: Sequence[Interval | N
         if ratio and ratio.estimate > 0:
             style = series_style(number) | {"linestyle": "none"}
             axes.errorbar(ratio.estimate, row + 0.42 + 0.14 * number, xerr=error_bar(ratio), elinewidth=1.1, **style)
-
-
-def _plot_peak_fit(name: str, fit: PeakFit) -> Plot:
-    """Plot measured speed over peak with fitted line and prediction band above, residuals below.
-
-    Diamonds mark the predictions for two peaks that were not measured: the middle of the range, and 1.5 times its end.
-    """
-    peaks, line = np.array(fit.peaks), fit.line
-    unmeasured = [float(peaks.min() + peaks.max()) / 2, 1.5 * float(peaks.max())]
-    predictions = {peak: line.predict(peak) for peak in unmeasured}
-    x_max = unmeasured[1] * 1.05
-    figure, (above, below) = stacked_axes(2.3, 0.8, gap=0.28)
-    _draw_fit(above, fit, predictions, np.linspace(0, x_max, 25))
-    below.axhline(0, color=SERIES[0])
-    below.vlines(peaks, 0, line.residuals, color=INK, linewidth=1)
-    below.plot(peaks, line.residuals, "o", color=INK)
-    above.set(ylabel=fit.speed_unit, xlim=(0, x_max), ylim=(0, None))
-    above.tick_params(labelbottom=False)
-    below.set(xlabel=f"{fit.peak_name} in {fit.peak_unit}", ylabel="residual", xlim=(0, x_max))
-    predicted = " and ".join(
-        f"{format_number(speed.estimate)} ({format_number(speed.low)} to {format_number(speed.high)}) "
-        f"at {format_number(peak)} {fit.peak_unit}"
-        for peak, speed in predictions.items()
-    )
-    caption = (
-        f"Least squares through the origin, {line.n} GPUs: R² {line.r2_uncentered:.3f} uncentered, "
-        f"{line.r2_centered:.3f} centered. The band is the 95% prediction interval for another GPU. Predictions "
-        f"(diamonds): {predicted}."
-    )
-    description = (
-        f"Points of {line.n} GPUs with a line of slope {format_number(line.slope)} through the origin, residuals below."
-    )
-    title = f"Speed by {fit.peak_name}: {fit.workload}"
-    return render_plot(name, title, caption, description, figure, _peak_fit_rows(fit, predictions))
-
-
-def _draw_fit(axes: Axes, fit: PeakFit, predictions: Mapping[float, Interval], x: Any) -> None:
-    """Draw prediction band, line, measured points with their names, and predictions."""
-    peaks, line = np.array(fit.peaks), fit.line
-    band = [line.predict(float(value)) for value in x]
-    lows, highs = [interval.low for interval in band], [interval.high for interval in band]
-    axes.fill_between(x, lows, highs, color=SERIES[0], alpha=0.15, linewidth=0)
-    axes.plot(x, line.slope * x, color=SERIES[0])
-    axes.plot(peaks, np.array(fit.speeds), "o", color=INK)
-    above_line = [index for index in np.argsort(peaks) if line.residuals[index] >= 0]
-    for index, device in enumerate(fit.accelerators):
-        # Names stay clear of the line: upper left of points above it (upper right of the last), else lower right.
-        if index in above_line[:-1]:
-            offset, alignment = (-4, 5), "right"
-        else:
-            offset, alignment = ((4, 5) if index in above_line else (4, -10)), "left"
-        point = (float(peaks[index]), float(fit.speeds[index]))
-        axes.annotate(device, point, offset, textcoords="offset points", ha=alignment)
-    diamond: dict[str, Any] = {"marker": "D", "markerfacecolor": "none", "color": SERIES[1], "capsize": 2}
-    for peak, speed in predictions.items():
-        axes.errorbar(peak, speed.estimate, yerr=error_bar(speed), **diamond)
-
-
-def _peak_fit_rows(fit: PeakFit, predictions: Mapping[float, Interval]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = [
-        {"accelerator": device, "peak": peak, "speed": speed, "residual": residual, "low": "", "high": ""}
-        for device, peak, speed, residual in zip(
-            fit.accelerators, fit.peaks, fit.speeds, fit.line.residuals, strict=True
-        )
-    ]
-    for peak, speed in predictions.items():
-        row = {"accelerator": "predicted", "peak": peak, "speed": speed.estimate, "residual": ""}
-        rows.append(row | {"low": speed.low, "high": speed.high})
-    return rows
 
 
 def _by_speed(groups: Iterable[RunGroup]) -> list[RunGroup]:

@@ -195,7 +195,7 @@ class GpuDecoder:
         images = gpu_decode.decode_jpegs(batch.data, batch.lengths, batch.sizes, self._device)
         pixels = self._transform.gpu(images, batch)
         targets = tuple(target.to(self._device) for target in batch.targets)
-        torch.cuda.current_stream(self._device).synchronize()  # from here on the images' memory is reused
+        torch.accelerator.current_stream(self._device).synchronize()  # from here on the images' memory is reused
         del images
         return ImageBatch(pixels, targets)
 

@@ -1,0 +1,34 @@
+"""Numbers and words as the page shows them."""
+
+import math
+import re
+
+from ..analysis.stats import Interval
+from .drawing import format_number
+
+
+def count(number: int, singular: str, plural: str = "") -> str:
+    """Return "1 run", "2 runs"."""
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def format_interval(interval: Interval, significant_digits: int = 4) -> str:
+    """Return "1.5 (1.2 to 1.9)"."""
+    if not math.isfinite(interval.estimate):
+        return "unknown"
+    estimate, low, high = (
+        format_number(value, significant_digits) for value in (interval.estimate, interval.low, interval.high)
+    )
+    return f"{estimate} ({low} to {high})" if math.isfinite(interval.low) else f"{estimate} (no interval)"
+
+
+def format_p_value(p_value: float) -> str:
+    """Return three decimals, or "< 0.001"."""
+    if not math.isfinite(p_value):
+        return "unknown"
+    return f"{p_value:.3f}" if p_value >= 0.001 else "< 0.001"
+
+
+def escape_markdown(text: object) -> str:
+    """Escape Markdown's special characters: names of systems come from files."""
+    return re.sub(r"([\\`*\[\]|<>&])", r"\\\1", " ".join(str(text).split()))
