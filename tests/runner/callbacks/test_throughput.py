@@ -32,9 +32,7 @@ def test_block_has_a_fixed_number_of_steps_or_a_full_epoch(toy_engine, toy_data,
         plan = TrainingPlan(target={}, first_eval_epoch=1, eval_every_epochs=1, max_epochs=3)
         outcome = train_to_target(toy_engine(toy_workload(), limited), plan, [meter])
         assert outcome is Outcome.TARGET_NOT_REACHED
-        blocks = [
-            (block["steps"], block.samples, block["eval_batches"], block["eval_samples"]) for block in meter.blocks
-        ]
+        blocks = [(block.steps, block.samples, block.eval_batches, block.eval_samples) for block in meter._blocks]
         assert blocks == [(steps, samples, 1, 50)] * 3
 
 

@@ -18,6 +18,7 @@ TINY = [
 ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("recipe", "optimizer"), [("reference_256", "sgd"), ("reference", "lars")])
 @pytest.mark.parametrize("quality", [0.7591, 0.7589])
 def test_log_is_closed_compliant_if_the_target_is_met(compose, tmp_path, monkeypatch, recipe, optimizer, quality):
@@ -25,11 +26,11 @@ def test_log_is_closed_compliant_if_the_target_is_met(compose, tmp_path, monkeyp
     paths = ["launcher=inline", f"data_dir={tmp_path}", f"runs_dir={tmp_path}"]
     overrides = ["workload=resnet50", "scale=reference", f"recipe=resnet50/{recipe}", "round=v07"]
     result = launch(compose(*overrides, *paths, *TINY), Console(quiet=True))
-    met = quality >= 0.759
-    assert result.exit_code == (Exit.TARGET_REACHED if met else Exit.TARGET_NOT_REACHED)
+    reached = quality >= 0.759
+    assert result.exit_code == (Exit.TARGET_REACHED if reached else Exit.TARGET_NOT_REACHED)
     assert f'"opt_name", "value": "{optimizer}"' in result.run_dir.log.read_text()
     verdict = compliance.check(result.run_dir.log)
-    assert (verdict.rules, verdict.compliant) == ("closed, 0.7.0", met), verdict.problems
+    assert (verdict.rules, verdict.compliant) == ("closed, 0.7.0", reached), verdict.problems
     mlp_compliance.enqueued_configs.clear()
     checker = mlp_compliance.make_checker("training", "0.7.0", True, False)
-    assert mlp_compliance.main(str(result.run_dir.log), "training_0.7.0/common.yaml", checker)[0] == met
+    assert mlp_compliance.main(str(result.run_dir.log), "training_0.7.0/common.yaml", checker)[0] == reached
