@@ -9,10 +9,11 @@ import pytest
 from rich.console import Console
 
 from timetrial.runner.cli import list_recipes
+from timetrial.runner.results.analysis import expectations
 
 
 def test_every_recipe_is_listed_once(root, tmp_path):
-    entries = list(list_recipes.entries(tmp_path))
+    entries = list(list_recipes.find_entries(tmp_path))
     recipes = sorted(
         str(path.relative_to(root / "conf/recipe"))[:-5] for path in (root / "conf/recipe").rglob("*.yaml")
     )
@@ -22,7 +23,7 @@ def test_every_recipe_is_listed_once(root, tmp_path):
 
 def test_datasets_are_those_that_the_recipe_reads(tmp_path):
     (tmp_path / "ml-1m").mkdir()
-    datasets = {entry.recipe: entry.data for entry in list_recipes.entries(tmp_path)}
+    datasets = {entry.recipe: entry.data for entry in list_recipes.find_entries(tmp_path)}
     assert datasets["ncf/mini_1m"] == {"ml-1m": "unmanaged"}  # not that of the recipe in its defaults
     assert datasets["ncf/reference_2048"] == {"ml-20m": "missing"}
     assert datasets["ssd/reference"] == {"backbones": "missing", "coco": "missing"}
@@ -31,7 +32,7 @@ def test_datasets_are_those_that_the_recipe_reads(tmp_path):
 
 def test_table_fits_80_columns_without_truncation(tmp_path):
     out = io.StringIO()
-    list_recipes.show(Console(file=out, width=80), list_recipes.entries(tmp_path))
+    list_recipes._show(Console(file=out, width=80), list(list_recipes.find_entries(tmp_path)))
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= 80 + 10  # terminals wrap the two sentences below the table
     assert max(len(line) for line in lines if not line.startswith(("Epochs", "what"))) <= 80
@@ -49,7 +50,8 @@ def test_json_output(tmp_path):
 
 
 def test_expectation_is_that_of_the_latest_known_round(monkeypatch, tmp_path):
-    expectations = {"v05": "five", "v07": "seven"}
-    monkeypatch.setattr(list_recipes.expectations, "find_expectation", lambda recipe, round_: expectations.get(round_))
-    expected = {entry.recipe: entry.expected for entry in list_recipes.entries(tmp_path)}
+    known = {"v05": "five", "v07": "seven"}
+    expected_of = lambda recipe, round_name: known.get(round_name)  # noqa: E731
+    monkeypatch.setattr(expectations, "find_expectation", expected_of)
+    expected = {entry.recipe: entry.expected for entry in list_recipes.find_entries(tmp_path)}
     assert expected["gnmt/reference"] == "seven"
