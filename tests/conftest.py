@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,11 @@ def pytest_collection_modifyitems(config, items):
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = kept
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("tensorflow") and find_spec("tensorflow") is None:
+        pytest.skip("needs TensorFlow")
 
 
 _unexpected_skips = []

@@ -124,7 +124,7 @@ def _convolution(
 
 
 def lstm(quick: bool) -> Iterator[Series]:
-    """Yield the training of a layer of 1024 units over 32 positions, as in GNMT, at increasing batch sizes."""
+    """Yield the training of a layer of 1024 units over 32 positions at increasing batch sizes."""
     width, positions = (256, 8) if quick else (1024, 32)
     for storage, compute in _NATIVE:
         yield [_lstm(storage, compute, batch, positions, width) for batch in ((16, 64) if quick else (64, 256, 1024))]

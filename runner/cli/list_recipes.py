@@ -65,7 +65,7 @@ def find_entries(data_dir: Path) -> Iterator[Entry]:
         task = text.splitlines()[0].lstrip("# ").rstrip(".")  # the first line describes the workload
         for name in (name for name in names if name.startswith(f"{path.stem}/")):
             target = recipes[name]["target"]
-            folders = sorted(set(re.findall(r"\$\{data_dir\}/([\w.-]+)", str(recipes[name]["data"]))))
+            folders = sorted(set(re.findall(r"\$\{data_dir\}/([\w.-]+)", str(recipes[name]))))
             known = (expectations.find_expectation(name, round_name) for round_name in reversed(target))
             yield Entry(
                 workload=path.stem,
@@ -97,7 +97,7 @@ def _show(console: Console, entries: Sequence[Entry]) -> None:
             _targets(entry.target),
             expected.epoch_range.replace(" to ", "-") if expected else "",
             f"{expected.memory_gib:g}" if expected and expected.memory_gib else "",
-            f"{expected.seconds:g} s {expected.accelerator}" if expected and expected.seconds else "",
+            f"{expected.seconds:g}s {expected.accelerator}" if expected and expected.seconds else "",
         )
     console.print(table)
     console.print(

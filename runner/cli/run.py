@@ -100,7 +100,7 @@ def _sweep(hydra: Any, config_name: str, overrides: list[str]) -> Exit:
     """Run a sweep, print its table and return its exit code."""
     from ..launch.sweep import run_job, summarize_sweep
 
-    batches = hydra.multirun(config_name, run_job, overrides)
+    batches = hydra.multirun(config_name, run_job, ["hydra.mode=MULTIRUN", *overrides])
     jobs = [job for batch in batches for job in batch]
     results = [job.return_value for job in jobs]
     return summarize_sweep(results[0].sweep_dir, [job.overrides for job in jobs], results)

@@ -1,7 +1,6 @@
 """The contract of every workload in conf/workload/."""
 
 import copy
-import os
 from pathlib import Path
 
 import pytest
@@ -81,11 +80,9 @@ def train_embedded(compose, tmp_path):
     return train
 
 
-@pytest.mark.e2e  # the two minutes are for an otherwise idle machine
+@pytest.mark.e2e
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_embedded_target_is_reached_in_two_minutes(workload, train_embedded):
+def test_embedded_target_is_reached(workload, train_embedded):
     result = train_embedded(workload)
     assert result.exit_code == Exit.TARGET_REACHED
     assert result.run_dir.record().verdict.compliant
-    if not os.environ.get("PYTEST_XDIST_WORKER"):
-        assert result.run_dir.record().training.seconds < 120

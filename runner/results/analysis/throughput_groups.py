@@ -150,8 +150,8 @@ def _find_run_dirs(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _is_measurement(record: RunRecord) -> bool:
-    throughput = record.config.get("throughput")
-    is_throughput = isinstance(throughput, dict) and bool(throughput.get("steps"))
+    settings = record.config.get("throughput")
+    is_throughput = isinstance(settings, dict) and bool(settings.get("steps"))
     return is_throughput and record.state in (RunState.MEASURED, RunState.OUT_OF_MEMORY)
 
 

@@ -3,7 +3,6 @@
 import io
 import struct
 import tarfile
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ IMAGES = [
 BOTH = pytest.mark.parametrize(
     ("read", "write"), [(shards.read_tar, shards.write_tar), (shards.read_tfrecord, shards.write_tfrecord)]
 )
-needs_tensorflow = pytest.mark.skipif(find_spec("tensorflow") is None, reason="needs TensorFlow")
+needs_tensorflow = pytest.mark.tensorflow
 
 
 def pairs(path, read):

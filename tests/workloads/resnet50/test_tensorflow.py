@@ -4,7 +4,6 @@ import io
 import math
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -14,19 +13,28 @@ from timetrial.datasets.synthetic.images import ClassificationSpec
 from timetrial.runner.callbacks.throughput import LimitedBatches
 from timetrial.runner.core.errors import ConfigurationError, DataError, DeviceError, Diverged, OutOfMemory
 from timetrial.runner.training import events, seeds
-from timetrial.runner.training.loop import TrainingPlan, train_to_target
+from timetrial.runner.training.loop import Outcome, TrainingPlan, train_to_target
 from timetrial.runner.training.workload import Batch, BatchSharding
 
-# Not importorskip: Triton, which torchvision imports, crashes where TensorFlow has been imported before it.
-if find_spec("tensorflow") is None:
-    pytest.skip("needs TensorFlow", allow_module_level=True)
+pytestmark = pytest.mark.tensorflow
 
-from timetrial.workloads.common.imagenet.tfdata_loader import TfDataImageNetData
-from timetrial.workloads.resnet50 import model, tensorflow_engine, tensorflow_model
-from timetrial.workloads.resnet50.tensorflow_engine import TensorFlowEngine
-from timetrial.workloads.resnet50.workload import ResNet50
 
-tf = tensorflow_model.tf
+@pytest.fixture(scope="module", autouse=True)
+def tensorflow():
+    """Import TensorFlow and what imports it when the tests run, not when they are collected."""
+    global TfDataImageNetData, model, tensorflow_engine, tensorflow_model, TensorFlowEngine, ResNet50, tf
+    from timetrial.workloads.common.imagenet.tfdata_loader import TfDataImageNetData
+    from timetrial.workloads.resnet50 import model, tensorflow_engine, tensorflow_model
+    from timetrial.workloads.resnet50.tensorflow_engine import TensorFlowEngine
+    from timetrial.workloads.resnet50.workload import ResNet50
+
+    tf = tensorflow_model.tf
+    # Two CPUs for two replicas; this must be set before TensorFlow computes anything.
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+    )
+
+
 READ_BATCHES = """
 import hashlib, sys, torch
 from timetrial.datasets.synthetic.images import ClassificationSpec
@@ -46,10 +54,6 @@ for epoch in (1, 2):
 print(digest.hexdigest())
 """
 STAGES, BATCH_SIZE, IMAGE_SIZE = [1, 1, 1, 1], 12, 32
-# Two CPUs for two replicas; this must be set before TensorFlow computes anything.
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
-)
 
 
 @pytest.fixture
@@ -252,7 +256,7 @@ def test_training_loop_reduces_the_loss(build, precision):
     assert is_equal(engine.state_dict(), before)
     observed = []
     plan = TrainingPlan(target={"accuracy": 1.01}, first_eval_epoch=1, eval_every_epochs=5, max_epochs=6)
-    assert not train_to_target(engine, plan, [observed.append])
+    assert train_to_target(engine, plan, [observed.append]) is Outcome.TARGET_NOT_REACHED
     assert [event.samples for event in observed if isinstance(event, events.StepEnded)] == [12, 12, 6] * 6
     first, last = (event for event in observed if isinstance(event, events.BlockEnded))
     assert last.loss < first.loss
@@ -351,7 +355,7 @@ def test_rejects_unsupported_settings(build):
         tensorflow_engine._devices(999, "fp32", on_cpu=False)
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_reaches_the_embedded_target(tmp_path):
     overrides = [
         "workload=resnet50",

@@ -7,7 +7,6 @@ import multiprocessing
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -105,7 +104,7 @@ def test_random_crops_cover_all_heights_aspects_and_positions():
     assert (left[area < 0.4] / (1000 - wide[area < 0.4])).mean() == pytest.approx(0.5, abs=0.03)
 
 
-@pytest.mark.skipif(not find_spec("tensorflow"), reason="needs TensorFlow")
+@pytest.mark.tensorflow
 def test_random_crops_have_the_distribution_of_the_reference(tmp_path):
     """Against the operation that MLPerf's references call, with their arguments; in a process of its own."""
     code = """

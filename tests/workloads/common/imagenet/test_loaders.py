@@ -23,7 +23,7 @@ LOADERS = {"torch": TorchImageNetData, "dali": DaliImageNetData, "tfdata": TfDat
 SIZE = 64
 # Found in place of imported: Triton can crash where TensorFlow has been imported before it.
 dali = pytest.mark.skipif(not find_spec("nvidia") or not find_spec("nvidia.dali"), reason="needs NVIDIA DALI")
-tfdata = pytest.mark.skipif(not find_spec("tensorflow"), reason="needs TensorFlow")
+tfdata = pytest.mark.tensorflow
 ALL = [
     ("torch", 0),
     ("torch", 2),
