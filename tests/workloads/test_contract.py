@@ -20,15 +20,22 @@ WORKLOADS = sorted(path.stem for path in (ROOT / "conf" / "workload").glob("*.ya
 RULES = Path(mlp_compliance.__file__).parent / "training_0.7.0"
 
 
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory):
+    """The generated datasets, shared by all tests."""
+    return tmp_path_factory.mktemp("data")
+
+
 @pytest.fixture
-def engine(request, compose, tmp_path):
-    config = validate(compose(f"workload={request.param}", "scale=embedded", f"data_dir={tmp_path}"))
+def engine(request, compose, data_dir):
+    config = validate(compose(f"workload={request.param}", "scale=embedded", f"data_dir={data_dir}"))
     return worker.build_engine(config, World(), torch.device("cpu"))
 
 
 every_workload = pytest.mark.parametrize("engine", WORKLOADS, indirect=True)
 
 
+@pytest.mark.integration
 @every_workload
 def test_loss_of_one_batch_halves_when_trained_on_it(engine):
     batches = next(iter(engine.data.train_batches(1)))
@@ -70,11 +77,11 @@ def test_mlperf_params_cover_the_closed_rules(engine, compose, request):
 
 
 @pytest.fixture
-def train_embedded(compose, tmp_path):
+def train_embedded(compose, tmp_path, data_dir):
     """Train a workload at its smallest scale: train_embedded(workload) -> result."""
 
     def train(workload):
-        folders = [f"data_dir={tmp_path}", f"runs_dir={tmp_path}/runs", "launcher=inline"]
+        folders = [f"data_dir={data_dir}", f"runs_dir={tmp_path}/runs", "launcher=inline"]
         return launch(compose(f"workload={workload}", "scale=embedded", *folders), Console(quiet=True))
 
     return train

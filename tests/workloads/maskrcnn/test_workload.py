@@ -230,6 +230,7 @@ def test_rejects_invalid_sampling(changes):
         build_settings(InstanceSegmentation, node, "recipe.training")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("met", [True, False])
 def test_log_is_closed_compliant_if_both_targets_are_met(compose, tmp_path, monkeypatch, met):
     """A small reference recipe, by the official checker; the score is mocked."""

@@ -142,6 +142,7 @@ def test_bad_image_has_the_message_of_the_other_loader(tmp_path, damage, workers
     assert messages[0] == messages[1]
 
 
+@pytest.mark.integration
 @dali
 def test_first_losses_of_the_embedded_recipe_are_those_of_the_other_loader(compose, tmp_path):
     losses = []

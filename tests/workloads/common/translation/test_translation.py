@@ -22,6 +22,9 @@ def run(folder, workload, *overrides):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
 
 
+pytestmark = pytest.mark.integration
+
+
 @pytest.fixture
 def text(tmp_path):
     for name, pairs in (("a", PAIRS), ("t", PAIRS[:3])):
@@ -36,9 +39,9 @@ def text(tmp_path):
     [
         ("a.de", b"eins\n", "a.en has 80 lines but"),
         ("a.en", b"caf\xe9\n" * 80, "a.en line 1 is not UTF-8 (byte 0xe9): convert the file with iconv."),
-        ("t.en", b"one\n\nthree\n", "t.en line 2 is empty: mend the line, test sentences are not dropped."),
+        ("t.en", b"one\n\nthree\n", "t.en line 2 is empty: correct the line, test sentences are not dropped."),
         ("t.en", b"one\n" + b"word " * 5000 + b"\nthree\n", "t.en line 2 has 5,000 words"),
-        ("t.de", b"eins\nzw\x00ei\ndrei\n", "t.de line 2 holds the control character U+0000"),
+        ("t.de", b"eins\nzw\x00ei\ndrei\n", "t.de line 2 contains the control character U+0000"),
         ("t.en", b"", "t.de has 3 lines but"),
     ],
 )
@@ -58,7 +61,7 @@ def test_rejects_empty_test_set(text):
         (text / name).write_text("")
     done = run(text, "transformer")
     assert done.returncode == 21
-    assert "holds no sentence: a test needs some." in " ".join((done.stdout + done.stderr).split())
+    assert "contains no sentence: name a test set with sentences." in " ".join((done.stdout + done.stderr).split())
 
 
 @pytest.mark.parametrize("workload", ["gnmt", "transformer"])
