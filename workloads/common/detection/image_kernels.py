@@ -37,14 +37,14 @@ if triton is not None:
 
     @triton.jit
     def _crop_and_resize(
-        addresses, params, out, canvas_height, canvas_width, RED, GREEN, BLUE, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+        addresses, crops, out, canvas_height, canvas_width, RED, GREEN, BLUE, ROWS: tl.constexpr, COLUMNS: tl.constexpr
     ):
         image = tl.program_id(0).to(tl.int64)
-        param = params + image * 9
-        plane_size, row_stride = tl.load(param), tl.load(param + 1)
-        top, left = tl.load(param + 2), tl.load(param + 3)
-        crop_height, crop_width, flipped = tl.load(param + 4), tl.load(param + 5), tl.load(param + 6)
-        out_height, out_width = tl.load(param + 7), tl.load(param + 8)
+        crop = crops + image * 9
+        plane_size, row_stride = tl.load(crop), tl.load(crop + 1)
+        top, left = tl.load(crop + 2), tl.load(crop + 3)
+        crop_height, crop_width, flipped = tl.load(crop + 4), tl.load(crop + 5), tl.load(crop + 6)
+        out_height, out_width = tl.load(crop + 7), tl.load(crop + 8)
         red_plane = tl.load(addresses + image).to(tl.pointer_type(tl.uint8))
         green_plane, blue_plane = red_plane + plane_size, red_plane + 2 * plane_size
         first_row, first_column = tl.program_id(1) * ROWS, tl.program_id(2) * COLUMNS
@@ -99,9 +99,9 @@ def crop_and_resize(
     current stream as soon as this function returns.
     """
     planes = torch.stack([sizes[:, 0] * sizes[:, 1], sizes[:, 1]], 1)
-    params = torch.cat([planes, boxes, flipped[:, None].int(), resized.int()], 1)
+    crops = torch.cat([planes, boxes, flipped[:, None].int(), resized.int()], 1)
     out = torch.empty(len(addresses), *canvas, 3, dtype=torch.uint8, device=device)
     grid = (len(addresses), triton.cdiv(canvas[0], _ROWS), triton.cdiv(canvas[1], _COLUMNS))
-    addresses, params = (copy_to_device(tensor.numpy(), device) for tensor in (addresses, params))
-    _crop_and_resize[grid](addresses, params, out, *canvas, *(float(level) for level in fill), _ROWS, _COLUMNS)
+    addresses, crops = (copy_to_device(tensor.numpy(), device) for tensor in (addresses, crops))
+    _crop_and_resize[grid](addresses, crops, out, *canvas, *(float(level) for level in fill), _ROWS, _COLUMNS)
     return out
