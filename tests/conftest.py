@@ -1,5 +1,6 @@
 """Fixtures of all tests, the tiers, and the guard against the `datasets` trap: the checkout is never importable."""
 
+import functools
 import os
 import re
 import signal
@@ -56,8 +57,21 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_runtest_setup(item):
-    if item.get_closest_marker("tensorflow") and find_spec("tensorflow") is None:
-        pytest.skip("needs TensorFlow")
+    if item.get_closest_marker("tensorflow"):
+        if find_spec("tensorflow") is None:
+            pytest.skip("needs TensorFlow")
+        configure_tensorflow()
+
+
+@functools.cache
+def configure_tensorflow():
+    """Give TensorFlow two CPUs for two replicas, before it computes anything in this process."""
+    import torchvision  # noqa: F401 - Triton, which it imports, crashes if TensorFlow was imported before
+
+    from timetrial.workloads.common.imagenet.tensorflow_import import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 
 
 _unexpected_skips = []

@@ -170,7 +170,7 @@ def test_measured_peaks_reach_the_roofline_of_a_report(tmp_path):
     assert "TFLOP/s per GPU" in completed.stdout
     completed = timetrial(tmp_path, "report", "runs", "--out", "page")
     assert completed.returncode == 0, completed.stdout + completed.stderr
-    header, row = (tmp_path / "page" / "csv" / "roofline-1-places.csv").read_text().splitlines()
+    header, row = (tmp_path / "page" / "csv" / "roofline-1-workloads.csv").read_text().splitlines()
     point = dict(zip(header.split(","), row.split(","), strict=True))
     assert (point["precision"], point["cards"]) == ("fp32", "1")
     assert 0.005 < float(point["of_measured_peak"]) < 2  # on a busy machine, with quick measurements

@@ -29,10 +29,6 @@ def tensorflow():
     from timetrial.workloads.resnet50.workload import ResNet50
 
     tf = tensorflow_model.tf
-    # Two CPUs for two replicas; this must be set before TensorFlow computes anything.
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
-    )
 
 
 READ_BATCHES = """
