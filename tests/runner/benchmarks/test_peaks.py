@@ -172,8 +172,8 @@ def test_measured_peaks_reach_the_roofline_of_a_report(tmp_path):
     assert completed.returncode == 0, completed.stdout + completed.stderr
     header, row = (tmp_path / "page" / "csv" / "roofline-1-workloads.csv").read_text().splitlines()
     point = dict(zip(header.split(","), row.split(","), strict=True))
-    assert (point["precision"], point["cards"]) == ("fp32", "1")
-    assert 0.005 < float(point["of_measured_peak"]) < 2  # on a busy machine, with quick measurements
+    assert (point["precision"], point["num_accelerators"]) == ("fp32", "1")
+    assert 0.005 < float(point["fraction_of_measured_peak"]) < 2  # on a busy machine, with quick measurements
     assert 1 < float(point["operations_per_byte_unfused"]) < float(point["operations_per_byte_at_most"])
     assert "Roofline of cpu" in (tmp_path / "page" / "report.html").read_text()
 
