@@ -1,0 +1,162 @@
+"""Confidence intervals of positive values and of their ratios, which hold from two values on.
+
+Times and epochs vary by factors, so intervals are Student's t on the log scale: of one sample for a mean, Welch's for a
+ratio. `docs/calibration.md` has their simulated coverage. Quality is evaluated on a grid, every epoch say, so equal
+epochs do not mean that nothing varies: the variance has a floor of the grid's rounding error, spacing² / 12.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr, stdtrit
+
+Array = NDArray[np.float64]
+LEVEL = 0.95
+"""Confidence level of intervals."""
+CLOCK_SECONDS = 0.001
+"""Resolution of the times in MLPerf logs."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate from `n` independent values with its confidence interval.
+
+    `low` and `high` are NaN where n is too small for an interval.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there is an interval and not only an estimate."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+    @property
+    def inverse(self) -> "Interval":
+        """The interval of one over the value."""
+        low, high = (1 / value if value else math.inf for value in (self.high, self.low))
+        return Interval(1 / self.estimate, low, high, self.n)
+
+    def scaled(self, factor: float) -> "Interval":
+        """Return the interval in a unit that is `factor` times smaller."""
+        return Interval(self.estimate * factor, self.low * factor, self.high * factor, self.n)
+
+
+UNKNOWN = Interval(math.nan, math.nan, math.nan, 0)
+"""The interval without a value."""
+
+
+@dataclass(frozen=True)
+class LogEstimate:
+    """An estimate on the log scale, with its standard error and degrees of freedom (NaN for single values)."""
+
+    log: float
+    error: float
+    dof: float
+    n: int
+
+    def interval(self, level: float = LEVEL) -> Interval:
+        """Return the interval of the value itself at a confidence level."""
+        estimate = math.exp(self.log)
+        if not math.isfinite(self.error):
+            return Interval(estimate, math.nan, math.nan, self.n)
+        half_width = float(stdtrit(self.dof, (1 + level) / 2)) * self.error if self.error else 0.0
+        return Interval(estimate, math.exp(self.log - half_width), math.exp(self.log + half_width), self.n)
+
+    @property
+    def p_value(self) -> float:
+        """p of the two-sided test that the value is 1; NaN without a standard error."""
+        if not self.error:
+            return float(self.log == 0)
+        return 2 * float(stdtr(self.dof, -abs(self.log) / self.error))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Independent positive values of a run group; `floor` bounds the standard deviation of their logs from below."""
+
+    values: tuple[float, ...]
+    floor: float = 0.0
+
+    @cached_property
+    def logs(self) -> Array:
+        """The logs of the values."""
+        return np.log(np.asarray(self.values, dtype=np.float64))
+
+    @cached_property
+    def deviation(self) -> float:
+        """Standard deviation of the logs, at least `floor`; NaN for fewer than two values."""
+        return max(float(self.logs.std(ddof=1)), self.floor) if len(self.values) > 1 else math.nan
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean of the logs."""
+        return self.deviation / math.sqrt(len(self.values)) if self.values else math.nan
+
+
+def grid_floor(spacing: float, mean: float) -> float:
+    """Return the standard deviation on the log scale that rounding to a grid adds: spacing / sqrt(12), relative."""
+    return spacing / math.sqrt(12) / mean if mean > 0 else 0.0
+
+
+def log_ratio(numerator: Sample, denominator: Sample) -> LogEstimate:
+    """Return the ratio of the geometric means of two independent samples (Welch 1947, on logs)."""
+    samples = (numerator, denominator)
+    n = min(len(sample.values) for sample in samples)
+    log = float(numerator.logs.mean() - denominator.logs.mean()) if n else math.nan
+    if n < 2:
+        return LogEstimate(log, math.nan, math.nan, n)
+    variances = [sample.error**2 for sample in samples]
+    parts = sum(variance**2 / (len(sample.values) - 1) for variance, sample in zip(variances, samples, strict=True))
+    dof = sum(variances) ** 2 / parts if parts else math.inf
+    return LogEstimate(log, math.sqrt(sum(variances)), dof, n)
+
+
+def log_mean(sample: Sample) -> LogEstimate:
+    """Return the geometric mean of a sample."""
+    n = len(sample.values)
+    return LogEstimate(float(sample.logs.mean()) if n else math.nan, sample.error, n - 1, n)
+
+
+def geometric_mean(values: Sequence[float], level: float = LEVEL, floor: float = 0.0) -> Interval:
+    """Return the geometric mean of positive values."""
+    return log_mean(Sample(tuple(values), floor)).interval(level)
+
+
+def geometric_ratio(
+    numerator: Sequence[float],
+    denominator: Sequence[float],
+    level: float = LEVEL,
+    floors: tuple[float, float] = (0.0, 0.0),
+) -> Interval:
+    """Return the ratio of the geometric means of two independent samples of positive values."""
+    return log_ratio(Sample(tuple(numerator), floors[0]), Sample(tuple(denominator), floors[1])).interval(level)
+
+
+def arithmetic_mean(values: Sequence[float], level: float = LEVEL, floor: float = 0.0) -> Interval:
+    """Return the mean of positive values, for sums such as energy and cost.
+
+    The standard error of its log is Cox's for lognormal values, s² / n + s⁴ / (2 (n - 1)), with Student's t in place of
+    the normal quantile (Zhou and Gao 1997; Olsson 2005).
+    """
+    sample = Sample(tuple(values), floor)
+    n, variance = len(values), sample.deviation**2
+    log = math.log(sum(values) / n) if n else math.nan
+    error = math.sqrt(variance / n + variance**2 / (2 * (n - 1))) if n > 1 else math.nan
+    return LogEstimate(log, error, n - 1, n).interval(level)
+
+
+def is_equal_within(ratio: LogEstimate, margin: float) -> bool:
+    """Return True if two one-sided tests at 5% show that a ratio lies within 1 / (1 + margin) and 1 + margin.
+
+    That is, its 90% interval lies between them (Schuirmann 1987).
+    """
+    interval = ratio.interval(0.90)
+    return interval.is_bounded and 1 / (1 + margin) <= interval.low and interval.high <= 1 + margin
