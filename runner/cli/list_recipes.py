@@ -32,6 +32,7 @@ class Entry:
     task: str
     frameworks: list[str]
     recipe: str
+    scale: str
     data: dict[str, str]
     target: dict[str, dict[str, float]]
     expected: "Expectation | None"
@@ -73,6 +74,7 @@ def find_entries(data_dir: Path) -> Iterator[Entry]:
                 task=task,
                 frameworks=["torch", *workload.get("engines", {})],
                 recipe=name,
+                scale=recipes[name]["scale"],
                 data={folder: store.state(datasets[folder]) for folder in folders if folder in datasets},
                 target=target,
                 expected=next(filter(None, known), None),

@@ -27,6 +27,8 @@ def throughput(context: typer.Context) -> None:
     """
     arguments = list(context.args)
     keys = {argument.split("=")[0].lstrip("+") for argument in arguments}
+    if "recipe" in keys:
+        keys.add("scale")  # a recipe has its own
     if "throughput.steps=0" in arguments:
         raise ConfigurationError("throughput.steps must be 1 or more: 0 would train to the target.")
     if not {"--help", "-h"} & set(arguments):

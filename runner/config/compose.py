@@ -10,6 +10,7 @@ import hydra
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from ..core.errors import ConfigurationError
 from .schema import Config
 from .validation import validate
 
@@ -33,14 +34,29 @@ def register_schema() -> None:
 
 
 def compose(overrides: Sequence[str]) -> Composition:
-    """Compose the configuration that `timetrial run` runs with these overrides."""
+    """Compose the configuration that `timetrial run` runs with these overrides, checked by `check_scale`."""
     register_schema()
     with hydra.initialize_config_module(CONFIG_MODULE, version_base="1.3"):
         node = hydra.compose(CONFIG_NAME, overrides=list(overrides), return_hydra_config=True)
+    check_scale(node, node.hydra)
     choices = {str(group): str(choice) for group, choice in node.hydra.runtime.choices.items()}
     with open_dict(node):
         del node["hydra"]
     return Composition(node, choices)
+
+
+def check_scale(node: DictConfig, hydra_node: Any) -> None:
+    """Raise `ConfigurationError` if the overrides choose a scale that is not the recipe's.
+
+    `hydra_node` is Hydra's own part of the composition, which holds the overrides.
+    """
+    choices = hydra_node.runtime.choices
+    is_chosen = any(override.startswith("scale=") for override in hydra_node.overrides.task)
+    if is_chosen and choices.scale != node.recipe.scale:
+        raise ConfigurationError(
+            f"recipe={choices.recipe} has the scale {node.recipe.scale}, which contradicts scale={choices.scale}: "
+            "leave one of the two out."
+        )
 
 
 def compose_recipes(names: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
+SCALES = ("embedded", "mini", "reference")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 LAUNCHERS = ("inline", "local", "slurm")
 COMPILE_MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "tuned")
@@ -32,6 +33,8 @@ class WorkloadConfig:
 class RecipeConfig:
     """conf/recipe: the hyperparameters, data and target of one workload at one scale."""
 
+    scale: str = MISSING
+    """embedded, mini or reference; default: the choice of conf/scale."""
     global_batch_size: int = MISSING
     """Samples of one weight update over all GPUs and micro-batches."""
     first_eval_epoch: int = 1
@@ -48,16 +51,6 @@ class RecipeConfig:
     """Hyperparameters of the workload; see its own table."""
     data: dict[str, Any] = field(default_factory=dict)
     """Settings of the data class; see its own table."""
-
-
-@dataclass
-class ScaleConfig:
-    """conf/scale: embedded, mini or reference."""
-
-    name: str = MISSING
-    """Name of the scale."""
-    division: str = MISSING
-    """MLPerf division that runs of this scale may claim: open or closed."""
 
 
 @dataclass
@@ -205,8 +198,6 @@ class Config:
     """Choice of conf/workload."""
     recipe: RecipeConfig = field(default_factory=RecipeConfig)
     """Choice of conf/recipe; default: `<workload>/<scale>`."""
-    scale: ScaleConfig = field(default_factory=ScaleConfig)
-    """Choice of conf/scale."""
     round: RoundConfig = field(default_factory=RoundConfig)
     """Choice of conf/round."""
     engine: EngineConfig = field(default_factory=EngineConfig)

@@ -10,7 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..core.error_messages import format_error
 from ..core.errors import ConfigurationError
-from .schema import COMPILE_MODES, LAUNCHERS, PRECISIONS, Config
+from .schema import COMPILE_MODES, LAUNCHERS, PRECISIONS, SCALES, Config
 
 
 def validate(node: DictConfig) -> Config:
@@ -91,6 +91,7 @@ def _check_target(config: Config) -> Iterator[str]:
 
 def _check_choices(config: Config) -> Iterator[str]:
     for key, value, choices in (
+        ("recipe.scale", config.recipe.scale, SCALES),
         ("precision", config.precision.name, PRECISIONS),
         ("launcher", config.launcher.name, LAUNCHERS),
         ("engine.compile", config.engine.compile, COMPILE_MODES),

@@ -104,7 +104,7 @@ def open_run_dir(node: DictConfig, config: Config) -> tuple[RunDir, bool]:
         run_dir = claim_run_dir(Path(config.run_dir), config.seed)
     else:
         gpus = f"{config.gpus}x{devices.display_name(config.accelerator.name)}"
-        parts = [config.system, config.workload.name, config.scale.name, gpus, config.precision.name]
+        parts = [config.system, config.workload.name, config.recipe.scale, gpus, config.precision.name]
         run_dir = create_run_dir(Path(config.runs_dir), parts, config.seed)
     try:
         write_atomically(run_dir.config, text)
@@ -230,5 +230,5 @@ def _final_state(config: Config, exit_code: int) -> RunState:
 def _title(config: Config) -> str:
     gpus = f"{config.gpus} x {devices.display_name(config.accelerator.name)}"
     gpus += "" if config.peer_to_peer else " without peer-to-peer"
-    recipe = f"{config.workload.title} {config.scale.name}"
+    recipe = f"{config.workload.title} {config.recipe.scale}"
     return f"{recipe}, {gpus}, {config.precision.name}, seed {config.seed}"

@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.table import Table
 
+from ..config.compose import check_scale
 from ..core.atomic_files import to_json, write_atomically
 from ..core.console import table_console
 from ..core.error_messages import format_error
@@ -41,6 +42,7 @@ def run_job(node: DictConfig) -> JobResult:
     if sweep_dir and (sweep_dir / _STOPPED_FILE).exists():
         return JobResult(Exit.STOPPED, "Not started, because the sweep was stopped.", sweep_dir=sweep_dir)
     try:
+        check_scale(node, hydra)
         result = launch(node, Console())
     except (RunError, OmegaConfBaseException) as error:
         job = JobResult(getattr(error, "exit_code", Exit.CONFIGURATION), format_error(error))

@@ -275,8 +275,8 @@ def training_plan(config: Config) -> TrainingPlan:
 
 
 def _log_header(config: Config) -> dict[str, Any]:
-    """Return the first lines of the log, division first; a benchmark without closed rules is always open."""
-    closed = config.scale.division == "closed" and compliance.has_closed_rules(config.workload.benchmark)
+    """Return the first lines of the log, division first: closed for the reference scale, if the benchmark allows it."""
+    closed = config.recipe.scale == "reference" and compliance.has_closed_rules(config.workload.benchmark)
     submission = config.submission
     streams = seeds.derive_streams(config.seed, **asdict(config.seeds))
     return {

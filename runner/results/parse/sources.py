@@ -136,7 +136,8 @@ def _apply_config(run: Run, config: Mapping[str, Any]) -> None:
     run.round = re.sub(r"^v(\d)(\d)$", r"v\1.\2", config["round"]["name"])
     run.submitter, run.system = str(config["submission"]["org"]), str(config["system"])
     run.accelerator, run.num_accelerators = str(config["accelerator"]["name"]), int(config["gpus"])
-    run.precision, run.scale = str(config["precision"]["name"]), str(config["scale"]["name"])
+    run.precision = str(config["precision"]["name"])
+    run.scale = str(config["recipe"].get("scale") or config["scale"]["name"])  # the latter in older records
     run.benchmark = str(config["workload"]["benchmark"])
     run.execution["peer_to_peer"] = config.get("peer_to_peer", True)
 

@@ -19,6 +19,7 @@ def test_every_recipe_is_listed_once(root, tmp_path):
     )
     assert sorted(entry.recipe for entry in entries) == recipes
     assert all(entry.target for entry in entries)
+    assert next(entry.scale for entry in entries if entry.recipe == "ncf/mini_1m") == "mini"
 
 
 def test_datasets_are_those_that_the_recipe_reads(tmp_path):

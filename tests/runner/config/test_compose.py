@@ -84,6 +84,12 @@ def test_peer_to_peer_follows_the_environment_unless_overridden(compose, monkeyp
         (["ncf"], "^ncf is no override: write KEY=VALUE"),
         (["usd_per_gpu_hour=nan"], "usd_per_gpu_hour must be 0 or more"),
         (["telemetry.every_seconds=inf"], "must be 0 or more"),
+        (
+            ["scale=reference", "recipe=ncf/mini"],
+            "recipe=ncf/mini has the scale mini, .* scale=reference",
+        ),
+        (["recipe=ncf/mini", "scale=embedded"], "contradicts scale=embedded: leave one of the two out"),
+        (["recipe.scale=tiny"], "recipe.scale must be one of embedded, mini, reference, not tiny"),
         (["workload=resnet50", "engine=tensorflow", "data=torch"], "engine=tensorflow reads with data=tfdata"),
     ],
 )
@@ -94,6 +100,28 @@ def test_rejects_wrong_override_with_one_sentence(compose, overrides, message):
     assert "\n" not in sentence
     assert sentence.endswith(".")
     assert re.search(message, sentence), sentence
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipe_has_the_scale_that_its_name_starts_with(recipe):
+    assert compose_recipes([recipe])[recipe]["scale"] == recipe.split("/")[1].split("_")[0]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "recipe", "scale"),
+    [
+        ([], "ncf/embedded", "embedded"),
+        (["scale=mini"], "ncf/mini", "mini"),
+        (["recipe=ncf/mini_1m"], "ncf/mini_1m", "mini"),
+        (["recipe=ncf/reference_2048"], "ncf/reference_2048", "reference"),
+        (["scale=mini", "recipe=ncf/mini_1m"], "ncf/mini_1m", "mini"),
+    ],
+)
+def test_scale_chooses_the_recipe_and_the_recipe_has_a_scale(overrides, recipe, scale):
+    from timetrial.runner.config.compose import compose
+
+    composition = compose(["accelerator=cpu", *overrides])
+    assert (composition.choices["recipe"], validate(composition.node).recipe.scale) == (recipe, scale)
 
 
 def test_saved_configuration_loads_unchanged(compose, tmp_path):

@@ -13,7 +13,9 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from timetrial.runner.config.validation import validate
 from timetrial.runner.core.errors import ConfigurationError, DataError, DeviceError, Exit, RunError
+from timetrial.runner.launch.worker import _log_header
 from timetrial.runner.mlperf import compliance
 from timetrial.runner.record.run_dir import RunDir
 from timetrial.runner.record.run_record import Verdict
@@ -109,6 +111,25 @@ def test_run_directory_holds_record_log_and_config(launch):
     lines = [json.loads(line.split(" ", 1)[1]) for line in run_dir.log.read_text().splitlines()]
     times = {line["key"]: line["time_ms"] for line in lines if line["key"] in ("run_start", "run_stop")}
     assert (times["run_stop"] - times["run_start"]) / 1000 == pytest.approx(result.seconds, abs=0.002)
+
+
+def test_recipe_alone_decides_the_scale_of_a_run(launch, tmp_path):
+    """Run directory, record and report agree on the scale of a recipe that was chosen without `scale=`."""
+    from timetrial.runner.results.parse import sources
+
+    _, run_dir = launch("recipe=ncf/mini_1m", f"recipe.data.path={tmp_path}/data/ratings.csv")
+    assert run_dir.path.parts[-6:-3] == ("ncf", "mini", "1xcpu")
+    assert run_dir.record().config["recipe"]["scale"] == "mini"
+    (run,) = sources.read_runs([run_dir.path])
+    assert run.scale == "mini"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "division"), [("gnmt/reference_1024", "closed"), ("gnmt/mini", "open"), ("ncf/reference_2048", "open")]
+)
+def test_division_of_the_log_follows_from_the_recipe(compose, recipe, division):
+    config = validate(compose(f"workload={recipe.split('/')[0]}", f"recipe={recipe}"))
+    assert _log_header(config)["submission_division"] == division  # NCF has no closed rules
 
 
 def test_run_that_misses_the_target_is_censored(launch):
