@@ -20,6 +20,7 @@ from ..launch.worker import training_plan
 from ..record.run_record import RunRecord
 from ..results.analysis import expectations
 from ..results.analysis.expectations import Expectation
+from ..results.analysis.intervals import grid_floor
 from ..training.loop import TrainingPlan
 
 DEFAULT_STEPS = 50
@@ -122,25 +123,32 @@ def _predict_epochs(plan: TrainingPlan, reference: Expectation | None) -> Interv
         return plan.first_eval_epoch, _next_eval_epoch(plan, middle), plan.max_epochs
     epochs = sorted(reference.epochs)
     runs = reference.runs if reference.is_range else len(epochs)
-    low, high = _prediction_interval(epochs, runs, reference.is_range)
+    on_grid = all(_next_eval_epoch(plan, value) == value for value in epochs)
+    low, high = _prediction_interval(epochs, runs, reference.is_range, plan.eval_every_epochs if on_grid else 1)
     # The mean is what many runs take on average; of a range, it is the middle.
     middle = statistics.mean(_next_eval_epoch(plan, value) for value in epochs)
     return _next_eval_epoch(plan, low), middle, _next_eval_epoch(plan, high)
 
 
-def _prediction_interval(epochs: Sequence[int], runs: int | None, is_range: bool) -> tuple[float, float]:
+def _prediction_interval(
+    epochs: Sequence[int], runs: int | None, is_range: bool, spacing: float = 1.0
+) -> tuple[float, float]:
     """Return the 95% prediction interval of the next run, from the sorted epochs of `runs` runs or only their range.
 
-    From 40 runs on, these are the central 95% of them. For fewer, it is Student's prediction interval on the log scale,
-    m +- t s sqrt(1 + 1/n); for a range, s is its width over the expected range of n normal values (Blom 1958). For one
-    run or an unknown number of runs, it is their range.
+    From 39 runs on, these are order statistics: with k runs left out at each end, the next of n + 1 runs lies between
+    the others with probability 1 - 2 (k + 1) / (n + 1). For fewer, it is Student's prediction interval on the log
+    scale, m +- t s sqrt(1 + 1/n); for a range, s is its width over the expected range of n normal values (Blom 1958).
+    s is at least the rounding error of evaluations every `spacing` epochs. For one run or an unknown number of runs,
+    it is their range.
     """
-    tail = int((1 - _COVERAGE) / 2 * len(epochs))
-    if tail or runs is None or runs < 2:
+    tail = int((1 - _COVERAGE) / 2 * (len(epochs) + 1)) - 1
+    if tail >= 0 or runs is None or runs < 2:
+        tail = max(tail, 0)
         return epochs[tail], epochs[-1 - tail]
     logs = [math.log(value) for value in epochs]
     expected_range = 2 * statistics.NormalDist().inv_cdf((runs - 0.375) / (runs + 0.25))
     deviation = (logs[-1] - logs[0]) / expected_range if is_range else statistics.stdev(logs)
+    deviation = max(deviation, grid_floor(spacing, statistics.mean(epochs)))
     half_width = float(scipy.stats.t.ppf((1 + _COVERAGE) / 2, runs - 1)) * deviation * math.sqrt(1 + 1 / runs)
     return math.exp(statistics.mean(logs) - half_width), math.exp(statistics.mean(logs) + half_width)
 

@@ -91,7 +91,7 @@ def test_epochs_are_rounded_up_to_the_next_evaluation(compose):
     overrides = ["recipe.first_eval_epoch=4", "recipe.eval_every_epochs=4", "recipe.max_epochs=40"]
     plan = training_plan(validate(compose(*overrides)))
     reference = SimpleNamespace(epochs=(5, 5, 5), runs=3, is_range=False, source="")
-    assert estimate._predict_epochs(plan, reference) == (8, 8, 8)
+    assert estimate._predict_epochs(plan, reference) == (4, 8, 8)  # 3.7 to 6.7 epochs
 
 
 @pytest.mark.parametrize("override", ["recipe.max_epochs=3", "recipe.eval_every_epochs=10"])
@@ -111,10 +111,12 @@ def test_training_and_evaluation_have_their_own_power(compose):
     [
         ((6, 6, 6, 6, 6, 7, 7, 7, 7, 8), 10, False, (5.142, 8.387)),  # by hand: 2.262 x 0.1031 x sqrt(1.1)
         ((7, 8), 5, True, (6.302, 8.887)),  # 2.776 x 0.1335 / 2.361 x sqrt(1.2)
-        ((5, 5, 5), 3, False, (5, 5)),
+        ((5, 5, 5), 3, False, (3.753, 6.661)),  # 4.303 x 1 / sqrt(12) / 5 x sqrt(1 + 1/3)
         ((12,), 1, False, (12, 12)),
         ((7, 8), None, True, (7, 8)),
-        ((1, *[10] * 78, 30), 80, False, (10, 10)),
+        ((1, *[10] * 37, 30), 39, False, (1, 30)),  # covers 38/40
+        ((1, *[10] * 76, 30), 78, False, (1, 30)),
+        ((1, *[10] * 77, 30), 79, False, (10, 10)),  # covers 76/80
     ],
 )
 def test_prediction_interval(epochs, runs, is_range, expected):
