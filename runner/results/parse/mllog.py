@@ -18,15 +18,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import yaml
 
 _BLOCK_BYTES = 1 << 20
 _MAX_LINE_BYTES = 1 << 22  # the rest of a longer line is parsed as another line
 _MARKED_LINE = re.compile(rb"(?::::ML|MLPerf: \w+ \[)[^\r\n]*")
+_MLLOG_LINE = re.compile(rb":::ML[^\r\n]*")  # several times faster than a search for alternatives
 # Launch scripts and trainers print seeds that they do not log.
 _PRINTED_SEED = re.compile(rb"(?:\bSEED=\s*'?\s*|random seed=|Using (?:random master )?seed\s*[:=]\s*)(\d{1,19})\b")
+_SEED_PREFIXES = (b"SEED=", b"random seed=", b"Using seed", b"Using random master seed")  # searching them is faster
 _V05 = re.compile(r"\s*(?P<benchmark>\w+)\s+(?P<seconds>[\d.]+)\s+\((?P<file>.*?):(?P<line>\d+)\)\s+(?P<key>\w+)\s*")
 _V06 = re.compile(r"\s*(?P<seconds>[\d.eE+-]+)\s+(?P<key>\w+)\s*:\s*")
 _ALIBABA = re.compile(r"MLPerf: (?P<benchmark>\w+) \[(?P<time>[\d/]{8} [\d:]{8})\], (?P<key>\w+)\s*(?::(?P<value>.*))?")
@@ -35,8 +37,7 @@ _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open
 _DECODER = json.JSONDecoder()
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
+class LogEntry(NamedTuple):
     """One log line.
 
     `time_ms` is in milliseconds since 1970, NaN if it cannot be parsed. `benchmark` is set only if the line names it.
@@ -102,9 +103,11 @@ def _marked_lines(file: IO[bytes], log: Log) -> Iterator[str]:
 
 
 def _search_block(block: bytes, log: Log) -> Iterator[str]:
-    if log.printed_seed is None and (match := _PRINTED_SEED.search(block)):
-        log.printed_seed = int(match[1])
-    for match in _MARKED_LINE.finditer(block):
+    if log.printed_seed is None and any(prefix in block for prefix in _SEED_PREFIXES):
+        match = _PRINTED_SEED.search(block)
+        log.printed_seed = int(match[1]) if match else None
+    pattern = _MARKED_LINE if b"MLPerf: " in block else _MLLOG_LINE
+    for match in pattern.finditer(block):
         yield match[0].decode("utf-8", "replace")
 
 
@@ -126,12 +129,14 @@ def _parse_entry(text: str) -> LogEntry | None:
 
 def _parse_v07(text: str) -> LogEntry | None:
     try:
-        fields, _ = _DECODER.raw_decode(text.lstrip())
+        fields, _ = _DECODER.raw_decode(text, text.find("{"))
     except ValueError:
         fields = _parse_single_quotes(text)
     if not isinstance(fields, dict) or not isinstance(fields.get("key"), str):
         return None
-    time_ms = to_float(fields["time_ms"]) if "time_ms" in fields else to_float(fields.get("time_s")) * 1000
+    time_ms = fields.get("time_ms")
+    if type(time_ms) is not int:
+        time_ms = to_float(time_ms) if "time_ms" in fields else to_float(fields.get("time_s")) * 1000
     return LogEntry(fields["key"], time_ms, fields.get("value"), _as_dict(fields.get("metadata")), "v0.7")
 
 

@@ -1,34 +1,47 @@
 """Quality values in all the forms that logs use: numbers, text, lists, nested dicts; percent or fractions."""
 
+import ctypes
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from . import rules
 from .mllog import LogEntry, to_float
 
 _BLEU_BENCHMARKS = ("gnmt", "transformer")
 _BOX_PREFIXES = ("bbox", "box")
 _MASK_PREFIXES = ("segm", "mask")
-_TOLERANCE = 1e-5  # printed values are rounded
 
 
-def meets_target(quality: Mapping[str, float], target: Mapping[str, float]) -> bool:
-    """Return True if every metric of `target` is reached.
+def meets_target(
+    quality: Mapping[str, float], target: Mapping[str, float], *, scale: float = 1.0, dialect: str = ""
+) -> bool:
+    """Return True if every metric of `target` is reached by `quality`, which is in units of 1 / `scale`.
 
-    Metrics are matched by name; a single metric matches a single metric of any name.
+    Values count as logged, without a tolerance. There are two exceptions: percentages are compared in single precision,
+    in which frameworks compute them (21.799999 is 21.8), and logs of v0.5 at the five decimals that its reference code
+    prints (0.2119980 is 0.212). Metrics are matched by name; a single metric matches a single metric of any name.
     """
-    if not target:
-        return False
     if len(target) == 1 and len(quality) == 1:
-        return next(iter(quality.values())) >= next(iter(target.values())) - _TOLERANCE
-    return all(quality.get(metric, -math.inf) >= minimum - _TOLERANCE for metric, minimum in target.items())
+        quality = dict(zip(target, quality.values(), strict=True))
+    return bool(target) and all(
+        _reaches(metric, quality.get(metric, math.nan), bound, scale, dialect) for metric, bound in target.items()
+    )
+
+
+def _reaches(metric: str, value: float, bound: float, scale: float, dialect: str) -> bool:
+    if metric in rules.LOWER_IS_BETTER:
+        return value <= bound
+    if scale != 1:
+        return ctypes.c_float(value).value >= ctypes.c_float(bound * scale).value
+    return (round(value, 5) if dialect == "v0.5" else value) >= bound
 
 
 def parse_quality(value: Any, benchmark: str) -> dict[str, float]:
     """Return the numbers by metric in a number, text, list or nested dict; empty if there are none.
 
-    A number without a name has the metric "value". Only Mask R-CNN has more than one metric: BBOX and SEGM.
+    A number without a name has the metric "value". Only benchmarks whose target has several metrics keep more than one.
     """
     if isinstance(value, str):
         try:
@@ -39,8 +52,9 @@ def parse_quality(value: Any, benchmark: str) -> dict[str, float]:
         return _parse_dict(value, benchmark)
     if isinstance(value, list):
         entries = [to_float(entry) for entry in value]
-        if benchmark == "maskrcnn" and len(entries) >= 2:
-            return {"BBOX": entries[0], "SEGM": entries[1]}
+        metrics = rules.metric_names(benchmark)
+        if len(entries) >= len(metrics) > 1:
+            return dict(zip(metrics, entries, strict=False))
         value = entries[0] if entries else math.nan
     number = to_float(value)
     return {"value": number} if math.isfinite(number) else {}
@@ -59,9 +73,18 @@ def _parse_dict(value: dict[Any, Any], benchmark: str) -> dict[str, float]:
             metrics |= {metric: next(iter(nested.values()))} if is_named else nested
         elif math.isfinite(to_float(inner)) and name not in ("epoch", "epoch_num", "step"):
             metrics.setdefault(metric, to_float(inner))
-    if benchmark != "maskrcnn" and len(metrics) > 1:
+    if len(rules.metric_names(benchmark)) <= 1 < len(metrics):
         metrics = dict([next(iter(metrics.items()))])
     return metrics
+
+
+def target_as_fractions(logged: Mapping[str, float], benchmark: str) -> Mapping[str, float]:
+    """Return a logged target by the metric of the rules, from percent if it exceeds 1 and is no loss."""
+    metrics = rules.metric_names(benchmark)
+    if len(logged) == len(metrics) == 1:
+        logged = dict(zip(metrics, logged.values(), strict=True))
+    is_percent = max(logged.values()) > 1 and not rules.LOWER_IS_BETTER.intersection(logged)
+    return {metric: value / 100 if is_percent else value for metric, value in logged.items()}
 
 
 def quality_scale(
@@ -71,10 +94,12 @@ def quality_scale(
     dialect: str,
     note: Callable[[str], None],
 ) -> float:
-    """Return 100 if the log's qualities are percentages, 1 if they are fractions.
+    """Return 100 if the log's qualities are percentages, 1 if they are fractions or losses.
 
     The whole log decides, because a BLEU of 0.67 early in training can be a percentage.
     """
+    if rules.LOWER_IS_BETTER.intersection(rules.metric_names(benchmark)):
+        return 1.0
     largest = max((value for quality in qualities for value in quality.values()), default=0.0)
     targets = [
         max(parse_quality(entry.value, benchmark).values(), default=0.0) for entry in entries if "target" in entry.key

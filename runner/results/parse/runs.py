@@ -5,13 +5,16 @@ Everything that the log does not state and that had to be inferred is listed in 
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...config.schema import SeedsConfig
 from ...record.run_record import RunRecord, RunState
 from ...record.training_result import time_to_train
-from . import epochs, quality, rules
+from . import evaluations, progress, quality, rules
+from .evaluations import Evaluation
 from .mllog import Log, LogEntry, to_float
 
 _SUCCESS = {"success", "succeeded", "true"}
@@ -20,26 +23,22 @@ _HYPERPARAMETERS = (
     "opt_", "model_hp_", "input_hp_", "lars_", "sgd_", "max_", "input_batch", "gradient_accumulation",
     "timetrial_network", "timetrial_image_size",
 )  # fmt: skip
+_STREAMS = tuple(stream.name for stream in fields(SeedsConfig))
 _EXECUTION_KEYS = ("timetrial_engine", "timetrial_loader", "timetrial_decoder", "timetrial_data_form")
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """One evaluation: `seconds` after run_start, 1-based `epoch` (None if unknown), quality by metric as fractions."""
-
-    seconds: float
-    epoch: float | None
-    quality: Mapping[str, float]
 
 
 @dataclass
 class Run:
-    """One run. Times are in seconds and qualities are fractions; None means that the log does not tell.
+    """One run. Times are in seconds, qualities are fractions or losses; None means that the log does not tell.
 
     `duration` is run_stop - run_start, None if one of them is missing. `observed` is then the time of the last entry,
     at which the run counts as censored. `path` is relative to the folder that was searched. `execution` holds settings
-    that affect the speed but not the recipe, such as engine and data loader. `flags` names the validity flags and
+    that affect the speed but not the recipe, such as engine and data loader. `streams` holds the seed of each random
+    stream of timetrial, `host` the name of the machine. `flags` names the validity flags and
     `inferred` lists what the log does not state.
+
+    `progress_to_converge` is the training before the first evaluation that meets the target, in `progress_unit`:
+    "epochs", or "samples" in logs that count these. `eval_spacing` is the progress between successive evaluations.
     """
 
     path: Path
@@ -57,7 +56,9 @@ class Run:
     target: Mapping[str, float] = field(default_factory=dict)
     evaluations: list[Evaluation] = field(default_factory=list)
     last_quality: Mapping[str, float] = field(default_factory=dict)
-    epochs_to_converge: float | None = None
+    progress_unit: str = "epochs"
+    progress_to_converge: float | None = None
+    eval_spacing: float | None = None
     epoch_offset: int = 0
     eval_seconds: float = 0.0
     accelerator: str = ""
@@ -68,6 +69,8 @@ class Run:
     global_batch_size: int | None = None
     batch_unit: str = "samples"
     seed: int | None = None
+    streams: dict[str, int] = field(default_factory=dict)
+    host: str = ""
     train_samples: int | None = None
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     execution: dict[str, Any] = field(default_factory=dict)
@@ -91,9 +94,29 @@ class Run:
         return (self.duration or 0.0) - self.eval_seconds
 
     @property
-    def seconds_per_epoch(self) -> float | None:
-        """Time-to-train over epochs to converge."""
-        return self.duration / self.epochs_to_converge if self.duration and self.epochs_to_converge else None
+    def epochs_to_converge(self) -> float | None:
+        """Epochs trained until the target was reached; None if the log counts samples."""
+        return self.progress_to_converge if self.progress_unit == "epochs" else None
+
+    @property
+    def samples_to_converge(self) -> float | None:
+        """Samples trained until the target was reached; None if the log counts epochs."""
+        return self.progress_to_converge if self.progress_unit == "samples" else None
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds of time-to-train per epoch, or per sample."""
+        return self.duration / self.progress_to_converge if self.duration and self.progress_to_converge else None
+
+    @property
+    def train_pace(self) -> float | None:
+        """Seconds per epoch, or per sample, without evaluation, as far as the log separates it."""
+        return self.train_seconds / self.progress_to_converge if self.duration and self.progress_to_converge else None
+
+    @property
+    def is_diverged(self) -> bool:
+        """Whether timetrial ended the run because its loss was no longer finite."""
+        return self.run_record is not None and self.run_record.state == RunState.DIVERGED
 
 
 def read_run(log: Log, *, round_: str = "", benchmark: str = "") -> Run | None:
@@ -110,8 +133,8 @@ def read_run(log: Log, *, round_: str = "", benchmark: str = "") -> Run | None:
     values = _FirstValues(entries)
     _set_identity(run, values, entries[0].benchmark, benchmark)
     start, stop = _set_clock(entries, run)
-    _set_evaluations(run, entries, start, stop)
     _set_settings(run, values)
+    _set_evaluations(run, entries, start, stop)
     if run.seed is None and log.printed_seed is not None:
         run.seed = log.printed_seed
         note("the seed is printed in plain text, not logged")
@@ -201,94 +224,79 @@ def _find_stop(entries: Sequence[LogEntry], start: int, start_ms: float) -> tupl
 
 
 def _set_evaluations(run: Run, entries: Sequence[LogEntry], start: int, stop: int) -> None:
-    """Set evaluations, target, epochs and success."""
-    logged = _find_evaluations(run, entries, start)
-    run.target = _find_target(run, entries)
+    """Set target, evaluations and their progress, success and convergence."""
     note = run.inferred.append
-    scale = quality.quality_scale(entries, [values for _, _, values in logged], run.benchmark, run.dialect, note)
-    labels = epochs.epoch_labels(entries, [index for index, _, _ in logged], note)
-    if logged and labels[0] is not None:
-        run.epoch_offset = epochs.epoch_offset(entries, logged[0][0], labels[0], run.dialect, note)
-    for (_, time_ms, values), label in zip(logged, labels, strict=True):
-        epoch = None if label is None else _int_if_whole(label + run.epoch_offset)
-        fractions = {metric: value / scale for metric, value in values.items()}
-        run.evaluations.append(Evaluation(time_ms / 1000 - run.started, epoch, fractions))
-    before_stop = [
-        evaluation
-        for (index, _, _), evaluation in zip(logged, run.evaluations, strict=True)
-        if index < stop or evaluation.seconds <= run.observed
+    run.target = _find_target(run, entries)
+    run.progress_unit = progress.progress_unit([entry for entry in entries if entry.key == "eval_accuracy"])
+    label_of = partial(progress.read_label, unit=run.progress_unit, batch_size=run.global_batch_size)
+    logged = evaluations.find_evaluations(entries, start, run.benchmark, label_of, note)
+    scale = quality.quality_scale(entries, [entry.quality for entry in logged], run.benchmark, run.dialect, note)
+    labels = [entry.label for entry in logged]
+    if run.progress_unit == "epochs":
+        starts = [label for entry in entries if entry.key == "eval_start" and (label := label_of(entry)) is not None]
+        labels = progress.replace_repeated(labels, starts, note)
+        if logged and labels[0] is not None:
+            run.epoch_offset = progress.epoch_offset(entries, logged[0].index, labels[0], run.dialect, note)
+    run.eval_spacing = evaluations.eval_spacing(entries, labels, run.progress_unit)
+    for entry, label in zip(logged, labels, strict=True):
+        trained = None if label is None else _int_if_whole(label + run.epoch_offset)
+        fractions = {metric: value / scale for metric, value in entry.quality.items()}
+        run.evaluations.append(Evaluation(entry.time_ms / 1000 - run.started, trained, fractions))
+    stop_ms = entries[stop].time_ms if stop < len(entries) else math.inf
+    run.eval_seconds = evaluations.eval_seconds(entries[max(start, 0) : stop], stop_ms)
+    stopped_at = label_of(entries[stop]) if run.progress_unit == "samples" and stop < len(entries) else None
+    is_met = [quality.meets_target(entry.quality, run.target, scale=scale, dialect=run.dialect) for entry in logged]
+    counted = [
+        (evaluation, met)
+        for entry, evaluation, met in zip(logged, run.evaluations, is_met, strict=True)
+        if entry.index < stop or evaluation.seconds <= run.observed or _is_before(evaluation, stopped_at)
     ]
-    if len(before_stop) < len(logged):
-        note(f"{len(logged) - len(before_stop)} evaluations are after run_stop")
-    run.eval_seconds = _eval_seconds(entries[max(start, 0) : stop])
-    _set_success(run, entries, before_stop or run.evaluations)
+    if len(counted) < len(logged):
+        note(f"{len(logged) - len(counted)} evaluations are after run_stop")
+    _set_success(run, entries, counted or list(zip(run.evaluations, is_met, strict=True)), stopped_at)
 
 
-def _set_success(run: Run, entries: Sequence[LogEntry], evaluations: Sequence[Evaluation]) -> None:
-    """Set success by the status of run_stop, else by quality, and the epochs to converge of a successful run."""
-    first_met = next((entry for entry in evaluations if quality.meets_target(entry.quality, run.target)), None)
+def _is_before(evaluation: Evaluation, stopped_at: float | None) -> bool:
+    """Return True if a checkpoint was evaluated that existed when run_stop was logged."""
+    return stopped_at is not None and evaluation.progress is not None and evaluation.progress <= stopped_at
+
+
+def _set_success(
+    run: Run, entries: Sequence[LogEntry], counted: Sequence[tuple[Evaluation, bool]], stopped_at: float | None
+) -> None:
+    """Set success by the status of run_stop, else by quality, and the progress to converge of a successful run.
+
+    `counted` holds each evaluation and whether it meets the target, `stopped_at` the progress that run_stop states.
+    """
+    met = [evaluation for evaluation, is_met in counted if is_met]
     status = _stop_status([entry for entry in entries if entry.key == "run_stop"])
     if run.duration is None:
         run.success = False
     elif status is None:
-        run.success = first_met is not None
+        run.success = bool(met)
         run.inferred.append("run_stop has no status: success is inferred from the quality")
     else:
         run.success = status
-    last = evaluations[-1] if evaluations else None
-    run.last_quality = last.quality if last else {}
-    if run.success and last:
-        if first_met is None and run.target:
-            run.inferred.append("run_stop reports success but no evaluation reaches the target: the last one counts")
-        run.epochs_to_converge = (first_met or last).epoch
-
-
-def _find_evaluations(run: Run, entries: Sequence[LogEntry], start: int) -> list[tuple[int, float, dict[str, float]]]:
-    """Return index, time in ms and logged quality of every evaluation on the clock, by time and without repeats."""
-    evaluations: list[tuple[int, float, dict[str, float]]] = []
-    without_number = 0
-    previous: tuple[float | None, dict[str, float]] = (None, {})
-    for index, entry in enumerate(entries):
-        if entry.key != "eval_accuracy":
-            continue
-        label, values = epochs.epoch_label(entry), quality.parse_quality(entry.value, run.benchmark)
-        if not values:
-            without_number += 1
-        elif (label, values) != previous or label is None:
-            evaluations.append((index, entry.time_ms, values))
-            previous = (label, values)
-    early = [entry for entry in evaluations if entry[0] < start and not entry[1] / 1000 >= run.started]
-    if early:
-        run.inferred.append(f"{len(early)} evaluations before run_start do not count")
-        evaluations = [entry for entry in evaluations if entry not in early]
-    if all(math.isfinite(time_ms) for _, time_ms, _ in evaluations):
-        evaluations.sort(key=lambda entry: entry[1])
-    if without_number:
-        run.inferred.append(f"{without_number} eval_accuracy without a number were skipped")
-    return evaluations
-
-
-def _eval_seconds(entries: Sequence[LogEntry]) -> float:
-    """Return the seconds from each eval_start to the next eval_stop; 0 if evaluation overlaps with training."""
-    seconds, eval_start_ms = 0.0, math.nan
-    for entry in entries:
-        if entry.key == "eval_start":
-            eval_start_ms = entry.time_ms
-        elif entry.key in ("block_start", "epoch_start", "train_epoch") and math.isfinite(eval_start_ms):
-            return 0.0
-        elif entry.key == "eval_stop" and entry.time_ms >= eval_start_ms:
-            seconds, eval_start_ms = seconds + (entry.time_ms - eval_start_ms) / 1000, math.nan
-    return seconds
+    run.last_quality = counted[-1][0].quality if counted else {}
+    if not run.success or not counted:
+        return
+    if not met and run.target:
+        run.inferred.append("run_stop reports success but no evaluation reaches the target: the last one counts")
+    converged = (met or [counted[-1][0]])[0]
+    at_stop = [evaluation for evaluation in met if evaluation.progress == stopped_at is not None]
+    if at_stop and at_stop[0] is not converged:
+        run.inferred.append("an evaluation before that of run_stop reaches the target: that of run_stop counts")
+        converged = at_stop[0]
+    run.progress_to_converge = converged.progress
 
 
 def _find_target(run: Run, entries: Sequence[LogEntry]) -> Mapping[str, float]:
     """Return the logged target, else that of the round's rules."""
     for entry in entries:
-        if entry.key in ("quality_target", "eval_target"):
+        if entry.key in ("quality_target", "eval_target", "target_accuracy"):
             logged = quality.parse_quality(entry.value, run.benchmark)
             if logged:
-                is_percent = max(logged.values()) > 1
-                return {metric: value / 100 if is_percent else value for metric, value in logged.items()}
+                return quality.target_as_fractions(logged, run.benchmark)
     target = rules.quality_target(run.benchmark, run.round)
     if target is None:
         return {}
@@ -304,9 +312,9 @@ def _int_if_whole(label: float) -> float:
 def _stop_status(stops: Sequence[LogEntry]) -> bool | None:
     """Return the first status in run_stop's metadata or value; None if there is none."""
     for entry in stops:
-        for fields in (entry.metadata, entry.value if isinstance(entry.value, dict) else {"status": entry.value}):
+        for values in (entry.metadata, entry.value if isinstance(entry.value, dict) else {"status": entry.value}):
             for key in ("status", "success"):
-                status = str(fields.get(key)).strip().lower()
+                status = str(values.get(key)).strip().lower()
                 if status in _SUCCESS:
                     return True
                 if status in _FAILURE:
@@ -320,6 +328,9 @@ def _set_settings(run: Run, values: _FirstValues) -> None:
         run.batch_unit = "tokens"
         run.inferred.append("the batch size of the Transformer is in tokens")
     run.seed = values.integer("seed", "run_set_random_seed")
+    for name in _STREAMS:
+        if (seed := values.integer(f"seed_{name}")) is not None:
+            run.streams[name] = seed
     run.train_samples = values.integer("train_samples", "preproc_num_train_examples")
     reference = rules.train_samples(rules.model_name(run.benchmark, run.round))
     is_own = "timetrial_version" in values.values

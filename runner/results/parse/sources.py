@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ def read_runs(paths: Iterable[Path], *, needed: bool = True) -> list[Run]:
             raise DataError(f"{path} does not exist: pass run directories, published result trees or log files.")
         locations += find_logs(path)
     unique = list({location.path.resolve(): location for location in locations}.values())
-    runs = [run for run in map(_read_location, unique) if run is not None]
+    read = partial(_read_location, descriptions={})
+    runs = [run for run in map(read, unique) if run is not None]
     if needed and not runs:
         raise DataError(
             f"No MLPerf log was found in {', '.join(map(str, paths))}: pass result_*.txt files or their folders."
@@ -87,7 +89,8 @@ def _locate(path: Path, base: Path) -> LogLocation:
     return LogLocation(path, base, round_, submitter, system, rules.canonical_benchmark(benchmark))
 
 
-def _read_location(location: LogLocation) -> Run | None:
+def _read_location(location: LogLocation, descriptions: dict[Path, dict[str, Any]]) -> Run | None:
+    """Return the run in a log, None if the file is no log; `descriptions` keeps those of systems by folder."""
     log = read_log(location.path)
     if not any(
         entry.key in ("run_start", "eval_accuracy", "run_stop", "submission_benchmark") for entry in log.entries
@@ -106,7 +109,10 @@ def _read_location(location: LogLocation) -> Run | None:
     if record is not None:
         _apply_record(run, record)
     else:
-        _apply_system_description(run, location)
+        folder = location.path.parent
+        if folder not in descriptions:
+            descriptions[folder] = _read_system_description(location)
+        _apply_system_description(run, descriptions[folder])
     run.path = _relative_path(location)
     return run
 
@@ -128,6 +134,7 @@ def _apply_record(run: Run, record: RunRecord) -> None:
     if record.run_class != RunClass.CLEAN:
         run.flags.append(record.run_class.value)
     run.flags += record.flags
+    run.host = record.attempts[-1].hostname if record.attempts else ""
     packages = record.environment.get("packages")
     run.software = f"torch {packages.get('torch', 'unknown')}" if isinstance(packages, dict) else ""
 
@@ -142,14 +149,13 @@ def _apply_config(run: Run, config: Mapping[str, Any]) -> None:
     run.execution["peer_to_peer"] = config.get("peer_to_peer", True)
 
 
-def _apply_system_description(run: Run, location: LogLocation) -> None:
-    """Set the accelerators of a published system from systems/<system>.json, as in v0.5, v0.6 or later."""
-    system = _read_system_description(location)
+def _apply_system_description(run: Run, system: Mapping[str, Any]) -> None:
+    """Set the accelerators of a published system from its description, in the form of v0.5, v0.6 or later."""
     if not system:
         return
     nodes = system.get("nodes")
     node = nodes[0] if isinstance(nodes, list) and nodes and isinstance(nodes[0], dict) else nodes
-    merged = system | (node if isinstance(node, dict) else {})
+    merged = {**system} | (node if isinstance(node, dict) else {})
     fields = {key.replace(" ", "_"): value for key, value in merged.items()}
     accelerator = str(fields.get("accelerator_model_name") or fields.get("accelerator") or "")
     run.accelerator = "" if accelerator.upper() == "N/A" else accelerator
@@ -160,6 +166,7 @@ def _apply_system_description(run: Run, location: LogLocation) -> None:
 
 
 def _read_system_description(location: LogLocation) -> dict[str, Any]:
+    """Return systems/<system>.json of a published tree, as in v0.5, v0.6 or later; empty if there is none."""
     names = [f"{location.system}.json", f"{location.system}.entry.json"]
     folders: list[Path] = []
     for folder in location.path.resolve().parents:
