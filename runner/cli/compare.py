@@ -1,37 +1,56 @@
 """The command `timetrial compare`."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from ..core.errors import DataError
+from ..core.errors import ConfigurationError, DataError
+from .options import AsJson
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(help="Run directories or logs of one side.", show_default=False)],
-    second: Annotated[Path, typer.Argument(help="Those of the other side.", show_default=False)],
+    baseline: Annotated[Path, typer.Argument(help="Run directories or logs of the baseline.", show_default=False)],
+    others: Annotated[list[Path], typer.Argument(help="Those of each other side.", show_default=False)],
+    margin: Annotated[
+        float, typer.Option(help="Relative difference up to which two sides are called equal.", metavar="FRACTION")
+    ] = 0.05,
+    as_json: AsJson = False,
 ) -> None:
-    """Compare two GPUs or settings: what differs, the ratios with their confidence intervals, the verdict."""
+    """Compare GPUs or settings with a baseline: the verdict on each, its confidence interval, what else differs.
+
+    At most 5% of the calls give a false verdict, however many sides are compared.
+    """
     from ..results.analysis import comparison, throughput_groups
     from ..results.analysis.groups import group_runs
     from ..results.parse import sources
     from ..results.report import terminal
 
+    if not 0 < margin < 1:
+        raise ConfigurationError(f"--margin {margin:g} is no fraction between 0 and 1: pass 0.05 for 5%.")
     console = Console()
-    measurements = [throughput_groups.read_throughput_groups([path]) for path in (first, second)]
+    measurements = [throughput_groups.read_throughput_groups([path]) for path in (baseline, *others)]
     throughput = [of_side for of_side, _ in measurements]
-    terminal.show_findings(console, [finding for _, damaged in measurements for finding in damaged])
     groups = [
         group_runs(sources.read_runs([path], needed=not measured))
-        for path, measured in zip((first, second), throughput, strict=True)
+        for path, measured in zip((baseline, *others), throughput, strict=True)
     ]
-    pairs = [(a, b) for a in groups[0] for b in groups[1] if a.benchmark == b.benchmark]
-    throughput_pairs = throughput_groups.compare_closest(*throughput)
+    pairs = [(a, b) for side in groups[1:] for a in groups[0] for b in side if a.benchmark == b.benchmark]
+    throughput_pairs = throughput_groups.compare_closest(
+        throughput[0], [group for side in throughput[1:] for group in side]
+    )
     if not pairs and not throughput_pairs:
-        raise DataError(f"{first} and {second} have no benchmark in common: there is nothing to compare.")
-    for a, b in pairs:
-        terminal.show_comparison(console, comparison.compare(a, b))
-    for pair in throughput_pairs:
-        terminal.show_throughput_comparison(console, pair)
+        raise DataError(
+            f"{', '.join(map(str, others))} and {baseline} have no benchmark in common: nothing to compare."
+        )
+    comparisons = comparison.compare_all(pairs, margin)
+    if as_json:
+        print(json.dumps([pair.to_json() for pair in [*comparisons, *throughput_pairs]], indent=2))
+        return
+    terminal.show_findings(console, [finding for _, damaged in measurements for finding in damaged])
+    for pair in comparisons:
+        terminal.show_comparison(console, pair, len(comparisons))
+    for throughput_pair in throughput_pairs:
+        terminal.show_throughput_comparison(console, throughput_pair)

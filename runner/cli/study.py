@@ -1,16 +1,33 @@
 """The command `timetrial study`."""
 
+import json
+from typing import Annotated
+
+import typer
 from rich.console import Console
 
-from .options import ResultPaths
+from .options import AsJson, ResultPaths
 
 
-def study(paths: ResultPaths) -> None:
-    """Summarize repeated runs: scores, confidence intervals, censored runs, runs needed; measured throughput."""
+def study(
+    paths: ResultPaths,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Say how many runs a difference needs, and whether a study may stop now.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Summarize repeated runs: scores, confidence intervals, failures, one number a GPU; measured throughput."""
     from ..results.report import build as reports
-    from ..results.report import terminal
+    from ..results.report import study_json, terminal
 
     console, built = Console(), reports.build_report(paths)
+    if as_json:
+        print(json.dumps([study_json.group_to_json(group) for group in built.groups], indent=2))
+        return
+    if plan:
+        terminal.show_plan(console, built.groups, built.comparisons)
+        return
     terminal.show_run_groups(console, built.groups)
+    terminal.show_scores(console, built.scores, built.profiles)
     terminal.show_throughput(console, built.throughput_groups)
     terminal.show_findings(console, built.findings)

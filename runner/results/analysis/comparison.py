@@ -1,216 +1,349 @@
-"""Compare two run groups: time-to-train as epochs x time per epoch x overhead, and a verdict.
+"""Compare run groups with a baseline: which is faster to the target, and whether it is luck.
 
-Overhead is the total time over the training time. The epochs reflect recipe and seed variance; the time per epoch
-reflects the speed of hardware and software.
+Time-to-train is epochs times time per epoch, run by run. The epochs reflect the recipe and the luck of the seed, the
+time per epoch the speed of hardware and software. Where a test has shown the epochs of both groups to be equal, they
+are pooled and the time per epoch decides. Every ratio is baseline over other: above 1, the other is faster.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
 
-from ..parse.runs import Run
-from . import stats
+import numpy as np
+
+from . import differences, planning, samples
+from .failures import ExpectedTimeRatio
 from .groups import RunGroup
-from .stats import Interval
+from .intervals import LEVEL, UNKNOWN, Interval, LogEstimate, Ratio, Sample, is_equal_within, log_mean, log_ratio
+from .planning import NextLook
 
-ALPHA = 0.05
-_NOISY = 0.05  # coefficient of variation of the epochs above which time-to-train of different recipes is not compared
-# Hyperparameters that do not describe the recipe.
-_IGNORED = ("seed", "opt_learning_rate_decay_steps")
-_SETTINGS: tuple[tuple[str, Callable[[RunGroup], object]], ...] = (
-    ("model", lambda group: group.model),
-    ("round", lambda group: group.round),
-    ("target", lambda group: _format_target(group.runs[0].target)),
-    ("division", lambda group: group.runs[0].division),
-    ("number of accelerators", lambda group: group.runs[0].num_accelerators),
-    ("global batch size", lambda group: _format_batch(group.runs[0])),
-    ("precision", lambda group: group.runs[0].precision),
-    ("peer-to-peer", lambda group: "off" if group.runs[0].execution.get("peer_to_peer") is False else "default"),
-    ("software", lambda group: group.runs[0].software),
-    ("runs", lambda group: len(group.runs)),
-    ("failed runs", lambda group: group.num_failed),
-)
+ALPHA = 1 - LEVEL
+MARGIN = 0.05
+"""Relative difference up to which groups are called equal, unless a user sets another."""
+_MIN_PAIRS = 4  # of equal seeds, for their correlation
+
+
+class Verdict(StrEnum):
+    """What is known of the other group against the baseline."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    EQUAL = "equal"
+    CANNOT_TELL = "cannot tell"
+    NOT_COMPARABLE = "not comparable"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two groups and the ratios of their times and epochs, first over second: below 1 means that `first` is faster.
+    """Two groups and the ratios of their times and epochs, baseline over other.
 
-    `pooled_time_to_train` is the ratio with the epochs of both groups pooled, known only if both have the same recipe
-    (iso-convergence). `banner` says why their time-to-train cannot be compared; it is empty if it can be.
+    `ratio` decides, None if the groups are not comparable: `time` is its interval at `level`, and `basis` says of which
+    time it is the ratio.
+    `reasons` says what the reader must know to trust the verdict. The other ratios have 95% intervals; `paired` is that
+    of `time_to_train` over equal seeds and `correlation` that of the times of equal seeds, None without enough of them.
     """
 
-    first: RunGroup
-    second: RunGroup
+    baseline: RunGroup
+    other: RunGroup
+    verdict: Verdict
+    basis: str
+    ratio: Ratio | None
+    time: Interval
+    level: float
+    margin: float
     time_to_train: Interval
     epochs: Interval
-    time_per_epoch: Interval
-    overhead: Interval
-    pooled_time_to_train: Interval | None
-    p_epochs: float
+    seconds_per_epoch: Interval
+    train_seconds_per_epoch: Interval
+    paired: Interval | None
+    correlation: Interval | None
+    epochs_state: str
+    machines: str
+    reasons: list[str]
     differences: list[str]
-    banner: str
-    verdict: str
+
+    @property
+    def title(self) -> str:
+        """The names of the groups."""
+        return f"{self.other.title} against {self.baseline.title}"
+
+    @property
+    def is_unsafe(self) -> bool:
+        """Whether time-to-train compares more than speed: epochs not shown equal, or failed runs."""
+        return bool(self.baseline.num_failed or self.other.num_failed) or not self.epochs_state.startswith("shown")
+
+    @property
+    def phrase(self) -> str:
+        """The verdict in words, with its interval."""
+        where = f", {self.machines}" if self.machines else ""
+        if self.verdict == Verdict.NOT_COMPARABLE:
+            unit = self.baseline.progress_unit.removesuffix("s")
+            pace = f"; seconds per {unit}: {_format_ratio(self.seconds_per_epoch)}" if self.seconds_per_epoch.n else ""
+            return f"not comparable by time-to-train{pace}"
+        if not self.time.is_bounded:
+            return f"cannot tell which is faster{where}"
+        by = f"by {self.basis}{where}"
+        if self.verdict == Verdict.EQUAL:
+            return f"equal within {self.margin:.0%} {by} ({_format_ratio(self.time, self.level)})"
+        if self.verdict == Verdict.CANNOT_TELL:
+            return f"cannot tell which is faster {by} ({_format_ratio(self.time, self.level)})"
+        times = self.time if self.verdict == Verdict.FASTER else self.time.inverse
+        return f"{times.estimate:.4g} times {self.verdict} ({_format_bounds(times, self.level)}) {by}"
+
+    @property
+    def sentence(self) -> str:
+        """Names and verdict."""
+        return f"{self.title}: {self.phrase}."
+
+    def next_look(self) -> NextLook | None:
+        """Return whether a study that is looked at after every run may stop; None if nothing can be said."""
+        if not isinstance(self.ratio, LogEstimate):
+            return None
+        return planning.next_look(self.ratio, (self.baseline.time_sample, self.other.time_sample), self.margin)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the comparison as the object that `timetrial compare --json` prints."""
+        sides = {"baseline": self.baseline, "other": self.other}
+        return {
+            **{name: group.title for name, group in sides.items()},
+            "verdict": self.verdict.value,
+            **_bounds_as_json(self.time),
+            "level": self.level,
+            "basis": self.basis,
+            "epochs": _bounds_as_json(self.epochs),
+            "seconds_per_epoch": _bounds_as_json(self.seconds_per_epoch),
+            "epochs_state": self.epochs_state,
+            "paired": _bounds_as_json(self.paired or UNKNOWN),
+            "correlation": _bounds_as_json(self.correlation or UNKNOWN, "value"),
+            "runs": {name: len(group.runs) for name, group in sides.items()},
+            "failures": {name: group.num_failed for name, group in sides.items()},
+            "machines": self.machines,
+            "reasons": self.reasons,
+            "differences": self.differences,
+        }
 
 
-def compare(first: RunGroup, second: RunGroup) -> Comparison:
-    """Return the comparison of two groups; the ratios are computed even if the groups are not comparable."""
-    time_to_train = stats.ratio_of_means(first.minutes, second.minutes)
-    epochs = stats.ratio_of_means(first.epochs, second.epochs)
-    time_per_epoch = stats.ratio_of_means(first.train_seconds_per_epoch, second.train_seconds_per_epoch)
-    overhead = stats.ratio_of_means(_overheads(first), _overheads(second))
-    same_recipe = not _workload_difference(first, second) and not _recipe_differs(first, second)
-    pooled = _multiply(time_per_epoch, overhead) if same_recipe else None
-    p_epochs = stats.permutation_p_value(first.epochs, second.epochs)
-    banner = _incomparable_reason(first, second, same_recipe, p_epochs, epochs)
+@dataclass(frozen=True)
+class _Pair:
+    """What is known of a pair before its verdict; `ratio` is None if the times cannot be compared."""
+
+    baseline: RunGroup
+    other: RunGroup
+    margin: float
+
+    @cached_property
+    def epochs(self) -> LogEstimate:
+        return log_ratio(self.baseline.epoch_sample, self.other.epoch_sample)
+
+    @cached_property
+    def is_equal_epochs(self) -> bool:
+        return is_equal_within(self.epochs, self.margin)
+
+    @property
+    def epochs_state(self) -> str:
+        if math.isnan(self.epochs.error):
+            return "assumed equal"
+        return f"shown equal within {self.margin:.0%}" if self.is_equal_epochs else "not shown equal"
+
+    @cached_property
+    def recipe_differences(self) -> list[str]:
+        return differences.list_recipe_differences(self.baseline, self.other)
+
+    @cached_property
+    def is_clustered(self) -> bool:
+        """Whether each side ran on several machines, so that its machines are its independent observations."""
+        return all(len(samples.runs_by_host(group.converged_runs)) > 1 for group in (self.baseline, self.other))
+
+    @cached_property
+    def machines(self) -> str:
+        if self.is_clustered:
+            return ""
+        hosts = [{run.host for run in group.converged_runs} - {""} for group in (self.baseline, self.other)]
+        same = hosts[0] == hosts[1] and len(hosts[0]) == 1
+        return "on one machine" if same else "between these two machines"
+
+    @property
+    def has_failures(self) -> bool:
+        return bool(self.baseline.num_failed or self.other.num_failed)
+
+    @cached_property
+    def basis(self) -> str:
+        if self.has_failures:
+            return "expected time to a success"
+        return "time-to-train with pooled epochs" if self.is_equal_epochs else "time-to-train"
+
+    @cached_property
+    def ratio(self) -> Ratio | None:
+        if self.obstacles:
+            return None
+        if self.has_failures:
+            return ExpectedTimeRatio(self.baseline.outcomes, self.other.outcomes)
+        attribute = "pace_sample" if self.is_equal_epochs else "time_sample"
+        return log_ratio(*(self._sample(group, attribute) for group in (self.baseline, self.other)))
+
+    def _sample(self, group: RunGroup, attribute: str) -> Sample:
+        by_seed: Sample = getattr(group, attribute)
+        if not self.is_clustered:
+            return by_seed
+        of_run = {"pace_sample": lambda run: run.pace, "time_sample": lambda run: run.duration}[attribute]
+        # A machine's mean is less noisy than a run, so the floor of a run does not apply to it.
+        return samples.sample(samples.runs_by_host(group.converged_runs), of_run)
+
+    @cached_property
+    def obstacles(self) -> list[str]:
+        """Why the times of the groups cannot be compared, whatever they are."""
+        if reason := differences.describe_workload_difference(self.baseline, self.other):
+            return [reason]
+        if self.is_single or not self.recipe_differences or self.is_equal_epochs:
+            return []
+        return [
+            f"their recipes differ ({', '.join(self.recipe_differences)}) and their epochs are not shown equal "
+            f"({self._mean_epochs}), so time-to-train compares recipes: compare the time per epoch"
+        ]
+
+    @property
+    def is_single(self) -> bool:
+        """Whether a side has fewer than two independent converged runs."""
+        return min(len(group.time_sample.values) for group in (self.baseline, self.other)) < 2
+
+    @property
+    def _mean_epochs(self) -> str:
+        means = [f"{group.mean_epochs.estimate:.3g}" if group.epochs else "unknown" for group in self._sides]
+        return f"{' vs. '.join(means)} {self.baseline.progress_unit}"
+
+    @property
+    def _sides(self) -> tuple[RunGroup, RunGroup]:
+        return self.baseline, self.other
+
+    def reasons(self) -> list[str]:
+        """Return what the reader must know, the most important first."""
+        reasons = list(self.obstacles)
+        for group in self._sides:
+            if not group.converged_runs:
+                longest = max(run.observed for run in group.runs) / 60
+                reasons.append(f"no run of {group.title} reached its target: it takes > {longest:.3g} min")
+            elif group.num_failed:
+                reasons.append(f"{group.num_failed} of {len(group.runs)} runs of {group.title} failed")
+        if not self.obstacles and all(group.converged_runs for group in self._sides):
+            reasons += self._describe_luck()
+        for group in self._sides:
+            reasons += samples.describe_dependence(group.title, group.converged_runs)
+            flags = sorted({flag for run in group.runs for flag in run.flags})
+            if flags:
+                reasons.append(f"validity flags of {group.title}: {', '.join(flags)}")
+        return reasons
+
+    def _describe_luck(self) -> list[str]:
+        if self.is_single:
+            recipes = (
+                f"; their recipes differ ({', '.join(self.recipe_differences)})" if self.recipe_differences else ""
+            )
+            return [f"one converged run of a side cannot tell luck from speed: repeat both with other seeds{recipes}"]
+        if self.is_equal_epochs:
+            return []
+        return [f"their epochs are not shown equal within {self.margin:.0%} ({self._mean_epochs}): they are not pooled"]
+
+
+def compare(baseline: RunGroup, other: RunGroup, margin: float = MARGIN) -> Comparison:
+    """Return the comparison of a group with a baseline."""
+    return compare_all([(baseline, other)], margin)[0]
+
+
+def compare_all(pairs: Sequence[tuple[RunGroup, RunGroup]], margin: float = MARGIN) -> list[Comparison]:
+    """Return the comparisons of (baseline, other) pairs, at most 5% of which give a false verdict in all together.
+
+    Holm's (1979) step-down test decides at which level each pair is tested; its interval has that level. Groups are
+    equal if their 90% interval lies within the margin.
+    """
+    assessed = [_Pair(baseline, other, margin) for baseline, other in pairs]
+    levels = _holm_levels([pair.ratio.p_value if pair.ratio else math.nan for pair in assessed])
+    return [_conclude(pair, level) for pair, level in zip(assessed, levels, strict=True)]
+
+
+def _holm_levels(p_values: Sequence[float]) -> list[float]:
+    """Return the confidence level at which each hypothesis is decided; NaN stands for one that is not tested."""
+    tested = sorted((p, index) for index, p in enumerate(p_values) if math.isfinite(p))
+    levels = [LEVEL] * len(p_values)
+    alpha = ALPHA
+    for step, (p, index) in enumerate(tested):
+        alpha = ALPHA / (len(tested) - step)
+        if p > alpha:
+            for _, rest in tested[step:]:
+                levels[rest] = 1 - alpha
+            break
+        levels[index] = 1 - alpha
+    return levels
+
+
+def _conclude(pair: _Pair, level: float) -> Comparison:
+    baseline, other = pair.baseline, pair.other
+    time = pair.ratio.interval(level) if pair.ratio else UNKNOWN
+    train = [group.sample(lambda run: run.train_pace) for group in (baseline, other)]
+    paired, correlation = _pair_seeds(baseline, other)
     return Comparison(
-        first=first,
-        second=second,
-        time_to_train=time_to_train,
-        epochs=epochs,
-        time_per_epoch=time_per_epoch,
-        overhead=overhead,
-        pooled_time_to_train=pooled,
-        p_epochs=p_epochs,
-        differences=list_differences(first, second),
-        banner=banner,
-        verdict=_verdict(first, second, time_to_train, time_per_epoch, pooled, banner),
+        baseline=baseline,
+        other=other,
+        verdict=_verdict(pair, time),
+        basis=pair.basis,
+        ratio=pair.ratio,
+        time=time,
+        level=level,
+        margin=pair.margin,
+        time_to_train=log_ratio(baseline.time_sample, other.time_sample).interval(),
+        epochs=pair.epochs.interval(),
+        seconds_per_epoch=log_ratio(baseline.pace_sample, other.pace_sample).interval(),
+        train_seconds_per_epoch=log_ratio(train[0], train[1]).interval(),
+        paired=paired,
+        correlation=correlation,
+        epochs_state=pair.epochs_state,
+        machines=pair.machines,
+        reasons=pair.reasons(),
+        differences=differences.list_differences(baseline, other),
     )
 
 
-def list_differences(first: RunGroup, second: RunGroup) -> list[str]:
-    """Return in what two groups differ apart from the accelerator, the most important first."""
-    differences = []
-    for name, value_of in _SETTINGS:
-        values = value_of(first), value_of(second)
-        if values[0] != values[1]:
-            differences.append(_format_difference(name, *values))
-    hyperparameters = first.runs[0].hyperparameters, second.runs[0].hyperparameters
-    for key in sorted(hyperparameters[0].keys() | hyperparameters[1].keys()):
-        values = hyperparameters[0].get(key), hyperparameters[1].get(key)
-        if key not in _IGNORED and values[0] != values[1]:
-            differences.append(_format_difference(key, *values))
-    flags = [sorted({flag for run in group.runs for flag in run.flags}) for group in (first, second)]
-    if flags[0] != flags[1]:
-        differences.append(f"validity flags: {', '.join(flags[0]) or 'none'} vs. {', '.join(flags[1]) or 'none'}")
-    return differences
+def _verdict(pair: _Pair, time: Interval) -> Verdict:
+    if pair.obstacles:
+        return Verdict.NOT_COMPARABLE
+    if not time.is_bounded or pair.ratio is None:
+        return Verdict.CANNOT_TELL
+    if is_equal_within(pair.ratio, pair.margin):
+        return Verdict.EQUAL
+    if time.low <= 1 <= time.high:
+        return Verdict.CANNOT_TELL
+    return Verdict.FASTER if time.low > 1 else Verdict.SLOWER
 
 
-def _format_difference(name: str, first: object, second: object) -> str:
-    texts = ["not stated" if value in (None, "") else value for value in (first, second)]
-    return f"{name}: {texts[0]} vs. {texts[1]}"
-
-
-def describe_ratio(ratio: Interval, context: str = "") -> str:
-    """Return a ratio of times in words: "1.23 times faster (95% CI: 1.20 to 1.26)", or "no significant difference"."""
-    if not math.isfinite(ratio.estimate):
-        return "not known"
-    if not math.isfinite(ratio.low):
-        factor = ratio.estimate if ratio.estimate >= 1 else 1 / ratio.estimate
-        direction = "slower" if ratio.estimate >= 1 else "faster"
-        return f"{factor:.3g} times {direction}{context}, without a confidence interval (single runs)"
-    if ratio.low <= 1 <= ratio.high:
-        interval = f"ratio {ratio.estimate:.3f}, 95% CI: {ratio.low:.3f} to {ratio.high:.3f}"
-        return f"no significant difference{context} ({interval})"
-    if ratio.estimate > 1:
-        return f"{ratio.estimate:.3g} times slower{context} (95% CI: {ratio.low:.3g} to {ratio.high:.3g})"
-    return f"{1 / ratio.estimate:.3g} times faster{context} (95% CI: {1 / ratio.high:.3g} to {1 / ratio.low:.3g})"
-
-
-def _incomparable_reason(
-    first: RunGroup, second: RunGroup, same_recipe: bool, p_epochs: float, epochs: Interval
-) -> str:
-    """Return why the time-to-train of two groups cannot be compared; empty if it can be."""
-    if reason := _workload_difference(first, second):
-        return f"These groups cannot be compared: {reason}."
-    intro = "These groups cannot be compared by time-to-train"
-    if not first.converged_runs or not second.converged_runs:
-        group = second if first.converged_runs else first
-        return f"{intro}: {group.title} has no run that reached its target."
-    if same_recipe:
-        return ""
-    if not epochs.n or not math.isfinite(epochs.estimate):
-        return f"{intro}: their epochs to converge are not known."
-    means = f"{_mean(first.epochs):.3g} vs. {_mean(second.epochs):.3g} epochs"
-    is_single = not math.isfinite(epochs.low)
-    if p_epochs < ALPHA or (is_single and abs(math.log(epochs.estimate)) > _NOISY):
-        return (
-            f"{intro}: they converged in {means}, which is due to the recipe and not to the hardware; "
-            "compare the time per epoch."
-        )
-    variation = max(stats.coefficient_of_variation(group.epochs) for group in (first, second))
-    if variation > _NOISY:
-        is_stated = first.runs[0].global_batch_size and second.runs[0].global_batch_size
-        recipes = "their recipes differ" if is_stated else "whether their recipes are the same is not stated"
-        return (
-            f"{intro}: {recipes}, and their epochs vary by {variation:.0%} from run to run ({means}); "
-            "compare the time per epoch."
-        )
-    return ""
-
-
-def _verdict(
-    first: RunGroup,
-    second: RunGroup,
-    time_to_train: Interval,
-    time_per_epoch: Interval,
-    pooled: Interval | None,
-    banner: str,
-) -> str:
-    title = f"{first.title} vs. {second.title}"
-    if _workload_difference(first, second):
-        return f"{title}: the ratios compare different workloads."
-    if banner:
-        return f"{title}: {describe_ratio(time_per_epoch, ' by time per epoch')}."
-    if pooled is not None:
-        return (
-            f"{title}: {describe_ratio(pooled, ' by time-to-train with pooled epochs')}. Both use the same recipe, so "
-            f"a difference in epochs is seed variance. Measured time-to-train: {describe_ratio(time_to_train)}."
-        )
-    by_epoch = describe_ratio(time_per_epoch)
-    return f"{title}: {describe_ratio(time_to_train, ' by time-to-train')}; by time per epoch {by_epoch}."
-
-
-def _workload_difference(first: RunGroup, second: RunGroup) -> str:
-    if first.model != second.model:
-        return f"{first.model} and {second.model} are different models"
-    targets = _format_target(first.runs[0].target), _format_target(second.runs[0].target)
-    if targets[0] != targets[1]:
-        return f"their targets differ ({targets[0]} and {targets[1]})"
-    return ""
-
-
-def _recipe_differs(first: RunGroup, second: RunGroup) -> bool:
-    """Return False only if both groups state batch size and hyperparameters, and these are the same."""
-    runs = first.runs[0], second.runs[0]
-    if runs[0].global_batch_size is None or _format_batch(runs[0]) != _format_batch(runs[1]):
-        return True
-    keys = (runs[0].hyperparameters.keys() | runs[1].hyperparameters.keys()) - set(_IGNORED)
-    keys -= {"gradient_accumulation_steps"}  # does not change the gradient
-    return not keys or any(runs[0].hyperparameters.get(key) != runs[1].hyperparameters.get(key) for key in keys)
-
-
-def _overheads(group: RunGroup) -> list[float]:
-    return [(run.duration or 0.0) / run.train_seconds for run in group.converged_runs if run.train_seconds]
-
-
-def _multiply(first: Interval, second: Interval) -> Interval:
-    """Return the product of two independent ratios: half-widths on the log scale add in quadrature (first order)."""
-    estimate = first.estimate * second.estimate
-    widths = [
-        (math.log(ratio.low / ratio.estimate), math.log(ratio.high / ratio.estimate)) for ratio in (first, second)
+def _pair_seeds(baseline: RunGroup, other: RunGroup) -> tuple[Interval | None, Interval | None]:
+    """Return the ratio of time-to-train over equal seeds, and the correlation of their log times (Fisher 1921)."""
+    times = [
+        {run.seed: run.duration for run in group.converged_runs if run.seed is not None} for group in (baseline, other)
     ]
-    low, high = (math.hypot(*(width[side] for width in widths)) for side in (0, 1))
-    return Interval(estimate, estimate * math.exp(-low), estimate * math.exp(high), min(first.n, second.n))
+    seeds = [seed for seed in times[0] if seed in times[1]]
+    if len(seeds) < _MIN_PAIRS:
+        return None, None
+    first, second = (np.log([of_side[seed] or math.nan for seed in seeds]) for of_side in times)
+    paired = log_mean(Sample(tuple(np.exp(first - second)))).interval()
+    if not first.std() or not second.std():
+        return paired, None
+    r = float(np.corrcoef(first, second)[0, 1])
+    half_width = 1.959964 / math.sqrt(len(seeds) - 3)
+    bounds = [math.tanh(math.atanh(min(max(r, -0.999999), 0.999999)) + sign * half_width) for sign in (-1, 1)]
+    return paired, Interval(r, *bounds, len(seeds))
 
 
-def _format_batch(run: Run) -> str:
-    return f"{run.global_batch_size} {run.batch_unit}" if run.global_batch_size else ""
+def _format_bounds(interval: Interval, level: float = LEVEL) -> str:
+    return f"{level * 100:.3g}% CI: {interval.low:.4g} to {interval.high:.4g}"
 
 
-def _format_target(target: object) -> str:
-    return ", ".join(f"{value:g}" for value in target.values()) if isinstance(target, dict) else str(target)
+def _format_ratio(interval: Interval, level: float = LEVEL) -> str:
+    bounds = f", {_format_bounds(interval, level)}" if interval.is_bounded else ", no interval"
+    return f"ratio {interval.estimate:.4g}{bounds}"
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _bounds_as_json(interval: Interval, name: str = "ratio") -> dict[str, float | None]:
+    values = {name: interval.estimate, "low": interval.low, "high": interval.high}
+    return {key: value if math.isfinite(value) else None for key, value in values.items()}

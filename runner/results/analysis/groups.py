@@ -1,7 +1,7 @@
 """Run groups: runs of one workload on one system with one setting. Scores and comparisons are made of run groups."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -9,8 +9,10 @@ from typing import Any
 
 from ..parse import rules
 from ..parse.runs import Run
-from . import stats
-from .stats import Interval, SurvivalCurve
+from . import samples, stats
+from .failures import Outcomes
+from .intervals import CLOCK_SECONDS, Interval, Sample, grid_floor, log_mean
+from .stats import SurvivalCurve
 
 
 @dataclass
@@ -83,19 +85,78 @@ class RunGroup:
         return [(run.duration or 0.0) / 60 for run in self.converged_runs]
 
     @property
+    def progress_unit(self) -> str:
+        """What convergence is counted in: "epochs", or "samples" where the logs count these."""
+        return self.runs[0].progress_unit
+
+    @property
     def epochs(self) -> list[float]:
-        """Epochs to converge of the converged runs."""
-        return [float(run.epochs_to_converge) for run in self.converged_runs if run.epochs_to_converge is not None]
+        """Epochs to converge of the converged runs, or samples (`progress_unit`)."""
+        return [float(run.progress_to_converge) for run in self.converged_runs if run.progress_to_converge]
+
+    @property
+    def epoch_floor(self) -> float:
+        """Standard deviation of the log of `epochs` that the grid of evaluations adds, whatever the epochs seen."""
+        spacings = [run.eval_spacing for run in self.converged_runs if run.eval_spacing]
+        spacing = sum(spacings) / len(spacings) if spacings else float(self.progress_unit == "epochs")
+        return grid_floor(spacing, sum(self.epochs) / len(self.epochs)) if self.epochs else 0.0
+
+    @cached_property
+    def independent_runs(self) -> list[list[Run]]:
+        """The converged runs in clusters of repeats."""
+        return samples.independent_runs(self.converged_runs)
+
+    def sample(self, value_of: Callable[[Run], float | None], floor: float = 0.0) -> Sample:
+        """Return one value per independent converged run."""
+        return samples.sample(self.independent_runs, value_of, floor)
+
+    @cached_property
+    def time_sample(self) -> Sample:
+        """Time-to-train in seconds; it varies at least by the grid of evaluations."""
+        return self.sample(lambda run: run.duration, max(self.epoch_floor, self.clock_floor))
+
+    @cached_property
+    def epoch_sample(self) -> Sample:
+        """Epochs to converge, or samples."""
+        return self.sample(lambda run: run.progress_to_converge, self.epoch_floor)
+
+    @cached_property
+    def pace_sample(self) -> Sample:
+        """Seconds per epoch, or per sample, with evaluation."""
+        return self.sample(lambda run: run.pace, self.clock_floor)
+
+    @property
+    def clock_floor(self) -> float:
+        """Standard deviation of the log of a time that the resolution of the log's clock adds."""
+        seconds = [60 * minutes for minutes in self.minutes]
+        return grid_floor(CLOCK_SECONDS, sum(seconds) / len(seconds)) if seconds else 0.0
+
+    @cached_property
+    def outcomes(self) -> Outcomes:
+        """Seconds of the converged and of the failed runs."""
+        failed = [run for run in self.runs if not run.success or not run.duration]
+        return Outcomes(
+            self.time_sample.values, tuple(run.observed for run in failed) if self.num_failed else (), self.epoch_floor
+        )
+
+    @property
+    def horizon(self) -> float:
+        """Seconds up to which the outcome of every run is known: the shortest time at which one was given up.
+
+        A run that diverged would never have converged and is known for all times.
+        """
+        ends = [run.observed for run in self.runs if not run.success and not run.is_diverged]
+        return min(ends, default=max(run.observed for run in self.runs))
 
     @property
     def seconds_per_epoch(self) -> list[float]:
         """Time-to-train over epochs of the converged runs."""
-        return [run.seconds_per_epoch for run in self.converged_runs if run.seconds_per_epoch]
+        return [run.pace for run in self.converged_runs if run.pace]
 
     @property
     def train_seconds_per_epoch(self) -> list[float]:
         """Seconds per epoch without evaluation, where the log separates it."""
-        return [run.train_seconds / run.epochs_to_converge for run in self.converged_runs if run.epochs_to_converge]
+        return [run.train_seconds / run.progress_to_converge for run in self.converged_runs if run.progress_to_converge]
 
     @cached_property
     def minutes_olympic(self) -> float | None:
@@ -116,18 +177,18 @@ class RunGroup:
 
     @cached_property
     def mean_minutes(self) -> Interval:
-        """Mean time-to-train of the converged runs, in minutes."""
-        return stats.confidence_interval(self.minutes)
+        """Geometric mean of the time-to-train of the converged runs, in minutes."""
+        return log_mean(self.time_sample).interval().scaled(1 / 60)
 
     @cached_property
     def mean_epochs(self) -> Interval:
-        """Mean epochs to converge."""
-        return stats.confidence_interval(self.epochs)
+        """Geometric mean of the epochs to converge, or of the samples."""
+        return log_mean(self.epoch_sample).interval()
 
     @cached_property
     def mean_seconds_per_epoch(self) -> Interval:
-        """Mean time per epoch, in seconds."""
-        return stats.confidence_interval(self.seconds_per_epoch)
+        """Geometric mean of the time per epoch, or per sample, in seconds."""
+        return log_mean(self.pace_sample).interval()
 
     @property
     def train_samples(self) -> int | None:
@@ -157,8 +218,13 @@ class RunGroup:
 
     @cached_property
     def survival(self) -> SurvivalCurve:
-        """Fraction of runs that reached the target by a time in minutes; the others are censored at their end."""
-        return stats.kaplan_meier([run.observed / 60 for run in self.runs], [run.success for run in self.runs])
+        """Fraction of runs that reached the target by a time in minutes.
+
+        The others are censored at their end, but a run that diverged counts as one that never converges.
+        """
+        longest = max(run.observed for run in self.runs)
+        minutes = [(longest if run.is_diverged else run.observed) / 60 for run in self.runs]
+        return stats.kaplan_meier(minutes, [run.success for run in self.runs])
 
 
 def group_runs(runs: Iterable[Run]) -> list[RunGroup]:

@@ -9,12 +9,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 Array = NDArray[np.float64]
+_MAX_LOG = 300.0  # of a half-width, which two values far apart can make larger than floats can hold
 LEVEL = 0.95
 """Confidence level of intervals."""
 CLOCK_SECONDS = 0.001
@@ -53,6 +55,17 @@ UNKNOWN = Interval(math.nan, math.nan, math.nan, 0)
 """The interval without a value."""
 
 
+class Ratio(Protocol):
+    """A ratio that can be tested: a `LogEstimate`, or one that counts failed runs."""
+
+    def interval(self, level: float = LEVEL) -> Interval:
+        """Return the interval at a confidence level."""
+
+    @property
+    def p_value(self) -> float:
+        """p of the two-sided test that the ratio is 1."""
+
+
 @dataclass(frozen=True)
 class LogEstimate:
     """An estimate on the log scale, with its standard error and degrees of freedom (NaN for single values)."""
@@ -68,6 +81,7 @@ class LogEstimate:
         if not math.isfinite(self.error):
             return Interval(estimate, math.nan, math.nan, self.n)
         half_width = float(stdtrit(self.dof, (1 + level) / 2)) * self.error if self.error else 0.0
+        half_width = min(half_width, _MAX_LOG)
         return Interval(estimate, math.exp(self.log - half_width), math.exp(self.log + half_width), self.n)
 
     @property
@@ -148,15 +162,15 @@ def arithmetic_mean(values: Sequence[float], level: float = LEVEL, floor: float 
     """
     sample = Sample(tuple(values), floor)
     n, variance = len(values), sample.deviation**2
-    log = math.log(sum(values) / n) if n else math.nan
+    mean = sum(values) / n if n else math.nan
     error = math.sqrt(variance / n + variance**2 / (2 * (n - 1))) if n > 1 else math.nan
-    return LogEstimate(log, error, n - 1, n).interval(level)
+    return LogEstimate(0.0, error, n - 1, n).interval(level).scaled(mean)
 
 
-def is_equal_within(ratio: LogEstimate, margin: float) -> bool:
-    """Return True if two one-sided tests at 5% show that a ratio lies within 1 / (1 + margin) and 1 + margin.
+def is_equal_within(ratio: Ratio, margin: float, alpha: float = 0.05) -> bool:
+    """Return True if two one-sided tests at `alpha` show that a ratio lies within 1 / (1 + margin) and 1 + margin.
 
-    That is, its 90% interval lies between them (Schuirmann 1987).
+    That is, its interval of level 1 - 2 alpha lies between them (Schuirmann 1987).
     """
-    interval = ratio.interval(0.90)
+    interval = ratio.interval(1 - 2 * alpha)
     return interval.is_bounded and 1 / (1 + margin) <= interval.low and interval.high <= 1 + margin

@@ -1,12 +1,13 @@
 """Energy, cost and validity flags of the runs of a group, from their run records."""
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ...core.formatting import format_energy
 from ...record.run_record import TelemetrySummary
 from .findings import Finding
 from .groups import RunGroup
+from .intervals import arithmetic_mean
 
 
 def check(groups: Iterable[RunGroup]) -> list[Finding]:
@@ -24,21 +25,27 @@ def _describe_energy(group: RunGroup) -> Iterable[Finding]:
     parts = []
     if measured:
         joules, sources = zip(*(_energy_of(summary, of_gpus) for summary in measured), strict=True)
-        parts.append(
-            f"energy-to-train {format_energy(statistics.mean(joules))} ({' and '.join(dict.fromkeys(sources))})"
-        )
+        energy = _format_mean(joules, format_energy)
+        parts.append(f"energy-to-train {energy} ({' and '.join(dict.fromkeys(sources))})")
         if watts := _known(summary.mean_watts for summary in measured):
             parts.append(f"{statistics.mean(watts):,.0f} W")
         if rates := _known(summary.samples_per_joule for summary in measured):
             parts.append(f"{statistics.mean(rates):,.4g} samples/J")
     if costs:
-        parts.append(f"cost-to-train ${statistics.mean(costs):,.3g}")
+        parts.append(f"cost-to-train {_format_mean(costs, '${:,.3g}'.format)}")
     if parts:
         count = max(len(measured), len(costs))
         runs = f"mean of {count} runs" if count > 1 else "one run"
         if measured and costs and len(measured) != len(costs):
             runs += f", energy of {len(measured)}, cost of {len(costs)}"
         yield Finding("note", group.title, f"{', '.join(parts)}: {runs}.")
+
+
+def _format_mean(values: Sequence[float], format_value: Callable[[float], str]) -> str:
+    """Return the arithmetic mean, which many runs add up to, with its interval."""
+    mean = arithmetic_mean(values)
+    bounds = f" ({format_value(mean.low)} to {format_value(mean.high)})" if mean.is_bounded else ""
+    return f"{format_value(mean.estimate)}{bounds}"
 
 
 def _energy_of(summary: TelemetrySummary, of_gpus: bool) -> tuple[float, str]:

@@ -2,22 +2,29 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from pathlib import Path
 
 from ...core.errors import DataError
-from ..analysis import convergence, findings, plausibility, roofline, scaling, throughput_groups, validity
-from ..analysis.comparison import Comparison, compare
+from ..analysis import (
+    convergence,
+    findings,
+    plausibility,
+    roofline,
+    run_order,
+    scaling,
+    throughput_groups,
+    validity,
+)  # fmt: skip
+from ..analysis.comparison import Comparison, Verdict, compare_all
 from ..analysis.findings import Finding
 from ..analysis.groups import RunGroup, group_runs
 from ..analysis.roofline import Roofline
 from ..analysis.scaling import PeakFit, Scaling
+from ..analysis.scores import GpuScore, PerformanceProfile, profile_performance, score_gpus
 from ..analysis.throughput_groups import ThroughputGroup
 from ..parse import external, sources
 from ..parse.external import OWN_RUNS, ExternalMeasurement
 from ..parse.runs import Run
-
-_MAX_COMPARISONS = 12  # per workload; the table of run groups covers the rest
 
 
 @dataclass
@@ -31,6 +38,8 @@ class Report:
     rooflines: list[Roofline] = field(default_factory=list)
     measurements: list[ExternalMeasurement] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
+    scores: list[GpuScore] = field(default_factory=list)
+    profiles: list[PerformanceProfile] = field(default_factory=list)
     scalings: list[Scaling] = field(default_factory=list)
     peak_fits: list[PeakFit] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -60,8 +69,11 @@ def build_report(paths: Sequence[Path]) -> Report:
     runs_needed = not report.throughput_groups and not report.rooflines
     report.runs = sources.read_runs(others, needed=runs_needed) if others else []
     report.groups = group_runs(report.runs)
-    report.comparisons = list(_compare_groups(report.groups))
-    report.scalings = scaling.compute_scalings(report.groups, report.measurements)
+    report.comparisons = compare_all(list(_pair_with_baselines(report.groups)))
+    report.scores = score_gpus(report.comparisons)
+    report.profiles = profile_performance(report.groups)
+    repeats = throughput_groups.to_measurements(throughput_groups.split_by_run(report.throughput_groups))
+    report.scalings = scaling.compute_scalings(report.groups, [*report.external_measurements, *repeats])
     report.peak_fits = scaling.fit_speed_to_peaks(report.measurements, report.groups)
     report.findings = [*damaged_records, *_find(report)]
     return report
@@ -83,32 +95,37 @@ def _find(report: Report) -> Iterable[Finding]:
     yield from findings.check_precision(report.groups)
     yield from convergence.check(report.groups)
     yield from plausibility.check(report.groups, report.measurements)
+    yield from run_order.check(report.groups, report.throughput_groups)
     yield from validity.check(report.groups)
 
 
 def _banners(comparisons: Iterable[Comparison]) -> Iterable[Finding]:
-    """Yield one banner per workload; the reason for each pair is shown with the pair."""
+    """Yield one banner per workload; the reasons for each pair are shown with the pair."""
     by_workload: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
-        by_workload.setdefault(comparison.first.workload, []).append(comparison)
+        by_workload.setdefault(comparison.baseline.workload, []).append(comparison)
     for workload, pairs in by_workload.items():
-        banners = [comparison.banner for comparison in pairs if comparison.banner]
-        if len(pairs) == 1 and banners:
-            yield Finding("banner", workload, banners[0])
-        elif banners:
+        warned = [comparison for comparison in pairs if comparison.is_unsafe]
+        if len(pairs) == 1 and warned:
+            yield Finding(
+                "banner", workload, f"{pairs[0].other.title}: {pairs[0].phrase}; {'; '.join(pairs[0].reasons)}."
+            )
+        elif warned:
+            incomparable = sum(comparison.verdict == Verdict.NOT_COMPARABLE for comparison in warned)
             message = (
-                f"{len(banners)} of {len(pairs)} pairs cannot be compared by time-to-train: their epochs to converge "
-                "differ or vary too much. Compare the time per epoch instead."
+                f"The epochs of {len(warned)} of {len(pairs)} pairs are not shown equal or runs failed; {incomparable} "
+                "of them cannot be compared by time-to-train. Compare the time per epoch instead."
             )
             yield Finding("banner", workload, message)
 
 
-def _compare_groups(groups: Iterable[RunGroup]) -> Iterable[Comparison]:
-    """Yield comparisons of groups of the same workload (model, round, scale), the fastest groups first."""
+def _pair_with_baselines(groups: Iterable[RunGroup]) -> Iterable[tuple[RunGroup, RunGroup]]:
+    """Yield each group with the first of its workload that has as many accelerators, or with the first of all."""
     by_workload: dict[str, list[RunGroup]] = {}
     for group in groups:
         by_workload.setdefault(group.workload, []).append(group)
     for same in by_workload.values():
-        by_speed = sorted((group for group in same if group.converged_runs), key=lambda g: g.mean_minutes.estimate)
-        for first, second in list(combinations(by_speed, 2))[:_MAX_COMPARISONS]:
-            yield compare(first, second)
+        for position, other in enumerate(same[1:], start=1):
+            count = other.runs[0].num_accelerators
+            equal_count = (group for group in same[:position] if group.runs[0].num_accelerators == count)
+            yield next(equal_count, same[0]), other

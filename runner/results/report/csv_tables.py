@@ -12,12 +12,15 @@ from ..parse.runs import Run
 
 
 def write_runs(path: Path, runs: Iterable[Run]) -> None:
-    """Write one row per run. Unknown values are empty, qualities are fractions, several metrics are joined by "/"."""
+    """Write one row per run. Unknown values are empty, qualities fractions or losses, several metrics joined by "/"."""
     write_csv(path, [_run_row(run) for run in runs])
 
 
 def write_scores(path: Path, groups: Iterable[RunGroup]) -> None:
-    """Write one row per run group. `minutes_olympic` is unscaled, and empty where too many runs failed for a score."""
+    """Write one row per run group. `minutes_olympic` is unscaled, and empty where too many runs failed for a score.
+
+    `epochs_olympic` is empty where logs count samples.
+    """
     write_csv(path, [_score_row(group) for group in groups])
 
 
@@ -49,6 +52,7 @@ def _run_row(run: Run) -> dict[str, Any]:
         "target": format_quality(run.target),
         "last_quality": format_quality(run.last_quality),
         "epochs_to_converge": _empty_if_none(run.epochs_to_converge),
+        "samples_to_converge": _empty_if_none(run.samples_to_converge),
         "num_accelerators": _empty_if_none(run.num_accelerators),
         "global_batch_size": _empty_if_none(run.global_batch_size),
         "batch_unit": run.batch_unit,
@@ -79,12 +83,12 @@ def _score_row(group: RunGroup) -> dict[str, Any]:
         "minutes_olympic": _round(group.minutes_olympic, 9),
         "scaling_factor": _empty_if_none(group.scaling_factor),
         "minutes_scaled": _round(group.minutes_scaled, 9),
-        "epochs_olympic": _round(group.epochs_olympic, 9),
+        "epochs_olympic": _round(group.epochs_olympic if group.progress_unit == "epochs" else None, 9),
     }
 
 
 def format_quality(quality: Mapping[str, float]) -> str:
-    """Return one number, or "box/mask" for Mask R-CNN, each as the shortest text that reads back as the same float."""
+    """Return the metrics joined by "/", each as the shortest text that reads back as the same float."""
     return "/".join(repr(float(value)) for value in quality.values())
 
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from ...core.atomic_files import write_atomically
 from ...core.formatting import slug
-from ..analysis.comparison import ALPHA, Comparison
+from ..analysis.comparison import Comparison
 from ..analysis.findings import Finding
 from ..analysis.groups import RunGroup
 from ..analysis.scaling import Scaling
@@ -20,7 +20,7 @@ from ..parse.external import ExternalMeasurement
 from . import csv_tables, plots, roofline_plots, scaling_plots
 from .build import Report
 from .drawing import Plot, format_number, interval_columns
-from .page_text import count, escape_markdown, format_interval, format_p_value
+from .page_text import count, escape_markdown, format_interval
 from .tables import Table
 
 DISCLAIMER = "Results are informational and not verified by MLCommons."
@@ -35,20 +35,24 @@ _METHODS = {
         "convergence; it is then called scaled."
     ),
     "95% confidence interval": (
-        "Of a mean: BCa bootstrap (Efron 1987), or a t interval on the log scale for two to four values. A single run "
-        "has no interval. Of a ratio: both groups are resampled."
+        "Of the geometric mean: Student's t on logs, with a floor from the grid of evaluations. Of a ratio: Welch's. A "
+        "single run has no interval, and repeats of a seed count once. docs/calibration.md has the simulated coverage."
     ),
     "Kaplan-Meier median": (
         "The time by which half of all runs had reached the target. A failed run is censored at its end instead of "
-        "being left out."
+        "being left out; one that diverged counts as never converging."
     ),
     "Pooled epochs": (
-        "If two run groups train with the same recipe to the same target (iso-convergence), a difference in epochs is "
-        "seed variance. The expected ratio of their times is then that of time per epoch and overhead alone."
+        "Where two one-sided tests have shown the epochs of two groups to be equal within the margin, they are pooled: "
+        "the time per epoch decides. Otherwise the measured time-to-train does, if the recipes are the same."
+    ),
+    "Expected time to a success": (
+        "Where runs failed: all seconds over the number of successes, the time until a success with the failed runs "
+        "before it. It decides then, because the mean of the converged runs favors whoever gives up early."
     ),
     "Comparison": (
-        "Time-to-train = epochs x training time per epoch x overhead, where overhead is total time over training time. "
-        "Ratios are first over second: below 1, the first is faster."
+        "Time-to-train = epochs x time per epoch, run by run. Ratios are baseline over other: above 1, the other is "
+        "faster. At most 5% of reports have any false verdict (Holm's method)."
     ),
     "External and throughput measurements": (
         "External measurements are published by others; each row of the data names its source, and nothing was rerun. "
@@ -183,9 +187,11 @@ def _summary_section(report: Report) -> Section:
         if sentences := _merge_findings(finding for finding in report.findings if finding.kind == kind):
             section.blocks.append(("notice", Notice(kind, title, sentences)))
         if kind == "banner" and report.comparisons:
-            verdicts = list(dict.fromkeys(comparison.verdict for comparison in report.comparisons))
+            verdicts = list(dict.fromkeys(comparison.sentence for comparison in report.comparisons))
             visible = len(verdicts) if len(verdicts) <= _MAX_VISIBLE else 0
-            section.blocks.append(("notice", Notice("verdict", "Comparisons", verdicts, visible)))
+            section.blocks.append(
+                ("notice", Notice("verdict", _count_comparisons(report.comparisons), verdicts, visible))
+            )
     if not any(finding.kind in ("banner", "flag") for finding in report.findings):
         section.blocks.append(("text", "No problems were found in these results."))
     if report.findings:
@@ -207,7 +213,7 @@ def _merge_findings(findings: Iterable[Finding]) -> list[str]:
 
 def _workload_section(report: Report, workload: str, anchor: str, groups: Sequence[RunGroup]) -> Section:
     name = anchor.removeprefix("work-")
-    comparisons = [comparison for comparison in report.comparisons if comparison.first.workload == workload]
+    comparisons = [comparison for comparison in report.comparisons if comparison.baseline.workload == workload]
     scalings = [scaling for scaling in report.scalings if scaling.source == workload]
     section = Section(workload, anchor, [("table", _group_table(f"{name}-groups", workload, groups))])
     if comparisons:
@@ -262,29 +268,32 @@ def _score(group: RunGroup) -> str:
     return format_number(group.minutes_olympic)
 
 
+def _count_comparisons(comparisons: Sequence[Comparison]) -> str:
+    tested = sum(comparison.ratio is not None for comparison in comparisons)
+    return f"Comparisons: {count(tested, 'test')}, at most 5% chance of any false verdict" if tested else "Comparisons"
+
+
 def _ratio_table(name: str, title: str, comparisons: Sequence[Comparison]) -> Table:
-    kinds = {"Time-to-train": "time_to_train", "Epochs": "epochs"}
-    kinds |= {"Time per epoch": "time_per_epoch", "Overhead": "overhead"}
-    columns = ["First vs. second", *kinds, "Time-to-train, epochs pooled", "p, epochs differ"]
+    kinds = {"Time-to-train": "time_to_train", "Epochs": "epochs", "Time per epoch": "seconds_per_epoch"}
+    columns = ["Baseline vs. other", "Verdict on the other", *kinds, "Epochs", "Correlation of equal seeds"]
     rows, data = [], []
     for number, comparison in enumerate(comparisons, start=1):
         ratios = {kind: getattr(comparison, kind) for kind in kinds.values()}
         shown = [format_interval(ratio, 3) for ratio in ratios.values()]
-        pooled = comparison.pooled_time_to_train
-        shown.append(format_interval(pooled, 3) if pooled else "recipes differ")
-        shown.append(format_p_value(comparison.p_epochs))
-        rows.append([f"{number}. {plots.comparison_label(comparison, 60)}", *shown])
-        entry: dict[str, Any] = {"first": comparison.first.title, "second": comparison.second.title}
-        for kind, ratio in (ratios | {"pooled_time_to_train": pooled}).items():
+        correlation = format_interval(comparison.correlation, 2) if comparison.correlation else "no equal seeds"
+        label = f"{number}. {plots.comparison_label(comparison, 60)}"
+        rows.append([label, comparison.verdict.value, *shown, comparison.epochs_state, correlation])
+        entry: dict[str, Any] = {"baseline": comparison.baseline.title, "other": comparison.other.title}
+        entry |= {"verdict": comparison.verdict.value, "basis": comparison.basis, "level": comparison.level}
+        for kind, ratio in (ratios | {"time": comparison.time, "paired": comparison.paired}).items():
             entry |= interval_columns(kind, ratio)
-        entry["p_epochs"] = comparison.p_epochs if math.isfinite(comparison.p_epochs) else None
-        entry |= {"banner": comparison.banner, "verdict": comparison.verdict}
+        entry |= {"epochs_state": comparison.epochs_state, "reasons": "; ".join(comparison.reasons)}
         data.append(entry | {"differences": "; ".join(comparison.differences)})
     caption = (
-        f"Ratios of {title}, first over second, with 95% confidence intervals; the epochs differ significantly where p "
-        f"is below {ALPHA:g}"
+        f"Ratios of {title}, baseline over other, with 95% confidence intervals: above 1 the other needs less. The "
+        "verdict allows for the number of comparisons"
     )
-    return Table(name, caption, columns, rows, data)
+    return Table(name, caption, columns, rows, data, text_columns=2)
 
 
 def _roofline_section(report: Report) -> Section:

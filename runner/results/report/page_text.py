@@ -22,13 +22,6 @@ def format_interval(interval: Interval, significant_digits: int = 4) -> str:
     return f"{estimate} ({low} to {high})" if math.isfinite(interval.low) else f"{estimate} (no interval)"
 
 
-def format_p_value(p_value: float) -> str:
-    """Return three decimals, or "< 0.001"."""
-    if not math.isfinite(p_value):
-        return "unknown"
-    return f"{p_value:.3f}" if p_value >= 0.001 else "< 0.001"
-
-
 def escape_markdown(text: object) -> str:
     """Escape Markdown's special characters: names of systems come from files."""
     return re.sub(r"([\\`*\[\]|<>&])", r"\\\1", " ".join(str(text).split()))

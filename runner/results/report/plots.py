@@ -10,11 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ..analysis import stats
 from ..analysis.comparison import Comparison
 from ..analysis.groups import RunGroup
+from ..analysis.intervals import Interval, geometric_mean
 from ..analysis.scaling import Scaling
-from ..analysis.stats import Interval
 from ..parse.runs import Evaluation, Run
 from .drawing import (
     INK,
@@ -62,8 +61,8 @@ def group_label(group: RunGroup) -> str:
 
 
 def comparison_label(comparison: Comparison, max_length: int = 36) -> str:
-    """Return "first vs. second", each named by what distinguishes it within its section."""
-    first, second = comparison.first, comparison.second
+    """Return "baseline vs. other", each named by what distinguishes it within its section."""
+    first, second = comparison.baseline, comparison.other
     if first.submitter != second.submitter:
         names = [f"{group.submitter} {group.system}" for group in (first, second)]
     else:
@@ -83,9 +82,7 @@ def _truncate(text: str, max_length: int) -> str:
 
 
 def _plot_minutes(name: str, title: str, groups: Sequence[RunGroup]) -> Plot | None:
-    caption = (
-        "Mean time-to-train of the runs that reached the target, with its 95% confidence interval. Lower is better."
-    )
+    caption = "Geometric mean of the runs that reached the target, with its 95% confidence interval. Lower is better."
     rows = [(group, group.mean_minutes) for group in groups]
     return _plot_bars(name, f"Minutes to train, {title}", caption, "minutes", rows)
 
@@ -97,9 +94,12 @@ def _plot_throughput(name: str, title: str, groups: Sequence[RunGroup]) -> Plot 
     rates = []
     for group, size in zip(groups, sizes, strict=True):
         values = [(size or 0) / seconds if sizes_known else 3600 / seconds for seconds in group.seconds_per_epoch]
-        rates.append((group, stats.confidence_interval(values)))
+        rates.append((group, geometric_mean(values, floor=group.clock_floor)))
     unit = "samples per second" if sizes_known else "epochs per hour"
-    caption = f"Mean {unit} over whole runs, evaluation included, with its 95% confidence interval. Higher is better."
+    caption = (
+        f"Geometric mean {unit} over whole runs, evaluation included, with its 95% confidence interval. Higher is "
+        "better."
+    )
     return _plot_bars(name, f"Throughput, {title}", caption, unit, rates)
 
 
@@ -230,9 +230,9 @@ def _quality_curve(run: Run, metric: str) -> _Curve:
         return evaluation.quality.get(metric, only if len(run.target) < 2 else None)
 
     return [
-        (evaluation.epoch, quality)
+        (evaluation.progress, quality)
         for evaluation in run.evaluations
-        if evaluation.epoch is not None and (quality := quality_of(evaluation)) is not None
+        if evaluation.progress is not None and (quality := quality_of(evaluation)) is not None
     ]
 
 
@@ -284,9 +284,7 @@ def _draw_epochs(above: Axes, below: Axes, number: int, epochs: Sequence[float],
 
 def _plot_ratios(name: str, title: str, comparisons: Sequence[Comparison]) -> Plot | None:
     """Plot a forest plot: one row per comparison, with its ratios below one another."""
-    kinds = {"epochs": "epochs", "time per epoch": "time_per_epoch", "time-to-train": "time_to_train"}
-    if any(comparison.pooled_time_to_train for comparison in comparisons):
-        kinds["time-to-train, epochs pooled"] = "pooled_time_to_train"
+    kinds = {"epochs": "epochs", "time per epoch": "seconds_per_epoch", "time-to-train": "time_to_train"}
     rows = [
         (comparison, {kind: getattr(comparison, attribute) for kind, attribute in kinds.items()})
         for comparison in comparisons
@@ -301,15 +299,15 @@ def _plot_ratios(name: str, title: str, comparisons: Sequence[Comparison]) -> Pl
     ends = [value for value in ends if math.isfinite(value) and value > 0]
     low, high = min([*ends, 1 / 1.05]) / 1.02, max([*ends, 1.05]) * 1.02
     axes.axvline(1, color=INK, linewidth=1)
-    axes.set(xscale="log", xlim=(low, high), ylim=(len(rows) + 0.05, 0), xlabel="ratio, first over second (log axis)")
+    axes.set(xscale="log", xlim=(low, high), ylim=(len(rows) + 0.05, 0), xlabel="ratio, baseline over other (log axis)")
     axes.yaxis.set_visible(False)
     axes.spines["left"].set_visible(False)
     set_log_ticks(axes.xaxis, low, high)
     styles = [series_style(number) | {"linestyle": "none", "label": kind} for number, kind in enumerate(kinds)]
     draw_legend(figure, [Line2D([], [], **style) for style in styles])
     caption = (
-        "Ratios with 95% confidence intervals. Left of 1 the first group needs less. An interval that contains 1 shows "
-        "no significant difference."
+        "Ratios with 95% confidence intervals. Right of 1 the other group needs less than the baseline. Of an interval "
+        "that contains 1 nobody can tell which is faster."
     )
     description = "; ".join(
         f"{comparison_label(comparison)}: time {format_number(comparison.time_to_train.estimate, 3)}"
@@ -321,8 +319,8 @@ def _plot_ratios(name: str, title: str, comparisons: Sequence[Comparison]) -> Pl
 def _ratio_rows(rows: Sequence[tuple[Comparison, Mapping[str, Interval | None]]]) -> list[dict[str, Any]]:
     return [
         {
-            "first": comparison.first.title,
-            "second": comparison.second.title,
+            "baseline": comparison.baseline.title,
+            "other": comparison.other.title,
             "ratio": kind,
             **interval_columns("estimate", ratio),
         }

@@ -1,6 +1,7 @@
 """Plots of scaling over accelerators and of speed against measured peaks."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from ..analysis.intervals import Interval
 from ..analysis.scaling import PeakFit, Scaling
-from ..analysis.stats import Interval
 from .drawing import (
     INK,
     REFERENCE_LINE,
@@ -19,6 +20,7 @@ from .drawing import (
     draw_legend,
     error_bar,
     format_number,
+    interval_columns,
     render_plot,
     series_style,
     set_log_ticks,
@@ -74,7 +76,7 @@ def _scaling_rows(scalings: Sequence[Scaling]) -> list[dict[str, Any]]:
             "basis": scaling.basis,
             "num_accelerators": count,
             "speedup": speedup,
-            "efficiency": efficiency,
+            **interval_columns("efficiency", efficiency),
             "super_linear": is_super_linear,
         }
         for scaling in scalings
@@ -85,50 +87,53 @@ def _scaling_rows(scalings: Sequence[Scaling]) -> list[dict[str, Any]]:
 
 
 def _plot_peak_fit(name: str, fit: PeakFit) -> Plot:
-    """Plot measured speed over peak with fitted line and prediction band above, residuals below.
+    """Plot measured speed over peak with the power law and its prediction band above, factors from it below.
 
     Diamonds mark the predictions for two peaks that were not measured: the middle of the range, and 1.5 times its end.
     """
-    peaks, line = np.array(fit.peaks), fit.line
+    peaks, law = np.array(fit.peaks), fit.power_law
     unmeasured = [float(peaks.min() + peaks.max()) / 2, 1.5 * float(peaks.max())]
-    predictions = {peak: line.predict(peak) for peak in unmeasured}
+    predictions = {peak: law.predict(peak) for peak in unmeasured}
     x_max = unmeasured[1] * 1.05
     figure, (above, below) = stacked_axes(2.3, 0.8, gap=0.28)
-    _draw_fit(above, fit, predictions, np.linspace(0, x_max, 25))
-    below.axhline(0, color=SERIES[0])
-    below.vlines(peaks, 0, line.residuals, color=INK, linewidth=1)
-    below.plot(peaks, line.residuals, "o", color=INK)
-    above.set(ylabel=fit.speed_unit, xlim=(0, x_max), ylim=(0, None))
+    top = 2 * max(*fit.speeds, *(speed.estimate for speed in predictions.values()))
+    _draw_fit(above, fit, predictions, np.linspace(float(peaks.min()) / 2, x_max, 50), top)
+    factors = np.exp(law.residuals)
+    below.axhline(1, color=SERIES[0])
+    below.vlines(peaks, 1, factors, color=INK, linewidth=1)
+    below.plot(peaks, factors, "o", color=INK)
+    above.set(ylabel=fit.speed_unit, xlim=(0, x_max), ylim=(0, top))
     above.tick_params(labelbottom=False)
-    below.set(xlabel=f"{fit.peak_name} in {fit.peak_unit}", ylabel="residual", xlim=(0, x_max))
+    below.set(xlabel=f"{fit.peak_name} in {fit.peak_unit}", ylabel="times the fit", xlim=(0, x_max))
     predicted = " and ".join(
         f"{format_number(speed.estimate)} ({format_number(speed.low)} to {format_number(speed.high)}) "
         f"at {format_number(peak)} {fit.peak_unit}"
         for peak, speed in predictions.items()
     )
+    exponent = law.exponent
     caption = (
-        f"Least squares through the origin, {line.n} GPUs: R² {line.r2_uncentered:.3f} uncentered, "
-        f"{line.r2_centered:.3f} centered. The band is the 95% prediction interval for another GPU. Predictions "
-        f"(diamonds): {predicted}."
+        f"Power law fitted on logs, {law.n} GPUs: speed grows as the peak to the power of {exponent.estimate:.2f} "
+        f"(95% CI: {exponent.low:.2f} to {exponent.high:.2f}). The band is the 95% prediction interval for another "
+        f"GPU. Predictions (diamonds): {predicted}. A line through the origin has R² {fit.line.r2_uncentered:.3f} "
+        f"uncentered, {fit.line.r2_centered:.3f} centered."
     )
-    description = (
-        f"Points of {line.n} GPUs with a line of slope {format_number(line.slope)} through the origin, residuals below."
-    )
+    exponent_text = format_number(exponent.estimate)
+    description = f"Points of {law.n} GPUs with a power law of exponent {exponent_text}, factors from it below."
     title = f"Speed by {fit.peak_name}: {fit.workload}"
     return render_plot(name, title, caption, description, figure, _peak_fit_rows(fit, predictions))
 
 
-def _draw_fit(axes: Axes, fit: PeakFit, predictions: Mapping[float, Interval], x: Any) -> None:
-    """Draw prediction band, line, measured points with their names, and predictions."""
-    peaks, line = np.array(fit.peaks), fit.line
-    band = [line.predict(float(value)) for value in x]
-    lows, highs = [interval.low for interval in band], [interval.high for interval in band]
+def _draw_fit(axes: Axes, fit: PeakFit, predictions: Mapping[float, Interval], x: Any, top: float) -> None:
+    """Draw prediction band, curve, measured points with their names, and predictions; the band ends at `top`."""
+    peaks, residuals = np.array(fit.peaks), fit.power_law.residuals
+    band = [fit.power_law.predict(float(value)) for value in x]
+    lows, highs = [min(interval.low, top) for interval in band], [min(interval.high, top) for interval in band]
     axes.fill_between(x, lows, highs, color=SERIES[0], alpha=0.15, linewidth=0)
-    axes.plot(x, line.slope * x, color=SERIES[0])
+    axes.plot(x, [interval.estimate for interval in band], color=SERIES[0])
     axes.plot(peaks, np.array(fit.speeds), "o", color=INK)
-    above_line = [index for index in np.argsort(peaks) if line.residuals[index] >= 0]
+    above_line = [index for index in np.argsort(peaks) if residuals[index] >= 0]
     for index, device in enumerate(fit.accelerators):
-        # Names stay clear of the line: upper left of points above it (upper right of the last), else lower right.
+        # Names stay clear of the curve: upper left of points above it (upper right of the last), else lower right.
         if index in above_line[:-1]:
             offset, alignment = (-4, 5), "right"
         else:
@@ -137,17 +142,17 @@ def _draw_fit(axes: Axes, fit: PeakFit, predictions: Mapping[float, Interval], x
         axes.annotate(device, point, offset, textcoords="offset points", ha=alignment)
     diamond: dict[str, Any] = {"marker": "D", "markerfacecolor": "none", "color": SERIES[1], "capsize": 2}
     for peak, speed in predictions.items():
-        axes.errorbar(peak, speed.estimate, yerr=error_bar(speed), **diamond)
+        visible = replace(speed, high=min(speed.high, top))
+        axes.errorbar(peak, speed.estimate, yerr=error_bar(visible), **diamond)
 
 
 def _peak_fit_rows(fit: PeakFit, predictions: Mapping[float, Interval]) -> list[dict[str, Any]]:
+    factors = np.exp(fit.power_law.residuals).tolist()
     rows: list[dict[str, Any]] = [
-        {"accelerator": device, "peak": peak, "speed": speed, "residual": residual, "low": "", "high": ""}
-        for device, peak, speed, residual in zip(
-            fit.accelerators, fit.peaks, fit.speeds, fit.line.residuals, strict=True
-        )
+        {"accelerator": device, "peak": peak, "speed": speed, "times_fit": factor, "low": "", "high": ""}
+        for device, peak, speed, factor in zip(fit.accelerators, fit.peaks, fit.speeds, factors, strict=True)
     ]
     for peak, speed in predictions.items():
-        row = {"accelerator": "predicted", "peak": peak, "speed": speed.estimate, "residual": ""}
+        row = {"accelerator": "predicted", "peak": peak, "speed": speed.estimate, "times_fit": ""}
         rows.append(row | {"low": speed.low, "high": speed.high})
     return rows

@@ -1,26 +1,30 @@
 """Terminal output of `timetrial study` and `timetrial compare`."""
 
 import math
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import astuple
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ...core.console import table_console
-from ..analysis import stats
+from ..analysis import planning, samples, stats
 from ..analysis.comparison import Comparison
+from ..analysis.failures import ExpectedTimeRatio
 from ..analysis.findings import Finding
 from ..analysis.groups import RunGroup
-from ..analysis.stats import Interval
+from ..analysis.intervals import Interval, geometric_mean
+from ..analysis.planning import NextLook
+from ..analysis.scores import PROFILE_FACTORS, GpuScore, PerformanceProfile
 from ..analysis.throughput_groups import ThroughputComparison, ThroughputGroup
+from ..analysis.variance import variance_shares
 
 _DETECTABLE_DIFFERENCES = (0.05, 0.10)
+_POWER_CURVE_RUNS = (3, 5, 10, 20, 30)
 
 
 def show_run_groups(console: Console, groups: Sequence[RunGroup]) -> None:
-    """Print score, confidence intervals, spread and required number of runs of each group, by benchmark and round."""
+    """Print score, confidence intervals, failures and spread of each group, by benchmark and round."""
     for benchmark in dict.fromkeys((group.benchmark, group.round) for group in groups):
         console.print(Text(" ".join(benchmark), style="bold underline"))
         for group in groups:
@@ -31,30 +35,110 @@ def show_run_groups(console: Console, groups: Sequence[RunGroup]) -> None:
         console.print(Text(line), soft_wrap=True)
 
 
-def show_comparison(console: Console, comparison: Comparison) -> None:
-    """Print the verdict, the differences other than the GPU, and the ratios with their confidence intervals."""
+def show_comparison(console: Console, comparison: Comparison, num_comparisons: int = 1) -> None:
+    """Print the verdict, the reasons to distrust it, the differences other than the GPU, and the ratios."""
     console.print()
-    if comparison.banner:
-        console.print(Text(comparison.banner, style="bold yellow"), soft_wrap=True)
-    console.print(Text(comparison.verdict, style="bold"), soft_wrap=True)
+    console.print(Text(comparison.sentence, style="bold"), soft_wrap=True)
+    for reason in comparison.reasons:
+        console.print(Text(f"  ! {reason}", style="yellow"), soft_wrap=True)
     if comparison.differences:
         console.print("Differences other than the GPU:")
         for difference in comparison.differences:
             console.print(Text(f"  - {difference}"), soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("ratio, first over second", "estimate", "95% CI"):
+    for column in ("ratio, baseline over other", "estimate", "95% CI"):
         table.add_column(column)
+    for name, ratio in _ratios(comparison).items():
+        if math.isfinite(ratio.estimate):
+            table.add_row(name, f"{ratio.estimate:.4g}", _format_bounds(ratio, 4))
+    if table.row_count:
+        console.print(table)
+    if comparison.correlation:
+        text = (
+            f"Times of equal seeds correlate by {format_interval(comparison.correlation)}; the unpaired ratio decides."
+        )
+        console.print(text, soft_wrap=True)
+    if num_comparisons > 1:
+        level = f"{100 * comparison.level:.3g}%"
+        console.print(f"One of {num_comparisons} comparisons: its verdict uses a {level} interval.", soft_wrap=True)
+
+
+def _ratios(comparison: Comparison) -> dict[str, Interval]:
+    unit = comparison.baseline.progress_unit
     ratios = {
-        "time per epoch": comparison.time_per_epoch,
-        "epochs to converge": comparison.epochs,
-        "overhead": comparison.overhead,
-        "time-to-train": comparison.time_to_train,
-        "time-to-train, epochs pooled": comparison.pooled_time_to_train,
+        f"{unit} to converge, {comparison.epochs_state}": comparison.epochs,
+        f"seconds per {unit.removesuffix('s')}": comparison.seconds_per_epoch,
+        "  of these, training": comparison.train_seconds_per_epoch,
+        "time-to-train of converged runs": comparison.time_to_train,
     }
-    for name, ratio in ratios.items():
-        if ratio:
-            table.add_row(name, format_number(ratio.estimate), _format_bounds(ratio))
-    console.print(table)
+    if comparison.paired:
+        ratios["time-to-train, equal seeds paired"] = comparison.paired
+    if isinstance(comparison.ratio, ExpectedTimeRatio):
+        ratios["expected time to a success"] = comparison.ratio.interval()
+    return ratios
+
+
+def show_scores(console: Console, scores: Sequence[GpuScore], profiles: Sequence[PerformanceProfile]) -> None:
+    """Print one number per system: its speed against the baseline, and how often it is near the fastest."""
+    for score in scores:
+        speed, elsewhere = (format_interval(interval) for interval in (score.speed, score.speed_elsewhere))
+        left_out = f"; without {', '.join(score.left_out)}, which cannot be compared" if score.left_out else ""
+        console.print(
+            f"{score.other} is {speed} times as fast as {score.baseline} over {', '.join(score.workloads)}{left_out}. "
+            f"On further workloads: {elsewhere}.",
+            soft_wrap=True,
+            markup=False,
+        )
+    for profile in profiles:
+        shares = ", ".join(
+            f"{share:.0%} within {factor:g}" for factor, share in zip(PROFILE_FACTORS, profile.shares, strict=True)
+        )
+        console.print(
+            f"{profile.system}: of {profile.workloads} workloads {shares} times the fastest.",
+            soft_wrap=True,
+            markup=False,
+        )
+
+
+def show_plan(console: Console, groups: Sequence[RunGroup], comparisons: Sequence[Comparison]) -> None:
+    """Print how many runs of each group a difference needs, and whether a study may stop now."""
+    for group in groups:
+        console.print(Text(group.title, style="bold"), soft_wrap=True)
+        for name, value in _plan_rows(group):
+            console.print(Text(f"  {name:<18}{value}"), soft_wrap=True)
+    for comparison in comparisons:
+        look = comparison.next_look()
+        console.print(Text(f"{comparison.title}: {_describe_look(look)}.", style="bold"), soft_wrap=True)
+
+
+def _plan_rows(group: RunGroup) -> Iterator[tuple[str, str]]:
+    for label, pilot in (("time-to-train", group.time_sample), ("seconds per epoch", group.pace_sample)):
+        num_runs = len(pilot.values)
+        if num_runs < planning.MIN_PILOT_RUNS:
+            yield label, f"{num_runs} independent runs say too little: run {planning.MIN_PILOT_RUNS} first"
+            continue
+        needed = (
+            f"{planning.runs_needed(pilot, difference)} runs a group find {difference:.0%}"
+            for difference in _DETECTABLE_DIFFERENCES
+        )
+        curve = (
+            f"{planning.detectable_difference(runs, planning.upper_deviation(pilot)):.1%} with {runs}"
+            for runs in _POWER_CURVE_RUNS
+        )
+        yield label, "; ".join(needed)
+        yield "", f"smallest difference found: {', '.join(curve)}"
+
+
+def _describe_look(look: NextLook | None) -> str:
+    if look is None:
+        return f"run at least {planning.MIN_PILOT_RUNS} seeds a side before the first look"
+    interval = f"{100 * (1 - planning.SEQUENTIAL_ALPHA):.3g}% CI of the ratio: {_format_bounds(look.interval)}"
+    if look.verdict:
+        return f"stop, {look.verdict} ({interval})"
+    if look.total_runs > planning.MAX_LOOKS:
+        limit = f"more than the {planning.MAX_LOOKS} that may be looked at one by one"
+        return f"cannot tell yet ({interval}): 5% needs about {look.total_runs} runs a side, {limit}"
+    return f"go on until about {look.total_runs} runs a side ({interval})"
 
 
 def show_throughput(console: Console, groups: Sequence[ThroughputGroup]) -> None:
@@ -74,7 +158,7 @@ def show_throughput(console: Console, groups: Sequence[ThroughputGroup]) -> None
     for column in ("network", "GPUs", "precision", "interconnect", "batch per GPU", "runs", *metrics, ""):
         table.add_column(column, overflow="fold")
     for group in sorted(groups, key=lambda g: (g.network, g.precision, g.batch, g.num_accelerators, g.interconnect)):
-        means = [stats.confidence_interval(values_of(group)) for values_of in metrics.values()]
+        means = [geometric_mean(values_of(group)) for values_of in metrics.values()]
         remarks = [*(["out of memory"] if group.out_of_memory else []), *sorted(group.flags)]
         table.add_row(
             group.network,
@@ -96,7 +180,7 @@ def show_throughput_comparison(console: Console, comparison: ThroughputCompariso
     for difference in comparison.differences:
         console.print(Text(f"  - {difference}"), soft_wrap=True)
     groups = (comparison.first, comparison.second)
-    prices = [stats.confidence_interval(group.usd_per_samples_per_second) for group in groups]
+    prices = [geometric_mean(group.usd_per_samples_per_second) for group in groups]
     if all(price.n for price in prices):
         first, second = map(format_interval, prices)
         console.print(f"  purchase price in $ per training sample/s: {first} vs. {second}", soft_wrap=True)
@@ -112,11 +196,11 @@ def show_findings(console: Console, findings: Sequence[Finding]) -> None:
                 console.print(text, soft_wrap=True)
 
 
-def format_number(value: float | None) -> str:
-    """Return `value` with three significant digits, or "-" if it is unknown."""
+def format_number(value: float | None, digits: int = 3) -> str:
+    """Return `value` with so many significant digits, or "-" if it is unknown."""
     if value is None or not math.isfinite(value):
         return "-"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
 
 
 def format_interval(interval: Interval) -> str:
@@ -125,10 +209,10 @@ def format_interval(interval: Interval) -> str:
     return f"{estimate} ({_format_bounds(interval)})" if math.isfinite(interval.low) else estimate
 
 
-def _format_bounds(interval: Interval) -> str:
-    if not math.isfinite(interval.low):
+def _format_bounds(interval: Interval, digits: int = 3) -> str:
+    if not interval.is_bounded:
         return "none: too few runs"
-    return f"{format_number(interval.low)} to {format_number(interval.high)}"
+    return f"{format_number(interval.low, digits)} to {format_number(interval.high, digits)}"
 
 
 def _show_run_group(console: Console, group: RunGroup) -> None:
@@ -141,58 +225,64 @@ def _show_run_group(console: Console, group: RunGroup) -> None:
 
 def _run_group_rows(group: RunGroup) -> list[tuple[str, str]]:
     """Return (name, value) of each line about a group; what is unknown is left out."""
-    unit, factor = ("s", 60) if group.minutes and max(group.minutes) < 1 else ("min", 1)
-    score = f"{format_number(group.minutes_scaled * factor)} {unit}" if group.minutes_scaled else "none"
+    unit, factor = ("s", 60) if max(run.observed for run in group.runs) < 60 else ("min", 1)
     failed = f", {group.num_failed} failed" if group.num_failed else ""
-    rows = [("runs", f"{len(group.runs)}{failed}; olympic mean {score}")]
+    score = stats.olympic_interval(group.minutes, group.num_failed, floor=group.epoch_floor)
+    scale = (group.scaling_factor or 1.0) * factor
+    text = f"{format_interval(score.scaled(scale))} {unit}" if score else "none"
+    rows = [("runs", f"{len(group.runs)}{failed}; olympic mean {text}")]
     if group.median_window:
         first, median_score = group.median_window
         rows.append(("median window", f"from run {first + 1}: score {format_number(median_score * factor)} {unit}"))
-    if group.minutes:
-        # The number of runs is multiplied as well, but it is not shown.
-        mean = Interval(*(value * factor for value in astuple(group.mean_minutes)))
-        median = ""
-        if len(group.runs) > 1:
-            middle = group.survival.median
-            median = f"; median {format_number(middle * factor)} {unit}" if middle else "; median not reached"
-        rows.append(("time-to-train", f"{format_interval(mean)} {unit}{median}"))
+    if not group.converged_runs:
+        longest = max(run.observed for run in group.runs) / 60 * factor
+        rows.append(("time-to-train", f"> {format_number(longest)} {unit}: no run reached its target"))
+        return rows
+    of_converged = " of converged runs" if group.num_failed else ""
+    middle = group.survival.median
+    median = f"; median {format_number(middle * factor)} {unit}" if middle else "; median not reached"
+    median = median if len(group.runs) > 1 else ""
+    rows.append(("time-to-train", f"{format_interval(group.mean_minutes.scaled(factor))} {unit}{of_converged}{median}"))
+    if group.num_failed:
+        rows += _failure_rows(group, unit, factor)
     if group.epochs:
-        epochs = f", range {format_number(min(group.epochs))} to {format_number(max(group.epochs))}"
-        rows.append(("epochs", format_interval(group.mean_epochs) + (epochs if len(group.epochs) > 1 else "")))
-        rows.append(("per epoch", f"{format_interval(group.mean_seconds_per_epoch)} s"))
+        low, high = (format_number(value) for value in (min(group.epochs), max(group.epochs)))
+        spread = f", range {low} to {high}" if len(group.epochs) > 1 else ""
+        rows.append((group.progress_unit, format_interval(group.mean_epochs) + spread))
+        rows.append(
+            (f"per {group.progress_unit.removesuffix('s')}", f"{format_interval(group.mean_seconds_per_epoch)} s")
+        )
     if len(group.minutes) > 1:
         variations = [stats.coefficient_of_variation(values) for values in (group.minutes, group.seconds_per_epoch)]
         rows.append(("spread", f"{variations[0]:.1%} in time-to-train, {variations[1]:.1%} in time per epoch"))
-        rows += [(f"to detect {share:.0%}", _runs_needed(group, share)) for share in _DETECTABLE_DIFFERENCES]
+    rows += [("note", text) for text in samples.describe_dependence("these runs", group.converged_runs)]
     return rows
 
 
-def _runs_needed(group: RunGroup, difference: float) -> str:
-    counts = [stats.runs_needed(values, difference) for values in (group.minutes, group.seconds_per_epoch)]
-    by_time, by_epoch = (str(count) if count else "unknown" for count in counts)
-    return f"{by_time} runs per group by time-to-train, {by_epoch} by time per epoch"
+def _failure_rows(group: RunGroup, unit: str, factor: float) -> list[tuple[str, str]]:
+    outcomes, seconds_to_unit = group.outcomes, factor / 60
+    rate = outcomes.success_rate()
+    expected = outcomes.expected_time().scaled(seconds_to_unit)
+    restricted = outcomes.restricted_mean(group.horizon).scaled(seconds_to_unit)
+    horizon = f"{format_number(group.horizon * seconds_to_unit)} {unit}"
+    return [
+        ("success rate", f"{rate.estimate:.0%} ({rate.low:.0%} to {rate.high:.0%})"),
+        ("expected time", f"{format_interval(expected)} {unit} to a success, failed runs included"),
+        ("restricted", f"{format_interval(restricted)} {unit}, mean with runs cut at {horizon}"),
+    ]
 
 
 def _variance_lines(groups: Sequence[RunGroup]) -> list[str]:
-    """Return the variance components of time-to-train of each workload whose seeds are shared by several groups."""
+    """Return the shares in the variance of time-to-train of each workload that has replicated factors."""
     lines = []
     for workload in dict.fromkeys(group.workload for group in groups):
-        runs = [run for group in groups if group.workload == workload for run in group.converged_runs]
-        seeds = [run.seed for run in runs]
-        if len(runs) < 4 or None in seeds or len(set(seeds)) in (1, len(seeds)):
-            continue
-        factors: dict[str, Sequence[Hashable]] = {
-            "seed": seeds,
-            "GPU": [run.accelerator for run in runs],
-            "number of GPUs": [run.num_accelerators for run in runs],
-        }
-        variances = stats.variance_components([run.duration or 0.0 for run in runs], factors)
-        total = sum(variance for variance in variances.values() if math.isfinite(variance))
-        if total > 0:
-            shares = ", ".join(f"{name} {_share(variance, total)}" for name, variance in variances.items())
-            lines.append(f"{workload}: variance of time-to-train by {shares}.")
+        of_workload = [group for group in groups if group.workload == workload]
+        runs = [run for group in of_workload for run in group.converged_runs if run.duration]
+        shares = variance_shares([run.duration or 0.0 for run in runs], samples.variance_factors(runs))
+        if shares:
+            texts = (
+                f"{entry.factor} {entry.share.estimate:.0%} ({entry.share.low:.0%} to {entry.share.high:.0%})"
+                for entry in shares
+            )
+            lines.append(f"{workload}: share of the variance of time-to-train by {', '.join(texts)}.")
     return lines
-
-
-def _share(variance: float, total: float) -> str:
-    return f"{variance / total:.0%}" if math.isfinite(variance) else "not identifiable"

@@ -1,6 +1,7 @@
 """`timetrial report`, `study` and `compare` as subprocesses."""
 
 import csv
+import json
 import subprocess
 import sys
 
@@ -26,14 +27,33 @@ def test_study_separates_seed_variance_and_speed(tree, tmp_path):
     assert process.returncode == 0, process.stderr
     assert "Maker a, 8 x Tesla V100-SXM2-16GB\n  runs          6, 1 failed" in process.stdout
     assert "spread        12.4% in time-to-train, 0.0% in time per epoch" in process.stdout
-    assert "to detect 5%" in process.stdout
+    assert "expected time" in process.stdout
+    assert "to a success, failed runs included" in process.stdout
+
+
+def test_study_plans_further_runs(tree, tmp_path):
+    process = timetrial(tmp_path, "study", "--plan", "tree")
+    assert process.returncode == 0, process.stderr
+    assert "runs a group find 5%" in process.stdout
+    assert "smallest difference found" in process.stdout
+    assert "Maker b (gnmt v0.7) against Maker a (gnmt v0.7): " in process.stdout
+
+
+def test_json_is_all_of_the_output(tree, tmp_path):
+    process = timetrial(tmp_path, "compare", "tree/v0.7/Maker/a", "tree/v0.7/Maker/b", "--json")
+    (entry,) = json.loads(process.stdout)
+    assert entry["verdict"] in ("faster", "slower", "equal", "cannot tell", "not comparable")
+    assert entry["failures"] == {"baseline": 1, "other": 0}
+    groups = json.loads(timetrial(tmp_path, "study", "--json", "tree").stdout)
+    assert [(group["system"], group["runs"], group["failures"]) for group in groups] == [("a", 6, 1), ("b", 5, 0)]
 
 
 def test_compare_prints_verdict(tree, tmp_path):
     process = timetrial(tmp_path, "compare", "tree/v0.7/Maker/a", "tree/v0.7/Maker/b")
     assert process.returncode == 0, process.stderr
-    assert "2 times slower by time-to-train with pooled epochs" in process.stdout
-    assert "time-to-train, epochs pooled" in process.stdout
+    assert "times faster" in process.stdout
+    assert "by expected time to a success, between these two machines" in process.stdout
+    assert "1 of 6 runs of Maker a (gnmt v0.7) failed" in process.stdout
 
 
 def test_report_writes_page_and_tables(tree, tmp_path):
@@ -58,6 +78,7 @@ def test_report_writes_page_and_tables(tree, tmp_path):
         (["study", "empty"], Exit.DATA, "No MLPerf log was found in empty"),
         (["compare", "tree/v0.7/Maker/a", "other"], Exit.DATA, "have no benchmark in common"),
         (["report", "tree", "--export-mlperf", "tree"], Exit.CONFIGURATION, "tree is not empty"),
+        (["compare", "tree", "tree", "--margin", "5"], Exit.CONFIGURATION, "--margin 5 is no fraction"),
         (["report", "tree", "--colour", "red"], Exit.CONFIGURATION, "--colour"),
     ],
 )

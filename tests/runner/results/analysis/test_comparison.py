@@ -1,75 +1,204 @@
-"""Comparison of synthetic run groups with known differences."""
+"""Verdicts on synthetic run groups whose truth is known; the cases of the command line are those that users meet."""
 
+import json
 import math
 
 import pytest
 
 from timetrial.runner.results.analysis import comparison as comparison_module
+from timetrial.runner.results.analysis.comparison import Verdict
 from timetrial.runner.results.analysis.groups import group_runs
 from timetrial.runner.results.parse import sources
 
-
-def compare(tree):
-    groups = {group.system: group for group in group_runs(sources.read_runs([tree]))}
-    return comparison_module.compare(groups["a"], groups["b"])
+LUCKY = [10, 9, 10, 11, 10, 10, 9, 11, 10, 10]
+UNLUCKY = [13, 12, 13, 14, 13, 13, 12, 14, 13, 13]
 
 
-def test_same_recipe_pools_epochs(published):
-    published("a", [4, 5, 4, 5, 4], 60.0)
-    comparison = compare(published("b", [5, 4, 5, 4, 5], 30.0))
-    assert comparison.banner == ""
-    assert comparison.pooled_time_to_train.estimate == pytest.approx(2.0, rel=0.01)
-    assert (
-        comparison.pooled_time_to_train.high - comparison.pooled_time_to_train.low
-        < 0.01
-        < comparison.time_to_train.high - comparison.time_to_train.low
-    )
-    assert "2 times slower by time-to-train with pooled epochs" in comparison.verdict
+def read_groups(tree):
+    return {group.system: group for group in group_runs(sources.read_runs([tree]))}
+
+
+def compare(tree, margin=0.05):
+    groups = read_groups(tree)
+    return comparison_module.compare(groups["a"], groups["b"], margin)
+
+
+def test_epochs_are_pooled_once_shown_equal(published):
+    published("a", [30, 31, 30, 29, 30], 60.0)
+    comparison = compare(published("b", [30, 30, 31, 29, 30], 30.0))
+    assert comparison.verdict == Verdict.FASTER
+    assert comparison.epochs_state == "shown equal within 5%"
+    assert comparison.time == comparison.seconds_per_epoch
+    assert comparison.time.estimate == pytest.approx(2.0, rel=1e-3)
+    assert comparison.phrase.startswith("1.999 times faster (95% CI: 1.998 to 2.001) by time-to-train")
+    assert "with pooled epochs, between these two machines" in comparison.phrase
     assert comparison.time_to_train.estimate == pytest.approx(
-        comparison.epochs.estimate * comparison.time_per_epoch.estimate, rel=0.02
+        comparison.epochs.estimate * comparison.seconds_per_epoch.estimate
     )
+    assert comparison.reasons == []
 
 
-def test_different_recipe_with_different_epochs_is_not_comparable(published):
-    published("a", [12, 12, 13, 12, 12], 60.0)
-    comparison = compare(published("b", [4, 4, 5, 4, 4], 60.0, batch=4096))
-    assert comparison.banner.startswith(
-        "These groups cannot be compared by time-to-train: they converged in 12.2 vs. 4.2 epochs"
+def test_more_epochs_of_one_recipe_count_as_measured(published):
+    """13 epochs against 10: 1.2 times faster per epoch is slower to the target."""
+    published("a", LUCKY, 60.0)
+    comparison = compare(published("b", UNLUCKY, 50.0))
+    assert comparison.verdict == Verdict.SLOWER
+    assert comparison.time.estimate == pytest.approx(10 / 13 * 1.2, rel=0.01)
+    assert comparison.seconds_per_epoch.estimate == pytest.approx(1.2, rel=0.01)
+    assert "not shown equal within 5% (9.98 vs. 13 epochs): they are not pooled" in comparison.reasons[0]
+
+
+def test_other_recipe_with_other_epochs_is_not_comparable(published):
+    """5 5 5 against 8 8 8, at three runs a side."""
+    published("a", [5, 5, 5], 60.0)
+    comparison = compare(published("b", [8, 8, 8], 60.0, rate=0.004))
+    assert comparison.verdict == Verdict.NOT_COMPARABLE
+    assert (
+        "their recipes differ (opt_base_learning_rate) and their epochs are not shown equal (5 vs. 8 epochs)"
+        in (comparison.reasons[0])
     )
-    assert "no significant difference by time per epoch (ratio" in comparison.verdict
-    assert "global batch size: 2048 samples vs. 4096 samples" in comparison.differences
-    assert comparison.pooled_time_to_train is None
+    assert comparison.to_json()["ratio"] is None
+    assert comparison.to_json()["seconds_per_epoch"]["ratio"] == pytest.approx(1.0, rel=1e-3)
 
 
-def test_different_recipe_with_noisy_epochs_is_not_comparable(published):
-    published("a", [4, 5, 6, 5, 4], 60.0)
-    comparison = compare(published("b", [5, 4, 5, 6, 4], 60.0, rate=0.003))
-    assert "their epochs vary by 17% from run to run" in comparison.banner
-    assert "opt_base_learning_rate: 0.002 vs. 0.003" in comparison.differences
+@pytest.mark.parametrize("setting", [{"gpus": 4}, {"batch": 4096}, {"rate": 0.003}])
+@pytest.mark.parametrize(
+    ("epochs", "verdict"), [((LUCKY, UNLUCKY), Verdict.NOT_COMPARABLE), (([30] * 5, [30] * 5), Verdict.FASTER)]
+)
+def test_recipe_differences_must_be_shown_harmless(published, setting, epochs, verdict):
+    published("a", epochs[0], 60.0)
+    assert compare(published("b", epochs[1], 40.0, **setting)).verdict == verdict
 
 
-def test_different_recipe_with_equal_epochs_is_comparable(published):
-    published("a", [4] * 5, 60.0)
-    comparison = compare(published("b", [4] * 5, 50.0, rate=0.003))
-    assert comparison.banner == ""
-    assert "1.2 times slower by time-to-train" in comparison.verdict
+@pytest.mark.parametrize("name", ["precision", "software"])
+def test_precision_and_software_are_recipe_differences(published, name):
+    """bf16 that needs 30% more epochs is not called faster, at no number of runs."""
+    published("a", LUCKY, 60.0)
+    groups = read_groups(published("b", UNLUCKY, 40.0))
+    for run in groups["b"].runs:
+        setattr(run, name, "bf16")
+    comparison = comparison_module.compare(groups["a"], groups["b"])
+    assert comparison.verdict == Verdict.NOT_COMPARABLE
+    assert f"their recipes differ ({name})" in comparison.reasons[0]
 
 
-def test_single_runs_have_no_confidence_interval(published):
+def test_failed_runs_decide(published):
+    """4 of 8 failed: the converged runs alone are faster."""
+    published("a", [5] * 8, 60.0)
+    comparison = compare(published("b", [4] * 4, 60.0, failed=4))
+    assert comparison.basis == "expected time to a success"
+    assert comparison.verdict in (Verdict.SLOWER, Verdict.CANNOT_TELL)
+    assert comparison.time.estimate == pytest.approx(5 / (4 + 8), rel=0.01)
+    assert "4 of 8 runs of Maker b (gnmt v0.7) failed" in comparison.reasons
+    assert comparison.to_json()["failures"] == {"baseline": 0, "other": 4}
+
+
+def test_group_without_success_gets_a_bound(published):
+    published("a", [4] * 3, 60.0)
+    comparison = compare(published("b", [], 60.0, failed=3))
+    assert comparison.verdict == Verdict.CANNOT_TELL
+    assert comparison.reasons[0].startswith("no run of Maker b (gnmt v0.7) reached its target: it takes > 8")
+
+
+def test_equal_epochs_are_no_certainty(published):
+    """4 4 4 on both sides: the grid of evaluations leaves 1.25 uncertain."""
+    published("a", [4] * 3, 60.0)
+    comparison = compare(published("b", [4] * 3, 48.0))
+    assert comparison.time.estimate == pytest.approx(1.25, rel=1e-3)
+    assert comparison.time.low < 1.1 < 1.4 < comparison.time.high
+
+
+def test_single_runs_cannot_tell(published):
+    """A busy host once made a GPU 2.38 times faster."""
     published("a", [4], 60.0)
-    comparison = compare(published("b", [4], 50.0))
-    assert math.isnan(comparison.time_to_train.low)
-    assert "without a confidence interval (single runs)" in comparison.verdict
+    comparison = compare(published("b", [4], 25.2))
+    assert comparison.verdict == Verdict.CANNOT_TELL
+    assert comparison.phrase == "cannot tell which is faster, between these two machines"
+    assert "one converged run of a side cannot tell luck from speed" in comparison.reasons[0]
+    assert comparison.to_json()["low"] is None
 
 
-def test_different_models_are_not_comparable(published, log):
+def test_equal_within_the_margin(published):
+    published("a", [30] * 6, 60.0)
+    tree = published("b", [30] * 6, 59.9)
+    assert compare(tree).verdict == Verdict.EQUAL
+    assert "equal within 5% by time-to-train with pooled epochs" in compare(tree).phrase
+    assert compare(tree, margin=0.02).verdict != Verdict.EQUAL or "within 2%" in compare(tree, margin=0.02).phrase
+
+
+def test_copies_of_a_run_count_once(published):
+    tree = published("a", [4], 60.0)
+    log = next(tree.glob("**/a/gnmt/result_0.txt"))
+    for number in range(1, 5):
+        log.with_name(f"result_{number}.txt").write_text(log.read_text())
+    published("b", [4, 5, 4], 60.0)
+    comparison = compare(tree)
+    assert comparison.verdict == Verdict.CANNOT_TELL
+    assert any("5 runs repeat each other's seeds and count as 1 independent run" in text for text in comparison.reasons)
+
+
+def test_machines_are_the_observations_where_there_are_several(published):
+    """Ten runs on each of two machines a side say as much about GPUs as two observations."""
+    published("a", [30] * 8, 60.0)
+    groups = read_groups(published("b", [30] * 8, 57.0))
+    for group in groups.values():
+        for index, run in enumerate(group.runs):
+            run.host = f"{group.system}{index % 2}"
+            run.duration *= 1.05 if index % 2 else 1.0
+    comparison = comparison_module.compare(groups["a"], groups["b"])
+    assert comparison.machines == ""
+    assert comparison.time.n == 2
+    assert comparison.verdict == Verdict.CANNOT_TELL
+
+
+def test_one_machine_is_named(published):
+    published("a", [30] * 3, 60.0)
+    groups = read_groups(published("b", [30] * 3, 57.0))
+    for run in groups["a"].runs + groups["b"].runs:
+        run.host = "node1"
+    assert comparison_module.compare(groups["a"], groups["b"]).machines == "on one machine"
+
+
+def test_equal_seeds_give_correlation_and_paired_interval(published):
+    epochs = [8, 12, 9, 15, 10, 11]
+    published("a", epochs, 60.0)
+    comparison = compare(published("b", epochs, 50.0))
+    assert comparison.correlation.estimate > 0.99
+    assert comparison.paired.estimate == pytest.approx(comparison.time_to_train.estimate)
+    assert comparison.paired.high - comparison.paired.low < comparison.time_to_train.high - comparison.time_to_train.low
+
+
+def test_many_comparisons_are_tested_together(published):
+    """A difference that one comparison shows is not shown among twelve."""
+    published("a", LUCKY, 60.0)
+    for number in range(12):
+        tree = published(f"b{number}", [9, 9, 10, 10, 9, 9, 9, 10, 10, 9], 60.0)
+    groups = read_groups(tree)
+    alone = comparison_module.compare(groups["a"], groups["b0"])
+    together = comparison_module.compare_all([(groups["a"], groups[f"b{number}"]) for number in range(12)])
+    assert alone.verdict == Verdict.FASTER
+    assert {pair.verdict for pair in together} == {Verdict.CANNOT_TELL}
+    assert together[0].level == pytest.approx(1 - 0.05 / 12)
+
+
+def test_holm_steps_from_the_smallest_p_value():
+    """Holm 1979: 0.01 is tested at 0.05 / 4 and 0.015 at 0.05 / 3; 0.03 fails at 0.05 / 2, the level of the rest."""
+    levels = comparison_module._holm_levels([0.03, 0.01, math.nan, 0.9, 0.015])
+    assert levels == pytest.approx([0.975, 0.9875, 0.95, 0.975, 1 - 0.05 / 3])
+
+
+def test_different_models_and_scales_are_not_comparable(published, log):
     tree = published("a", [4] * 3, 60.0)
     log("tree/v1.1/Maker/b/ssd/result_0.txt", benchmark="ssd")("run_start").evaluate(4, 0.24).stop().write()
     comparison = compare(tree)
-    assert comparison.banner == "These groups cannot be compared: gnmt and ssd are different models."
+    assert comparison.reasons[0] == "gnmt and ssd are different models"
+    assert comparison.verdict == Verdict.NOT_COMPARABLE
 
 
-def test_group_without_converged_run_is_not_comparable(published):
-    published("a", [4] * 3, 60.0)
-    comparison = compare(published("b", [], 60.0, failed=3))
-    assert "Maker b (gnmt v0.7) has no run that reached its target" in comparison.banner
+def test_json_has_the_documented_keys(published):
+    published("a", LUCKY, 60.0)
+    entry = compare(published("b", LUCKY, 50.0)).to_json()
+    assert json.loads(json.dumps(entry)) == entry
+    keys = {"baseline", "other", "verdict", "ratio", "low", "high", "epochs", "seconds_per_epoch", "runs", "failures"}
+    assert keys | {"reasons"} <= entry.keys()
+    assert entry["low"] < entry["ratio"] < entry["high"]

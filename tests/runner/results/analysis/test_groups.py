@@ -16,7 +16,7 @@ def runs(seconds, converged, **fields):
     return [
         Run(
             Path(f"result_{n}.txt"), Path("none"), **fields, started=float(n), duration=second, observed=second,
-            success=reached, epochs_to_converge=4 if reached else None,
+            success=reached, progress_to_converge=4 if reached else None,
         )
         for n, (second, reached) in enumerate(zip(seconds, converged, strict=True))
     ]  # fmt: skip

@@ -132,7 +132,7 @@ def test_markdown_has_the_same_content(report_path, text, report):
         if line.startswith("|"):
             assert len(re.findall(r"(?<!\\)\|", line)) > 4, line
     for comparison in report.comparisons:
-        assert comparison.verdict.split(": ", 1)[1].replace("<", "\\<") in markdown
+        assert comparison.phrase.replace("<", "\\<") in markdown
 
 
 def test_hostile_name_is_escaped(text, report_path):

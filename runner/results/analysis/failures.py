@@ -1,0 +1,108 @@
+"""Judge groups in which runs failed: how often a run succeeds, and the time that a success takes with its failures.
+
+The mean of the converged runs alone would favor whoever gives up early. A run that ended without its target counts with
+all its seconds, and a run that diverged counts as one that would never have converged.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scipy.special import betaincinv
+
+from .intervals import LEVEL, Interval, arithmetic_mean
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Seconds of the `converged` and of the `failed` runs of a group; `floor` is that of `Sample`."""
+
+    converged: tuple[float, ...]
+    failed: tuple[float, ...]
+    floor: float = 0.0
+
+    @property
+    def n(self) -> int:
+        """Number of runs."""
+        return len(self.converged) + len(self.failed)
+
+    def success_rate(self, level: float = LEVEL) -> Interval:
+        """Return the share of runs that converge (Clopper and Pearson 1934)."""
+        n, successes, tail = self.n, len(self.converged), (1 - level) / 2
+        low = float(betaincinv(successes, n - successes + 1, tail)) if successes else 0.0
+        high = float(betaincinv(successes + 1, n - successes, 1 - tail)) if successes < n else 1.0
+        return Interval(successes / n, low, high, n) if n else Interval(math.nan, math.nan, math.nan, 0)
+
+    def expected_time(self, level: float = LEVEL) -> Interval:
+        """Return the expected seconds until a success, with the failed runs before it: all seconds over successes.
+
+        That is the time of a converged run plus, for every success, (1 - p) / p failed ones. The interval combines
+        those of the two terms (MOVER: Zou and Donner 2008), which are independent. Infinite without a success.
+        """
+        if not self.converged:
+            return Interval(math.inf, math.nan, math.nan, self.n)
+        rate, success = self.success_rate(level), arithmetic_mean(self.converged, level, self.floor)
+        failed = sum(self.failed) / len(self.failed) if self.failed else max(self.converged)
+
+        def seconds_lost(share: float) -> float:
+            return (1 - share) / share * failed
+
+        lost = seconds_lost(rate.estimate)
+        estimate = success.estimate + lost
+        low = estimate - math.hypot(success.estimate - success.low, lost - seconds_lost(rate.high))
+        high = estimate + math.hypot(success.high - success.estimate, seconds_lost(rate.low) - lost)
+        return Interval(estimate, low, high, len(self.converged))
+
+    def restricted_mean(self, horizon: float, level: float = LEVEL) -> Interval:
+        """Return the mean of the seconds to the target, where runs that take longer than `horizon` count with it.
+
+        Between 0 and `horizon` every run is known, so nothing is assumed about failed ones (Royston and Parmar 2013).
+        """
+        within = Outcomes(
+            tuple(value for value in self.converged if value <= horizon),
+            tuple(horizon for value in self.converged if value > horizon) + (horizon,) * len(self.failed),
+        )
+        if not within.converged:
+            return Interval(horizon, math.nan, math.nan, self.n)
+        rate, success = within.success_rate(level), arithmetic_mean(within.converged, level, self.floor)
+        share, gain = rate.estimate, horizon - success.estimate
+        estimate = horizon - share * gain
+        low = estimate - math.hypot(share * (success.estimate - success.low), gain * (rate.high - share))
+        high = estimate + math.hypot(share * (success.high - success.estimate), gain * (share - rate.low))
+        return Interval(estimate, low, high, len(within.converged))
+
+
+@dataclass(frozen=True)
+class ExpectedTimeRatio:
+    """The ratio of the expected times to a success of two independent groups."""
+
+    numerator: Outcomes
+    denominator: Outcomes
+
+    def interval(self, level: float = LEVEL) -> Interval:
+        """Return the ratio with its interval (MOVER, on the log scale); no bounds if a group has no success."""
+        above, below = (side.expected_time(level) for side in (self.numerator, self.denominator))
+        n = min(above.n, below.n)
+        estimate = above.estimate / below.estimate if math.isfinite(below.estimate) else math.nan
+        if not (above.is_bounded and below.is_bounded and above.low > 0 and below.low > 0):
+            return Interval(estimate, math.nan, math.nan, n)
+        down = math.hypot(math.log(above.estimate / above.low), math.log(below.high / below.estimate))
+        up = math.hypot(math.log(above.high / above.estimate), math.log(below.estimate / below.low))
+        return Interval(estimate, estimate * math.exp(-down), estimate * math.exp(up), n)
+
+    @property
+    def p_value(self) -> float:
+        """p of the two-sided test that the ratio is 1: one minus the level of the widest interval without 1."""
+        return p_value_of(self.interval)
+
+
+def p_value_of(interval_at: Callable[[float], Interval]) -> float:
+    """Return the smallest alpha at which the interval of level 1 - alpha excludes 1; NaN if there are no bounds."""
+    if not interval_at(LEVEL).is_bounded:
+        return math.nan
+    low, high = 1e-9, 1.0
+    for _ in range(40):
+        alpha = math.sqrt(low * high)
+        interval = interval_at(1 - alpha)
+        low, high = (low, alpha) if not interval.low <= 1 <= interval.high else (alpha, high)
+    return high

@@ -1,0 +1,1 @@
+"""Simulation of the statistics with known truth: what `scripts/calibrate` runs."""

@@ -1,0 +1,76 @@
+"""Intervals compared with scipy's tests on logs, and with simulated truth."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from timetrial.runner.results.analysis import intervals
+from timetrial.runner.results.analysis.intervals import Interval, Sample
+
+
+def test_mean_is_a_t_interval_on_logs():
+    values = [2.0, 2.3, 2.1, 2.7]
+    logs = np.log(values)
+    ends = np.exp(scipy_stats.t.interval(0.95, 3, logs.mean(), scipy_stats.sem(logs)))
+    mean = intervals.geometric_mean(values)
+    assert (mean.estimate, mean.low, mean.high, mean.n) == pytest.approx((scipy_stats.gmean(values), *ends, 4))
+
+
+@pytest.mark.parametrize(("above", "below"), [([2.0, 2.2, 2.5], [1.0, 1.3, 1.1, 1.2]), ([3.0, 5.0], [4.0, 4.1])])
+def test_ratio_is_welch_on_logs(above, below):
+    welch = scipy_stats.ttest_ind(np.log(above), np.log(below), equal_var=False)
+    ends = welch.confidence_interval(0.99)
+    ratio = intervals.log_ratio(Sample(tuple(above)), Sample(tuple(below)))
+    interval = ratio.interval(0.99)
+    assert (interval.low, interval.high) == pytest.approx((math.exp(ends.low), math.exp(ends.high)))
+    assert ratio.p_value == pytest.approx(welch.pvalue)
+    inverse = intervals.geometric_ratio(below, above, 0.99)
+    assert (inverse.inverse.low, inverse.inverse.high) == pytest.approx((interval.low, interval.high))
+
+
+def test_equal_epochs_are_uncertain_by_their_grid():
+    """Epochs 4 4 4 mean that the target was met between 3 and 4: spacing / sqrt(12) around the mean."""
+    floor = intervals.grid_floor(1.0, 4.0)
+    assert floor == pytest.approx(1 / math.sqrt(12) / 4)
+    mean = intervals.geometric_mean([4.0] * 3, floor=floor)
+    assert math.log(mean.high / 4) == pytest.approx(scipy_stats.t.ppf(0.975, 2) * floor / math.sqrt(3))
+    wide = intervals.geometric_mean([2.0, 4.0, 8.0], floor=floor)
+    assert wide == intervals.geometric_mean([2.0, 4.0, 8.0])  # the spread seen is larger
+
+
+def test_single_values_have_no_interval():
+    for interval in (
+        intervals.geometric_mean([3.0]),
+        intervals.arithmetic_mean([3.0]),
+        intervals.geometric_ratio([3.0], [1.0, 1.1]),
+    ):
+        assert interval.estimate > 0
+        assert not interval.is_bounded
+    assert math.isnan(intervals.log_ratio(Sample((3.0,)), Sample((1.0, 2.0))).p_value)
+    assert intervals.geometric_mean([]).n == 0
+    assert math.isnan(intervals.geometric_ratio([], [1.0, 2.0]).estimate)
+
+
+def test_arithmetic_mean_covers_skewed_values():
+    """Of 2,000 samples of five lognormal values with s = 0.4, 93% to 97% cover the mean exp(0.08)."""
+    generator = np.random.default_rng(2)
+    drawn = [intervals.arithmetic_mean(generator.lognormal(0, 0.4, 5)) for _ in range(2000)]
+    assert 0.93 <= np.mean([mean.low <= math.exp(0.08) <= mean.high for mean in drawn]) <= 0.97
+    assert intervals.arithmetic_mean([1.0, 2.0, 6.0]).estimate == pytest.approx(3.0)
+
+
+def test_equality_needs_a_narrow_interval():
+    narrow, wide = (Sample((100.0, 100.0 + width, 100.0 - width)) for width in (0.5, 6.0))
+    other = Sample((101.0, 100.5, 101.5))
+    assert intervals.is_equal_within(intervals.log_ratio(narrow, other), 0.05)
+    assert not intervals.is_equal_within(intervals.log_ratio(narrow, other), 0.005)
+    assert not intervals.is_equal_within(intervals.log_ratio(wide, other), 0.05)
+    assert not intervals.is_equal_within(intervals.log_ratio(Sample((1.0,)), Sample((1.0,))), 0.05)
+
+
+def test_values_far_apart_do_not_overflow():
+    interval = intervals.geometric_mean([1e-9, 1e9], level=1 - 1e-9)
+    assert interval.high < math.inf
+    assert Interval(2.0, 1.0, 4.0, 3).scaled(0.5) == Interval(1.0, 0.5, 2.0, 3)
