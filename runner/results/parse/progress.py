@@ -10,13 +10,14 @@ MAX_EPOCHS = 10_000  # of any benchmark; the rules of UNet3D end a run there
 _EPOCH_KEYS = ("epoch_num", "epoch", "epoch_number")
 
 
-def progress_unit(evaluations: Sequence[LogEntry]) -> str:
-    """Return the unit in which a log labels its evaluations: "samples" or "epochs".
+def progress_unit(entries: Sequence[LogEntry]) -> str:
+    """Return the unit in which a log labels its evaluations, or else its blocks: "samples" or "epochs".
 
     Besides `samples_count`, which names its unit, samples are counted by `step_num` (Stable Diffusion in v3.1; a step
     is a batch) and by any `epoch_num` above `MAX_EPOCHS` (BERT; GPT-3, whose samples are tokens).
     """
-    for entry in evaluations:
+    evaluations = [entry for entry in entries if entry.key == "eval_accuracy"]
+    for entry in evaluations or [entry for entry in entries if entry.key == "block_start"]:
         epoch = _read_number(entry, _EPOCH_KEYS)
         if "samples_count" in entry.metadata or (epoch is None and "step_num" in entry.metadata):
             return "samples"
@@ -32,7 +33,7 @@ def read_label(entry: LogEntry, unit: str, batch_size: int | None) -> float | No
         return epoch
     samples, steps = _read_number(entry, ("samples_count",)), _read_number(entry, ("step_num",))
     if samples is None and epoch is None and steps is not None and batch_size is not None:
-        return steps * batch_size
+        return steps * batch_size if math.isfinite(steps * batch_size) else None
     return epoch if samples is None else samples
 
 

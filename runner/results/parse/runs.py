@@ -227,7 +227,7 @@ def _set_evaluations(run: Run, entries: Sequence[LogEntry], start: int, stop: in
     """Set target, evaluations and their progress, success and convergence."""
     note = run.inferred.append
     run.target = _find_target(run, entries)
-    run.progress_unit = progress.progress_unit([entry for entry in entries if entry.key == "eval_accuracy"])
+    run.progress_unit = progress.progress_unit(entries)
     label_of = partial(progress.read_label, unit=run.progress_unit, batch_size=run.global_batch_size)
     logged = evaluations.find_evaluations(entries, start, run.benchmark, label_of, note)
     scale = quality.quality_scale(entries, [entry.quality for entry in logged], run.benchmark, run.dialect, note)

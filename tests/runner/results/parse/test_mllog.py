@@ -177,6 +177,8 @@ KEYS = [
     "epoch_start",
     "train_epoch",
     "quality_target",
+    "target_accuracy",
+    "evaluation_frequency",
 ]
 VALUES = (
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=4) | st.lists(st.floats(), max_size=3)
@@ -186,26 +188,33 @@ ENTRIES = st.tuples(
     VALUES
     | st.dictionaries(st.sampled_from(["value", "epoch", "BBOX", "SEGM", "status", "success"]), VALUES, max_size=3),
     st.floats() | st.integers() | st.text(max_size=3) | st.none(),
-    st.dictionaries(st.sampled_from(["epoch_num", "first_epoch_num", "epoch_count", "status"]), VALUES, max_size=3),
+    st.dictionaries(
+        st.sampled_from(
+            ["epoch_num", "samples_count", "step_num", "metric", "first_epoch_num", "epoch_count", "status"]
+        ),
+        VALUES,
+        max_size=3,
+    ),
 )
+BENCHMARKS = st.sampled_from(["maskrcnn", "gnmt", "bert", "stable_diffusion", "flux1", "unknown"])
 
 
-def read_bytes(data):
+def read_bytes(data, benchmark):
     log = Log(Path("log"))
     mllog.parse_stream(io.BytesIO(data), log)
-    return read_run(log, benchmark="maskrcnn")
+    return read_run(log, benchmark=benchmark)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
-@given(st.lists(PIECES, max_size=12))
-def test_arbitrary_bytes_do_not_crash(pieces):
-    read_bytes(b"".join(pieces))
+@given(st.lists(PIECES, max_size=12), BENCHMARKS)
+def test_arbitrary_bytes_do_not_crash(pieces, benchmark):
+    read_bytes(b"".join(pieces), benchmark)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
-@given(st.lists(ENTRIES, max_size=12))
-def test_arbitrary_entries_do_not_crash(entries):
-    run = read_bytes("".join(_line(*entry) for entry in entries).encode())
+@given(st.lists(ENTRIES, max_size=12), BENCHMARKS)
+def test_arbitrary_entries_do_not_crash(entries, benchmark):
+    run = read_bytes("".join(_line(*entry) for entry in entries).encode(), benchmark)
     if run is not None:
         assert run.duration is None or run.duration >= 0
         assert not (run.success and run.duration is None)

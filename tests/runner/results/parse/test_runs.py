@@ -83,7 +83,7 @@ def test_finds_evaluation_logged_after_run_stop(log, read):
 def test_ignores_evaluation_before_run_start(log, read):
     writer = log().evaluate(3, 0.76)("run_start", after=5.0).evaluate(3, 0.3).evaluate(7, 0.76)
     run = read(writer.stop().write(), round_="v0.7")
-    assert [evaluation.epoch for evaluation in run.evaluations] == [3, 7]
+    assert [evaluation.progress for evaluation in run.evaluations] == [3, 7]
     assert any("before run_start" in sentence for sentence in run.inferred)
 
 
@@ -91,7 +91,7 @@ def test_sorts_lines_by_time(log, read):
     writer = log()("run_start").evaluate(4, 0.7).evaluate(8, 0.73).evaluate(12, 0.76).stop()
     head, start, *evaluations, stop = writer.lines
     run = read(writer.write("\n".join([head, *reversed(evaluations), stop, start]) + "\n"), round_="v0.7")
-    assert [evaluation.epoch for evaluation in run.evaluations] == [4, 8, 12]
+    assert [evaluation.progress for evaluation in run.evaluations] == [4, 8, 12]
     assert (run.epochs_to_converge, run.duration) == (12, 301.0)
 
 
@@ -128,80 +128,6 @@ def test_early_bleu_below_one_is_percent(log, read):
     assert any("interpreted as percent" in sentence for sentence in single.inferred)
 
 
-def epochs(read, writer):
-    run = read(writer.stop().write(), round_="v0.7")
-    return run.epochs_to_converge, run.epoch_offset
-
-
-def test_epoch_labels_from_zero(log, read):
-    """Blocks of 4 epochs from 0 are evaluated as 3 and 7, so label 7 is epoch 8."""
-    writer = log()("run_start")
-    writer("block_start", first_epoch_num=0, epoch_count=4).evaluate(3, 0.7)
-    writer("block_start", first_epoch_num=4, epoch_count=4).evaluate(7, 0.76)
-    assert epochs(read, writer) == (8, 1)
-
-
-def test_blocks_from_zero_with_evaluations_from_one(log, read):
-    writer = log(benchmark="ssd")("run_start")
-    writer("block_start", first_epoch_num=0, epoch_count=5).evaluate(5, 0.2)
-    writer("block_start", first_epoch_num=5, epoch_count=5).evaluate(10, 0.24)
-    assert epochs(read, writer) == (10, 0)
-
-
-def test_single_block_from_zero(log, read):
-    writer = log()("run_start")("block_start", first_epoch_num=0, epoch_count=4).evaluate(3, 0.76)
-    assert epochs(read, writer) == (4, 1)
-
-
-def test_evaluation_zero_after_start_of_next_block(log, read):
-    writer = log()("run_start")("block_start", first_epoch_num=0, epoch_count=1)
-    writer("block_start", first_epoch_num=1, epoch_count=1).evaluate(0, 0.7)
-    writer("block_start", first_epoch_num=2, epoch_count=1).evaluate(1, 0.76)
-    assert epochs(read, writer) == (2, 1)
-
-
-def test_zero_based_labels_during_next_block(log, read):
-    writer = log()("run_start")("block_start", first_epoch_num=0, epoch_count=4)
-    writer("block_start", first_epoch_num=4, epoch_count=4).evaluate(3, 0.7)
-    writer("block_start", first_epoch_num=8, epoch_count=4).evaluate(7, 0.76)
-    assert epochs(read, writer) == (8, 1)
-
-
-def test_evaluation_of_untrained_model_causes_no_offset(log, read):
-    writer = log()("run_start")("block_start", first_epoch_num=1, epoch_count=44)
-    writer.evaluate(0, 0.001).evaluate(40, 0.7).evaluate(44, 0.76)
-    assert epochs(read, writer) == (44, 0)
-
-
-def test_epoch_starts_from_zero_without_blocks(log, read):
-    writer = log(benchmark="ssd")("run_start")("epoch_start", epoch_num=0).evaluate(1, 0.2)
-    writer("epoch_start", epoch_num=1).evaluate(2, 0.24)
-    assert epochs(read, writer) == (2, 0)
-
-
-def test_repeated_labels_are_replaced_by_eval_start(log, read):
-    writer = log(dialect="v0.6", benchmark="transformer")("run_start")
-    for label, (eval_label, bleu) in enumerate([(1, 20.0), (1, 23.0), (2, 25.1)], start=1):
-        writer("eval_start", epoch_num=label).evaluate(eval_label, bleu)
-    run = read(writer.stop().write())
-    assert run.epochs_to_converge == 3
-    assert any("eval_start" in sentence for sentence in run.inferred)
-
-
-@pytest.mark.parametrize(
-    ("labels", "trained_first", "expected"),
-    [([0, 1, 2], True, (3, 1)), ([-1, 0, 1], True, (3, 2)), ([-1, 0, 1], False, (2, 1))],
-)
-def test_v05_labels_start_at_zero_or_minus_one(log, read, labels, trained_first, expected):
-    writer = log(dialect="v0.5", benchmark="transformer")("run_start")
-    for number, label in enumerate(labels):
-        if trained_first or number:
-            writer("train_epoch", number if trained_first else number - 1)
-        writer.evaluate(label, 25.1 if number == 2 else 20.0)
-    run = read(writer("eval_target", 25.0).stop().write())
-    assert (run.epochs_to_converge, run.epoch_offset) == expected
-
-
 def test_duplicate_lines_change_nothing(log, read):
     writer = log(dialect="v0.5", benchmark="resnet")("run_start").evaluate(3, 0.7).evaluate(7, 0.75).stop()
     plain = read(writer.write())
@@ -217,13 +143,89 @@ def test_evaluations_repeated_by_ranks_count_once(log, read):
         for rank in range(3):
             writer.evaluate(label, quality, after=100.0 if rank == 0 else 0.001)
     run = read(writer.stop().write(), round_="v0.7")
-    assert [evaluation.epoch for evaluation in run.evaluations] == [4, 8]
+    assert [evaluation.progress for evaluation in run.evaluations] == [4, 8]
 
 
 def test_ssd_is_retinanet_since_v20(log, read):
     path = log(benchmark="ssd")("run_start").evaluate(4, 0.3).stop("aborted").write()
     assert read(path, round_="v1.1").target == {"mAP": 0.23}
     assert read(path, round_="v2.0").target == {"mAP": 0.34}
+
+
+def test_logged_target_has_the_metric_of_the_rules(log, read):
+    """Flux logs a target of 0.586, of which less is better."""
+    writer = log(benchmark="flux1")("target_accuracy", 0.586)("run_start")
+    for samples, loss in ((262_144, 0.59), (524_288, 0.585)):
+        writer("eval_accuracy", loss, 10.0, samples_count=samples)
+    run = read(writer("run_stop", after=1.0, samples_count=524_288).write())
+    assert (run.target, run.success, run.samples_to_converge) == ({"loss": 0.586}, True, 524_288)
+    percent = log("b", benchmark="resnet")("quality_target", 75.9)("run_start").evaluate(1, 75.95).stop().write()
+    assert read(percent).target == {"accuracy": pytest.approx(0.759)}
+
+
+def test_samples_to_converge(log, read):
+    """LoRA: labels are samples, a loss above 1 is no percentage, and the first loss at the target counts."""
+    writer = log(benchmark="llama2_70b_lora")("global_batch_size", 8)("run_start")
+    for samples, loss in ((384, 1.31), (768, 0.9251), (1152, 0.9249), (1536, 0.91)):
+        writer("eval_accuracy", loss, 50.0, samples_count=samples)
+    run = read(writer.stop(after=4.0).write(), round_="v5.0")
+    assert (run.samples_to_converge, run.epochs_to_converge, run.progress_to_converge) == (1152, None, 1152)
+    assert (run.progress_unit, run.eval_spacing, run.epoch_offset) == ("samples", 384, 0)
+    assert run.pace == pytest.approx(204 / 1152)
+    assert run.last_quality == {"value": 0.91}
+
+
+@pytest.fixture
+def diffusion(log):
+    """Stable Diffusion: checkpoints are evaluated after the clock has stopped, in any order, metric by metric."""
+
+    def write(qualities, stop_step, status="success"):
+        writer = log(benchmark="stable_diffusion")("global_batch_size", 256)("run_start")
+        started = writer.seconds
+        writer.seconds += 1000.0
+        for step, (fid, clip) in qualities.items():
+            writer("eval_start", after=10.0, samples_count=256 * step)
+            for metric, value in (("FID", fid), ("CLIP", clip)):
+                writer("eval_accuracy", value, 100.0, samples_count=256 * step, metric=metric)
+            writer("eval_stop", samples_count=256 * step)
+        writer.seconds = started + 600.0
+        return writer("run_stop", status=status, step_num=stop_step).write()
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("qualities", "stop_step", "samples"),
+    [
+        ({4000: (116.2, 0.135), 6000: (82.4, 0.173)}, 6000, 1_536_000),
+        ({8000: (80.0, 0.17), 6000: (95.0, 0.16), 4000: (89.0, 0.14)}, 8000, 2_048_000),
+        # The run stopped later than its first good checkpoint: time and samples are those of run_stop.
+        ({8000: (80.0, 0.17), 6000: (88.0, 0.16)}, 8000, 2_048_000),
+    ],
+)
+def test_stable_diffusion_needs_both_metrics(read, diffusion, qualities, stop_step, samples):
+    run = read(diffusion(qualities, stop_step), round_="v5.0")
+    assert (run.duration, run.success, run.samples_to_converge) == (600.0, True, samples)
+    assert [entry.progress for entry in run.evaluations] == sorted(256 * step for step in qualities)
+    assert list(run.last_quality) == ["FID", "CLIP"]
+    assert (run.eval_seconds, run.train_seconds) == (0.0, 600.0)
+
+
+def test_stable_diffusion_without_both_metrics_failed(read, diffusion):
+    run = read(diffusion({4000: (646.0, 0.16), 6000: (80.0, 0.149)}, 6000, status=None), round_="v5.0")
+    assert (run.success, run.samples_to_converge, run.progress_unit) == (False, None, "samples")
+
+
+def test_checkpoint_is_evaluated_after_run_stop_in_the_file(log, read):
+    writer = log(benchmark="stable_diffusion")("global_batch_size", 256)("run_start")(
+        "run_stop", after=60, step_num=4000
+    )
+    for step in (4000, 6000):
+        writer("eval_accuracy", 80.0, 10.0, step_num=step, metric="FID")
+        writer("eval_accuracy", 0.16, 10.0, step_num=step, metric="CLIP")
+    run = read(writer.write(), round_="v3.1")
+    assert (run.success, run.samples_to_converge, run.duration) == (True, 1_024_000, 60.0)
+    assert "1 evaluations are after run_stop" in run.inferred
 
 
 def test_ignores_train_samples_that_are_iterations(log, read):
@@ -245,7 +247,7 @@ def test_train_seconds_exclude_evaluation(log, read):
         writer("eval_stop", epoch_num=epoch)
     run = read(writer.stop(after=0.0).write(), round_="v0.7")
     assert (run.duration, run.eval_seconds, run.train_seconds) == (200.0, 20.0, 180.0)
-    assert run.seconds_per_epoch == 200.0 or run.epochs_to_converge == 1
+    assert (run.epochs_to_converge, run.pace, run.train_pace) == (1, 200.0, 180.0)
 
 
 def test_file_without_entries_is_no_run(tmp_path):

@@ -134,7 +134,7 @@ def test_reads_own_run_directory(launch):
         "fp32",
         1,
     )
-    assert (run.seed, run.success, run.target) == (4, True, {"value": 0.2})
+    assert (run.seed, run.success, run.target) == (4, True, {"hit_rate": 0.2})
     assert run.duration == pytest.approx(folder.record().training.seconds, abs=0.002)
     assert 0 < run.eval_seconds < run.duration
     (group,) = group_runs([run])
