@@ -16,26 +16,31 @@ def check(
         typer.Argument(metavar="LOGS...", help="MLPerf logs (v0.7 and later) or run directories.", show_default=False),
     ],
 ) -> None:
-    """Check MLPerf logs with the official checker, under the rules that apply to each, in plain words."""
+    """Check MLPerf logs with the official checker, under the rules that apply to each, and explain every problem.
+
+    The log of a run that missed its target can comply; that of a stopped run is not judged. Exit code 40: a log does
+    not comply.
+    """
+    from ..launch.result_table import format_verdict
     from ..mlperf import compliance
 
-    console, all_compliant = Console(soft_wrap=True), True
+    console, exit_code = Console(soft_wrap=True), Exit.TARGET_REACHED
     for path in _find_logs(paths):
         verdict = compliance.check(path)
-        all_compliant &= verdict.compliant
-        state = "[green]complies[/green]" if verdict.compliant else "[red]does not comply[/red]"
-        console.print(f"{escape(str(path))}: {state} ({verdict.rules})")
+        console.print(f"{escape(str(path))}: {format_verdict(verdict)}", highlight=False)
         for problem in verdict.problems:
             console.print(f"  - {problem}", markup=False)
-    raise typer.Exit(int(Exit.TARGET_REACHED if all_compliant else Exit.NOT_COMPLIANT))
+        if verdict.compliant is False:
+            exit_code = Exit.NOT_COMPLIANT
+    raise typer.Exit(int(exit_code))
 
 
 def _find_logs(paths: list[Path]) -> list[Path]:
     """Return the paths, with every folder replaced by the logs below it."""
     logs: list[Path] = []
     for path in paths:
-        found = sorted(path.rglob("result_*.txt")) if path.is_dir() else [path]
-        if not found or not found[0].exists():
-            raise DataError(f"{path} is no log and holds none: name a result_*.txt file or a run directory.")
-        logs += found
+        logs_at_path = sorted(path.rglob("result_*.txt")) if path.is_dir() else [path]
+        if not logs_at_path or not logs_at_path[0].exists():
+            raise DataError(f"{path} is not a log and contains none: name a result_*.txt file or a run directory.")
+        logs += logs_at_path
     return logs

@@ -101,9 +101,15 @@ def _telemetry_rows(record: RunRecord) -> Iterator[Row]:
         yield name, f"[yellow]{sentence}[/yellow]"
 
 
+def format_verdict(verdict: Verdict) -> str:
+    """Return the verdict in color, with the rules that were applied."""
+    color = {True: "green" if verdict.converged else "yellow", False: "red", None: "yellow"}[verdict.compliant]
+    rules = "" if verdict.compliant is None else f" ({verdict.rules})"
+    return f"[{color}]{verdict.summary}[/{color}]{rules}"
+
+
 def _verdict_rows(verdict: Verdict) -> Iterator[Row]:
-    state = "[green]complies[/green]" if verdict.compliant else "[red]does not comply[/red]"
-    yield "MLPerf log", f"{state} ({verdict.rules})"
+    yield "MLPerf log", format_verdict(verdict)
     for problem in verdict.problems[:_PROBLEMS_SHOWN]:
         yield "", escape(problem)
     if len(verdict.problems) > _PROBLEMS_SHOWN:

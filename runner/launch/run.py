@@ -24,7 +24,7 @@ from ..mlperf import compliance
 from ..record import environment
 from ..record.energy import summarize_telemetry
 from ..record.run_dir import RunDir, claim_run_dir, create_run_dir
-from ..record.run_record import Attempt, RunClass, RunRecord, RunState, Staging, Verdict
+from ..record.run_record import Attempt, RunClass, RunRecord, RunState, Staging
 from . import rendezvous, staging
 from .ranks import start_ranks
 from .result_table import show_result
@@ -165,8 +165,7 @@ def finalize_run(config: Config, run_dir: RunDir, console: Console, exit_code: E
         error = "The run ended without an error message: see stderr_0.txt in the run directory."
     changes: dict[str, Any] = {"error": error, "finished_at": time.time()}
     if run_dir.log.exists():
-        verdict = compliance.check(run_dir.log)
-        changes["verdict"] = Verdict(verdict.compliant, verdict.rules, tuple(verdict.problems))
+        changes["verdict"] = verdict = compliance.check(run_dir.log)
         if exit_code == Exit.TARGET_REACHED and not verdict.compliant:
             exit_code = Exit.NOT_COMPLIANT
     changes |= _summarize_telemetry(config, run_dir, record)

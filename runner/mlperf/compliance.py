@@ -1,4 +1,4 @@
-"""The compliance verdict: the official checker under the right rules, our sequence test, and plain words for both."""
+"""Judge MLPerf logs: the official checker with the rules that apply to a log, and checks that it lacks."""
 
 import logging
 import math
@@ -6,109 +6,111 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from mlperf_logging.compliance_checker import mlp_compliance, mlp_parser
 
+from ..record.run_record import Verdict
 from .log_writer import RESUMED, TARGET, VERSION
 
 RULESET = "0.7.0"
 _OFFICIAL = Path(mlp_compliance.__file__).parent / f"training_{RULESET}"
 _MEANING = {
-    "cache_clear": "it says whether file-system caches were cleared before the run",
-    "init_start": "it opens the untimed building of the model",
-    "init_stop": "it closes the untimed building of the model",
+    "cache_clear": "it states whether file-system caches were cleared before the run",
+    "init_start": "it starts the untimed initialization",
+    "init_stop": "it ends the untimed initialization",
     "run_start": "it starts the clock",
-    "run_stop": "it stops the clock and holds the status",
-    "submission_org": "it names who ran it",
+    "run_stop": "it stops the clock and states the status",
+    "submission_org": "it names the submitter",
     "submission_platform": "it names the system",
-    "submission_division": "it says closed or open, which decides the rules",
-    "submission_status": "it says cloud, onprem, preview or research",
+    "submission_division": "it states the division, closed or open, which decides the rules",
+    "submission_status": "it states the availability: cloud, onprem, preview or research",
     "submission_benchmark": "it names the benchmark, which decides the rules",
-    "train_samples": "it gives the size of the training set",
-    "eval_samples": "it gives the size of the evaluation set",
-    "eval_accuracy": "it gives the quality after an epoch",
-    "seed": "it makes the run repeatable",
-    TARGET: "it states the quality that the run was to reach",
+    "train_samples": "it states the size of the training set",
+    "eval_samples": "it states the size of the evaluation set",
+    "eval_accuracy": "it states the quality after an epoch",
+    "seed": "it is needed to repeat the run",
+    TARGET: "it states the quality target of the run",
 }
 _BLOCK = ("block_start", "epoch_start", "epoch_stop", "eval_start", "eval_accuracy", "eval_stop", "block_stop")
-_OURS = ("seed", "global_batch_size", "gradient_accumulation_steps", TARGET)
+_REQUIRED = ("seed", "global_batch_size", "gradient_accumulation_steps", TARGET)  # in timetrial's own logs
+_CLOCK = ("run_start", "run_stop")
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Whether a log complies, with which rules, and a sentence for each thing that is wrong."""
+class _UncheckableLog(ValueError):
+    """A file to which no rules can be applied; the text is the problem."""
 
-    compliant: bool
-    rules: str
-    problems: list[str]
+
+class _Header(NamedTuple):
+    """The values that decide the rules; None where the log lacks the line."""
+
+    benchmark: str | None
+    division: str | None
+    target: Any
 
 
 def check(path: Path) -> Verdict:
-    """Checks a log in the `:::MLLOG` dialect; the rules follow from what the log itself says."""
+    """Return the verdict on a log in the `:::MLLOG` format, under the rules that its own header selects.
+
+    The log of a run that missed its target can comply. That of a run that was stopped is not judged, unless it
+    contains what no log may: unreadable lines, a second run_start or run_stop, or a block without samples.
+    """
     try:
-        lines, broken = mlp_parser.parse_file(str(path), ruleset=RULESET)
-        if any(not isinstance(line.value["metadata"], dict) for line in lines):
-            raise TypeError("metadata that is no object")
-    except KeyError as error:
-        return Verdict(False, "none", [f"A :::MLLOG line lacks the field {error}, so the log cannot be read."])
-    except (TypeError, ValueError, AttributeError) as error:
-        return Verdict(False, "none", [f"A :::MLLOG line is no event ({error}), so the log cannot be read."])
-    if not lines and not broken:
-        return Verdict(False, "none", [f"{path.name} holds no :::MLLOG line: it is no MLPerf log of v0.7 or later."])
-    problems = [f"A :::MLLOG line cannot be read ({reason.strip()}): {text.strip()[:80]}" for text, reason in broken]
-    benchmark, division = _first(lines, "submission_benchmark"), _first(lines, "submission_division")
-    target, ours = _first(lines, TARGET), _first(lines, VERSION) is not None
-    # What a log says becomes part of rules that the checker executes, so only plain names and numbers may pass.
-    for key, value in (("submission_benchmark", benchmark), ("submission_division", division)):
-        if value is not None and not (isinstance(value, str) and re.fullmatch(r"[\w-]+", value)):
-            return Verdict(False, "none", [f"The line {key} holds {str(value)[:40]!r}, which is no name."])
-    if target is not None and not _is_quality(target):
-        return Verdict(False, "none", [f"The line {TARGET} holds {str(target)[:40]!r}, which is no quality."])
-    if target is None and benchmark not in _official_benchmarks():
-        name = f"names the benchmark {benchmark!r}, which ruleset {RULESET} does not know" if benchmark else ""
-        problems.append(f"The log {name or 'lacks submission_benchmark'} and states no {TARGET}, so no rules fit it.")
-    rules, config = f"{division or 'open'}, {RULESET}", str(_OFFICIAL / "common.yaml")
-    with tempfile.TemporaryDirectory() as folder:
-        if target is not None and not _is_official(benchmark, division, target):
-            rules = f"{RULESET} keys, own target"
-            config = str(_derive(str(benchmark), str(division), target, Path(folder)))
-        problems += _official_problems(path, config, benchmark, target)
-    if ours:
+        lines, unreadable = _parse(path)
+        header = _read_header(lines)
+    except _UncheckableLog as error:
+        return Verdict(False, "none", (str(error),), converged=False)
+    is_own = _first(lines, VERSION) is not None
+    problems = [*unreadable, *_repeated_clock(lines), *(_empty_blocks(lines) if is_own else ())]
+    if not problems and _was_stopped(lines):
+        return Verdict(None, "none", (), converged=False)
+    problems += _unknown_benchmark(header)
+    rules, messages = _check_officially(path, header)
+    missed = [message for message in messages if message.startswith("Failed checks for eval_accuracy")]
+    problems += [_explain(message) for message in messages if message not in missed]
+    if missed and _status(lines) != "aborted":
+        problems.append(_contradiction(header.target, _status(lines)))
+    if is_own:
         problems += _sequence_problems(lines)
-    unique = list(dict.fromkeys(problems))
-    return Verdict(not unique, rules, unique)
+    unique = tuple(dict.fromkeys(problems))
+    return Verdict(not unique, rules, unique, converged=not missed and _first(lines, "eval_accuracy") is not None)
 
 
 def has_closed_rules(benchmark: str) -> bool:
-    """True if the ruleset has rules of the closed division for `benchmark`."""
+    """Return whether the ruleset has rules of the closed division for `benchmark`."""
     return (_OFFICIAL / f"closed_{benchmark}.yaml").exists()
 
 
-def _official_benchmarks() -> set[str]:
-    return {file.stem.removeprefix("open_") for file in _OFFICIAL.glob("open_*.yaml")} - {"common"}
+def _parse(path: Path) -> tuple[Sequence[Any], list[str]]:
+    """Return the lines of the log, and a problem for each line that is not valid JSON."""
+    try:
+        lines, broken = mlp_parser.parse_file(str(path), ruleset=RULESET)
+        if any(not isinstance(line.value["metadata"], dict) for line in lines):
+            raise TypeError("metadata is not an object")
+    except KeyError as error:
+        raise _UncheckableLog(f"A :::MLLOG line lacks the field {error}, so the log cannot be read.") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise _UncheckableLog(f"A :::MLLOG line is not a log entry ({error}), so the log cannot be read.") from error
+    if not lines and not broken:
+        raise _UncheckableLog(f"{path.name} contains no :::MLLOG line: name an MLPerf log of v0.7 or later.")
+    return lines, [f"A :::MLLOG line cannot be read ({reason.strip()}): {text.strip()[:80]}" for text, reason in broken]
 
 
-def _quality_rule(benchmark: str, division: str) -> str:
-    records = yaml.load((_OFFICIAL / f"{division}_{benchmark}.yaml").read_text(), Loader=yaml.BaseLoader)
-    rules = (record["KEY"] for record in records if record.get("KEY", {}).get("NAME") == "eval_accuracy")
-    return str(next(rules)["ATLEAST_ONE_CHECK"])
-
-
-def _is_official(benchmark: Any, division: Any, target: Any) -> bool:
-    """True if `target` is the one that the official rule file demands."""
-    if benchmark not in _official_benchmarks() or division not in ("closed", "open"):
-        return False
-    demanded = [float(number) for number in re.findall(r">=\s*([\d.]+)", _quality_rule(benchmark, division))]
-    stated = list(target.values()) if isinstance(target, dict) else [target]
-    return sorted(demanded) == sorted(stated)
+def _read_header(lines: Sequence[Any]) -> _Header:
+    """Return the header; raise `_UncheckableLog` for values that must not become part of executed rules."""
+    header = _Header(_first(lines, "submission_benchmark"), _first(lines, "submission_division"), _first(lines, TARGET))
+    for key, value in (("submission_benchmark", header.benchmark), ("submission_division", header.division)):
+        if value is not None and not (isinstance(value, str) and re.fullmatch(r"[\w-]+", value)):
+            raise _UncheckableLog(f"The value of {key} is {str(value)[:40]!r}, which is not a name.")
+    if header.target is not None and not _is_quality(header.target):
+        raise _UncheckableLog(f"The value of {TARGET} is {str(header.target)[:40]!r}, which is not a quality.")
+    return header
 
 
 def _is_quality(target: Any) -> bool:
-    """True for a finite number, or for several by plain names."""
+    """Return whether `target` is a finite number, or a mapping of plain names to such numbers."""
     if isinstance(target, dict):
         plain = all(isinstance(key, str) and re.fullmatch(r"[\w-]+", key) for key in target)
         numbers = all(not isinstance(value, dict) and _is_quality(value) for value in target.values())
@@ -116,103 +118,184 @@ def _is_quality(target: Any) -> bool:
     return isinstance(target, int | float) and not isinstance(target, bool) and math.isfinite(target)
 
 
-def _derive(benchmark: str, division: str, target: Any, folder: Path) -> Path:
-    """Writes the installed package's own rules with only benchmark and target replaced; returns the first file.
+def _repeated_clock(lines: Sequence[Any]) -> Iterator[str]:
+    """Yield a problem for each end of the clock that is logged twice; the official checker lets equal lines pass."""
+    for key in _CLOCK:
+        count = sum(line.key == key for line in lines)
+        if count > 1:
+            yield _repetition(key, count)
 
-    A benchmark without a rule file takes the open one of a benchmark whose quality is one number.
+
+def _empty_blocks(lines: Sequence[Any]) -> Iterator[str]:
+    """Yield a problem for each block of an own log whose logged throughput is 0.
+
+    A block that was interrupted after its last step starts twice: its samples were trained before the interruption.
     """
-    known = benchmark in _official_benchmarks()
-    division = division if known and division == "closed" else "open"
-    template = benchmark if known else "bert"
+    first_epochs: list[Any] = []  # of the blocks that have started
+    for line in lines:
+        if line.key == "block_start":
+            first_epochs.append(line.value["metadata"].get("first_epoch_num"))
+        stats = line.value["value"] if line.key == "tracked_stats" else None
+        is_empty = isinstance(stats, dict) and stats.get("throughput") == 0
+        if is_empty and first_epochs.count(first_epochs[-1] if first_epochs else None) < 2:
+            yield f"The block that ends with epoch {line.value['metadata'].get('step')} trained 0 samples."
+
+
+def _was_stopped(lines: Sequence[Any]) -> bool:
+    """Return whether the run ended during initialization, within an epoch or within an evaluation."""
+    keys = [line.key for line in lines]
+    last = next((key for key in reversed(keys) if key in _BLOCK), "")
+    is_open = last in ("block_start", "epoch_start", "eval_start") and _status(lines) in (None, "aborted")
+    return is_open or keys[-1] == "init_start"
+
+
+def _status(lines: Sequence[Any]) -> Any:
+    """Return the status of run_stop, None without that line."""
+    return next((line.value["metadata"].get("status") for line in lines if line.key == "run_stop"), None)
+
+
+def _unknown_benchmark(header: _Header) -> Iterator[str]:
+    """Yield a problem if neither the ruleset nor the log states a target."""
+    if header.target is not None or header.benchmark in _official_benchmarks():
+        return
+    if header.benchmark:
+        cause = f"names the benchmark {header.benchmark!r}, which ruleset {RULESET} does not know"
+    else:
+        cause = "lacks submission_benchmark"
+    yield f"The log {cause} and states no {TARGET}, so no rules apply to it."
+
+
+def _official_benchmarks() -> set[str]:
+    return {file.stem.removeprefix("open_") for file in _OFFICIAL.glob("open_*.yaml")} - {"common"}
+
+
+def _check_officially(path: Path, header: _Header) -> tuple[str, list[str]]:
+    """Return the rules that apply, and the messages of the official checker under them."""
+    if header.target is None or _is_official(header):
+        rules = f"{header.division or 'open'}, {RULESET}"
+        return rules, _official_messages(path, str(_OFFICIAL / "common.yaml"), header.benchmark)
+    with tempfile.TemporaryDirectory() as folder:
+        config = _derive_rules(header, Path(folder))
+        return f"{RULESET} keys, own target", _official_messages(path, str(config), header.benchmark)
+
+
+def _is_official(header: _Header) -> bool:
+    """Return whether the target of the log is the one that the official rule file requires."""
+    if header.benchmark not in _official_benchmarks() or header.division not in ("closed", "open"):
+        return False
+    rule_file = _OFFICIAL / f"{header.division}_{header.benchmark}.yaml"
+    records = yaml.load(rule_file.read_text(), Loader=yaml.BaseLoader)
+    rules = (record["KEY"] for record in records if record.get("KEY", {}).get("NAME") == "eval_accuracy")
+    required = [float(number) for number in re.findall(r">=\s*([\d.]+)", str(next(rules)["ATLEAST_ONE_CHECK"]))]
+    stated = list(header.target.values()) if isinstance(header.target, dict) else [header.target]
+    return sorted(required) == sorted(stated)
+
+
+def _derive_rules(header: _Header, folder: Path) -> Path:
+    """Write the official rules with only benchmark and target replaced, and return the first file.
+
+    A benchmark without a rule file takes the open rules of one whose quality is a single number.
+    """
+    known = header.benchmark in _official_benchmarks()
+    division = "closed" if known and header.division == "closed" else "open"
+    template = header.benchmark if known else "bert"
     chain = {"common.yaml": "common.yaml", f"{division}_common.yaml": f"{division}_common.yaml"}
-    chain[f"{division}_{template}.yaml"] = f"{division}_{benchmark}.yaml"
+    chain[f"{division}_{template}.yaml"] = f"{division}_{header.benchmark}.yaml"
     for source, name in chain.items():
         text = (_OFFICIAL / source).read_text()
         records = yaml.load(text.replace(f"training_{RULESET}/", f"{folder}/"), Loader=yaml.BaseLoader)
         for record in (record["KEY"] for record in records if "KEY" in record):
             if record["NAME"] == "submission_benchmark":
-                record["CHECK"] = f"v['value'] == {benchmark!r}"
+                record["CHECK"] = f"v['value'] == {header.benchmark!r}"
             if "ATLEAST_ONE_CHECK" in record:
-                record["ATLEAST_ONE_CHECK"] = _demand(target)
+                record["ATLEAST_ONE_CHECK"] = _target_rule(header.target)
         (folder / name).write_text(yaml.safe_dump(records))
     return folder / "common.yaml"
 
 
-def _demand(target: Any) -> str:
-    """The checker's expression for a quality that `_is_quality`."""
+def _target_rule(target: Any) -> str:
+    """Return the expression by which the checker tests a quality; `target` has passed `_is_quality`."""
     if not isinstance(target, dict):
         return f"v['value'] >= {float(target)!r} and v['value'] < 1"
     parts = (f"v['value'][{key!r}] >= {float(least)!r} and v['value'][{key!r}] < 1" for key, least in target.items())
     return " and ".join(parts)
 
 
-def _official_problems(path: Path, config: str, benchmark: Any, target: Any) -> list[str]:
+def _official_messages(path: Path, config: str, benchmark: str | None) -> list[str]:
+    """Return the messages of the official checker; those that it raises are worded here."""
     mlp_compliance.enqueued_configs.clear()  # the checker keeps entries of a check that raised
     checker = mlp_compliance.make_checker("training", RULESET, quiet=True, werror=False)
-    with _silenced():
+    with _silence_logging():
         try:
             mlp_compliance.main(str(path), config, checker)
         except FileNotFoundError:
             return [f"Ruleset {RULESET} has no rules for benchmark {benchmark!r} in this division."]
         except (KeyError, TypeError) as error:
-            return [f"An eval_accuracy line holds no quality that the rules can read ({error})."]
+            return [f"An eval_accuracy line has no quality that the rules can read ({error})."]
     messages = [*checker.overwritable.values(), *checker.not_overwritable]
-    return [_in_plain_words(message, target) for message in messages if "parsing errors" not in message]
+    return [message for message in messages if "parsing errors" not in message]
 
 
-def _in_plain_words(message: str, target: Any) -> str:
-    """A message of the official checker as one sentence that names the line."""
-    if found := re.match(r"Required (\w+) occurrence of '(\w+)' but found (\d+)", message):
-        _, key, count = found.groups()
-        if count == "0":
-            return f"The line {key} is missing: {_MEANING.get(key, 'the rules demand it')}."
-        return f"The line {key} stands {count} times with different values: the rules allow it once."
-    if found := re.match(r"Required AT_LEAST_ONE occurrence of (.+)", message):
-        return f"Neither of the lines {found[1].replace(chr(39), '')} is there: the rules demand one of them."
-    if message.startswith("Failed checks for eval_accuracy"):
-        aim = f" ({target})" if target is not None else ""
-        return f"No eval_accuracy line reaches the target{aim} below 1: train longer, or call it not converged."
-    if found := re.match(r"CHECK for '(\w+)' failed in line (\d+)", message):
+def _explain(message: str) -> str:
+    """Return a message of the official checker as one sentence that names the line."""
+    if match := re.match(r"Required (\w+) occurrence of '(\w+)' but found (\d+)", message):
+        _, key, count = match.groups()
+        return _repetition(key, int(count)) if int(count) else _absence(key, "the rules require it")
+    if match := re.match(r"Required AT_LEAST_ONE occurrence of (.+)", message):
+        return f"The log has none of the lines {match[1].replace(chr(39), '')}: the rules require one of them."
+    if match := re.match(r"CHECK for '(\w+)' failed in line (\d+)", message):
         test = re.search(r"failed test: (.+)", message)
-        return f"The line {found[1]} breaks the rule {test[1].strip() if test else ''!r} of its ruleset."
+        return f"The line {match[1]} breaks the rule {test[1].strip() if test else ''!r} of its ruleset."
     return message.splitlines()[0].rstrip(".:") + "."
 
 
+def _repetition(key: str, count: int) -> str:
+    return f"The line {key} occurs {count} times: the rules allow one."
+
+
+def _absence(key: str, otherwise: str) -> str:
+    return f"The line {key} is missing: {_MEANING.get(key, otherwise)}."
+
+
+def _contradiction(target: Any, status: Any) -> str:
+    aim = "" if target is None else f" ({target})"
+    return (
+        f"No eval_accuracy line reaches the target{aim}, but run_stop has the status {status!r}: "
+        "log the status aborted for a run that misses its target."
+    )
+
+
 def _sequence_problems(lines: Sequence[Any]) -> list[str]:
-    """What the official checker lets pass: lines that only we demand, and blocks whose lines are out of order."""
-    problems = [
-        f"The line {key} is missing: {_MEANING.get(key, 'our logs state it')}."
-        for key in _OURS
-        if _first(lines, key) is None
-    ]
+    """Return what the official checker lets pass in an own log: required lines that are missing, and block order."""
+    problems = [_absence(key, "timetrial's logs state it") for key in _REQUIRED if _first(lines, key) is None]
     expected, epoch, stopped = list(_BLOCK), 0, False
     for line in lines:
         if line.key == "run_stop":
-            if expected != list(_BLOCK) and line.value["metadata"].get("status") != "aborted":
-                problems += _missing(expected, epoch)
+            if expected != list(_BLOCK):
+                problems += _missing_in_block(expected, epoch)
             expected, stopped = list(_BLOCK), True
         if line.key == RESUMED:
-            expected = list(_BLOCK)  # the interrupted block is begun again
+            expected = list(_BLOCK)  # the interrupted block starts again
         if line.key not in _BLOCK:
             continue
         if line.key not in expected:
-            problems += _missing(expected, epoch)
+            problems += _missing_in_block(expected, epoch)
             expected = list(_BLOCK)
         if line.key == "block_start":
             epoch = line.value["metadata"].get("first_epoch_num", 0)
             if line.value["metadata"].get("epoch_count") != 1:
                 expected = [key for key in _BLOCK if key not in ("epoch_start", "epoch_stop")]
         place = expected.index(line.key)
-        problems += _missing(expected[:place], epoch)
+        problems += _missing_in_block(expected[:place], epoch)
         expected = expected[place + 1 :] or list(_BLOCK)
-    if expected != list(_BLOCK) and not stopped:  # past the target a block may be cut short
-        problems += _missing(expected, epoch)
+    if expected != list(_BLOCK) and not stopped:  # a block past the target may be incomplete
+        problems += _missing_in_block(expected, epoch)
     return problems
 
 
-def _missing(keys: Sequence[str], epoch: int) -> list[str]:
+def _missing_in_block(keys: Sequence[str], epoch: int) -> list[str]:
     return [
-        f"The line {key} is missing in the block of epoch {epoch}: a block's lines come whole and in order."
+        f"The line {key} is missing in the block of epoch {epoch}: a block has all of its lines, in order."
         for key in keys
     ]
 
@@ -222,8 +305,8 @@ def _first(lines: Sequence[Any], key: str) -> Any:
 
 
 @contextmanager
-def _silenced() -> Iterator[None]:
-    """The checker reports through the root logger; its findings are ours to word."""
+def _silence_logging() -> Iterator[None]:
+    """Disable the root logger, through which the checker prints its messages."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

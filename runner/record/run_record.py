@@ -78,12 +78,23 @@ class Staging:
 class Verdict:
     """What the compliance check says of the MLPerf log."""
 
-    compliant: bool
-    """Whether the log complies."""
+    compliant: bool | None
+    """Whether the log complies; null for a stopped run, whose log is not judged."""
     rules: str
     """The rules that were applied."""
     problems: tuple[str, ...]
     """One sentence per problem."""
+    converged: bool = True
+    """Whether an evaluation met the quality target; a log can comply without."""
+
+    @property
+    def summary(self) -> str:
+        """The verdict in words."""
+        if self.compliant is None:
+            return "stopped, not judged"
+        if not self.compliant:
+            return "does not comply"
+        return "complies" if self.converged else "complies, not converged"
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def test_cfg_job_prints_the_configuration_and_runs_nothing(tmp_path):
         (["rum"], Exit.CONFIGURATION, "rum"),
         (["run", "accelerator=h200", "gpus=99"], Exit.DEVICE, "use (accelerator=cpu|gpus=)"),
         (["run", "accelerator=cpu", "scale=reference"], Exit.DATA, "ml-20m/ratings.csv is missing"),
-        (["check", "absent.txt"], Exit.DATA, "absent.txt is no log"),
+        (["check", "absent.txt"], Exit.DATA, "absent.txt is not a log"),
     ],
 )
 def test_wrong_argument_is_reported_in_one_sentence_with_its_exit_code(tmp_path, arguments, code, message):
@@ -88,6 +88,20 @@ def test_check_reads_logs_and_run_directories(tiny, tmp_path):
     bad = timetrial(tmp_path, "check", str(log))
     assert bad.returncode == Exit.NOT_COMPLIANT
     assert "The line run_stop is missing: it stops the clock" in bad.stdout
+
+
+def test_check_accepts_runs_without_their_target_and_stopped_runs(tiny, tmp_path):
+    unreachable = ["recipe.target.v05.hit_rate=0.99", "recipe.max_epochs=2"]
+    run = timetrial(tmp_path, "run", "launcher=inline", *tiny, "run_dir=run", *unreachable)
+    assert run.returncode == Exit.TARGET_NOT_REACHED, run.stdout + run.stderr
+    assert "complies, not converged (0.7.0 keys, own target)" in run.stdout
+    missed = timetrial(tmp_path, "check", "run")
+    assert (missed.returncode, "complies, not converged" in missed.stdout) == (0, True)
+    log = tmp_path / "run" / "result_1.txt"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[: 1 + max(number for number, line in enumerate(lines) if "epoch_start" in line)]))
+    stopped = timetrial(tmp_path, "check", "run")
+    assert (stopped.returncode, stopped.stdout.strip().endswith("stopped, not judged")) == (0, True)
 
 
 def test_terminal_shows_a_progress_bar(tiny, tmp_path):

@@ -86,6 +86,17 @@ def test_training_that_missed_its_target(show, tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("verdict", "text"),
+    [
+        (Verdict(True, "open, 0.7.0", (), converged=False), "complies, not converged (open, 0.7.0)"),
+        (Verdict(None, "none", (), converged=False), "stopped, not judged"),
+    ],
+)
+def test_verdict_on_a_run_without_its_target(show, verdict, text):
+    assert show(RunRecord(verdict=verdict))[2] == f"  MLPerf log    {text}"
+
+
 def test_throughput(show):
     cost = StepCost(2, 20.0, 0.0, 4e12, 1e8, 1e7)
     record = RunRecord(

@@ -1,6 +1,7 @@
-"""Compliance of logs: the official checker and our check of the sequence of keys, with readable problems."""
+"""Verdicts on logs: the official checker, our own checks, runs without their target, and stopped runs."""
 
 import contextlib
+import itertools
 import json
 import re
 
@@ -9,8 +10,17 @@ import pytest
 from timetrial.runner.core.errors import Exit
 from timetrial.runner.mlperf import compliance
 from timetrial.runner.mlperf.log_writer import MLPerfLog
-from timetrial.runner.training.engine import EvalResult, TrainingStats
-from timetrial.runner.training.events import InitStarted
+from timetrial.runner.record.run_record import Verdict
+from timetrial.runner.training.engine import EvalResult, StepResult, TrainingStats
+from timetrial.runner.training.events import (
+    BlockEnded,
+    BlockStarted,
+    EvalEnded,
+    EvalStarted,
+    InitStarted,
+    RunStarted,
+    RunStopped,
+)
 from timetrial.runner.training.loop import TrainingPlan, train_to_target
 
 # Keys that may be missing: hyperparameters that the open division does not require, and our own keys.
@@ -26,11 +36,22 @@ OPTIONAL = (
 )
 
 
-class ScriptedEngine:
-    """An engine whose evaluations have the given qualities."""
+HEADER = {
+    "submission_division": "open",
+    "submission_benchmark": "ncf",
+    "submission_org": "us",
+    "submission_platform": "here",
+    "submission_status": "research",
+    "submission_poc_name": "x",
+    "seed": 3,
+}
 
-    def __init__(self, qualities=({"accuracy": 0.4}, {"accuracy": 0.6})):
-        self.qualities, self.epoch = list(qualities), 0
+
+class ScriptedEngine:
+    """An engine whose evaluations have the given qualities; an epoch is one step of `samples` samples."""
+
+    def __init__(self, qualities=({"accuracy": 0.4}, {"accuracy": 0.6}), samples=8):
+        self.qualities, self.samples, self.epoch = list(qualities), samples, 0
 
     def mlperf_params(self):
         sizes = {"global_batch_size": 4, "gradient_accumulation_steps": 1, "train_samples": 8, "eval_samples": 4}
@@ -38,7 +59,7 @@ class ScriptedEngine:
 
     def train_epoch(self, number):
         self.epoch = number
-        return iter(())
+        return iter([StepResult(self.samples)])
 
     def synchronize(self):
         return TrainingStats(0.1)
@@ -47,15 +68,37 @@ class ScriptedEngine:
         return EvalResult(self.qualities[self.epoch - 1])
 
 
-def write_log(path, *, benchmark="ncf", division="open", target=None, plan=(1, 1, 2), engine=None):
+def write_log(path, *, benchmark="ncf", division="open", target=None, plan=(1, 1, 2), engine=None, stop_at=None):
+    """Write the log of a scripted run; `stop_at` counts the requests to stop, two per epoch, before it is stopped."""
+    requests = itertools.count()
     target = target or {"accuracy": 0.6}
-    header = {"submission_division": division, "submission_benchmark": benchmark, "submission_org": "us"}
-    header |= {"submission_platform": "here", "submission_status": "research", "submission_poc_name": "x", "seed": 3}
-    log = MLPerfLog(path, header, target)
+    log = MLPerfLog(path, HEADER | {"submission_division": division, "submission_benchmark": benchmark}, target)
     with contextlib.closing(log):
         log(InitStarted())
-        train_to_target(engine or ScriptedEngine(), TrainingPlan(target, *plan), [log])
+        train_to_target(
+            engine or ScriptedEngine(),
+            TrainingPlan(target, *plan),
+            [log],
+            should_stop=lambda: next(requests) == stop_at,
+        )
     return path
+
+
+def start_log(path, resumed_from=None):
+    log = MLPerfLog(path, HEADER, {"accuracy": 0.6})
+    if resumed_from:
+        log.load_state_dict(resumed_from)
+    log(InitStarted())
+    log(RunStarted(params=ScriptedEngine().mlperf_params()))
+    return log
+
+
+def log_block(log, samples):
+    log(BlockStarted(first_epoch=1, epochs=1))
+    log(BlockEnded(first_epoch=1, epochs=1, samples=samples, loss=0.1))
+    log(EvalStarted(epoch=1))
+    log(EvalEnded(epoch=1, quality={"accuracy": 0.6}))
+    log(RunStopped(status="success"))
 
 
 def lines_of(path):
@@ -88,25 +131,93 @@ def test_every_missing_required_line_is_named(tmp_path):
     assert len(removed) >= 28
 
 
-def test_log_that_misses_the_target_does_not_comply(tmp_path):
+def test_log_that_misses_the_target_complies(tmp_path):
     engine = ScriptedEngine([{"accuracy": 0.4}, {"accuracy": 0.5}])
     verdict = compliance.check(write_log(tmp_path / "log.txt", engine=engine))
-    assert not verdict.compliant
-    assert verdict.problems == [
-        "No eval_accuracy line reaches the target (0.6) below 1: train longer, or call it not converged."
-    ]
+    assert verdict == Verdict(True, "0.7.0 keys, own target", (), converged=False)
+    assert verdict.summary == "complies, not converged"
+
+
+def test_missed_target_does_not_excuse_other_problems(tmp_path):
+    log = write_log(tmp_path / "log.txt", engine=ScriptedEngine([{"accuracy": 0.4}, {"accuracy": 0.5}]))
+    log.write_text("".join(line for line in log.read_text().splitlines(True) if key_of(line) != "seed"))
+    verdict = compliance.check(log)
+    assert (verdict.summary, verdict.converged) == ("does not comply", False)
+    assert verdict.problems == ("The line seed is missing: it is needed to repeat the run.",)
+
+
+def test_success_without_reaching_the_target_does_not_comply(tmp_path):
+    log = write_log(tmp_path / "log.txt")
+    log.write_text(log.read_text().replace('"eval_accuracy", "value": 0.6', '"eval_accuracy", "value": 0.5'))
+    verdict = compliance.check(log)
+    assert (verdict.compliant, verdict.converged) == (False, False)
+    assert verdict.problems == (
+        "No eval_accuracy line reaches the target (0.6), but run_stop has the status 'success': "
+        "log the status aborted for a run that misses its target.",
+    )
+
+
+@pytest.mark.parametrize("stop_at", [0, 1, 2, 3])  # at the start and at the last step of the first and second epoch
+def test_stopped_run_is_not_judged(tmp_path, stop_at):
+    log = write_log(tmp_path / "log.txt", stop_at=stop_at)
+    assert compliance.check(log) == Verdict(None, "none", (), converged=False)
+    log.write_text("".join(log.read_text().splitlines(True)[:-1]))  # killed before it could log run_stop
+    assert compliance.check(log).summary == "stopped, not judged"
+
+
+def test_run_stopped_during_initialization_is_not_judged(tmp_path):
+    with contextlib.closing(MLPerfLog(tmp_path / "log.txt", {}, {"accuracy": 0.6})) as log:
+        log(InitStarted())
+    assert compliance.check(tmp_path / "log.txt").compliant is None
+
+
+@pytest.mark.parametrize("qualities", [(0.4, 0.6), (0.4, 0.5)])
+@pytest.mark.parametrize("key", ["run_start", "run_stop"])
+def test_clock_that_starts_or_stops_twice_does_not_comply(tmp_path, key, qualities):
+    engine = ScriptedEngine([{"accuracy": quality} for quality in qualities])
+    log = write_log(tmp_path / "log.txt", engine=engine)
+    lines = log.read_text().splitlines(keepends=True)
+    repeated = next(line for line in lines if key_of(line) == key)
+    log.write_text("".join([*lines, repeated]))
+    verdict = compliance.check(log)
+    assert verdict.compliant is False
+    assert verdict.problems == (f"The line {key} occurs 2 times: the rules allow one.",)
+
+
+def test_second_run_stop_of_a_stopped_run_does_not_comply(tmp_path):
+    log = write_log(tmp_path / "log.txt", stop_at=3)
+    log.write_text(log.read_text() + log.read_text().splitlines()[-1] + "\n")
+    assert "The line run_stop occurs 2 times: the rules allow one." in compliance.check(log).problems
+
+
+def test_block_of_0_samples_does_not_comply(tmp_path):
+    log = write_log(tmp_path / "log.txt", engine=ScriptedEngine([{"accuracy": 0.6}], samples=0))
+    verdict = compliance.check(log)
+    assert verdict.compliant is False
+    assert verdict.problems == ("The block that ends with epoch 1 trained 0 samples.",)
+
+
+def test_block_that_was_interrupted_after_its_last_step_complies(tmp_path):
+    """Its samples were trained before the interruption; the resumed attempt evaluates only."""
+    with contextlib.closing(start_log(tmp_path / "log.txt")) as log:
+        log(BlockStarted(first_epoch=1, epochs=1))
+        state = log.state_dict()
+    resumed = start_log(tmp_path / "log.txt", state)
+    with contextlib.closing(resumed):
+        log_block(resumed, samples=0)
+    assert compliance.check(tmp_path / "log.txt").compliant
 
 
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("quality_target", "0.6); __import__('os').mkdir('made') #", "is no quality"),
-        ("quality_target", {"accuracy'] or print(1) #": 0.5}, "is no quality"),
-        ("quality_target", True, "is no quality"),
-        ("quality_target", {}, "is no quality"),
-        ("submission_benchmark", "x' or __import__('os').mkdir('made') or '", "is no name"),
-        ("submission_benchmark", 7, "is no name"),
-        ("submission_division", "../../open", "is no name"),
+        ("quality_target", "0.6); __import__('os').mkdir('made') #", "is not a quality"),
+        ("quality_target", {"accuracy'] or print(1) #": 0.5}, "is not a quality"),
+        ("quality_target", True, "is not a quality"),
+        ("quality_target", {}, "is not a quality"),
+        ("submission_benchmark", "x' or __import__('os').mkdir('made') or '", "is not a name"),
+        ("submission_benchmark", 7, "is not a name"),
+        ("submission_division", "../../open", "is not a name"),
         ("eval_accuracy", [0.1], "eval_accuracy"),
         ("eval_accuracy", None, "eval_accuracy"),
         ("eval_accuracy", {"other": 1}, "eval_accuracy"),
@@ -165,8 +276,8 @@ def test_changed_target_keeps_the_other_closed_rules(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "holds no :::MLLOG line"),
-        ("epoch 1 done\n", "holds no :::MLLOG line"),
+        ("", "contains no :::MLLOG line"),
+        ("epoch 1 done\n", "contains no :::MLLOG line"),
         (':::MLLOG {"key": "run_start", "value": null, "metadata": {}}\n', "lacks the field 'time_ms'"),
         (":::MLLOG {broken\n", "cannot be read"),
         (':::MLLOG {"time_ms": 1, "key": "submission_benchmark", "value": "bert9", "metadata": {}}\n', "'bert9'"),

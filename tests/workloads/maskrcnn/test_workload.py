@@ -17,6 +17,7 @@ from timetrial.runner.config.validation import build_settings, validate
 from timetrial.runner.core.errors import ConfigurationError, Exit
 from timetrial.runner.launch.run import launch
 from timetrial.runner.mlperf import compliance
+from timetrial.runner.record.run_record import Verdict
 from timetrial.runner.training.workload import Batch
 from timetrial.workloads.common.detection.coco_evaluation import Detections
 from timetrial.workloads.maskrcnn import workload as module
@@ -232,7 +233,7 @@ def test_rejects_invalid_sampling(changes):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("met", [True, False])
-def test_log_is_closed_compliant_if_both_targets_are_met(compose, tmp_path, monkeypatch, met):
+def test_log_complies_with_closed_rules_and_converges_if_both_targets_are_met(compose, tmp_path, monkeypatch, met):
     """A small reference recipe, by the official checker; the score is mocked."""
     quality = {"BBOX": 0.3771, "SEGM": 0.3391 if met else 0.3389}
     monkeypatch.setattr(InstanceSegmentation, "score", lambda self, parts: quality)
@@ -249,7 +250,7 @@ def test_log_is_closed_compliant_if_both_targets_are_met(compose, tmp_path, monk
     result = launch(compose("workload=maskrcnn", "scale=reference", "round=v07", *paths, *changes), Console(quiet=True))
     assert result.exit_code == (Exit.TARGET_REACHED if met else Exit.TARGET_NOT_REACHED)
     verdict = compliance.check(result.run_dir.log)
-    assert (verdict.rules, verdict.compliant) == ("closed, 0.7.0", met), verdict.problems
+    assert verdict == Verdict(True, "closed, 0.7.0", (), converged=met)
 
 
 @pytest.mark.parametrize("recipe", ["embedded", "mini", "mini_nwpu", "reference"])

@@ -7,6 +7,7 @@ from rich.console import Console
 from timetrial.runner.core.errors import Exit
 from timetrial.runner.launch.run import launch
 from timetrial.runner.mlperf import compliance
+from timetrial.runner.record.run_record import Verdict
 from timetrial.workloads.resnet50.workload import ResNet50
 
 TINY = [
@@ -21,7 +22,9 @@ TINY = [
 @pytest.mark.integration
 @pytest.mark.parametrize(("recipe", "optimizer"), [("reference_256", "sgd"), ("reference", "lars")])
 @pytest.mark.parametrize("quality", [0.7591, 0.7589])
-def test_log_is_closed_compliant_if_the_target_is_met(compose, tmp_path, monkeypatch, recipe, optimizer, quality):
+def test_log_complies_with_closed_rules_and_converges_if_the_target_is_met(
+    compose, tmp_path, monkeypatch, recipe, optimizer, quality
+):
     monkeypatch.setattr(ResNet50, "score", lambda self, parts: {"accuracy": quality})
     paths = ["launcher=inline", f"data_dir={tmp_path}", f"runs_dir={tmp_path}"]
     overrides = ["workload=resnet50", "scale=reference", f"recipe=resnet50/{recipe}", "round=v07"]
@@ -30,7 +33,7 @@ def test_log_is_closed_compliant_if_the_target_is_met(compose, tmp_path, monkeyp
     assert result.exit_code == (Exit.TARGET_REACHED if reached else Exit.TARGET_NOT_REACHED)
     assert f'"opt_name", "value": "{optimizer}"' in result.run_dir.log.read_text()
     verdict = compliance.check(result.run_dir.log)
-    assert (verdict.rules, verdict.compliant) == ("closed, 0.7.0", reached), verdict.problems
+    assert verdict == Verdict(True, "closed, 0.7.0", (), converged=reached)
     mlp_compliance.enqueued_configs.clear()
     checker = mlp_compliance.make_checker("training", "0.7.0", True, False)
     assert mlp_compliance.main(str(result.run_dir.log), "training_0.7.0/common.yaml", checker)[0] == reached

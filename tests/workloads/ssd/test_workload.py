@@ -9,6 +9,7 @@ from rich.console import Console
 from timetrial.runner.core.errors import Exit
 from timetrial.runner.launch.run import launch
 from timetrial.runner.mlperf import compliance
+from timetrial.runner.record.run_record import Verdict
 from timetrial.workloads.ssd.model import SSD
 from timetrial.workloads.ssd.workload import SingleShotDetection
 
@@ -81,7 +82,7 @@ def test_rejects_invalid_settings(changes):
 
 
 @pytest.mark.parametrize("met", [True, False])
-def test_log_is_closed_compliant_if_the_target_is_met(compose, tmp_path, monkeypatch, met):
+def test_log_complies_with_closed_rules_and_converges_if_the_target_is_met(compose, tmp_path, monkeypatch, met):
     """A small reference recipe, by the official checker; the score is mocked."""
     monkeypatch.setattr(SingleShotDetection, "score", lambda self, parts: {"map": 0.2301 if met else 0.2299})
     small = [
@@ -103,7 +104,7 @@ def test_log_is_closed_compliant_if_the_target_is_met(compose, tmp_path, monkeyp
     )
     assert result.exit_code == (Exit.TARGET_REACHED if met else Exit.TARGET_NOT_REACHED)
     verdict = compliance.check(result.run_dir.log)
-    assert (verdict.rules, verdict.compliant) == ("closed, 0.7.0", met), verdict.problems
+    assert verdict == Verdict(True, "closed, 0.7.0", (), converged=met)
     mlp_compliance.enqueued_configs.clear()
     checker = mlp_compliance.make_checker("training", "0.7.0", True, False)
     assert mlp_compliance.main(str(result.run_dir.log), "training_0.7.0/common.yaml", checker)[0] == met
