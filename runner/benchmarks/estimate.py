@@ -57,7 +57,7 @@ def extrapolate(config: Config, recipe: str, changed_keys: Sequence[str], record
     plan, measured = training_plan(config), record.throughput
     assert measured is not None
     reference = expectations.find_expectation(recipe, config.round.name)
-    epochs = _predict_epochs(plan, reference)
+    epochs = predict_epochs(plan, reference)
     pick_rate: tuple[Callable[[Iterable[float]], float], ...] = (max, statistics.median, min)
     telemetry = record.telemetry
     mean_watts = telemetry.mean_watts if telemetry else None
@@ -116,7 +116,7 @@ def measure(node: DictConfig, console: Console) -> tuple[Config, RunRecord]:
         node.tuning.micro_batch_size = smaller
 
 
-def _predict_epochs(plan: TrainingPlan, reference: Expectation | None) -> Interval:
+def predict_epochs(plan: TrainingPlan, reference: Expectation | None) -> Interval:
     """Return the 95% prediction interval of the epochs of the next run, rounded up to epochs with an evaluation."""
     if reference is None or not reference.epochs:
         middle = (plan.first_eval_epoch + plan.max_epochs) / 2

@@ -1,14 +1,16 @@
 """Findings: sentences that warn the reader of a report or draw attention to something."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..parse.external import OWN_RUNS, ExternalMeasurement, select_metric
-from . import stats
+from .comparison import MARGIN
 from .groups import RunGroup
-from .scaling import PeakFit, Scaling
+from .intervals import LogEstimate, Sample, is_equal_within, log_mean
+from .scaling import SUPER_LINEAR, PeakFit, Scaling
 
 _MIN_PRECISION_EFFECT = 0.02  # a precision that changes the rate by less was probably not in effect
 _MAX_SINGLE_DEVICE_EFFECT = 0.05  # an interconnect cannot change the rate of a single accelerator by more
@@ -22,6 +24,19 @@ class Finding:
     kind: str
     subject: str
     message: str
+
+
+def describe_speedup(speedup: LogEstimate) -> str:
+    """Return a ratio of rates in words: equal within the margin, faster, slower, or that it cannot be told."""
+    interval = speedup.interval()
+    if not interval.is_bounded:
+        return f"cannot tell ({interval.estimate:.3f} times, not repeated and so without a confidence interval)"
+    times = f"{interval.estimate:.3f} times, 95% CI: {interval.low:.3f} to {interval.high:.3f}"
+    if is_equal_within(speedup, MARGIN):
+        return f"equal within {MARGIN:.0%} ({times})"
+    if interval.low <= 1 <= interval.high:
+        return f"cannot tell ({times})"
+    return f"{'faster' if interval.low > 1 else 'slower'} by {abs(interval.estimate - 1):.1%} ({times})"
 
 
 def check_precision(groups: Sequence[RunGroup]) -> list[Finding]:
@@ -68,11 +83,18 @@ def _check_scaling(scaling: Scaling) -> Iterable[Finding]:
         "time-to-train": "the epochs to converge must have decreased, so time-to-train reflects the recipe as well",
         "throughput": "the measurement with the fewest accelerators is probably too low",
     }[scaling.basis]
-    for count, speedup, super_linear in zip(scaling.counts, scaling.speedup, scaling.super_linear, strict=True):
+    points = zip(scaling.counts, scaling.speedup, scaling.efficiency, scaling.super_linear, strict=True)
+    for count, speedup, efficiency, super_linear in points:
         if super_linear:
             factor = count / scaling.counts[0]
+            certainty = (
+                f"95% CI: {efficiency.low:.0%} to {efficiency.high:.0%}"
+                if efficiency.is_bounded
+                else f"not repeated, so without a confidence interval; flagged above {SUPER_LINEAR:.0%}"
+            )
             message = (
-                f"Super-linear scaling: {speedup:.1f} times faster with {factor:g} times the accelerators ({count})"
+                f"Super-linear scaling: {speedup:.1f} times faster with {factor:g} times the accelerators ({count}), "
+                f"an efficiency of {efficiency.estimate:.0%} ({certainty})"
             )
             yield Finding("flag", scaling.title, f"{message}; {reason}.")
 
@@ -122,19 +144,27 @@ def _check_interconnects(measurements: Sequence[ExternalMeasurement]) -> Iterabl
             yield from _describe_interconnect(link, {key: rate / without for key, rate, without in pairs if without})
 
 
+def pool_by_workload(ratios: Mapping[_Configuration, float]) -> LogEstimate | None:
+    """Return the mean ratio over the workloads of configurations with several accelerators, None without any.
+
+    Configurations of one workload are not independent, so the geometric mean of a workload is one observation.
+    """
+    logs: dict[str, list[float]] = {}
+    for (workload, *_, num_accelerators), ratio in ratios.items():
+        if num_accelerators != 1:
+            logs.setdefault(workload, []).append(math.log(ratio))
+    return log_mean(Sample(tuple(math.exp(np.mean(values)) for values in logs.values()))) if logs else None
+
+
 def _describe_interconnect(link: str, ratios: Mapping[_Configuration, float]) -> Iterable[Finding]:
     """Yield the effect of `link`; `ratios` are rates with it over rates without it."""
-    multi_device = [ratio for key, ratio in ratios.items() if key[4] != 1]
-    if len(multi_device) > 2:
-        effect = stats.confidence_interval(multi_device)
-        significant = not effect.low <= 1 <= effect.high
-        verdict = f"an effect of {effect.estimate - 1:+.1%}" if significant else "no significant effect"
+    if effect := pool_by_workload(ratios):
+        num_configurations = sum(key[4] != 1 for key in ratios)
         yield Finding(
             "note",
             "interconnect",
-            f"{link}: {verdict} with several accelerators (rate with over without: {effect.estimate:.3f}, 95% CI: "
-            f"{effect.low:.3f} to {effect.high:.3f}, {len(multi_device)} configurations); configurations without "
-            "repeats have no confidence interval of their own.",
+            f"Several accelerators with {link} against without: {describe_speedup(effect)}, from {effect.n} workloads "
+            f"in {num_configurations} configurations; the configurations of one workload count as one observation.",
         )
     single_device = {
         key: ratio for key, ratio in ratios.items() if key[4] == 1 and abs(ratio - 1) > _MAX_SINGLE_DEVICE_EFFECT
@@ -178,11 +208,14 @@ def _list_outcomes(measurements: Sequence[ExternalMeasurement]) -> Iterable[Find
 
 
 def _describe_fit(fit: PeakFit) -> Finding:
-    worst = int(np.argmax(np.abs(fit.line.residuals)))
+    exponent = fit.power_law.exponent
+    worst = int(np.argmax(np.abs(fit.power_law.residuals)))
+    factor = math.exp(fit.power_law.residuals[worst])
     return Finding(
         "note",
         fit.workload,
-        f"Speed by {fit.peak_name}, fit through the origin, {len(fit.accelerators)} accelerators: R² "
+        f"Speed by {fit.peak_name}, {len(fit.accelerators)} accelerators: speed grows as the peak to the power of "
+        f"{exponent.estimate:.2f} (95% CI: {exponent.low:.2f} to {exponent.high:.2f}). Fit through the origin: R² "
         f"{fit.line.r2_uncentered:.3f} uncentered, {fit.line.r2_centered:.2f} centered (a fit through the origin "
-        f"overstates the uncentered R²); largest residual: {fit.accelerators[worst]}.",
+        f"overstates the uncentered R²). Farthest from the power law: {fit.accelerators[worst]}, {factor:.2f} times.",
     )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import stdtrit
@@ -23,20 +23,24 @@ class LinearFit:
 
 @dataclass(frozen=True)
 class PowerFit:
-    """Fit of y = factor * x ** exponent by least squares on logs, where errors of measurement are factors.
+    """Fit of y proportional to x ** exponent by least squares on logs, where errors of measurement are factors.
 
-    `residuals` are those of the logs of y, `log_x` the logs of x.
+    `log_x` and `log_y` are the logs of the points.
     """
 
-    factor: float
     exponent: Interval
-    residuals: Array
     log_x: Array
+    log_y: Array
 
     @property
     def n(self) -> int:
         """Number of points."""
         return len(self.log_x)
+
+    @property
+    def residuals(self) -> Array:
+        """Logs of measured over fitted y."""
+        return self.log_y - self.log_y.mean() - self.exponent.estimate * (self.log_x - self.log_x.mean())
 
     def predict(self, x: float, level: float = LEVEL) -> Interval:
         """Return the prediction interval of a new observation at a positive `x`.
@@ -44,15 +48,15 @@ class PowerFit:
         Student's t with n - 2 degrees of freedom on the log scale (Draper and Smith 1998, section 3.1); no bounds for
         two points.
         """
-        estimate = self.factor * x**self.exponent.estimate
-        if self.n < 3:
-            return Interval(estimate, math.nan, math.nan, self.n)
-        centered = self.log_x - self.log_x.mean()
         distance = math.log(x) - float(self.log_x.mean())
-        variance = float(self.residuals @ self.residuals) / (self.n - 2)
-        error = math.sqrt(variance * (1 + 1 / self.n + distance**2 / float(centered @ centered)))
-        spread = math.exp(float(stdtrit(self.n - 2, (1 + level) / 2)) * error)
-        return Interval(estimate, estimate / spread, estimate * spread, self.n)
+        log = float(self.log_y.mean()) + self.exponent.estimate * distance
+        half_width = math.nan
+        if self.n > 2:
+            error = math.sqrt(_variance(self.residuals) * (1 + 1 / self.n + distance**2 / _squares(self.log_x)))
+            half_width = float(stdtrit(self.n - 2, (1 + level) / 2)) * error
+        with np.errstate(over="ignore"):  # infinite far away from points that lie close together
+            estimate, low, high = (float(np.exp(value)) for value in (log, log - half_width, log + half_width))
+        return Interval(estimate, low, high, self.n)
 
 
 def fit_through_origin(x: Sequence[float] | Array, y: Sequence[float] | Array) -> LinearFit:
@@ -75,13 +79,21 @@ def fit_power_law(x: Sequence[float] | Array, y: Sequence[float] | Array, level:
     xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if (xs <= 0).any() or (ys <= 0).any() or np.ptp(xs) == 0:
         raise ValueError("A power law needs positive values and at least two different x.")
-    log_x, log_y = np.log(xs), np.log(ys)
-    centered, n = log_x - log_x.mean(), len(xs)
-    exponent = float(centered @ log_y / (centered @ centered))
-    residuals = log_y - log_y.mean() - exponent * centered
-    half_width = math.nan
-    if n > 2:
-        error = math.sqrt(float(residuals @ residuals) / (n - 2) / float(centered @ centered))
-        half_width = float(stdtrit(n - 2, (1 + level) / 2)) * error
-    interval = Interval(exponent, exponent - half_width, exponent + half_width, n)
-    return PowerFit(math.exp(float(log_y.mean() - exponent * log_x.mean())), interval, residuals, log_x)
+    log_x, log_y, n = np.log(xs), np.log(ys), len(xs)
+    exponent = float((log_x - log_x.mean()) @ log_y) / _squares(log_x)
+    fit = PowerFit(Interval(exponent, math.nan, math.nan, n), log_x, log_y)
+    if n < 3:
+        return fit
+    half_width = float(stdtrit(n - 2, (1 + level) / 2)) * math.sqrt(_variance(fit.residuals) / _squares(log_x))
+    return replace(fit, exponent=Interval(exponent, exponent - half_width, exponent + half_width, n))
+
+
+def _squares(values: Array) -> float:
+    """Return the sum of squares about the mean."""
+    centered = values - values.mean()
+    return float(centered @ centered)
+
+
+def _variance(residuals: Array) -> float:
+    """Return the residual variance of a line with slope and intercept."""
+    return float(residuals @ residuals) / (len(residuals) - 2)

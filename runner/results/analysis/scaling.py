@@ -1,16 +1,17 @@
-"""Scaling over the number of accelerators, and speed as a linear function of an accelerator's peak."""
+"""Scaling over the number of accelerators, and speed as a function of an accelerator's peak."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...hardware.datasheets import find_datasheet
 from ..parse.external import ExternalMeasurement, select_metric
-from . import stats
 from .groups import RunGroup
-from .stats import LinearFit
+from .intervals import Interval, Sample, log_ratio
+from .regression import LinearFit, PowerFit, fit_power_law, fit_through_origin
 
-_SUPER_LINEAR = 1.05  # efficiency above which scaling is super-linear
+SUPER_LINEAR = 1.05
+"""Efficiency above which scaling is super-linear if it has no confidence interval, because nothing was repeated."""
 _PEAKS = (("FP32 peak", "TFLOP/s", "peak_tflops"), ("memory bandwidth", "GB/s", "bandwidth_gb_s"))
 
 
@@ -19,6 +20,7 @@ class Scaling:
     """Speedup and efficiency of a workload by number of accelerators, relative to the smallest number.
 
     `source` is the study of external measurements, or `RunGroup.workload`. `basis` is "time-to-train" or "throughput".
+    An efficiency has a confidence interval if both numbers of accelerators were measured at least twice.
     """
 
     title: str
@@ -28,16 +30,23 @@ class Scaling:
     basis: str
     counts: list[int]
     speedup: list[float]
-    efficiency: list[float]
-    super_linear: list[bool]
+    efficiency: list[Interval]
+
+    @property
+    def super_linear(self) -> list[bool]:
+        """Whether each efficiency is above 1: its lower bound, or without one, itself by more than `SUPER_LINEAR`."""
+        return [
+            interval.low > 1 if interval.is_bounded else interval.estimate > SUPER_LINEAR
+            for interval in self.efficiency
+        ]
 
 
 @dataclass(frozen=True)
 class PeakFit:
-    """Speed of several accelerators as a linear function through the origin of one of their peaks.
+    """Speed of several accelerators as a function of one of their peaks.
 
-    The speed of external measurements is in passes per second, that of run groups in samples per second per
-    accelerator.
+    `power_law` predicts further accelerators; `line` goes through the origin. The speed of external measurements is in
+    passes per second, that of run groups in samples per second per accelerator.
     """
 
     workload: str
@@ -45,9 +54,13 @@ class PeakFit:
     peaks: list[float]
     speeds: list[float]
     line: LinearFit
+    power_law: PowerFit
     peak_name: str
     peak_unit: str
     speed_unit: str
+
+
+_Labels = tuple[str, str, str, str, str]  # the text fields of Scaling
 
 
 def compute_scalings(groups: Iterable[RunGroup], measurements: Sequence[ExternalMeasurement]) -> list[Scaling]:
@@ -55,71 +68,94 @@ def compute_scalings(groups: Iterable[RunGroup], measurements: Sequence[External
     return [*_scale_groups(groups), *_scale_throughput(measurements), *_scale_speedups(measurements)]
 
 
-def _scale_groups(groups: Iterable[RunGroup]) -> list[Scaling]:
+def _scale_groups(groups: Iterable[RunGroup]) -> Iterator[Scaling]:
     series: dict[tuple[str, str, str, str, str], list[RunGroup]] = {}
     for group in groups:
         run = group.runs[0]
         if run.num_accelerators and run.accelerator and group.minutes:
             key = (group.workload, group.model, group.submitter, run.accelerator, run.precision)
             series.setdefault(key, []).append(group)
-    scalings = []
     for (workload, model, submitter, accelerator, precision), same in series.items():
-        minutes = {int(group.runs[0].num_accelerators or 0): group.mean_minutes.estimate for group in same}
-        if len(minutes) > 1:
-            vendor = "" if accelerator.startswith(submitter) else submitter
-            title = " ".join(part for part in (vendor, accelerator, precision) if part)
-            labels = (title, workload, model, accelerator, "time-to-train")
-            scalings.append(_scaling(labels, minutes, lambda value: 1 / value))
-    return scalings
+        vendor = "" if accelerator.startswith(submitter) else submitter
+        for batch, groups_of_batch in _split_groups_by_batch(same):
+            title = " ".join(part for part in (vendor, accelerator, precision, batch) if part)
+            seconds = {_count(group): group.time_sample for group in groups_of_batch}
+            yield _scale((title, workload, model, accelerator, "time-to-train"), seconds, inverse=True)
 
 
-def _scale_throughput(measurements: Sequence[ExternalMeasurement]) -> list[Scaling]:
-    series: dict[tuple[str, str, str, str, str], list[ExternalMeasurement]] = {}
+def _split_groups_by_batch(groups: Sequence[RunGroup]) -> Iterator[tuple[str, list[RunGroup]]]:
+    """Yield one series, or if a number of accelerators has several groups, one per batch: global, and per accelerator.
+
+    Of groups with the same number and the same batch, the fastest stands for it: a series shows the best results.
+    """
+    by_speed = sorted(groups, key=lambda group: group.mean_minutes.estimate, reverse=True)
+    series = {"": {_count(group): group for group in by_speed}}
+    if len(series[""]) < len(groups):
+        series = {}
+        for group in by_speed:
+            batch, count = group.runs[0].global_batch_size, _count(group)
+            for label in (f"batch {batch}", f"batch {batch / count:g} per accelerator") if batch else ("",):
+                series.setdefault(label, {})[count] = group
+    for label, by_count in series.items():
+        if len(by_count) > 1:
+            yield label, list(by_count.values())
+
+
+def _count(group: RunGroup) -> int:
+    return group.runs[0].num_accelerators or 0
+
+
+def _scale_throughput(measurements: Sequence[ExternalMeasurement]) -> Iterator[Scaling]:
+    """Yield the scaling of throughput; measurements of the same configuration are repeats."""
+    series: dict[tuple[str, str, str, str, str, str], list[ExternalMeasurement]] = {}
     for entry in select_metric(measurements, "samples_per_second"):
-        key = (entry.workload, entry.accelerator, entry.precision, entry.interconnect, entry.study)
+        key = (entry.workload, entry.task, entry.accelerator, entry.precision, entry.interconnect, entry.study)
         series.setdefault(key, []).append(entry)
-    scalings = []
-    for key, entries in series.items():
-        workload, accelerator, precision, interconnect, study = key
-        if interconnect and not any(entry.num_accelerators == 1 for entry in entries):
+    for key, same in series.items():
+        workload, task, accelerator, precision, interconnect, study = key
+        entries = same
+        if interconnect and not any(entry.num_accelerators == 1 for entry in same):
             # A single accelerator is measured without an interconnect.
-            without = series.get((workload, accelerator, precision, "", study), ())
-            entries += [entry for entry in without if entry.num_accelerators == 1]
-        for same in _split_by_batch(entries):
-            rates = {entry.num_accelerators: entry.value or 0.0 for entry in same}
+            without = series.get((workload, task, accelerator, precision, "", study), ())
+            entries = [*same, *(entry for entry in without if entry.num_accelerators == 1)]
+        title = ", ".join(part for part in (workload, task, accelerator, precision, interconnect) if part)
+        for rates in _split_by_batch(entries):
             if len(rates) > 1:
-                title = ", ".join(part for part in (workload, accelerator, precision, interconnect) if part)
-                labels = (title, study, workload, accelerator, "throughput")
-                scalings.append(_scaling(labels, rates, lambda rate: rate))
-    return scalings
+                yield _scale((title, study, workload, accelerator, "throughput"), rates)
 
 
-def _scale_speedups(measurements: Sequence[ExternalMeasurement]) -> list[Scaling]:
-    series: dict[tuple[str, str, str], dict[int, float]] = {}
+def _split_by_batch(entries: Sequence[ExternalMeasurement]) -> list[dict[int, Sample]]:
+    """Return the rates by number of accelerators: one series, or one per batch if a number has several batches."""
+    batches: dict[int, set[int | None]] = {}
+    for entry in entries:
+        batches.setdefault(entry.num_accelerators, set()).add(entry.batch)
+    is_split = any(len(sizes) > 1 for sizes in batches.values())
+    series: dict[int | None, dict[int, tuple[float, ...]]] = {}
+    for entry in entries:
+        rates = series.setdefault(entry.batch if is_split else None, {})
+        rates[entry.num_accelerators] = (*rates.get(entry.num_accelerators, ()), entry.value or 0.0)
+    return [{count: Sample(values) for count, values in rates.items()} for rates in series.values()]
+
+
+def _scale_speedups(measurements: Sequence[ExternalMeasurement]) -> Iterator[Scaling]:
+    series: dict[tuple[str, str, str], dict[int, Sample]] = {}
     for entry in select_metric(measurements, "speedup"):
         if entry.baseline == f"1 x {entry.accelerator}":
-            speedups = series.setdefault((entry.study, entry.workload, entry.accelerator), {1: 1.0})
-            speedups[entry.num_accelerators] = entry.value or 0.0
-    return [
-        _scaling((f"{workload}, {accelerator}", study, workload, accelerator, "time-to-train"), speedups, lambda x: x)
-        for (study, workload, accelerator), speedups in series.items()
-    ]
+            speedups = series.setdefault((entry.study, entry.workload, entry.accelerator), {1: Sample((1.0,))})
+            speedups[entry.num_accelerators] = Sample((entry.value or 0.0,))
+    for (study, workload, accelerator), speedups in series.items():
+        yield _scale((f"{workload}, {accelerator}", study, workload, accelerator, "time-to-train"), speedups)
 
 
-def _split_by_batch(entries: Sequence[ExternalMeasurement]) -> list[list[ExternalMeasurement]]:
-    """Return one series, or one per batch size if a number of accelerators has several."""
-    if len({entry.num_accelerators for entry in entries}) == len(entries):
-        return [list(entries)]
-    return [[entry for entry in entries if entry.batch == batch] for batch in {entry.batch for entry in entries}]
-
-
-def _scaling(
-    labels: tuple[str, str, str, str, str], values: dict[int, float], speed_of: Callable[[float], float]
-) -> Scaling:
-    counts = sorted(values)
-    speedups = [speed_of(values[count]) / speed_of(values[counts[0]]) for count in counts]
-    efficiencies = [speedup * counts[0] / count for speedup, count in zip(speedups, counts, strict=True)]
-    return Scaling(*labels, counts, speedups, efficiencies, [efficiency > _SUPER_LINEAR for efficiency in efficiencies])
+def _scale(labels: _Labels, samples: Mapping[int, Sample], *, inverse: bool = False) -> Scaling:
+    """Return the scaling of speeds by number of accelerators; `inverse` if the samples are times."""
+    counts = sorted(samples)
+    speedups = [Interval(1.0, math.nan, math.nan, len(samples[counts[0]].values))]
+    for count in counts[1:]:
+        pair = samples[count], samples[counts[0]]
+        speedups.append(log_ratio(*(reversed(pair) if inverse else pair)).interval())
+    efficiency = [speedup.scaled(counts[0] / count) for count, speedup in zip(counts, speedups, strict=True)]
+    return Scaling(*labels, counts, [speedup.estimate for speedup in speedups], efficiency)
 
 
 def fit_speed_to_peaks(measurements: Sequence[ExternalMeasurement], groups: Sequence[RunGroup]) -> list[PeakFit]:
@@ -169,8 +205,8 @@ def _fit_groups(groups: Sequence[RunGroup], name: str, unit: str, metric: str) -
 def _fit(
     workload: str, points: Sequence[tuple[str, float, float]], peak_name: str, peak_unit: str, speed_unit: str
 ) -> list[PeakFit]:
-    if len(points) < 3:
-        return []
     accelerators, peaks, speeds = (list(values) for values in zip(*points, strict=True))
-    line = stats.fit_through_origin(peaks, speeds)
-    return [PeakFit(workload, accelerators, peaks, speeds, line, peak_name, peak_unit, speed_unit)]
+    if len(points) < 3 or len(set(peaks)) == 1:
+        return []
+    fits = fit_through_origin(peaks, speeds), fit_power_law(peaks, speeds)
+    return [PeakFit(workload, accelerators, peaks, speeds, *fits, peak_name, peak_unit, speed_unit)]

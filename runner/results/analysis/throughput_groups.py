@@ -3,8 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -12,12 +12,11 @@ from typing import Any
 
 from ...config.diff import flatten
 from ...record.record_file import RecordError, read_record
-from ...record.run_record import RunRecord, RunState
+from ...record.run_record import Attempt, RunRecord, RunState
 from ...record.throughput_result import ThroughputResult
 from ..parse.external import OWN_RUNS, ExternalMeasurement
-from . import stats
-from .findings import Finding
-from .stats import Interval
+from .findings import Finding, describe_speedup
+from .intervals import LogEstimate, Sample, log_ratio
 
 # Configuration groups that affect a measurement; `seed` and paths do not.
 _CONFIG_GROUPS = ("workload", "recipe", "engine", "precision", "data", "tuning", "system", "gpus", "peer_to_peer")
@@ -30,14 +29,20 @@ class ThroughputGroup:
     """Measurements of one configuration; `config` is flat, by dotted key.
 
     `accelerator` is the name of the accelerator's configuration, or the driver's name of a GPU without one. Runs that
-    ran out of memory are counted in `out_of_memory` and have no result.
+    ran out of memory are counted in `out_of_memory` and have no result. `attempts` holds the last start of the others.
     """
 
     accelerator: str
     config: dict[str, Any]
     results: list[ThroughputResult] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
     out_of_memory: int = 0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The configuration, with the accelerator."""
+        return {"accelerator": self.accelerator, **self.config}
 
     @property
     def network(self) -> str:
@@ -106,20 +111,15 @@ class ThroughputComparison:
     first: ThroughputGroup
     second: ThroughputGroup
     differences: list[str]
-    rate: Interval
+    rate: LogEstimate
 
     @property
     def verdict(self) -> str:
         """The ratio in words."""
-        ratio, runs = self.rate, f"{len(self.first.results)} vs. {len(self.second.results)} runs"
-        if not ratio.n:
+        if not self.rate.n:
             return "no ratio, because one of them ran out of memory"
-        if not math.isfinite(ratio.low):
-            return f"{ratio.estimate:.3f} times the samples per second, without a confidence interval (single runs)"
-        interval = f"(95% CI: {ratio.low:.3f} to {ratio.high:.3f}, {runs})"
-        if ratio.low <= 1 <= ratio.high:
-            return f"no significant difference: {ratio.estimate:.3f} times the samples per second {interval}"
-        return f"{ratio.estimate:.3f} times the samples per second {interval}"
+        runs = f"{len(self.first.results)} vs. {len(self.second.results)} runs"
+        return f"{describe_speedup(self.rate)} by samples per second, {runs}"
 
 
 def read_throughput_groups(paths: Iterable[Path]) -> tuple[list[ThroughputGroup], list[Finding]]:
@@ -161,10 +161,7 @@ def _add_record(record: RunRecord, groups: dict[str, ThroughputGroup]) -> None:
     accelerator = str(config["accelerator"]["name"])
     if accelerator == "auto":
         accelerator = _first_gpu_name(record.environment) or accelerator
-    parts = {key: config.get(key, True) for key in _CONFIG_GROUPS}  # old records without peer_to_peer used it
-    parts["accelerator"] = {"threads": config["accelerator"].get("threads")}
-    parts["launcher"] = {"nodes": (config.get("launcher") or {}).get("nodes", 1)}
-    flat = {key: value for key, value in flatten(parts) if not key.startswith(_IGNORED)}
+    flat = flatten_settings(config)
     group = ThroughputGroup(accelerator, flat)
     _ = group.title, flat["system"], flat["data.loader"]  # raises if a setting is missing
     group = groups.setdefault(json.dumps([accelerator, flat], sort_keys=True), group)
@@ -173,6 +170,15 @@ def _add_record(record: RunRecord, groups: dict[str, ThroughputGroup]) -> None:
         group.out_of_memory += 1
     elif record.throughput is not None:
         group.results.append(record.throughput)
+        group.attempts += record.attempts[-1:]
+
+
+def flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what affects the speed of a run, by dotted key."""
+    parts = {key: config.get(key, True) for key in _CONFIG_GROUPS}  # old records without peer_to_peer used it
+    parts["accelerator"] = {"threads": (config.get("accelerator") or {}).get("threads")}
+    parts["launcher"] = {"nodes": (config.get("launcher") or {}).get("nodes", 1)}
+    return {key: value for key, value in flatten(parts) if not key.startswith(_IGNORED)}
 
 
 def _first_gpu_name(environment: dict[str, Any]) -> str:
@@ -192,11 +198,11 @@ def compare_closest(first: Sequence[ThroughputGroup], second: Sequence[Throughpu
 
 
 def _compare(first: ThroughputGroup, second: ThroughputGroup) -> ThroughputComparison:
-    settings = [{"accelerator": group.accelerator, **group.config} for group in (first, second)]
+    settings = [group.settings for group in (first, second)]
     keys = [key for key in dict.fromkeys([*settings[0], *settings[1]]) if settings[0].get(key) != settings[1].get(key)]
     differences = [f"{key}: {settings[0].get(key)} vs. {settings[1].get(key)}" for key in keys]
-    ratio = stats.ratio_of_means(first.samples_per_second, second.samples_per_second)
-    return ThroughputComparison(first, second, differences, ratio)
+    rates = [Sample(tuple(group.samples_per_second)) for group in (first, second)]
+    return ThroughputComparison(first, second, differences, log_ratio(*rates))
 
 
 def compare_peer_to_peer(groups: Sequence[ThroughputGroup]) -> list[Finding]:
@@ -213,6 +219,11 @@ def compare_peer_to_peer(groups: Sequence[ThroughputGroup]) -> list[Finding]:
         for comparison in comparisons
         if len(comparison.differences) == 1
     ]
+
+
+def split_by_run(groups: Iterable[ThroughputGroup]) -> list[ThroughputGroup]:
+    """Return a group for each measurement, so that `to_measurements` shows the repeats and not their mean."""
+    return [replace(group, results=[result], out_of_memory=0) for group in groups for result in group.results]
 
 
 def to_measurements(groups: Iterable[ThroughputGroup]) -> list[ExternalMeasurement]:

@@ -84,14 +84,14 @@ def test_rejects_options_of_sweeps():
 def test_interval_of_many_runs_leaves_out_2_5_percent_at_each_end(compose):
     reference = SimpleNamespace(epochs=(1, *[10] * 78, 30), runs=80, is_range=False, source="")
     plan = training_plan(validate(compose("recipe.max_epochs=40")))
-    assert estimate._predict_epochs(plan, reference)[::2] == (10, 10)
+    assert estimate.predict_epochs(plan, reference)[::2] == (10, 10)
 
 
 def test_epochs_are_rounded_up_to_the_next_evaluation(compose):
     overrides = ["recipe.first_eval_epoch=4", "recipe.eval_every_epochs=4", "recipe.max_epochs=40"]
     plan = training_plan(validate(compose(*overrides)))
     reference = SimpleNamespace(epochs=(5, 5, 5), runs=3, is_range=False, source="")
-    assert estimate._predict_epochs(plan, reference) == (4, 8, 8)  # 3.7 to 6.7 epochs
+    assert estimate.predict_epochs(plan, reference) == (4, 8, 8)  # 3.7 to 6.7 epochs
 
 
 @pytest.mark.parametrize("override", ["recipe.max_epochs=3", "recipe.eval_every_epochs=10"])

@@ -13,7 +13,7 @@ from timetrial.runner.launch.run import launch
 from timetrial.runner.record.record_file import encode_record
 from timetrial.runner.record.run_record import RunState
 from timetrial.runner.results.analysis import throughput_groups
-from timetrial.runner.results.analysis.stats import Interval
+from timetrial.runner.results.analysis.intervals import LogEstimate
 from timetrial.runner.results.analysis.throughput_groups import ThroughputComparison, ThroughputGroup
 from timetrial.runner.results.report import build
 
@@ -60,10 +60,12 @@ def test_groups_runs_by_setting_and_peer_to_peer(measured):
     assert (disabled.interconnect, len(enabled.results), len(disabled.results)) == ("no peer-to-peer", 3, 3)
     (comparison,) = throughput_groups.compare_closest([enabled], [disabled])
     assert comparison.differences == ["peer_to_peer: True vs. False"]
-    assert comparison.rate.estimate == pytest.approx(1.0)
-    assert "no significant difference" in comparison.verdict
+    assert comparison.rate.log == pytest.approx(0.0, abs=1e-3)
+    assert comparison.verdict.startswith("equal within 5% (1.000 times, 95% CI: 0.9")
+    assert comparison.verdict.endswith("by samples per second, 3 vs. 3 runs")
     (finding,) = throughput_groups.compare_peer_to_peer([enabled, disabled])
-    assert "no significant difference" in finding.message
+    assert "Peer-to-peer enabled vs. disabled: equal within 5%" in finding.message
+    assert [len(group.attempts) for group in (enabled, disabled)] == [3, 3]
 
 
 def test_finds_difference_and_keeps_out_of_memory(measured):
@@ -72,7 +74,7 @@ def test_finds_difference_and_keeps_out_of_memory(measured):
     tree = measured("disabled", [100.0, 101.0, 99.0], "peer_to_peer=false")
     groups = read_groups(tree)
     (finding,) = throughput_groups.compare_peer_to_peer(groups)
-    assert "2.000 times the samples per second" in finding.message
+    assert "faster by 100.0% (2.000 times" in finding.message
     (big,) = (group for group in groups if group.batch == 8)
     assert (big.out_of_memory, big.results) == (1, [])
     assert {entry.outcome for entry in throughput_groups.to_measurements([big])} == {"out of memory"}
@@ -92,7 +94,7 @@ def test_commands_read_run_directories_without_log(measured, tmp_path, monkeypat
     output = CliRunner().invoke(main.app, ["study", str(tree)]).stdout
     assert "no peer-to-peer" in output
     assert "$ per sample/s" in output
-    assert "2.000 times the samples per second" in output
+    assert "faster by 100.0% (2.000 times" in output
     output = CliRunner().invoke(main.app, ["compare", str(tree / "enabled_0"), str(tree / "disabled_0")]).stdout
     assert "peer_to_peer: True vs. False" in output
     monkeypatch.chdir(tmp_path)
@@ -154,8 +156,19 @@ def test_verdicts_and_batch_per_gpu():
     assert group.precision_label == "bf16"
     assert ThroughputGroup("c", group.config | {"engine.compile": "default"}).precision_label == "bf16 compiled"
     assert group.batch == 86
-    for low, mean, high, start in ((0.8, 0.9, 0.95, "0.900 times"), (0.9, 1.0, 1.1, "no significant difference")):
-        comparison = ThroughputComparison(group, group, [], Interval(mean, low, high, 3))
-        assert comparison.verdict.startswith(start)
-    single = Interval(1.3, math.nan, math.nan, 1)
-    assert "without a confidence interval" in ThroughputComparison(group, group, [], single).verdict
+    for estimate, words in (
+        (LogEstimate(math.log(0.9), 0.01, 10, 3), "slower by 10.0% (0.900 times, 95% CI: 0.8"),
+        (LogEstimate(math.log(1.1), 0.01, 10, 3), "faster by 10.0% (1.100 times"),
+        (LogEstimate(0.0, 0.01, 10, 3), "equal within 5% (1.000 times"),
+        (LogEstimate(0.0, 0.1, 10, 3), "cannot tell (1.000 times"),
+        (LogEstimate(math.log(1.3), math.nan, math.nan, 1), "cannot tell (1.300 times, not repeated"),
+        (LogEstimate(math.nan, math.nan, math.nan, 0), "no ratio, because one of them ran out of memory"),
+    ):
+        assert ThroughputComparison(group, group, [], estimate).verdict.startswith(words)
+
+
+def test_split_by_run_shows_repeats(measured):
+    tree = measured("part", [100.0, 102.0, None])
+    rates = throughput_groups.to_measurements(throughput_groups.split_by_run(read_groups(tree)))
+    assert sorted(entry.value for entry in rates if entry.metric == "samples_per_second") == [100.0, 102.0]
+    assert len({entry.title for entry in rates if entry.metric == "samples_per_second"}) == 1
