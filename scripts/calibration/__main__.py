@@ -10,7 +10,14 @@ from . import interval_rows, plausibility_rows, verdict_rows
 from .rows import Row, format_table
 
 _PAGE = Path(__file__).parents[2] / "docs" / "calibration.md"
-_TABLES = interval_rows.TABLES | verdict_rows.TABLES | plausibility_rows.TABLES
+_TABLES = interval_rows.TABLES | verdict_rows.TABLES
+_TABLES["Plausibility flags and predictions"] = (
+    plausibility_rows.convergence_rows,
+    plausibility_rows.scaling_rows,
+    plausibility_rows.interconnect_rows,
+    plausibility_rows.regression_rows,
+    plausibility_rows.estimate_rows,
+)
 _INTRODUCTION = """\
 # Calibration of the verdicts
 
@@ -37,12 +44,12 @@ _TEXTS = {
     "Several workloads and factors": (
         "One number a GPU: its interval for these workloads lets only the runs vary, that for further workloads uses "
         "Student's t over workloads. The hierarchical bootstrap (workloads, then runs) is shown beside it: it is far "
-        "too narrow for the few workloads there are, so it is not used. Columns are numbers of workloads in these rows, "
-        "and numbers of seeds in the rows on variance."
+        "too narrow for the few workloads there are, so it is not used. Columns are numbers of workloads in these "
+        "rows, and numbers of seeds in the rows on variance."
     ),
     "False verdicts": (
-        'Share of the studies of equal groups in which one is called "faster" or "slower", and of unequal ones in which '
-        "the worse is called faster."
+        'Share of the studies of equal groups in which one is called "faster" or "slower", and of unequal ones in '
+        "which the worse is called faster."
     ),
     "Found differences and plans": (
         "Share of the studies that call a faster GPU faster; and share of the pilots whose planned number of runs (the "
@@ -52,7 +59,10 @@ _TEXTS = {
         "Studies that stop as soon as `timetrial study --plan` says so, with a look after every run of each group from "
         "3 to 30: share of the studies of equal groups that stop with a false verdict."
     ),
-    "Plausibility flags": plausibility_rows.TEXT,
+    "Plausibility flags and predictions": (
+        "Share of the groups that are flagged, which is to be small for honest ones; and share of the predictions of "
+        "reports and of `timetrial estimate` that contain what comes."
+    ),
 }
 
 

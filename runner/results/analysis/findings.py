@@ -36,7 +36,7 @@ def describe_speedup(speedup: LogEstimate) -> str:
         return f"equal within {MARGIN:.0%} ({times})"
     if interval.low <= 1 <= interval.high:
         return f"cannot tell ({times})"
-    return f"{'faster' if interval.low > 1 else 'slower'} by {abs(interval.estimate - 1):.1%} ({times})"
+    return f"{'faster' if interval.low > 1 else 'slower'} ({times})"
 
 
 def check_precision(groups: Sequence[RunGroup]) -> list[Finding]:
@@ -72,6 +72,7 @@ def check_measurements(
         *_check_epochs(measurements),
         # Own runs with and without peer-to-peer are paired by their whole configuration, in `throughput_groups`.
         *_check_interconnects([entry for entry in measurements if entry.source != OWN_RUNS]),
+        *_pool_speedups(measurements),
         *_check_half_precision(measurements),
         *_list_outcomes(measurements),
         *(_describe_fit(fit) for fit in fits),
@@ -177,6 +178,24 @@ def _describe_interconnect(link: str, ratios: Mapping[_Configuration, float]) ->
             f"{link} cannot affect a single accelerator, but its rate changed: {listed}. Something else differed "
             "between these measurements, or they vary between repeats.",
         )
+
+
+def _pool_speedups(measurements: Sequence[ExternalMeasurement]) -> Iterable[Finding]:
+    """Yield one number for each two accelerators that a study compares on several workloads."""
+    speedups: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+    for entry in select_metric(measurements, "speedup"):
+        if entry.value and entry.baseline and not entry.baseline.endswith(f"x {entry.accelerator}"):
+            by_workload = speedups.setdefault((entry.study, entry.accelerator, entry.baseline), {})
+            by_workload.setdefault(entry.workload, []).append(math.log(entry.value))
+    for (_, accelerator, baseline), by_workload in speedups.items():
+        if len(by_workload) > 1:
+            pooled = log_mean(Sample(tuple(math.exp(np.mean(logs)) for logs in by_workload.values())))
+            yield Finding(
+                "note",
+                f"{accelerator} against {baseline}",
+                f"{describe_speedup(pooled)} over {', '.join(by_workload)}, each measured without repeats: the "
+                "interval is for further workloads, and of a single one nobody can tell speed from luck.",
+            )
 
 
 def _check_half_precision(measurements: Sequence[ExternalMeasurement]) -> Iterable[Finding]:

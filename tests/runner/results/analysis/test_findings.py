@@ -31,6 +31,14 @@ def test_t4_v100_study_has_banner_and_super_linear_flag():
     assert flags[1].startswith("Super-linear scaling: 10.4 times faster with 4 times the accelerators (4)")
 
 
+def test_t4_v100_study_gives_one_number():
+    """The geometric mean of 3.6, 3.35, 2.44, 3.0 and 2.7 is 2.99; Student's t over five workloads."""
+    _, study_findings = read_study("t4_v100_2019")
+    (message,) = [message for _, subject, message in study_findings if subject == "V100-PCIe against T4"]
+    assert message.startswith("faster (2.987 times, 95% CI: 2.455 to 3.634) over resnet, ssd, maskrcnn, gnmt")
+    assert "each measured without repeats" in message
+
+
 def test_nvlink_study_shows_equal_rates_and_flags_precision():
     _, study_findings = read_study("rtx8000_nvlink_2020")
     (effect,) = [message for kind, _, message in study_findings if kind == "note" and "against without" in message]
@@ -133,8 +141,8 @@ def with_and_without(*ratios, name="NVLink", **fields):
     [
         ((1.001, 1.01, 1.3), "cannot tell (1.095 times"),
         ((1 / 1.001, 1 / 1.01, 1 / 1.3), "cannot tell (0.913 times"),
-        ((1.1, 1.11, 1.12), "faster by 11.0%"),
-        ((1 / 1.1, 1 / 1.11, 1 / 1.12), "slower by 9.9%"),
+        ((1.1, 1.11, 1.12), "faster (1.110 times"),
+        ((1 / 1.1, 1 / 1.11, 1 / 1.12), "slower (0.901 times"),
         ((1.01, 1.012, 1.014), "equal within 5%"),
         ((1.1,), "cannot tell (1.100 times, not repeated"),
     ],
