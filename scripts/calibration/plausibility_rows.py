@@ -36,12 +36,6 @@ _PEAKS = np.array([14.90, 11.34, 14.13, 13.45, 8.14, 12.74])  # TFLOP/s of six G
 _FURTHER_PEAK = 1.5 * _PEAKS.max()
 
 
-def plausibility_rows(replicates: int, seed: int) -> list[Row]:
-    """Return all rows of this module."""
-    parts = (convergence_rows, scaling_rows, interconnect_rows, regression_rows, estimate_rows)
-    return [row for rows_of in parts for row in rows_of(replicates, seed)]
-
-
 def convergence_rows(replicates: int, seed: int) -> list[Row]:
     """Groups flagged as converging too fast: drawn from their own reference, and 20% faster than it."""
     rows, count = [], replicates // 5

@@ -6,9 +6,16 @@ import pytest
 @pytest.mark.integration
 def test_flags_and_predictions_hold(root, monkeypatch):
     monkeypatch.syspath_prepend(str(root / "scripts"))
-    from calibration.plausibility_rows import plausibility_rows
+    from calibration import plausibility_rows as tables
 
-    rows = plausibility_rows(replicates=400, seed=3)
+    parts = (
+        tables.convergence_rows,
+        tables.scaling_rows,
+        tables.interconnect_rows,
+        tables.regression_rows,
+        tables.estimate_rows,
+    )
+    rows = [row for rows_of in parts for row in rows_of(replicates=400, seed=3)]
     assert [problem for row in rows for problem in row.problems()] == []
     found = {row.name: row.cells[10][0] for row in rows if "20% faster" in row.name or "efficiency 1.3" in row.name}
     assert len(found) == 8

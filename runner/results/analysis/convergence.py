@@ -101,9 +101,10 @@ def check(groups: Iterable[RunGroup]) -> list[Finding]:
                 f"of {kind} at batch size {reference.global_batch_size} (one-sided p = {p:.2g}; {reference.source})."
             )
             findings.append(Finding("flag", group.title, message))
+    checked = "1 run group was" if len(tested) == 1 else f"{len(tested)} run groups were"
     message = (
-        f"{len(tested)} run groups were compared with reference convergence: {len(findings)} converge faster, at a "
-        f"false discovery rate of {ALPHA:.0%}."
+        f"{checked} compared with reference convergence, at a false discovery rate of {ALPHA:.0%}: "
+        f"{len(findings) or 'none'} faster."
     )
     return [*findings, Finding("note", "convergence", message)]
 

@@ -90,7 +90,10 @@ def test_commands_read_run_directories_without_log(measured, tmp_path, monkeypat
     measured("enabled", [100.0, 102.0])
     price = "accelerator.usd_per_gpu=5000"
     tree = measured("disabled", [50.0, 51.0], "peer_to_peer=false", price)
-    assert len(build.build_report([tree]).measurements) == 7
+    report = build.build_report([tree])
+    assert len(report.measurements) == 7
+    (blocks,) = [found for found in report.findings if "in blocks" in found.message]
+    assert (blocks.kind, blocks.subject) == ("flag", "peer_to_peer")
     output = CliRunner().invoke(main.app, ["study", str(tree)]).stdout
     assert "no peer-to-peer" in output
     assert "$ per sample/s" in output
