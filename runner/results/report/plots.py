@@ -14,7 +14,8 @@ from ..analysis.comparison import Comparison
 from ..analysis.groups import RunGroup
 from ..analysis.intervals import Interval, geometric_mean
 from ..analysis.scaling import Scaling
-from ..parse.runs import Evaluation, Run
+from ..parse.evaluations import Evaluation
+from ..parse.runs import Run
 from .drawing import (
     INK,
     MUTED,

@@ -159,6 +159,8 @@ def test_logged_target_has_the_metric_of_the_rules(log, read):
         writer("eval_accuracy", loss, 10.0, samples_count=samples)
     run = read(writer("run_stop", after=1.0, samples_count=524_288).write())
     assert (run.target, run.success, run.samples_to_converge) == ({"loss": 0.586}, True, 524_288)
+    loss = log("a", benchmark="llama31_8b")("target_accuracy", 3.3)("run_start")("eval_accuracy", 3.2, samples_count=8)
+    assert read(loss.stop().write()).target == {"log_perplexity": 3.3}
     percent = log("b", benchmark="resnet")("quality_target", 75.9)("run_start").evaluate(1, 75.95).stop().write()
     assert read(percent).target == {"accuracy": pytest.approx(0.759)}
 
@@ -209,6 +211,17 @@ def test_stable_diffusion_needs_both_metrics(read, diffusion, qualities, stop_st
     assert [entry.progress for entry in run.evaluations] == sorted(256 * step for step in qualities)
     assert list(run.last_quality) == ["FID", "CLIP"]
     assert (run.eval_seconds, run.train_seconds) == (0.0, 600.0)
+
+
+def test_first_value_of_a_metric_counts(log, read):
+    """Some logs repeat the last evaluation, rounded and with the time of run_stop."""
+    writer = log(benchmark="stable_diffusion")("run_start")
+    for fid, clip in ((87.31119719415199, 0.18498794734477997), (87.31119719415199, 0.18498795)):
+        for metric, value in (("CLIP", clip), ("FID", fid)):
+            writer("eval_accuracy", value, 100.0, samples_count=2_560_000, metric=metric)
+    (evaluation,) = read(writer.stop(after=0.0).write(), round_="v5.0").evaluations
+    assert evaluation.quality == {"FID": 87.31119719415199, "CLIP": 0.18498794734477997}
+    assert evaluation.seconds == 200.0
 
 
 def test_stable_diffusion_without_both_metrics_failed(read, diffusion):
