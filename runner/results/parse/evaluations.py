@@ -79,7 +79,7 @@ def _join_metrics(evaluations: Sequence[LoggedEvaluation], metrics: Sequence[str
             continue
         known = joined.get(entry.label, replace(entry, quality={}))
         if not entry.quality.keys() <= known.quality.keys():
-            values = {**entry.quality, **known.quality}
+            values = {**known.quality, **entry.quality}
             order = [metric for metric in metrics if metric in values] or values
             joined[entry.label] = replace(entry, quality={metric: values[metric] for metric in order})
     return [joined[label] for label in sorted(joined)]
