@@ -28,11 +28,14 @@ class TelemetrySampler:
     A row holds the wall time (seconds since the epoch, as in the MLPerf log), the phase (train, eval, or empty off the
     clock), the device (the index of a GPU, or host) and its source; the column names carry the units. Each sample is
     flushed, so that a kill loses at most the last row; a resumed run appends. The start and the stop of the clock
-    trigger samples of their own. An error here is printed once and ends the sampling, not the run.
+    trigger samples of their own. An error here is printed once and ends the sampling, not the run. On this node, the
+    run consists of the process `launcher_pid` (default: this process) and its descendants.
     """
 
-    def __init__(self, path: Path, gpus: GpuSensors | None, every_seconds: float) -> None:
-        self._path, self._gpus, self._interval = path, gpus, every_seconds
+    def __init__(
+        self, path: Path, gpus: GpuSensors | None, every_seconds: float, launcher_pid: int | None = None
+    ) -> None:
+        self._path, self._gpus, self._interval, self._launcher_pid = path, gpus, every_seconds, launcher_pid
         self._phase = ""
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
@@ -60,7 +63,7 @@ class TelemetrySampler:
 
     def _run(self) -> None:
         try:
-            host = HostSensors()
+            host = HostSensors(self._launcher_pid)
             with open(self._path, "a", encoding="utf-8") as file:
                 if file.tell() == 0:
                     file.write(_csv_line(dict(zip(COLUMNS, COLUMNS, strict=True))))
@@ -104,7 +107,7 @@ def _format(column: str, value: Any) -> Any:
     """Format a float; times and energy counters are large numbers whose last digits matter."""
     if not isinstance(value, float):
         return value
-    return f"{value:.3f}" if column == "time" or column.endswith("_joules") else f"{value:.6g}"
+    return f"{value:.3f}" if column == "time" or column.endswith(("_joules", "cpu_seconds")) else f"{value:.6g}"
 
 
 def _ends_with_newline(path: Path) -> bool:

@@ -1,5 +1,6 @@
 """The host: processors, memory, disks, container limits, and the owners of processes."""
 
+import math
 import os
 import time
 from collections.abc import Iterable
@@ -9,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from .processor_time import ProcessTree, allowed_processors, idle_seconds
 from .rapl import Rapl
 from .readings import HostReading
 
@@ -18,9 +20,16 @@ _PCI_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
 
 
 class HostSensors:
-    """Load, memory, disk traffic and energy of the host; rates are means since the previous reading."""
+    """Load, memory, disk traffic and energy of the host; rates are means since the previous reading.
 
-    def __init__(self) -> None:
+    The run consists of the process `launcher_pid` (default: this process) and its descendants.
+    """
+
+    def __init__(self, launcher_pid: int | None = None) -> None:
+        launcher_pid = launcher_pid or os.getpid()
+        self._run, self._processors = ProcessTree(launcher_pid), allowed_processors(launcher_pid)
+        _, limit = cgroup_limits()
+        self._usable_processors = min(len(self._processors), limit or math.inf)
         self._rapl = Rapl()
         self._previous = (time.monotonic(), psutil.disk_io_counters())
         psutil.cpu_percent()
@@ -42,6 +51,9 @@ class HostSensors:
             disk_read_mb_s=mb_per_second("read_bytes"),
             disk_write_mb_s=mb_per_second("write_bytes"),
             host_energy_joules=self._rapl.joules(),
+            usable_processors=self._usable_processors,
+            idle_cpu_seconds=idle_seconds(self._processors),
+            run_cpu_seconds=self._run.cpu_seconds(),
         )
 
 

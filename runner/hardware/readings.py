@@ -34,13 +34,22 @@ class GpuReading:
 
 @dataclass(frozen=True)
 class HostReading:
-    """The host at one moment; `host_energy_joules` is the energy of packages and DRAM since the first reading."""
+    """The host at one moment.
+
+    `host_energy_joules` is the energy of packages and DRAM since the first reading. The run may use
+    `usable_processors` at once, by its CPU affinity and the CPU limit of its cgroup. `idle_cpu_seconds` is the time
+    since boot in which the processors of its affinity executed no process, and `run_cpu_seconds` the processor time of
+    the run's processes on this host.
+    """
 
     cpu_percent: float | None = None
     host_memory_mib: float | None = None
     disk_read_mb_s: float | None = None
     disk_write_mb_s: float | None = None
     host_energy_joules: float | None = None
+    usable_processors: float | None = None
+    idle_cpu_seconds: float | None = None
+    run_cpu_seconds: float | None = None
 
 
 class GpuSensors(Protocol):

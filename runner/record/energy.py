@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import telemetry_samples, validity
-from .run_record import Cost, TelemetrySummary
+from .host_load import measure_host_load
+from .run_record import Cost, HostLoad, TelemetrySummary
 from .telemetry_samples import (
     Sample,
     SamplesByDevice,
@@ -58,19 +59,23 @@ def summarize_telemetry(
     devices = telemetry_samples.read_samples(run_dir)
     hosts = {name: rows for name, rows in devices.items() if name.endswith("/host")}
     gpus = {name: rows for name, rows in devices.items() if name not in hosts}
+    host_load = measure_host_load(hosts)
     flags = validity.find_flags(
         gpus,
         hosts,
+        host_load,
         train_seconds=train_seconds,
         data_wait_seconds=data_wait_seconds,
         active_seconds=active_seconds,
         num_gpus_expected=num_gpus_expected,
     )
     cost = Cost(usd_per_hour * active_seconds / 3600, usd_per_hour) if usd_per_hour and active_seconds else None
-    return TelemetryReport(_summarize(gpus, hosts, samples) if devices else None, cost, flags)
+    return TelemetryReport(_summarize(gpus, hosts, samples, host_load) if devices else None, cost, flags)
 
 
-def _summarize(gpus: SamplesByDevice, hosts: SamplesByDevice, num_samples: int) -> TelemetrySummary:
+def _summarize(
+    gpus: SamplesByDevice, hosts: SamplesByDevice, num_samples: int, host_load: HostLoad | None
+) -> TelemetrySummary:
     sampled = gpus or hosts
     interval = sampling_interval(sampled.values())
     covered = [total_seconds(spans_on_clock(rows)) for rows in sampled.values()]
@@ -96,6 +101,7 @@ def _summarize(gpus: SamplesByDevice, hosts: SamplesByDevice, num_samples: int) 
         highest_temperature_c=_maximum(gpus, "temperature_c"),
         highest_memory_mib=_maximum(gpus, "memory_mib"),
         at_power_cap=telemetry_samples.max_fraction(gpus.values(), lambda sample: "power" in sample.throttle_reasons),
+        host_load=host_load,
     )
 
 

@@ -98,6 +98,20 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class HostLoad:
+    """Use of the processors that the run may use, on the host where other processes used most of them."""
+
+    processors: float
+    """Processors that the run may use at once, by its CPU affinity and the CPU limit of its cgroup."""
+    run: float
+    """Share of their time on the clock that the run's processes used."""
+    other_processes: float
+    """Share of their time on the clock that other processes used."""
+    other_processes_before: float | None
+    """The same between the first sample and the start of the clock; null if that took less than 0.2 s."""
+
+
+@dataclass(frozen=True)
 class TelemetrySummary:
     """Energy, power, clocks and temperatures on the clock, from telemetry.csv."""
 
@@ -133,6 +147,8 @@ class TelemetrySummary:
     """Most memory in use on a GPU, by all processes."""
     at_power_cap: float
     """Share of the samples in which a GPU ran at its power cap."""
+    host_load: HostLoad | None = None
+    """Use of the host's processors; null where the system does not count their time."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 
+from .run_record import HostLoad
 from .telemetry_samples import (
     MAX_GAP_SECONDS,
     Sample,
@@ -25,11 +26,16 @@ _MIN_CLOCK_SAMPLES = 20
 _MIN_UTILIZATION_PERCENT = 50.0
 _MIN_UTILIZATION_SAMPLES = 3  # the first covers the second before the clock started
 _MIN_COVERAGE = 0.95  # of the clock
+# Other processes that use 5% of the processors can slow a run that needs all of them by 5%.
+_MAX_OTHER_PROCESSES = 0.05
+# Before the clock a passing load costs no time, but a quarter of the processors is hardly one that passes.
+_MAX_OTHER_PROCESSES_BEFORE = 0.25
 
 
 def find_flags(
     gpus: SamplesByDevice,
     hosts: SamplesByDevice,
+    host_load: HostLoad | None,
     *,
     train_seconds: float | None,
     data_wait_seconds: float,
@@ -41,6 +47,8 @@ def find_flags(
     data_wait = data_wait_seconds / train_seconds if train_seconds else 0.0
     if data_wait > _MAX_DATA_WAIT:
         flags["loader-bound"] = f"{data_wait:.0%} of training was spent waiting for batches"
+    if host_load is not None and _is_busy(host_load):
+        flags["busy host"] = _describe_host_load(host_load)
     sampled = gpus or hosts
     if sampled and active_seconds and active_seconds > MAX_GAP_SECONDS:
         covered = min(total_seconds(spans_on_clock(rows)) for rows in sampled.values())
@@ -50,6 +58,18 @@ def find_flags(
     if gpus and len(gpus) < num_gpus_expected:
         flags["telemetry"] = f"only {len(gpus)} of {num_gpus_expected} GPUs were sampled: energy covers these only"
     return flags
+
+
+def _is_busy(load: HostLoad) -> bool:
+    """Return whether other processes used so much of the processors that the time of the run is doubtful."""
+    before = load.other_processes_before or 0.0
+    return load.other_processes > _MAX_OTHER_PROCESSES or before > _MAX_OTHER_PROCESSES_BEFORE
+
+
+def _describe_host_load(load: HostLoad) -> str:
+    before = load.other_processes_before
+    then = "" if before is None else f" ({before:.0%} before the clock started)"
+    return f"other processes used {load.other_processes:.0%} of the run's {load.processors:g} processors{then}"
 
 
 def _gpu_flags(gpus: SamplesByDevice) -> Iterator[tuple[str, str]]:
