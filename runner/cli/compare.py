@@ -47,7 +47,8 @@ def compare(
         )
     comparisons = comparison.compare_all(pairs, margin)
     if as_json:
-        print(json.dumps([pair.to_json() for pair in [*comparisons, *throughput_pairs]], indent=2))
+        pairs_as_json = [pair.to_json() for pair in comparisons] + [pair.to_json() for pair in throughput_pairs]
+        print(json.dumps(pairs_as_json, indent=2))
         return
     terminal.show_findings(console, [finding for _, damaged in measurements for finding in damaged])
     for pair in comparisons:

@@ -30,8 +30,8 @@ class Row:
                 sentences.append(f"{self.name}, n = {n}: {share:.3f} is above {self.most:g}")
         return sentences
 
-    def _error(self, share: float) -> float:
-        return 2 * math.sqrt(share * (1 - share) / self.replicates)
+    def _error(self, bar: float) -> float:
+        return 2 * math.sqrt(bar * (1 - bar) / self.replicates)
 
 
 def format_table(rows: Sequence[Row]) -> str:

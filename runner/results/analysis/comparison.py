@@ -14,10 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from . import differences, planning, samples
+from . import group_differences, planning, samples
 from .failures import ExpectedTimeRatio
 from .groups import RunGroup
-from .intervals import LEVEL, UNKNOWN, Interval, LogEstimate, Ratio, Sample, is_equal_within, log_mean, log_ratio
+from .intervals import (
+    LEVEL,
+    UNKNOWN,
+    Interval,
+    LogEstimate,
+    Ratio,
+    Sample,
+    bounds_as_json,
+    is_equal_within,
+    log_mean,
+    log_ratio,
+)
 from .planning import NextLook
 
 ALPHA = 1 - LEVEL
@@ -94,7 +105,7 @@ class Comparison:
         return f"{times.estimate:.4g} times {self.verdict} ({_format_bounds(times, self.level)}) {by}"
 
     @property
-    def sentence(self) -> str:
+    def summary(self) -> str:
         """Names and verdict."""
         return f"{self.title}: {self.phrase}."
 
@@ -110,14 +121,14 @@ class Comparison:
         return {
             **{name: group.title for name, group in sides.items()},
             "verdict": self.verdict.value,
-            **_bounds_as_json(self.time),
+            **bounds_as_json(self.time, "ratio"),
             "level": self.level,
             "basis": self.basis,
-            "epochs": _bounds_as_json(self.epochs),
-            "seconds_per_epoch": _bounds_as_json(self.seconds_per_epoch),
+            "epochs": bounds_as_json(self.epochs, "ratio"),
+            "seconds_per_epoch": bounds_as_json(self.seconds_per_epoch, "ratio"),
             "epochs_state": self.epochs_state,
-            "paired": _bounds_as_json(self.paired or UNKNOWN),
-            "correlation": _bounds_as_json(self.correlation or UNKNOWN, "value"),
+            "paired": bounds_as_json(self.paired or UNKNOWN, "ratio"),
+            "correlation": bounds_as_json(self.correlation or UNKNOWN, "value"),
             "runs": {name: len(group.runs) for name, group in sides.items()},
             "failures": {name: group.num_failed for name, group in sides.items()},
             "machines": self.machines,
@@ -150,7 +161,7 @@ class _Pair:
 
     @cached_property
     def recipe_differences(self) -> list[str]:
-        return differences.list_recipe_differences(self.baseline, self.other)
+        return group_differences.list_recipe_differences(self.baseline, self.other)
 
     @cached_property
     def is_clustered(self) -> bool:
@@ -195,7 +206,7 @@ class _Pair:
     @cached_property
     def obstacles(self) -> list[str]:
         """Why the times of the groups cannot be compared, whatever they are."""
-        if reason := differences.describe_workload_difference(self.baseline, self.other):
+        if reason := group_differences.describe_workload_difference(self.baseline, self.other):
             return [reason]
         if self.is_single or not self.recipe_differences or self.is_equal_epochs:
             return []
@@ -301,20 +312,25 @@ def _conclude(pair: _Pair, level: float) -> Comparison:
         epochs_state=pair.epochs_state,
         machines=pair.machines,
         reasons=pair.reasons(),
-        differences=differences.list_differences(baseline, other),
+        differences=group_differences.list_differences(baseline, other),
     )
 
 
 def _verdict(pair: _Pair, time: Interval) -> Verdict:
     if pair.obstacles:
         return Verdict.NOT_COMPARABLE
-    if not time.is_bounded or pair.ratio is None:
+    return decide(pair.ratio, time, pair.margin) if pair.ratio else Verdict.CANNOT_TELL
+
+
+def decide(ratio: Ratio, interval: Interval, margin: float = MARGIN) -> Verdict:
+    """Return the verdict of a ratio, baseline over other, whose interval at the level of the test is `interval`."""
+    if not interval.is_bounded:
         return Verdict.CANNOT_TELL
-    if is_equal_within(pair.ratio, pair.margin):
+    if is_equal_within(ratio, margin):
         return Verdict.EQUAL
-    if time.low <= 1 <= time.high:
+    if interval.low <= 1 <= interval.high:
         return Verdict.CANNOT_TELL
-    return Verdict.FASTER if time.low > 1 else Verdict.SLOWER
+    return Verdict.FASTER if interval.low > 1 else Verdict.SLOWER
 
 
 def _pair_seeds(baseline: RunGroup, other: RunGroup) -> tuple[Interval | None, Interval | None]:
@@ -332,7 +348,7 @@ def _pair_seeds(baseline: RunGroup, other: RunGroup) -> tuple[Interval | None, I
     r = float(np.corrcoef(first, second)[0, 1])
     half_width = 1.959964 / math.sqrt(len(seeds) - 3)
     bounds = [math.tanh(math.atanh(min(max(r, -0.999999), 0.999999)) + sign * half_width) for sign in (-1, 1)]
-    return paired, Interval(r, *bounds, len(seeds))
+    return paired, Interval(r, bounds[0], bounds[1], len(seeds))
 
 
 def _format_bounds(interval: Interval, level: float = LEVEL) -> str:
@@ -342,8 +358,3 @@ def _format_bounds(interval: Interval, level: float = LEVEL) -> str:
 def _format_ratio(interval: Interval, level: float = LEVEL) -> str:
     bounds = f", {_format_bounds(interval, level)}" if interval.is_bounded else ", no interval"
     return f"ratio {interval.estimate:.4g}{bounds}"
-
-
-def _bounds_as_json(interval: Interval, name: str = "ratio") -> dict[str, float | None]:
-    values = {name: interval.estimate, "low": interval.low, "high": interval.high}
-    return {key: value if math.isfinite(value) else None for key, value in values.items()}

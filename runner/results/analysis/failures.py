@@ -41,16 +41,16 @@ class Outcomes:
         """
         if not self.converged:
             return Interval(math.inf, math.nan, math.nan, self.n)
-        rate, success = self.success_rate(level), arithmetic_mean(self.converged, level, self.floor)
+        success_rate, success = self.success_rate(level), arithmetic_mean(self.converged, level, self.floor)
         failed = sum(self.failed) / len(self.failed) if self.failed else max(self.converged)
 
-        def seconds_lost(share: float) -> float:
-            return (1 - share) / share * failed
+        def seconds_lost(rate: float) -> float:
+            return (1 - rate) / rate * failed
 
-        lost = seconds_lost(rate.estimate)
+        lost = seconds_lost(success_rate.estimate)
         estimate = success.estimate + lost
-        low = estimate - math.hypot(success.estimate - success.low, lost - seconds_lost(rate.high))
-        high = estimate + math.hypot(success.high - success.estimate, seconds_lost(rate.low) - lost)
+        low = estimate - math.hypot(success.estimate - success.low, lost - seconds_lost(success_rate.high))
+        high = estimate + math.hypot(success.high - success.estimate, seconds_lost(success_rate.low) - lost)
         return Interval(estimate, low, high, len(self.converged))
 
     def restricted_mean(self, horizon: float, level: float = LEVEL) -> Interval:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..parse.external import OWN_RUNS, ExternalMeasurement, select_metric
-from .comparison import MARGIN
+from .comparison import MARGIN, Verdict, decide
 from .groups import RunGroup
-from .intervals import LogEstimate, Sample, is_equal_within, log_mean
+from .intervals import LogEstimate, Sample, log_mean
 from .scaling import SUPER_LINEAR, PeakFit, Scaling
 
 _MIN_PRECISION_EFFECT = 0.02  # a precision that changes the rate by less was probably not in effect
@@ -31,12 +31,9 @@ def describe_speedup(speedup: LogEstimate) -> str:
     interval = speedup.interval()
     if not interval.is_bounded:
         return f"cannot tell ({interval.estimate:.3f} times, not repeated and so without a confidence interval)"
-    times = f"{interval.estimate:.3f} times, 95% CI: {interval.low:.3f} to {interval.high:.3f}"
-    if is_equal_within(speedup, MARGIN):
-        return f"equal within {MARGIN:.0%} ({times})"
-    if interval.low <= 1 <= interval.high:
-        return f"cannot tell ({times})"
-    return f"{'faster' if interval.low > 1 else 'slower'} ({times})"
+    verdict = decide(speedup, interval)
+    margin = f" within {MARGIN:.0%}" if verdict == Verdict.EQUAL else ""
+    return f"{verdict}{margin} ({interval.estimate:.3f} times, 95% CI: {interval.low:.3f} to {interval.high:.3f})"
 
 
 def check_precision(groups: Sequence[RunGroup]) -> list[Finding]:

@@ -174,3 +174,9 @@ def is_equal_within(ratio: Ratio, margin: float, alpha: float = 0.05) -> bool:
     """
     interval = ratio.interval(1 - 2 * alpha)
     return interval.is_bounded and 1 / (1 + margin) <= interval.low and interval.high <= 1 + margin
+
+
+def bounds_as_json(interval: Interval, name: str) -> dict[str, float | None]:
+    """Return estimate and bounds under the keys `name`, "low" and "high"; None is what is unknown."""
+    values = {name: interval.estimate, "low": interval.low, "high": interval.high}
+    return {key: value if math.isfinite(value) else None for key, value in values.items()}

@@ -15,8 +15,9 @@ from ...record.record_file import RecordError, read_record
 from ...record.run_record import Attempt, RunRecord, RunState
 from ...record.throughput_result import ThroughputResult
 from ..parse.external import OWN_RUNS, ExternalMeasurement
+from .comparison import Verdict, decide
 from .findings import Finding, describe_speedup
-from .intervals import LogEstimate, Sample, log_ratio
+from .intervals import UNKNOWN, LogEstimate, Sample, bounds_as_json, log_ratio
 
 # Configuration groups that affect a measurement; `seed` and paths do not.
 _CONFIG_GROUPS = ("workload", "recipe", "engine", "precision", "data", "tuning", "system", "gpus", "peer_to_peer")
@@ -106,20 +107,39 @@ class ThroughputGroup:
 
 @dataclass(frozen=True)
 class ThroughputComparison:
-    """Two groups of the same network; `rate` is the ratio of training samples per second, first over second."""
+    """Two groups of the same network; `speed` is the ratio of training samples per second, other over baseline."""
 
-    first: ThroughputGroup
-    second: ThroughputGroup
+    baseline: ThroughputGroup
+    other: ThroughputGroup
     differences: list[str]
-    rate: LogEstimate
+    speed: LogEstimate
 
     @property
-    def verdict(self) -> str:
-        """The ratio in words."""
-        if not self.rate.n:
+    def verdict(self) -> Verdict:
+        """The verdict on the other group."""
+        return decide(self.speed, self.speed.interval()) if self.speed.n else Verdict.CANNOT_TELL
+
+    @property
+    def phrase(self) -> str:
+        """The verdict in words."""
+        if not self.speed.n:
             return "no ratio, because one of them ran out of memory"
-        runs = f"{len(self.first.results)} vs. {len(self.second.results)} runs"
-        return f"{describe_speedup(self.rate)} by samples per second, {runs}"
+        runs = f"{len(self.other.results)} vs. {len(self.baseline.results)} runs"
+        return f"{describe_speedup(self.speed)} by samples per second, {runs}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the comparison as the object that `timetrial compare --json` prints."""
+        sides = {"baseline": self.baseline, "other": self.other}
+        return {
+            **{name: group.title for name, group in sides.items()},
+            "verdict": self.verdict.value,
+            **bounds_as_json(self.speed.interval() if self.speed.n else UNKNOWN, "ratio"),
+            "basis": "samples per second",
+            "runs": {name: len(group.results) for name, group in sides.items()},
+            "failures": {name: group.out_of_memory for name, group in sides.items()},
+            "reasons": [] if self.verdict != Verdict.CANNOT_TELL else [self.phrase],
+            "differences": self.differences,
+        }
 
 
 def read_throughput_groups(paths: Iterable[Path]) -> tuple[list[ThroughputGroup], list[Finding]]:
@@ -187,22 +207,24 @@ def _first_gpu_name(environment: dict[str, Any]) -> str:
     return str(first.get("name", "")) if isinstance(first, dict) else ""
 
 
-def compare_closest(first: Sequence[ThroughputGroup], second: Sequence[ThroughputGroup]) -> list[ThroughputComparison]:
-    """Compare each group of `first` with those of `second` that have the same network and the fewest differences."""
+def compare_closest(
+    baselines: Sequence[ThroughputGroup], others: Sequence[ThroughputGroup]
+) -> list[ThroughputComparison]:
+    """Compare each of `others` with those baselines that have the same network and the fewest differences."""
     closest = []
-    for group in first:
-        comparisons = [_compare(group, other) for other in second if other.network == group.network]
+    for other in others:
+        comparisons = [_compare(baseline, other) for baseline in baselines if baseline.network == other.network]
         fewest = min((len(comparison.differences) for comparison in comparisons), default=0)
         closest += [comparison for comparison in comparisons if len(comparison.differences) == fewest]
     return closest
 
 
-def _compare(first: ThroughputGroup, second: ThroughputGroup) -> ThroughputComparison:
-    settings = [group.settings for group in (first, second)]
+def _compare(baseline: ThroughputGroup, other: ThroughputGroup) -> ThroughputComparison:
+    settings = [group.settings for group in (baseline, other)]
     keys = [key for key in dict.fromkeys([*settings[0], *settings[1]]) if settings[0].get(key) != settings[1].get(key)]
     differences = [f"{key}: {settings[0].get(key)} vs. {settings[1].get(key)}" for key in keys]
-    rates = [Sample(tuple(group.samples_per_second)) for group in (first, second)]
-    return ThroughputComparison(first, second, differences, log_ratio(*rates))
+    rates = [Sample(tuple(group.samples_per_second)) for group in (other, baseline)]
+    return ThroughputComparison(baseline, other, differences, log_ratio(*rates))
 
 
 def compare_peer_to_peer(groups: Sequence[ThroughputGroup]) -> list[Finding]:
@@ -212,10 +234,10 @@ def compare_peer_to_peer(groups: Sequence[ThroughputGroup]) -> list[Finding]:
         [group for group in multi_gpu if group.config["peer_to_peer"] is state] for state in (True, False)
     )
     comparisons = (
-        _compare(first, second) for first, second in product(enabled, disabled) if first.network == second.network
+        _compare(baseline, other) for other, baseline in product(enabled, disabled) if baseline.network == other.network
     )
     return [
-        Finding("note", comparison.first.title, f"Peer-to-peer enabled vs. disabled: {comparison.verdict}.")
+        Finding("note", comparison.other.title, f"Peer-to-peer enabled vs. disabled: {comparison.phrase}.")
         for comparison in comparisons
         if len(comparison.differences) == 1
     ]

@@ -45,14 +45,12 @@ def variance_shares(values: Sequence[float], factors: Mapping[str, Sequence[Hash
             low, high = (max(0.0, f_ratio / bound - 1) * dof / weight for bound in bounds)
             ratios[name] = Interval(max(0.0, f_ratio - 1) * dof / weight, low, high, dof + 1)
     total = 1 + sum(ratio.estimate for ratio in ratios.values())
-    return [
-        VarianceShare(name, Interval(*(_share(part, total - ratio.estimate) for part in _parts(ratio)), ratio.n))
-        for name, ratio in ratios.items()
-    ]
+    return [VarianceShare(name, _shares(ratio, total - ratio.estimate)) for name, ratio in ratios.items()]
 
 
-def _parts(interval: Interval) -> tuple[float, float, float]:
-    return interval.estimate, interval.low, interval.high
+def _shares(ratio: Interval, rest: float) -> Interval:
+    """Return the shares of a component in the total, from its ratio to the residual."""
+    return Interval(_share(ratio.estimate, rest), _share(ratio.low, rest), _share(ratio.high, rest), ratio.n)
 
 
 def _share(part: float, rest: float) -> float:

@@ -17,7 +17,7 @@ class Benchmark:
 
 
 # Targets are fractions, except losses and FID. Sources: the rules of v0.5 and v0.6 (docs/mlperf_rules.md); from v0.7 on
-# the files closed_<benchmark>.yaml of mlperf_logging's compliance checker, and its benchmark_meta.py for the runs.
+# the files closed_<benchmark>.yaml of MLCommons' compliance checker, and its benchmark_meta.py for the runs.
 # BERT's target in v0.7 was 0.706 for batches of 8,192 and more.
 _BENCHMARKS = {
     "resnet": Benchmark(5, {"v0.5": {"accuracy": 0.749}, "v0.6": {"accuracy": 0.759}}, 1_281_167),

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from ..analysis.stats import Interval
+from ..analysis.intervals import Interval
 
 # Placeholder colors. `_inline_svg` replaces them with CSS variables, so that one SVG serves light, dark and print.
 INK, MUTED, _GRID, PAPER = "#010201", "#010202", "#010203", "#010204"

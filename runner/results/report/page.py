@@ -12,13 +12,13 @@ from markupsafe import Markup
 
 from ...core.atomic_files import write_atomically
 from ...core.formatting import slug
-from ..analysis.comparison import Comparison
 from ..analysis.findings import Finding
 from ..analysis.groups import RunGroup
 from ..analysis.scaling import Scaling
 from ..parse.external import ExternalMeasurement
 from . import csv_tables, plots, roofline_plots, scaling_plots
 from .build import Report
+from .comparison_table import count_comparisons, ratio_table
 from .drawing import Plot, format_number, interval_columns
 from .page_text import count, escape_markdown, format_interval
 from .tables import Table
@@ -187,10 +187,10 @@ def _summary_section(report: Report) -> Section:
         if sentences := _merge_findings(finding for finding in report.findings if finding.kind == kind):
             section.blocks.append(("notice", Notice(kind, title, sentences)))
         if kind == "banner" and report.comparisons:
-            verdicts = list(dict.fromkeys(comparison.sentence for comparison in report.comparisons))
+            verdicts = list(dict.fromkeys(comparison.summary for comparison in report.comparisons))
             visible = len(verdicts) if len(verdicts) <= _MAX_VISIBLE else 0
             section.blocks.append(
-                ("notice", Notice("verdict", _count_comparisons(report.comparisons), verdicts, visible))
+                ("notice", Notice("verdict", count_comparisons(report.comparisons), verdicts, visible))
             )
     if not any(finding.kind in ("banner", "flag") for finding in report.findings):
         section.blocks.append(("text", "No problems were found in these results."))
@@ -217,7 +217,7 @@ def _workload_section(report: Report, workload: str, anchor: str, groups: Sequen
     scalings = [scaling for scaling in report.scalings if scaling.source == workload]
     section = Section(workload, anchor, [("table", _group_table(f"{name}-groups", workload, groups))])
     if comparisons:
-        ratios = _ratio_table(f"{name}-comparisons", workload, comparisons)
+        ratios = ratio_table(f"{name}-comparisons", workload, comparisons)
         section.blocks += [("comparisons", comparisons), ("table", ratios)]
     section.blocks.append(("plots", plots.plots_of_workload(name, workload, groups, comparisons, scalings)))
     return section
@@ -266,34 +266,6 @@ def _score(group: RunGroup) -> str:
     if group.scaling_factor:
         return f"{format_number(group.minutes_scaled or 0.0)} (scaled; unscaled {format_number(group.minutes_olympic)})"
     return format_number(group.minutes_olympic)
-
-
-def _count_comparisons(comparisons: Sequence[Comparison]) -> str:
-    tested = sum(comparison.ratio is not None for comparison in comparisons)
-    return f"Comparisons: {count(tested, 'test')}, at most 5% chance of any false verdict" if tested else "Comparisons"
-
-
-def _ratio_table(name: str, title: str, comparisons: Sequence[Comparison]) -> Table:
-    kinds = {"Time-to-train": "time_to_train", "Epochs": "epochs", "Time per epoch": "seconds_per_epoch"}
-    columns = ["Baseline vs. other", "Verdict on the other", *kinds, "Epochs", "Correlation of equal seeds"]
-    rows, data = [], []
-    for number, comparison in enumerate(comparisons, start=1):
-        ratios = {kind: getattr(comparison, kind) for kind in kinds.values()}
-        shown = [format_interval(ratio, 3) for ratio in ratios.values()]
-        correlation = format_interval(comparison.correlation, 2) if comparison.correlation else "no equal seeds"
-        label = f"{number}. {plots.comparison_label(comparison, 60)}"
-        rows.append([label, comparison.verdict.value, *shown, comparison.epochs_state, correlation])
-        entry: dict[str, Any] = {"baseline": comparison.baseline.title, "other": comparison.other.title}
-        entry |= {"verdict": comparison.verdict.value, "basis": comparison.basis, "level": comparison.level}
-        for kind, ratio in (ratios | {"time": comparison.time, "paired": comparison.paired}).items():
-            entry |= interval_columns(kind, ratio)
-        entry |= {"epochs_state": comparison.epochs_state, "reasons": "; ".join(comparison.reasons)}
-        data.append(entry | {"differences": "; ".join(comparison.differences)})
-    caption = (
-        f"Ratios of {title}, baseline over other, with 95% confidence intervals: above 1 the other needs less. The "
-        "verdict allows for the number of comparisons"
-    )
-    return Table(name, caption, columns, rows, data, text_columns=2)
 
 
 def _roofline_section(report: Report) -> Section:

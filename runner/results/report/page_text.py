@@ -3,7 +3,7 @@
 import math
 import re
 
-from ..analysis.stats import Interval
+from ..analysis.intervals import Interval
 from .drawing import format_number
 
 

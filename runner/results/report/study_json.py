@@ -1,16 +1,15 @@
 """A run group as the object that `timetrial study --json` prints."""
 
-import math
 from typing import Any
 
 from ..analysis import planning, samples, stats
 from ..analysis.groups import RunGroup
-from ..analysis.intervals import Interval, Sample
+from ..analysis.intervals import Sample, bounds_as_json
 
 
 def group_to_json(group: RunGroup) -> dict[str, Any]:
     """Return counts, intervals and plans of a group; times are in seconds, and null is what is unknown."""
-    outcomes = group.outcomes
+    outcomes, horizon = group.outcomes, group.horizon
     score = stats.olympic_interval(
         [60 * minutes for minutes in group.minutes], group.num_failed, floor=group.epoch_floor
     )
@@ -25,14 +24,17 @@ def group_to_json(group: RunGroup) -> dict[str, Any]:
         "runs": len(group.runs),
         "independent_runs": len(group.time_sample.values),
         "failures": group.num_failed,
-        "time_to_train": _interval(group.mean_minutes.scaled(60)),
-        "olympic_mean": _interval(score.scaled(group.scaling_factor or 1.0)) if score else None,
+        "time_to_train": bounds_as_json(group.mean_minutes.scaled(60), "estimate"),
+        "olympic_mean": bounds_as_json(score.scaled(group.scaling_factor or 1.0), "estimate") if score else None,
         "progress_unit": group.progress_unit,
-        "epochs": _interval(group.mean_epochs),
-        "seconds_per_epoch": _interval(group.mean_seconds_per_epoch),
-        "success_rate": _interval(outcomes.success_rate()),
-        "expected_time": _interval(outcomes.expected_time()),
-        "restricted_mean": {"horizon": group.horizon, **_interval(outcomes.restricted_mean(group.horizon))},
+        "epochs": bounds_as_json(group.mean_epochs, "estimate"),
+        "seconds_per_epoch": bounds_as_json(group.mean_seconds_per_epoch, "estimate"),
+        "success_rate": bounds_as_json(outcomes.success_rate(), "estimate"),
+        "expected_time": bounds_as_json(outcomes.expected_time(), "estimate"),
+        "restricted_mean": {
+            "horizon": horizon,
+            **bounds_as_json(outcomes.restricted_mean(horizon), "estimate"),
+        },
         "runs_needed": {f"{share:g}": _plan(group.time_sample, share) for share in (0.05, 0.1)},
         "reasons": samples.describe_dependence(group.title, group.converged_runs),
     }
@@ -41,8 +43,3 @@ def group_to_json(group: RunGroup) -> dict[str, Any]:
 def _plan(pilot: Sample, difference: float) -> list[int] | None:
     needed = planning.runs_needed(pilot, difference)
     return [needed.low, needed.high] if needed else None
-
-
-def _interval(interval: Interval) -> dict[str, float | None]:
-    values = {"estimate": interval.estimate, "low": interval.low, "high": interval.high}
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}

@@ -38,7 +38,7 @@ def show_run_groups(console: Console, groups: Sequence[RunGroup]) -> None:
 def show_comparison(console: Console, comparison: Comparison, num_comparisons: int = 1) -> None:
     """Print the verdict, the reasons to distrust it, the differences other than the GPU, and the ratios."""
     console.print()
-    console.print(Text(comparison.sentence, style="bold"), soft_wrap=True)
+    console.print(Text(comparison.summary, style="bold"), soft_wrap=True)
     for reason in comparison.reasons:
         console.print(Text(f"  ! {reason}", style="yellow"), soft_wrap=True)
     if comparison.differences:
@@ -176,10 +176,13 @@ def show_throughput(console: Console, groups: Sequence[ThroughputGroup]) -> None
 def show_throughput_comparison(console: Console, comparison: ThroughputComparison) -> None:
     """Print the verdict on the throughput of two settings, and their differences."""
     console.print()
-    console.print(Text(f"{comparison.first.title}: {comparison.verdict}", style="bold"), soft_wrap=True)
+    console.print(
+        Text(f"{comparison.other.title} against {comparison.baseline.title}: {comparison.phrase}", style="bold"),
+        soft_wrap=True,
+    )
     for difference in comparison.differences:
         console.print(Text(f"  - {difference}"), soft_wrap=True)
-    groups = (comparison.first, comparison.second)
+    groups = (comparison.baseline, comparison.other)
     prices = [geometric_mean(group.usd_per_samples_per_second) for group in groups]
     if all(price.n for price in prices):
         first, second = map(format_interval, prices)

@@ -60,9 +60,9 @@ def test_groups_runs_by_setting_and_peer_to_peer(measured):
     assert (disabled.interconnect, len(enabled.results), len(disabled.results)) == ("no peer-to-peer", 3, 3)
     (comparison,) = throughput_groups.compare_closest([enabled], [disabled])
     assert comparison.differences == ["peer_to_peer: True vs. False"]
-    assert comparison.rate.log == pytest.approx(0.0, abs=1e-3)
-    assert comparison.verdict.startswith("equal within 5% (1.000 times, 95% CI: 0.9")
-    assert comparison.verdict.endswith("by samples per second, 3 vs. 3 runs")
+    assert comparison.speed.log == pytest.approx(0.0, abs=1e-3)
+    assert comparison.phrase.startswith("equal within 5% (1.000 times, 95% CI: 0.9")
+    assert comparison.phrase.endswith("by samples per second, 3 vs. 3 runs")
     (finding,) = throughput_groups.compare_peer_to_peer([enabled, disabled])
     assert "Peer-to-peer enabled vs. disabled: equal within 5%" in finding.message
     assert [len(group.attempts) for group in (enabled, disabled)] == [3, 3]
@@ -167,7 +167,7 @@ def test_verdicts_and_batch_per_gpu():
         (LogEstimate(math.log(1.3), math.nan, math.nan, 1), "cannot tell (1.300 times, not repeated"),
         (LogEstimate(math.nan, math.nan, math.nan, 0), "no ratio, because one of them ran out of memory"),
     ):
-        assert ThroughputComparison(group, group, [], estimate).verdict.startswith(words)
+        assert ThroughputComparison(group, group, [], estimate).phrase.startswith(words)
 
 
 def test_split_by_run_shows_repeats(measured):
