@@ -25,6 +25,7 @@ class LimitedBatches:
         self.synthetic_train_batches = data.synthetic_train_batches
         self.synthetic_eval_batch = data.synthetic_eval_batch
         self.mlperf_params = data.mlperf_params
+        self.open = data.open
 
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Return the first batches of the epoch."""

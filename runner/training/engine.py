@@ -56,6 +56,10 @@ class Engine(Protocol):
         """Return sizes and hyperparameters under their MLPerf names."""
         ...
 
+    def open_data(self) -> None:
+        """Wait for all ranks, then open the data; called once, when the clock runs."""
+        ...
+
     def train_epoch(self, epoch: int) -> Iterator[StepResult]:
         """Train the 1-based `epoch`, yielding after each update without waiting for the device."""
         ...

@@ -77,6 +77,7 @@ def train_to_target(
     last_epoch = plan.max_epochs
     emit(RunStarted(params=engine.mlperf_params()))
     try:
+        engine.open_data()
         while completed_epochs < last_epoch:
             first = completed_epochs + 1
             epochs = min(plan.epochs_until_eval(completed_epochs), last_epoch - completed_epochs)

@@ -93,6 +93,11 @@ class TorchEngine:
         if self.compiled:  # the last batch of an epoch is smaller: not worth a compilation on the clock
             torch.compiler.set_stance("eager_on_recompile")
 
+    def open_data(self) -> None:
+        """Wait for all ranks, so that none reads data before the clock of rank 0 runs, then open the data."""
+        self.world.barrier()
+        self.data.open()
+
     def train_epoch(self, epoch: int) -> Iterator[StepResult]:
         """Train the 1-based `epoch`; after a resume in its middle, only the remaining steps."""
         last_epoch, completed = self._position

@@ -58,8 +58,10 @@ class BatchSharding:
 class Data(Protocol):
     """The samples of one rank, one class per loader.
 
-    Constructing it may read sizes but no samples, because the clock is not running yet. It is called with
-    `(settings, global_batch_size=, sharding=, device=, seeds=)`, where `settings` is an instance of `Settings`.
+    The clock starts before any part of the system touches the data (MLPerf training rules, "Run Results"). Constructing
+    it and the synthetic batches therefore read nothing but the manifest that `prepare_data` has written: sizes and
+    counts. It is called with `(settings, global_batch_size=, sharding=, device=, seeds=)`, where `settings` is an
+    instance of `Settings`.
     """
 
     Settings: ClassVar[type]
@@ -76,6 +78,9 @@ class Data(Protocol):
     def verify(cls, settings: Any) -> Iterator[str] | None:
         """Yield a sentence for each problem of the files; None (the default) if they are checked as they are read."""
         return None
+
+    def open(self) -> None:
+        """Open files and read annotations, offsets and indexes; called once, when the clock runs. Default: nothing."""
 
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Yield this rank's micro-batches for each global batch of the 1-based `epoch`; equal for equal seeds."""

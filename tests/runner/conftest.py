@@ -28,6 +28,9 @@ class ToyData:
         self.train_size, self.eval_size = self.samples, self.samples
         self.steps_per_epoch = -(-self.samples // self.global_batch_size)
 
+    def open(self):
+        pass
+
     def train_batches(self, epoch):
         order = torch.randperm(self.samples, generator=torch.Generator().manual_seed(epoch))
         for start in range(0, self.samples, self.global_batch_size):

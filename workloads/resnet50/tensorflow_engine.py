@@ -116,6 +116,10 @@ class TensorFlowEngine:
             self._count_correct(*images(self._eval_batch_size()))
         self.load_state_dict(state)
 
+    def open_data(self) -> None:
+        """Open the data; there is one process."""
+        self.data.open()
+
     def train_epoch(self, epoch: int) -> Iterator[StepResult]:
         """Train the 1-based `epoch`; after a resume within it, only its remaining steps."""
         current_epoch, steps = self._position

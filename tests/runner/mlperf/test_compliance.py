@@ -57,6 +57,9 @@ class ScriptedEngine:
         sizes = {"global_batch_size": 4, "gradient_accumulation_steps": 1, "train_samples": 8, "eval_samples": 4}
         return {**sizes, "opt_base_learning_rate": 0.1}
 
+    def open_data(self):
+        pass
+
     def train_epoch(self, number):
         self.epoch = number
         return iter([StepResult(self.samples)])

@@ -1,5 +1,7 @@
 """The training loop, with a scripted engine and `list.append` as observer."""
 
+import time
+
 import pytest
 
 from timetrial.runner.core.errors import Diverged
@@ -15,6 +17,9 @@ class ScriptedEngine:
 
     def mlperf_params(self):
         return {"train_samples": 20}
+
+    def open_data(self):
+        self.opened_at = time.time()
 
     def train_epoch(self, number):
         self.epochs.append(number)
@@ -52,6 +57,11 @@ def test_stops_at_the_first_evaluation_that_meets_the_target():
     assert [event.time for event in events] == sorted(event.time for event in events)
     blocks = [event for event in events if type(event).__name__ == "BlockEnded"]
     assert [(block.loss, block.data_wait_seconds) for block in blocks] == [(0.5, 0.25)] * 2
+
+
+def test_data_are_opened_when_the_clock_runs():
+    _, engine, events = run([0.9], TrainingPlan({"top1": 0.5}, 1, 1, 10))
+    assert events[0].time <= engine.opened_at <= events[1].time
 
 
 def test_run_that_misses_the_target_is_aborted_after_the_last_epoch():
