@@ -1,0 +1,39 @@
+"""Fixtures of the workloads' tests."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def data_files_opened_before_run_start(tmp_path):
+    """Run a configuration on one rank; return the data files opened between init_start and run_start.
+
+    Data files are all files and folders below `data_dir` but manifests: the files whose names end with `manifest.json`.
+    Fails if the run reads no data file after run_start, because the trace would then prove nothing.
+
+    data_files_opened_before_run_start(["workload=ssd", "data=dali"]) -> []
+    """
+
+    def run(overrides):
+        trace, data_dir = tmp_path / "trace", tmp_path / "data"
+        keys = {override.split("=")[0] for override in overrides}
+        defaults = ["scale=embedded", "accelerator=cpu", "launcher=inline", "recipe.max_epochs=1"]
+        defaults = [override for override in defaults if override.split("=")[0] not in keys]
+        folders = [f"data_dir={data_dir}", f"runs_dir={tmp_path}/runs"]
+        command = [sys.executable, "-P", Path(__file__).with_name("trace_file_opens.py"), trace]
+        done = subprocess.run([*command, *defaults, *folders, *overrides], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        lines = trace.read_text().splitlines()
+        before, after = lines.index("init_start"), lines.index("run_start")
+
+        def data_files(opened):
+            paths = [Path(line) for line in opened if data_dir in Path(line).parents]
+            return [path for path in paths if not path.name.endswith("manifest.json")]
+
+        assert data_files(lines[after:])
+        return data_files(lines[before:after])
+
+    return run
