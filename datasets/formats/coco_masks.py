@@ -179,12 +179,12 @@ def edges(
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Return a mask's outline as edges, float32 [E, 4] (x, y to x, y in pixels), and which end a polygon, bool [E].
 
-    A point is inside a polygon if an odd number of its edges lie to the point's left, and inside the mask if it is
-    inside any polygon. RLE of an image `height` pixels high becomes one polygon whatever its parts and holes, without
-    horizontal edges, which lie to the left of no point.
+    A point is inside a polygon if an odd number of its edges lie above the point, and inside the mask if it is inside
+    any polygon. RLE of an image `height` pixels high becomes one polygon whatever its parts and holes, without vertical
+    edges, which lie above no point.
     """
     if len(runs):
-        result = _vertical_edges(runs, height)
+        result = _horizontal_edges(runs, height)
         last = np.arange(1, len(result) + 1) == len(result)
     else:
         result = np.concatenate([np.concatenate([points, np.roll(points, -1, 0)], 1) for points in polygons])
@@ -193,18 +193,20 @@ def edges(
     return result, last
 
 
-def _vertical_edges(runs: NDArray[np.uint32], height: int) -> NDArray[np.float32]:
-    """Return the borders between horizontal neighbors inside and outside a mask, merged, float32 [E, 4]."""
-    ends = np.cumsum(runs, dtype=np.int64)[: len(runs) // 2 * 2]  # an odd run at the end is outside
-    # A pixel differs from its left neighbor where the runs and the runs shifted by a column differ, that is between
-    # positions that end a run of exactly one of the two.
-    position, count = np.unique(np.concatenate([ends, ends + height]), return_counts=True)
-    start, stop = position[count % 2 == 1].reshape(-1, 2).T
+def _horizontal_edges(runs: NDArray[np.uint32], height: int) -> NDArray[np.float32]:
+    """Return the borders between vertical neighbors inside and outside a mask, merged, float32 [E, 4]."""
+    start, stop = np.cumsum(runs, dtype=np.int64)[: len(runs) // 2 * 2].reshape(-1, 2).T  # of the runs inside
     columns = (stop - 1) // height - start // height + 1
-    source = np.repeat(np.arange(len(start)), columns)
-    x = np.arange(len(source)) - np.repeat(np.cumsum(columns) - columns, columns) + start[source] // height
-    high, low = np.maximum(start[source] - x * height, 0), np.minimum(stop[source] - x * height, height)
-    return np.stack([x, high, x, low], 1).astype(np.float32)
+    run = np.repeat(np.arange(len(start)), columns)
+    x = np.arange(len(run)) - np.repeat(np.cumsum(columns) - columns, columns) + start[run] // height
+    y = np.concatenate([np.maximum(start[run] - x * height, 0), np.minimum(stop[run] - x * height, height)])
+    stride = int(runs.sum()) // height + 1  # one more than the width, so that borders of two rows are not merged
+    position, count = np.unique(y * stride + np.tile(x, 2), return_counts=True)
+    position = position[count % 2 == 1]  # two runs meet where a border is there twice
+    is_first = np.diff(position, prepend=-2) != 1
+    y, left = np.divmod(position[is_first], stride)
+    right = position[np.roll(is_first, -1)] % stride + 1
+    return np.stack([left, y, right, y], 1).astype(np.float32)
 
 
 def encode_rle(

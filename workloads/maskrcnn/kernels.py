@@ -116,33 +116,61 @@ if triton is not None:
             tl.atomic_add(target + (y1 * width + x1) * C + channel, point_grad * dx * dy)
 
     @triton.jit
+    def _to_fifths(coordinate, low, ratio):
+        return (((coordinate - low) * ratio).to(tl.float64) * 5.0 + 0.5).to(tl.int32).to(tl.float64)
+
+    @triton.jit
+    def _first_fifth(x0, y0, x1, y1, x):
+        """Return the fifth of a row at which an edge crosses the columns `x`, and whether it does; see `masks`."""
+        steep = tl.abs(x1 - x0) < tl.abs(y1 - y0)
+        swap = tl.where(steep, y0 > y1, x0 > x1)
+        from_x, to_x = tl.where(swap, x1, x0), tl.where(swap, x0, x1)
+        from_y, to_y = tl.where(swap, y1, y0), tl.where(swap, y0, y1)
+        length = tl.maximum(tl.where(steep, to_y - from_y, to_x - from_x), 1.0)
+        slope = tl.where(steep, to_x - from_x, to_y - from_y) / length
+        step = x - from_x
+        flat_y = tl.minimum(tl.floor(from_y + slope * step + 0.5), tl.floor(from_y + slope * (step + 1.0) + 0.5))
+        step = tl.ceil((x + 0.5 - from_x) / tl.where(slope == 0.0, 1.0, slope))
+        before = (tl.floor(from_x + slope * (step - 1.0) + 0.5) > x) == (slope > 0.0)
+        at = (tl.floor(from_x + slope * step + 0.5) > x) == (slope > 0.0)
+        steep_y = from_y + step - tl.where(before, 1.0, 0.0) - tl.where(at, 1.0, 0.0)
+        return tl.where(steep, steep_y, flat_y), (tl.minimum(x0, x1) <= x) & (x < tl.maximum(x0, x1))
+
+    @triton.jit
     def _rasterize(edges, last, begin, objects, regions, out, SIDE: tl.constexpr, BLOCK: tl.constexpr):
         region = tl.program_id(0)
-        pixel = tl.arange(0, BLOCK)
+        row, column = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None]
         box = regions + region * 4
         left, top = tl.load(box), tl.load(box + 1)
-        x = left + (pixel % SIDE + 0.5) / SIDE * (tl.load(box + 2) - left + 1.0)
-        y = top + (pixel // SIDE + 0.5) / SIDE * (tl.load(box + 3) - top + 1.0)
+        ratio_x = (SIDE / tl.maximum(tl.load(box + 2) - left, 1.0).to(tl.float64)).to(tl.float32)
+        ratio_y = (SIDE / tl.maximum(tl.load(box + 3) - top, 1.0).to(tl.float64)).to(tl.float32)
+        x, y = (5 * column + 2).to(tl.float64), (5 * row + 2).to(tl.float64)
         number = tl.load(objects + region)
-        inside = tl.zeros((BLOCK,), tl.int32)
-        odd = tl.zeros((BLOCK,), tl.int32)
+        inside = tl.zeros((BLOCK, BLOCK), tl.int32)
+        odd = tl.zeros((BLOCK, BLOCK), tl.int32)
         for edge in range(tl.load(begin + number), tl.load(begin + number + 1)):
-            x0, y0 = tl.load(edges + edge * 4), tl.load(edges + edge * 4 + 1)
-            x1, y1 = tl.load(edges + edge * 4 + 2), tl.load(edges + edge * 4 + 3)
-            slope = (x1 - x0) / tl.where(y1 == y0, 1.0, y1 - y0)
-            crossed = ((y0 <= y) != (y1 <= y)) & (x < x0 + (y - y0) * slope)
-            odd = odd ^ crossed.to(tl.int32)
+            x0 = _to_fifths(tl.load(edges + edge * 4), left, ratio_x)
+            y0 = _to_fifths(tl.load(edges + edge * 4 + 1), top, ratio_y)
+            x1 = _to_fifths(tl.load(edges + edge * 4 + 2), left, ratio_x)
+            y1 = _to_fifths(tl.load(edges + edge * 4 + 3), top, ratio_y)
+            first, crossed = _first_fifth(x0, y0, x1, y1, x)
+            odd = odd ^ (crossed & (first <= y)).to(tl.int32)
             done = tl.load(last + edge).to(tl.int32)
             inside = inside | (odd * done)
             odd = odd * (1 - done)
-        tl.store(out + region.to(tl.int64) * SIDE * SIDE + pixel, inside.to(tl.float32), mask=pixel < SIDE * SIDE)
+        target = out + region.to(tl.int64) * SIDE * SIDE + row * SIDE + column
+        tl.store(target, inside.to(tl.float32), mask=(row < SIDE) & (column < SIDE))
 
 
 def rasterize(edges: Tensor, last: Tensor, begin: Tensor, objects: Tensor, regions: Tensor, side: int) -> Tensor:
-    """Return float32 [R, side, side]: which pixel centers of the regions lie in their objects; see `masks`."""
+    """Return float32 [R, side, side]: which pixels of the regions are inside their objects; see `masks`.
+
+    A fused multiply-add would round differently from pycocotools.
+    """
     out = torch.empty(len(regions), side, side, dtype=torch.float32, device=regions.device)
-    block = triton.next_power_of_2(side * side)
-    _rasterize[(len(regions),)](edges, last.to(torch.int8), begin, objects, regions.contiguous(), out, side, block)
+    block = triton.next_power_of_2(side)
+    arguments = edges, last.to(torch.int8), begin, objects, regions.contiguous(), out, side, block
+    _rasterize[(len(regions),)](*arguments, enable_fp_fusion=False)
     return out
 
 

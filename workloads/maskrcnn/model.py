@@ -212,7 +212,10 @@ class MaskRCNN(nn.Module):
         pooled = feature_maps[0].new_zeros(len(rois), feature_maps[0].shape[1], size, size)
         for level, (x, scale) in enumerate(zip(feature_maps[:4], scales.tolist(), strict=True)):
             rows = (levels == level).nonzero()[:, 0]
-            pooled = pooled.index_copy(0, rows, roi_align(x, rois[rows].to(x.dtype), size, scale, 2, aligned=False))
+            level_pooled = roi_align(
+                x.float(), rois[rows], size, scale, 2, aligned=False
+            )  # bf16 would round the corners
+            pooled = pooled.index_copy(0, rows, level_pooled.to(x.dtype))
         return pooled
 
     def _sample_regions(

@@ -94,7 +94,7 @@ class TrainTransform(EvalTransform):
         edges, last, counts = self._outlines(target)
         edges *= scale.astype(np.float32)
         if flipped:
-            edges[:, ::2] = size[1] - edges[:, ::2]
+            edges[:, ::2] = int(size[1]) - edges[:, ::2] - 1  # as the reference, a pixel left of the flipped pixels
         return Crop((0, 0, height, width), flipped, (size, boxes, labels, edges, last, counts))
 
     def collate(self, targets: Sequence[Arrays]) -> tuple[Tensor, ...]:

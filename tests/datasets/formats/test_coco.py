@@ -506,17 +506,17 @@ def test_names_damaged_prepared_file(tiny, tmp_path, damage):
 @pytest.mark.parametrize(
     ("height", "width", "share"), [(1, 9, 0.5), (9, 1, 0.5), (7, 12, 0.3), (12, 7, 0.8), (5, 5, 1)]
 )
-def test_edges_of_rle_are_the_vertical_borders_of_the_mask(height, width, share):
+def test_edges_of_rle_are_the_horizontal_borders_of_the_mask(height, width, share):
     mask = np.random.default_rng(height).random((height, width)) < share
     flat = np.concatenate([[False], mask.T.ravel(), [False]])
     runs = np.diff(np.flatnonzero(flat[1:-1] != flat[:-2]), prepend=0, append=mask.size).astype(np.uint32)
     edges, last = coco_masks.edges([], runs, height)
-    crossed = np.zeros((height, width + 1), int)
-    for x, high, low in edges[:, [0, 1, 3]].astype(int):
-        crossed[high:low, x] += 1
-    wide = np.pad(mask, [(0, 0), (1, 1)])
-    assert np.array_equal(crossed, wide[:, 1:] != wide[:, :-1])
-    assert (edges[:, 0] == edges[:, 2]).all()
+    crossed = np.zeros((height + 1, width), int)
+    for left, y, right in edges[:, :3].astype(int):
+        crossed[y, left:right] += 1
+    padded = np.pad(mask, [(1, 1), (0, 0)])
+    assert np.array_equal(crossed, padded[1:] != padded[:-1])
+    assert (edges[:, 1] == edges[:, 3]).all()
     assert last.tolist() == [False] * (len(edges) - 1) + [True]
 
 

@@ -149,23 +149,19 @@ def roi_align(feature: Array, box: Box, output: int, scale: float, sampling: int
     return result
 
 
-def mask_target(polygons: list[list[float]], box: Box, side: int = 28, inclusive: bool = True) -> Array:
+def mask_target(polygons: list[list[float]], box: Box, side: int = 28) -> Array:
     """0/1 [side, side]: what the union of polygons [x, y, x, y, ...] in pixels covers of a box.
 
-    A coordinate becomes (x - x1) * side / width, the width inclusive (x2 - x1 + 1) or, if not `inclusive`, x2 - x1 and
-    at least 1; likewise y. Nothing is clipped or rounded before pycocotools rasterises each polygon at side x side
-    (frPyObjects, merge, decode).
+    A coordinate becomes (x - x1) * side / (x2 - x1), in float32, the width at least 1; likewise y. Nothing is clipped
+    or rounded before pycocotools rasterises each polygon at side x side (frPyObjects, merge, decode).
     """
-    x1, y1, x2, y2 = box
-    width = x2 - x1 + 1 if inclusive else max(x2 - x1, 1.0)
-    height = y2 - y1 + 1 if inclusive else max(y2 - y1, 1.0)
+    x1, y1, x2, y2 = np.asarray(box, np.float32)
+    width, height = (np.float32(side / max(float(extent), 1.0)) for extent in (x2 - x1, y2 - y1))
     scaled = []
     for polygon in polygons:
-        points = []
-        for x, y in zip(polygon[0::2], polygon[1::2], strict=True):
-            points += [float((x - x1) * side / width), float((y - y1) * side / height)]
-        scaled.append(points)
-    return coco.decode(coco.merge(coco.frPyObjects(scaled, side, side))).astype(np.float64)
+        points = np.asarray(polygon, np.float32).reshape(-1, 2)
+        scaled.append(((points - [x1, y1]).astype(np.float32) * np.array([width, height])).ravel().tolist())
+    return np.asarray(coco.decode(coco.merge(coco.frPyObjects(scaled, side, side))), np.float64)
 
 
 def rpn_loss(
@@ -231,7 +227,6 @@ def mask_loss(
     labels: list[Array],
     matches: list[list[int]],
     samples: list[list[int]],
-    inclusive: bool = True,
 ) -> float:
     """The masks' loss of a batch, whose images the lists are; 0 without a positive.
 
@@ -247,7 +242,7 @@ def mask_loss(
                 continue
             box = _rows(candidates[image][index])[0]
             row = logits[image][index][int(labels[image][number])].tolist()
-            target = mask_target(polygons[image][number], box, len(row), inclusive).tolist()
+            target = mask_target(polygons[image][number], box, len(row)).tolist()
             for i in range(len(row)):
                 for j in range(len(row[i])):
                     total += _binary_cross_entropy(row[i][j], target[i][j])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from timetrial.workloads.maskrcnn.masks import SIDE, Outlines, mask_targets
+from timetrial.workloads.maskrcnn.masks import Outlines, mask_targets
 
 spec = importlib.util.spec_from_file_location("maskrcnn_oracle", Path(__file__).with_name("oracle.py"))
 oracle = importlib.util.module_from_spec(spec)
@@ -18,7 +18,7 @@ import sys, torch
 sys.path.insert(0, sys.argv[1])
 import test_masks
 from timetrial.workloads.maskrcnn import kernels, masks
-outlines, objects, regions, _ = test_masks.draw_outlines(2)
+outlines, objects, regions, _ = test_masks.draw_outlines(2, 40)
 expected = masks.mask_targets(outlines, objects, regions)
 kernels.triton_available = lambda tensor: True
 assert torch.equal(masks.mask_targets(outlines, objects, regions), expected)
@@ -26,52 +26,67 @@ assert 0.1 < expected.mean() < 0.9
 """
 
 
-def draw_outlines(seed, count=12):
-    """Return outlines of stars of one or two polygons, objects, regions around them, and the objects' polygons."""
+def draw_polygon(random, size):
+    """Return points float32 [K, 2] of a star or of a tangle, some of them whole pixels, about `size` pixels wide."""
+    corners = int(random.integers(3, 30))
+    if random.random() < 0.6:
+        angle, radius = np.sort(random.uniform(0, 2 * np.pi, corners)), random.uniform(0.2, 0.5, corners) * size
+        points = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
+    else:
+        points = random.uniform(-size / 2, size / 2, (corners, 2))
+    points += random.uniform(size, 600, 2)
+    return np.round(points, int(random.choice([0, 2, 6]))).astype(np.float32)
+
+
+def draw_outlines(seed, count=12, size=40):
+    """Return outlines of objects of one or two polygons, all objects, regions around them, and their polygons."""
     random = np.random.default_rng(seed)
-    edges, last, begin, polygons = [], [], [0], []
+    edges, last, begin, polygons, regions = [], [], [0], [], []
     for _ in range(count):
-        object_polygons = []
-        for _ in range(int(random.integers(1, 3))):
-            corners = int(random.integers(3, 12))
-            angle = np.sort(random.uniform(0, 2 * np.pi, corners))
-            radius = random.uniform(10, 40, corners)
-            points = random.uniform(50, 90, 2) + np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
-            object_polygons.append(points.ravel().tolist())
-            edges += np.concatenate([points, np.roll(points, -1, 0)], 1).tolist()
-            last += [False] * (corners - 1) + [True]
-        begin.append(len(edges))
-        polygons.append(object_polygons)
-    outlines = Outlines(torch.tensor(edges, dtype=torch.float32), torch.tensor(last), torch.tensor(begin))
-    objects = torch.from_numpy(random.integers(count, size=20))
-    low = random.uniform(20, 60, (20, 2))
-    regions = torch.from_numpy(np.concatenate([low, low + random.uniform(20, 80, (20, 2))], 1)).float()
-    return outlines, objects, regions, polygons
+        object_polygons = [draw_polygon(random, size) for _ in range(int(random.integers(1, 3)))]
+        for points in object_polygons:
+            edges.append(np.concatenate([points, np.roll(points, -1, 0)], 1))
+            last += [False] * (len(points) - 1) + [True]
+        begin.append(len(last))
+        polygons.append([points.ravel().tolist() for points in object_polygons])
+        low, high = object_polygons[0].min(0), object_polygons[0].max(0)
+        shift = random.normal(0, 0.1 * size, (2, 2)) * random.integers(2)
+        regions.append(np.concatenate([low + shift[0], high + shift[1]]))
+    outlines = Outlines(torch.from_numpy(np.concatenate(edges)), torch.tensor(last), torch.tensor(begin))
+    return outlines, torch.arange(count), torch.from_numpy(np.array(regions)).float(), polygons
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # pycocotools, under NumPy 2
-def test_targets_equal_pycocotools_except_at_the_border():
-    for seed in range(3):
-        outlines, objects, regions, polygons = draw_outlines(seed)
-        targets = mask_targets(outlines, objects, regions)
-        differing, border = 0, 0
-        for target, number, region in zip(targets, objects.tolist(), regions.double().numpy(), strict=True):
-            expected = np.asarray(oracle.mask_target(polygons[number], region), dtype=np.float64)
-            differing += int((target.numpy() != expected).sum())
-            inner = expected[1:-1, 1:-1]
-            neighbors = [expected[1 + y : SIDE - 1 + y, 1 + x : SIDE - 1 + x] for y in (-1, 0, 1) for x in (-1, 0, 1)]
-            border += int(np.any([neighbor != inner for neighbor in neighbors], axis=0).sum())
-        assert differing < 0.25 * border  # pixels at an outline, which pycocotools rounds differently
-        assert differing < 0.03 * targets.numel()
+@pytest.mark.parametrize("size", [2, 16, 64, 300])
+def test_targets_equal_the_reference(size):
+    """Every pixel, as the reference crops and scales polygons and pycocotools rasterizes them."""
+    outlines, objects, regions, polygons = draw_outlines(size, 200, size)
+    expected = np.stack([oracle.mask_target(*each) for each in zip(polygons, regions.tolist(), strict=True)])
+    assert np.array_equal(mask_targets(outlines, objects, regions).numpy(), expected)
+    assert 0.1 < expected.mean() < 0.9
 
 
-def test_excludes_holes():
+def test_targets_follow_the_order_of_objects():
+    outlines, _, regions, _ = draw_outlines(1)
+    objects = torch.tensor([3, 0, 3])
+    expected = mask_targets(outlines, torch.arange(12), regions)[objects]
+    assert torch.equal(mask_targets(outlines, objects, regions[objects]), expected)
+
+
+def test_object_without_edges_has_an_empty_target():
+    outlines = Outlines(torch.zeros(0, 4), torch.zeros(0, dtype=torch.bool), torch.tensor([0, 0]))
+    assert not mask_targets(outlines, torch.tensor([0]), torch.tensor([[0.0, 0.0, 9.0, 9.0]])).any()
+
+
+@pytest.mark.parametrize("vertical", [True, False], ids=["all edges", "horizontal edges alone"])
+def test_excludes_holes(vertical):
     """Of two nested squares in one polygon the area between them is inside."""
     squares = [[(0, 0), (28, 0), (28, 28), (0, 28)], [(7, 7), (21, 7), (21, 21), (7, 21)]]
     edges = [(*a, *b) for square in squares for a, b in zip(square, square[1:] + square[:1], strict=True)]
-    last = torch.tensor([False] * 7 + [True])
-    outlines = Outlines(torch.tensor(edges, dtype=torch.float32), last, torch.tensor([0, 8]))
-    (target,) = mask_targets(outlines, torch.tensor([0]), torch.tensor([[0.0, 0.0, 27.0, 27.0]]))
+    edges = [edge for edge in edges if vertical or edge[0] != edge[2]]
+    last = torch.tensor([False] * (len(edges) - 1) + [True])
+    outlines = Outlines(torch.tensor(edges, dtype=torch.float32), last, torch.tensor([0, len(edges)]))
+    (target,) = mask_targets(outlines, torch.tensor([0]), torch.tensor([[0.0, 0.0, 28.0, 28.0]]))
     assert target.sum() == 28 * 28 - 14 * 14
     assert target[7:21, 7:21].sum() == 0
 

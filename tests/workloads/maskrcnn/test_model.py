@@ -99,6 +99,17 @@ def test_box_loss_equals_the_oracle():
     assert loss.item() == pytest.approx(sum(parts), rel=1e-5)
 
 
+def test_bf16_maps_are_pooled_at_float32_corners():
+    """Beyond 512 pixels bf16 corners would be multiples of 4."""
+    net = small_model()
+    maps = [torch.randn(1, 32, 1024 // stride, 1024 // stride).bfloat16() for stride in (4, 8, 16, 32)]
+    regions = torch.tensor([[[701.3, 513.7, 722.9, 541.2], [601.0, 777.0, 823.0, 999.0], [2.5, 3.5, 900.5, 801.5]]])
+    pooled = net.pool_regions(maps, regions, 7)
+    expected = net.pool_regions([x.float() for x in maps], regions, 7)
+    assert pooled.dtype is torch.bfloat16
+    assert torch.equal(pooled, expected.bfloat16())
+
+
 def test_mask_head_returns_the_logits_of_the_label():
     net = small_model()
     pooled, labels = torch.randn(5, 32, 14, 14), torch.tensor([1, 3, 2, 1, 0])
