@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 import psutil
 
-# States of a processor in which it executes no process: psutil's names, a part of them on each system.
-_IDLE_STATES = ("idle", "iowait", "irq", "softirq", "interrupt", "dpc")
+# States of a processor in which it executes no process; some systems count only the first.
+_IDLE_STATES = ("idle", "iowait", "irq", "softirq")
 
 
 class ProcessTree:

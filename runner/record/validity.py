@@ -28,7 +28,8 @@ _MIN_UTILIZATION_SAMPLES = 3  # the first covers the second before the clock sta
 _MIN_COVERAGE = 0.95  # of the clock
 # Other processes that use 5% of the processors can slow a run that needs all of them by 5%.
 _MAX_OTHER_PROCESSES = 0.05
-# Before the clock a passing load costs no time, but a quarter of the processors is hardly one that passes.
+# Load before the clock costs no time by itself. A quarter of the processors means another job, which may go on and take
+# memory bandwidth and clock speed that its processor time does not show.
 _MAX_OTHER_PROCESSES_BEFORE = 0.25
 
 
