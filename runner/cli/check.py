@@ -18,8 +18,7 @@ def check(
 ) -> None:
     """Check MLPerf logs with the official checker, under the rules that apply to each, and explain every problem.
 
-    The log of a run that missed its target can comply; that of a stopped run is not judged. Exit code 40: a log does
-    not comply.
+    The log of a run without its target can comply; a stopped run is not judged. Exit code 40: a log does not comply.
     """
     from ..launch.result_table import format_verdict
     from ..mlperf import compliance
