@@ -119,7 +119,7 @@ class InstanceSegmentation:
     def predict(self, model: nn.Module, batches: Iterable[Batch]) -> Detections:
         """Return the detections on this rank's images, in pixels of the original images."""
         assert isinstance(model, MaskRCNN)
-        if self._paste_pool is None and len(self._data.truth) >= _MIN_IMAGES_FOR_POOL:
+        if self._paste_pool is None and self._data.eval_size >= _MIN_IMAGES_FOR_POOL:
             self._paste_pool = process_pool(_PASTE_WORKERS)
         parts = []
         with ThreadPoolExecutor(1) as executor:  # masks are pasted while the device computes the next batch

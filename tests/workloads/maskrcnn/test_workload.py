@@ -15,6 +15,7 @@ from timetrial.datasets.formats import coco, coco_masks
 from timetrial.datasets.synthetic.detection import DetectionSpec, write_detection_dataset
 from timetrial.runner.config.validation import build_settings, validate
 from timetrial.runner.core.errors import ConfigurationError, Exit
+from timetrial.runner.launch import worker
 from timetrial.runner.launch.run import launch
 from timetrial.runner.mlperf import compliance
 from timetrial.runner.record.run_record import Verdict
@@ -38,6 +39,7 @@ def workload(batch_size=16, truth=None, **changes):
         global_batch_size=batch_size, images_per_statistic=4, short_edge=800, long_edge=1333, num_classes=3
     )
     data.truth = data.val_set = truth
+    data.eval_size = 0 if truth is None else len(truth)
     return InstanceSegmentation(InstanceSegmentation.Settings(**settings), data)
 
 
@@ -56,20 +58,46 @@ def truth(tmp_path_factory):
 
 def test_reference_recipe_has_mlperf_values(compose):
     """docs/mlperf_rules.md, "Mask R-CNN"."""
-    recipe = compose("workload=maskrcnn", "scale=reference").recipe
-    batch_size, training = recipe.global_batch_size, recipe.training
-    assert (batch_size, training.learning_rate, training.warmup_samples / batch_size) == (16, 0.02, 500)
-    assert [samples / batch_size for samples in training.lr_milestone_samples] == [60_000, 80_000]
-    assert (recipe.data.short_edge, recipe.data.long_edge) == (800, 1333)
-    assert (recipe.get("first_eval_epoch", 1), recipe.get("eval_every_epochs", 1)) == (1, 1)
+    config = validate(compose("workload=maskrcnn", "scale=reference", "round=v07"))
+    recipe, plan = config.recipe, worker.training_plan(config)
+    assert (recipe.data["short_edge"], recipe.data["long_edge"]) == (800, 1333)
     assert all(recipe.target[edition] == {"BBOX": 0.377, "SEGM": 0.339} for edition in ("v05", "v07"))
     assert SamplingSettings() == SamplingSettings(256, 2000, 1000, 512, 0.25, 1000, 1000)
+    evaluated = [0]
+    while evaluated[-1] < plan.max_epochs:
+        evaluated.append(evaluated[-1] + plan.epochs_until_eval(evaluated[-1]))
+    assert evaluated[1:] == list(range(1, 21))
 
 
-def test_schedule_equals_the_reference():
+def test_reference_schedule_equals_the_formula_at_every_step(compose):
+    """K = 2 in the rules' table: decays at (60,000, 80,000) x (1 + K / 10) x 16 / batch, as in the RCPs."""
+    recipe = validate(compose("workload=maskrcnn", "scale=reference", "round=v07")).recipe
+    settings = build_settings(InstanceSegmentation, recipe.training, "recipe.training")
+    task = InstanceSegmentation(settings, SimpleNamespace(global_batch_size=recipe.global_batch_size))
+    optimizer, schedule = task.build_optimizer(torch.nn.Conv2d(1, 1, 1), 7330)
+    optimizer.step()  # without gradients: only the schedule moves
+    rates = []
+    for _ in range(20 * 7330):
+        rates.append([group["lr"] for group in optimizer.param_groups])
+        schedule.step()
+    expected = np.array([oracle.learning_rate(step, steps=(72_000, 96_000)) for step in range(len(rates))])
+    assert recipe.global_batch_size == 16
+    np.testing.assert_allclose(rates, np.stack([expected, 2 * expected], 1), rtol=1e-9)
+
+
+def test_schedule_equals_the_reference_script():
     task = workload()
     for step in (0, 1, 250, 499, 500, 59_999, 60_000, 79_999, 80_000, 89_999):
         assert 0.02 * task.lr_factor(step) == pytest.approx(oracle.learning_rate(step))
+
+
+def test_reference_model_has_the_references_parameters(compose):
+    """44,347,573 weights, 44,125,173 of them trained; `random` stands for R-50.pkl, which has the same layers."""
+    node = compose("workload=maskrcnn", "scale=reference", "round=v07", "recipe.training.backbone=random")
+    settings = build_settings(InstanceSegmentation, validate(node).recipe.training, "recipe.training")
+    net = InstanceSegmentation(settings, SimpleNamespace(num_classes=80)).build_model()
+    assert sum(weight.numel() for weight in net.parameters()) == 44_347_573
+    assert sum(weight.numel() for weight in net.parameters() if weight.requires_grad) == 44_125_173
 
 
 def test_schedule_in_samples_does_not_depend_on_the_batch_size():
@@ -129,7 +157,8 @@ def test_mlperf_params_satisfy_the_closed_rules(compose):
     assert (params["min_image_size"], params["max_image_size"]) == (800, 1333)
     settings = validate(compose("workload=maskrcnn", "scale=reference", "round=v07"))
     chosen = build_settings(InstanceSegmentation, settings.recipe.training, "recipe.training")
-    assert InstanceSegmentation(chosen, task._data).mlperf_params() == task.mlperf_params()
+    expected = params | {"opt_learning_rate_decay_steps": [72_000, 96_000]}
+    assert InstanceSegmentation(chosen, task._data).mlperf_params() | {"global_batch_size": 16} == expected
 
 
 def test_perfect_detections_score_one(truth):
