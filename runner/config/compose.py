@@ -30,7 +30,16 @@ def register_schema() -> None:
     """Register the schema and our resolvers with Hydra."""
     OmegaConf.register_new_resolver("hostname", platform.node, replace=True)
     OmegaConf.register_new_resolver("unless", lambda flag: str(flag) != "1", replace=True)
+    OmegaConf.register_new_resolver("is_closed", lambda division: division == "closed", replace=True)
+    OmegaConf.register_new_resolver(
+        "open_only", lambda division, value: value if division == "open" else None, replace=True
+    )
+    OmegaConf.register_new_resolver("latest", max, replace=True)
     ConfigStore.instance().store(name="schema", node=Config)
+
+
+def _open_only(division: str, value: Any) -> Any:
+    return None if division == "closed" else value
 
 
 def compose(overrides: Sequence[str]) -> Composition:

@@ -8,6 +8,7 @@ from omegaconf import MISSING
 SCALES = ("embedded", "mini", "reference")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 LAUNCHERS = ("inline", "local", "slurm")
+DIVISIONS = ("open", "closed")
 COMPILE_MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "tuned")
 
 
@@ -58,7 +59,7 @@ class RoundConfig:
     """conf/round: the MLPerf round whose targets apply."""
 
     name: str = MISSING
-    """v05 or v07."""
+    """v05 or v07; `round=auto`, the default: the latest round of which the recipe has a target."""
 
 
 @dataclass
@@ -72,6 +73,9 @@ class EngineConfig:
     execution."""
     warm_up: bool = True
     """Compile and allocate on synthetic batches before the clock starts; the weights are restored afterwards."""
+    stock_random: bool = False
+    """Draw dropout masks with the generators of PyTorch and Triton, as the closed division requires, instead of faster
+    hashes; default: true with `division=closed`."""
 
 
 @dataclass
@@ -212,6 +216,11 @@ class Config:
     """Choice of conf/tuning; default: `<accelerator>/<workload>` if there is one."""
     launcher: LauncherConfig = field(default_factory=LauncherConfig)
     """Choice of conf/launcher."""
+    division: str = "open"
+    """open, or closed: refuse whatever breaks the rules of MLPerf's closed division."""
+    clear_caches: bool = False
+    """Clear the page cache of the data's files before the ranks start, or end with an error; default: true with
+    `division=closed`."""
     submission: SubmissionConfig = field(default_factory=SubmissionConfig)
     """Header of the MLPerf log."""
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -227,8 +236,9 @@ class Config:
     peer_to_peer: bool = True
     """Let GPUs of a node exchange gradients over NVLink and PCIe; false: only through host memory. Recorded with each
     result, and such runs are grouped separately. Default: taken from `NCCL_P2P_DISABLE`."""
-    seed: int = 1
-    """Seed that the four random streams are derived from."""
+    seed: int | None = None
+    """Seed that the four random streams are derived from; null: drawn from the system's source of randomness when the
+    run starts. Default: 1 with `division=open`, null with `division=closed`."""
     seeds: SeedsConfig = field(default_factory=SeedsConfig)
     """Seeds of single random streams."""
     epochs_past_target: int = 0

@@ -10,7 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..core.error_messages import format_error
 from ..core.errors import ConfigurationError
-from .schema import COMPILE_MODES, LAUNCHERS, PRECISIONS, SCALES, Config
+from .schema import COMPILE_MODES, DIVISIONS, LAUNCHERS, PRECISIONS, SCALES, Config
 
 
 def validate(node: DictConfig) -> Config:
@@ -49,6 +49,12 @@ def resolve_classes(config: Config) -> tuple[type, type]:
             f"{config.workload.title} has no loader data={config.data.loader}: choose data={'|'.join(loaders)}."
         )
     return get_class(config.workload.workload), get_class(loaders[config.data.loader])
+
+
+def run_seed(config: Config) -> int:
+    """Return the seed of a run that was started: the launcher has drawn it if the configuration left it open."""
+    assert config.seed is not None
+    return config.seed
 
 
 def num_ranks(config: Config) -> int:
@@ -92,6 +98,7 @@ def _check_target(config: Config) -> Iterator[str]:
 def _check_choices(config: Config) -> Iterator[str]:
     for key, value, choices in (
         ("recipe.scale", config.recipe.scale, SCALES),
+        ("division", config.division, DIVISIONS),
         ("precision", config.precision.name, PRECISIONS),
         ("launcher", config.launcher.name, LAUNCHERS),
         ("engine.compile", config.engine.compile, COMPILE_MODES),

@@ -4,7 +4,7 @@ import os
 import platform
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,19 @@ from rich.console import Console
 from ..config.compose import to_yaml
 from ..config.diff import diff_configs
 from ..config.schema import Config
-from ..config.validation import resolve_classes, validate
+from ..config.validation import resolve_classes, run_seed, validate
 from ..core.atomic_files import write_atomically
 from ..core.console import StatusLine
 from ..core.errors import ConfigurationError, Exit, LostRank, error_of
+from ..core.progress import ProgressCallback
 from ..core.signals import StopSignal
 from ..hardware import devices
-from ..mlperf import compliance
+from ..mlperf import closed_division, compliance
 from ..record import environment
 from ..record.energy import summarize_telemetry
 from ..record.run_dir import RunDir, claim_run_dir, create_run_dir
 from ..record.run_record import Attempt, RunClass, RunRecord, RunState, Staging
-from . import rendezvous, staging
+from . import page_cache, rendezvous, staging
 from .ranks import start_ranks
 from .result_table import show_result
 from .staging import data_settings
@@ -42,6 +43,7 @@ _STATES = {
     Exit.HARDWARE: RunState.HARDWARE_FAULT,
     Exit.NOT_COMPLIANT: RunState.LOG_NOT_COMPLIANT,
 }
+_SEED_BYTES = 4  # short enough for the name of a run directory
 # With these a run never began: its directory is removed again.
 _NEVER_BEGAN = (Exit.CONFIGURATION, Exit.DATA, Exit.DEVICE)
 # A resumed run has nothing to do after these.
@@ -58,6 +60,11 @@ class RunResult:
 
 def launch(node: DictConfig, console: Console) -> RunResult:
     """Run the composed configuration once; raise `RunError` for a run that never began."""
+    config = validate(node)
+    if config.division == "closed":
+        closed_division.check_config(config)
+        closed_division.check_datasets(config)
+    node = with_seed(node)
     config = validate(node)
     devices.require_devices(config.accelerator.name, config.gpus // config.launcher.nodes)
     if config.launcher.nodes > 1 and not rendezvous.is_first_node():
@@ -85,10 +92,20 @@ def launch(node: DictConfig, console: Console) -> RunResult:
             raise
 
 
+def with_seed(node: DictConfig) -> DictConfig:
+    """Return `node` with a seed: its own, that of the run that it resumes, or one of the system's random numbers."""
+    if node.seed is not None:
+        return node
+    saved = Path(node.run_dir or "") / "config.yaml"
+    is_resumed = node.resume and node.run_dir and saved.exists()
+    seed = OmegaConf.load(saved).seed if is_resumed else int.from_bytes(os.urandom(_SEED_BYTES), "big")
+    return OmegaConf.merge(node, {"seed": seed})  # type: ignore[return-value]
+
+
 def open_run_dir(node: DictConfig, config: Config) -> tuple[RunDir, bool]:
     """Return the run directory, and whether it holds a run that is to be resumed."""
-    text = to_yaml(node)
-    if config.resume and config.run_dir and (run_dir := RunDir(Path(config.run_dir).resolve(), config.seed)).exists:
+    text, seed = to_yaml(node), run_seed(config)
+    if config.resume and config.run_dir and (run_dir := RunDir(Path(config.run_dir).resolve(), seed)).exists:
         if not run_dir.config.exists():
             if run_dir.record() != RunRecord():
                 raise ConfigurationError(f"{run_dir.path} has lost its config.yaml: start over in a new run directory.")
@@ -101,11 +118,11 @@ def open_run_dir(node: DictConfig, config: Config) -> tuple[RunDir, bool]:
             )
         return run_dir, True
     if config.run_dir:
-        run_dir = claim_run_dir(Path(config.run_dir), config.seed)
+        run_dir = claim_run_dir(Path(config.run_dir), seed)
     else:
         gpus = f"{config.gpus}x{devices.display_name(config.accelerator.name)}"
         parts = [config.system, config.workload.name, config.recipe.scale, gpus, config.precision.name]
-        run_dir = create_run_dir(Path(config.runs_dir), parts, config.seed)
+        run_dir = create_run_dir(Path(config.runs_dir), parts, seed)
     try:
         write_atomically(run_dir.config, text)
     except BaseException:
@@ -141,12 +158,14 @@ def write_initial_record(node: DictConfig, run_dir: RunDir, resumes: bool) -> No
 
 
 def prepare_data(config: Config, run_dir: RunDir, console: Console) -> None:
-    """Stage and prepare what the data class needs on disk, before any clock runs."""
+    """Stage and prepare what the data class needs on disk, then clear its caches, before any clock runs."""
     if config.staging_dir is not None:
         run_dir.update_record(staging=_stage(config, console))
     _, data_class = resolve_classes(config)
     with StatusLine(console) as status_line:
-        data_class.prepare_data(data_settings(config, data_class), status_line)  # type: ignore[attr-defined]
+        settings = data_settings(config, data_class)
+        data_class.prepare_data(settings, status_line)  # type: ignore[attr-defined]
+        _clear_caches(config, status_line)
 
 
 def finalize_run(config: Config, run_dir: RunDir, console: Console, exit_code: Exit) -> Exit:
@@ -188,8 +207,10 @@ def _train(config: Config, run_dir: RunDir, console: Console, stop: StopSignal) 
 def _join_run(config: Config, console: Console) -> RunResult:
     """Run this node's ranks of a run that the first node manages."""
     assert config.run_dir
-    run_dir = RunDir(Path(config.run_dir).resolve(), config.seed)
+    run_dir = RunDir(Path(config.run_dir).resolve(), run_seed(config))
     _stage(config, console)
+    with StatusLine(console) as status_line:
+        _clear_caches(config, status_line)
     meeting_point = rendezvous.wait(run_dir)
     with StopSignal().listen() as stop:
         with suppress(LostRank):  # the first node reports it
@@ -197,6 +218,14 @@ def _join_run(config: Config, console: Console) -> RunResult:
         rendezvous.leave(meeting_point)
         record = rendezvous.wait_for_final_record(run_dir, meeting_point)
     return RunResult(Exit(Exit.FAILURE if record.exit_code is None else record.exit_code), run_dir)
+
+
+def _clear_caches(config: Config, progress: ProgressCallback) -> None:
+    """Clear this node's page cache of the data, if the run asks for it; the log then says so."""
+    if config.clear_caches:
+        progress("clearing the page cache", 0)
+        settings = data_settings(config, resolve_classes(config)[1])
+        page_cache.clear_page_cache(page_cache.data_paths(asdict(settings)))
 
 
 def _stage(config: Config, console: Console) -> Staging | None:
@@ -230,4 +259,4 @@ def _title(config: Config) -> str:
     gpus = f"{config.gpus} x {devices.display_name(config.accelerator.name)}"
     gpus += "" if config.peer_to_peer else " without peer-to-peer"
     recipe = f"{config.workload.title} {config.recipe.scale}"
-    return f"{recipe}, {gpus}, {config.precision.name}, seed {config.seed}"
+    return f"{recipe}, {gpus}, {config.precision.name}, seed {run_seed(config)}"

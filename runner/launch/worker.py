@@ -21,7 +21,7 @@ from ..callbacks.record_writer import RecordWriter
 from ..callbacks.throughput import LimitedBatches, ThroughputMeter
 from ..config.compose import load_config
 from ..config.schema import Config
-from ..config.validation import build_settings, gradient_accumulation_steps, resolve_classes
+from ..config.validation import build_settings, gradient_accumulation_steps, resolve_classes, run_seed
 from ..core.console import StatusLine
 from ..core.errors import Exit, RunError, Stopped
 from ..core.signals import StopSignal
@@ -29,7 +29,7 @@ from ..hardware import devices
 from ..hardware.error_translation import to_run_error
 from ..hardware.precision import Precision
 from ..hardware.sensors import open_sensors
-from ..mlperf import compliance
+from ..mlperf import closed_division
 from ..mlperf.log_writer import MLPerfLog
 from ..record.run_dir import RankError, RunDir
 from ..training import all_reduce, distributed, flops, seeds
@@ -193,7 +193,7 @@ def _main_rank_observers(
     if checkpoint:
         for name, observer in observers.items():
             observer.load_state_dict(checkpoint["observers"][name])
-    log(InitStarted())
+    log(InitStarted(caches_cleared=rank.config.clear_caches))  # the launcher has cleared them
     return observers
 
 
@@ -215,6 +215,8 @@ def _build_and_warm_up(rank: Rank) -> Engine:
     config, device = rank.config, rank.device
     devices.reset_peak_memory(device)
     engine = build_engine(config, rank.world, device)
+    if config.division == "closed":
+        closed_division.check_sizes(config, train_size=engine.data.train_size, eval_size=engine.data.eval_size)
     activity = "compiling" if config.engine.compile is not None else "warming up"
     takes_minutes = activity == "compiling" or device.type != "cpu"
     with StatusLine(rank.console) as status_line:
@@ -234,7 +236,7 @@ def _build_and_warm_up(rank: Rank) -> Engine:
 def build_engine(config: Config, world: World, device: torch.device) -> Engine:
     """Build the engine of one rank, with its workload and data, from the configuration alone."""
     workload_class, data_class = resolve_classes(config)
-    recipe, streams = config.recipe, seeds.derive_streams(config.seed, **asdict(config.seeds))
+    recipe, streams = config.recipe, seeds.derive_streams(run_seed(config), **asdict(config.seeds))
     accumulation = gradient_accumulation_steps(config)
     with world.main_process_first():
         data = data_class(
@@ -276,18 +278,17 @@ def training_plan(config: Config) -> TrainingPlan:
 
 
 def _log_header(config: Config) -> dict[str, Any]:
-    """Return the first lines of the log, division first: closed for the reference scale, if the benchmark allows it."""
-    closed = config.recipe.scale == "reference" and compliance.has_closed_rules(config.workload.benchmark)
+    """Return the first lines of the log, division first."""
     submission = config.submission
-    streams = seeds.derive_streams(config.seed, **asdict(config.seeds))
+    streams = seeds.derive_streams(run_seed(config), **asdict(config.seeds))
     return {
-        "submission_division": "closed" if closed else "open",
+        "submission_division": config.division,
         "submission_benchmark": config.workload.benchmark,
         "submission_org": submission.org,
         "submission_platform": submission.platform,
         "submission_status": submission.status,
         "submission_poc_name": submission.poc_name,
-        "seed": config.seed,
+        "seed": run_seed(config),
         **seeds.mlperf_params(streams),
     }
 
@@ -308,7 +309,7 @@ def main() -> None:
         with open(path / f"{name}_{rank}.txt", "ab") as file:
             os.dup2(file.fileno(), number)
     config = load_config(path / "config.yaml")
-    run_dir = RunDir(path, config.seed)
+    run_dir = RunDir(path, run_seed(config))
     # The launcher may repeat a signal that the batch system has sent to all processes.
     with run_dir.locked_by_rank(), StopSignal().listen(ignore_after=True) as stop:
         exit_code = run_rank(config, run_dir, Console(file=terminal), stop)

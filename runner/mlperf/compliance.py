@@ -54,6 +54,8 @@ class _Header(NamedTuple):
 def check(path: Path) -> Verdict:
     """Return the verdict on a log in the `:::MLLOG` format, under the rules that its own header selects.
 
+    Closed logs are judged by the official rules alone. Open ones may state a target of their own (`quality_target`).
+
     The log of a run that missed its target can comply. That of a run that was stopped is not judged, unless it
     contains what no log may: unreadable lines, a second run_start or run_stop, or a block without samples.
     """
@@ -73,7 +75,7 @@ def check(path: Path) -> Verdict:
     if missed and _status(lines) != "aborted":
         problems.append(_contradiction(header.target, _status(lines)))
     if is_own:
-        problems += _sequence_problems(lines)
+        problems += [*_sequence_problems(lines), *_uncleared_caches(lines, header)]
     unique = tuple(dict.fromkeys(problems))
     return Verdict(not unique, rules, unique, converged=not missed and _first(lines, "eval_accuracy") is not None)
 
@@ -141,6 +143,12 @@ def _empty_blocks(lines: Sequence[Any]) -> Iterator[str]:
             yield f"The block that ends with epoch {line.value['metadata'].get('step')} trained 0 samples."
 
 
+def _uncleared_caches(lines: Sequence[Any], header: _Header) -> Iterator[str]:
+    """Yield a problem for an own closed log of a run that may have read its data from memory."""
+    if header.division == "closed" and _first(lines, "cache_clear") is False:
+        yield "The value of cache_clear is false: the closed division wants caches cleared before the run."
+
+
 def _was_stopped(lines: Sequence[Any]) -> bool:
     """Return whether the run ended during initialization, within an epoch or within an evaluation."""
     keys = [line.key for line in lines]
@@ -171,7 +179,7 @@ def _official_benchmarks() -> set[str]:
 
 def _check_officially(path: Path, header: _Header) -> tuple[str, list[str]]:
     """Return the rules that apply, and the messages of the official checker under them."""
-    if header.target is None or _is_official(header):
+    if _takes_official_rules(header):
         rules = f"{header.division or 'open'}, {RULESET}"
         return rules, _official_messages(path, str(_OFFICIAL / "common.yaml"), header.benchmark)
     with tempfile.TemporaryDirectory() as folder:
@@ -179,28 +187,31 @@ def _check_officially(path: Path, header: _Header) -> tuple[str, list[str]]:
         return f"{RULESET} keys, own target", _official_messages(path, str(config), header.benchmark)
 
 
-def _is_official(header: _Header) -> bool:
-    """Return whether the target of the log is the one that the official rule file requires."""
-    if header.benchmark not in _official_benchmarks() or header.division not in ("closed", "open"):
-        return False
-    rule_file = _OFFICIAL / f"{header.division}_{header.benchmark}.yaml"
-    records = yaml.load(rule_file.read_text(), Loader=yaml.BaseLoader)
+def official_target(benchmark: str, division: str) -> list[float]:
+    """Return the qualities that the official rule file requires, in ascending order."""
+    records = yaml.load((_OFFICIAL / f"{division}_{benchmark}.yaml").read_text(), Loader=yaml.BaseLoader)
     rules = (record["KEY"] for record in records if record.get("KEY", {}).get("NAME") == "eval_accuracy")
-    required = [float(number) for number in re.findall(r">=\s*([\d.]+)", str(next(rules)["ATLEAST_ONE_CHECK"]))]
+    return sorted(float(number) for number in re.findall(r">=\s*([\d.]+)", str(next(rules)["ATLEAST_ONE_CHECK"])))
+
+
+def _takes_official_rules(header: _Header) -> bool:
+    """Return whether the log is closed, states no target of its own, or states the official one."""
+    if header.division == "closed" or header.target is None:
+        return True
+    if header.division != "open" or header.benchmark not in _official_benchmarks():
+        return False
     stated = list(header.target.values()) if isinstance(header.target, dict) else [header.target]
-    return sorted(required) == sorted(stated)
+    return official_target(header.benchmark, "open") == sorted(stated)
 
 
 def _derive_rules(header: _Header, folder: Path) -> Path:
-    """Write the official rules with only benchmark and target replaced, and return the first file.
+    """Write the official rules of the open division with only benchmark and target replaced; return the first file.
 
     A benchmark without a rule file takes the open rules of one whose quality is a single number.
     """
-    known = header.benchmark in _official_benchmarks()
-    division = "closed" if known and header.division == "closed" else "open"
-    template = header.benchmark if known else "bert"
-    chain = {"common.yaml": "common.yaml", f"{division}_common.yaml": f"{division}_common.yaml"}
-    chain[f"{division}_{template}.yaml"] = f"{division}_{header.benchmark}.yaml"
+    template = header.benchmark if header.benchmark in _official_benchmarks() else "bert"
+    chain = {"common.yaml": "common.yaml", "open_common.yaml": "open_common.yaml"}
+    chain[f"open_{template}.yaml"] = f"open_{header.benchmark}.yaml"
     for source, name in chain.items():
         text = (_OFFICIAL / source).read_text()
         records = yaml.load(text.replace(f"training_{RULESET}/", f"{folder}/"), Loader=yaml.BaseLoader)

@@ -267,13 +267,31 @@ def test_closed_rules_require_their_hyperparameters(tmp_path):
     assert any("max_sequence_length" in problem for problem in verdict.problems)
 
 
-def test_changed_target_keeps_the_other_closed_rules(tmp_path):
+@pytest.mark.parametrize(("division", "rules"), [("open", "0.7.0 keys, own target"), ("closed", "closed, 0.7.0")])
+def test_only_an_open_log_may_state_its_own_target(tmp_path, division, rules):
     engine = ScriptedEngine([{"bleu": 0.22}])
-    log = write_log(tmp_path / "log.txt", benchmark="gnmt", division="closed", target={"bleu": 0.218}, engine=engine)
+    log = write_log(tmp_path / "log.txt", benchmark="gnmt", division=division, target={"bleu": 0.218}, engine=engine)
     verdict = compliance.check(log)
-    assert verdict.rules == "0.7.0 keys, own target"
-    assert any("max_sequence_length" in problem for problem in verdict.problems)
-    assert not any("target" in problem for problem in verdict.problems)
+    assert (verdict.rules, verdict.converged) == (rules, division == "open")
+    assert any("max_sequence_length" in problem for problem in verdict.problems) == (division == "closed")
+    assert any("reaches the target" in problem for problem in verdict.problems) == (division == "closed")
+
+
+def test_closed_log_of_a_benchmark_without_closed_rules_does_not_comply(tmp_path):
+    verdict = compliance.check(write_log(tmp_path / "log.txt", benchmark="ncf", division="closed"))
+    assert not verdict.compliant
+    assert "Ruleset 0.7.0 has no rules for benchmark 'ncf' in this division." in verdict.problems
+
+
+@pytest.mark.parametrize(
+    ("division", "cleared", "complains"),
+    [("closed", "false", True), ("closed", "true", False), ("open", "false", False)],
+)
+def test_closed_log_states_that_caches_were_cleared(tmp_path, division, cleared, complains):
+    engine = ScriptedEngine([{"bleu": 0.6}])
+    log = write_log(tmp_path / "log.txt", benchmark="gnmt", division=division, target={"bleu": 0.6}, engine=engine)
+    log.write_text(log.read_text().replace('"cache_clear", "value": false', f'"cache_clear", "value": {cleared}'))
+    assert any("caches cleared" in problem for problem in compliance.check(log).problems) == complains
 
 
 @pytest.mark.parametrize(
