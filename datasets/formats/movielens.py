@@ -2,12 +2,13 @@
 
 import contextlib
 import hashlib
+import json
 import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -32,6 +33,14 @@ class Split:
     held_out: NDArray[np.int32]
     num_users: int
     num_items: int
+
+
+class Sizes(NamedTuple):
+    """The numbers of users, items and training positives of a split."""
+
+    users: int
+    items: int
+    positives: int
 
 
 def read_ratings(path: Path) -> pd.DataFrame:
@@ -70,7 +79,10 @@ def read_ratings(path: Path) -> pd.DataFrame:
 
 
 def leave_one_out(ratings: pd.DataFrame, min_ratings_per_user: int, name: str) -> Split:
-    """Hold out each user's latest rating (of equal times, the last in the file), as MLPerf v0.5's NCF does.
+    """Hold out each user's latest rating, as MLPerf v0.5's NCF does.
+
+    Of equal times, the last in the file is taken. This is a choice: the reference sorts by time with an unstable sort,
+    which leaves the order of equal times undefined.
 
     Users with fewer than `min_ratings_per_user` ratings are dropped first. Raises `DataError` for a user left with one
     rating, which leaves none to train on, and for a (user, item) pair that occurs twice.
@@ -100,33 +112,44 @@ def leave_one_out(ratings: pd.DataFrame, min_ratings_per_user: int, name: str) -
 
 
 def prepare(source: Path, folder: Path, min_ratings_per_user: int) -> Path:
-    """Return the path of an .npz file in `folder` with the split of `source`, cached while the source is unchanged."""
+    """Return the path of an .npz file in `folder` with the split of `source`, cached while the source is unchanged.
+
+    Its sizes are in a manifest beside it, so that they can be read without opening the data.
+    """
     if not source.is_file():
         read_ratings(source)
     stat = source.stat()
-    key = f"{source.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{min_ratings_per_user}|1"
+    key = f"{source.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{min_ratings_per_user}|2"
     prepared = folder / f"{source.parent.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
     if prepared.exists():
         return prepared
     split = leave_one_out(read_ratings(source), min_ratings_per_user, str(source))
-    sizes = [split.num_users, split.num_items, split.users.size]
+    sizes = Sizes(split.num_users, split.num_items, split.users.size)
+    with atomic_write(_manifest_path(prepared)) as temporary:
+        temporary.write_text(json.dumps(sizes._asdict()) + "\n")
     with atomic_write(prepared) as temporary, open(temporary, "wb") as file:
-        np.savez(file, sizes=sizes, users=split.users, items=split.items, held_out=split.held_out)
+        np.savez(file, users=split.users, items=split.items, held_out=split.held_out)
     return prepared
 
 
-def read_sizes(prepared: Path) -> tuple[int, int, int]:
-    """Return the numbers of users, items and training positives of a prepared split without reading its samples."""
-    with np.load(prepared) as file:
-        users, items, positives = file["sizes"].tolist()
-    return users, items, positives
+def read_sizes(prepared: Path) -> Sizes:
+    """Read the sizes of a prepared split from its manifest."""
+    path = _manifest_path(prepared)
+    try:
+        return Sizes(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{path} cannot be read ({error}): delete {prepared}, and it is prepared again.") from error
 
 
 def read_split(prepared: Path) -> Split:
     """Read a prepared split."""
+    sizes = read_sizes(prepared)
     with np.load(prepared) as file:
-        users, items, _ = file["sizes"].tolist()
-        return Split(file["users"], file["items"], file["held_out"], users, items)
+        return Split(file["users"], file["items"], file["held_out"], sizes.users, sizes.items)
+
+
+def _manifest_path(prepared: Path) -> Path:
+    return prepared.with_suffix(".manifest.json")
 
 
 def _first_bad_line(path: Path, separated_by_colons: bool) -> str | None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ...runner.core.errors import DataError
 from .compressed import READ_ERRORS, open_compressed
 
-# Control characters, and characters that other tools take for line ends; tabs count as spaces. The rest of 0x80 to 0x9f
+# Control characters but the tab, and characters that other tools take for line ends. The rest of 0x80 to 0x9f
 # are dashes and quotes of another encoding, which are frequent in Common Crawl and harmless.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]")
 _MAX_WORDS = 1000  # of a test sentence; longer lines are joined lines or no sentences
@@ -35,7 +35,7 @@ def read_lines(path: Path) -> Iterator[str]:
         with open_compressed(path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 text = line.decode()
-                yield (text.removeprefix("\ufeff") if number == 1 else text).rstrip("\r\n").replace("\t", " ")
+                yield (text.removeprefix("\ufeff") if number == 1 else text).rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path} line {number} is not UTF-8 (byte 0x{error.object[error.start]:02x}): convert the file with iconv."

@@ -17,6 +17,7 @@ PAD, UNKNOWN, BEGIN, END = range(4)
 _SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 # Limits of Moses' clean-corpus-n.perl as MLPerf's reference calls it: at least 1 token on each side.
 _MAX_TOKENS, _MAX_RATIO, _MAX_WORD_LENGTH = 80, 9, 1000
+_NOT_PERL_SPACES = dict.fromkeys(range(0x1C, 0x20))  # spaces to Python but not to tokenizer.perl, which deletes them
 _SEPARATOR = "@@"  # ends a piece that is continued by the next one
 
 
@@ -40,8 +41,11 @@ class MosesBPE:
 
     @staticmethod
     def normalize(line: str, language: str) -> str:
-        """Return Moses tokens separated by spaces, with special characters escaped as tokenizer.perl does."""
-        return _tokenizer(language).tokenize(line, return_str=True)
+        """Return Moses tokens separated by spaces, with special characters escaped as tokenizer.perl does.
+
+        Like tokenizer.perl it deletes U+0000 to U+001F; other separators count as spaces.
+        """
+        return _tokenizer(language).tokenize(line.translate(_NOT_PERL_SPACES), return_str=True)
 
     @staticmethod
     def split_words(normalized: str) -> list[str]:
@@ -80,8 +84,11 @@ class MosesBPE:
         """Return the ids of a normalized line, without begin and end tokens."""
         return [number for word in normalized.split() for number in self._encode_word(word)]
 
-    def decode(self, ids: Iterable[int], language: str) -> str:
-        """Return the text of ids up to the first end token: pieces joined, escapes and tokenization undone."""
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of ids up to the first end token: pieces joined, escapes and tokenization undone.
+
+        Moses' English rules apply to every language, because MLPerf's reference calls its detokenizer without one.
+        """
         pieces = []
         for number in ids:
             if number == END:
@@ -89,7 +96,7 @@ class MosesBPE:
             if number not in (PAD, BEGIN) and number < len(self.pieces):
                 pieces.append(self.pieces[number])
         text = " ".join(pieces).replace(f"{_SEPARATOR} ", "").removesuffix(_SEPARATOR)
-        return _detokenizer(language).detokenize(text.split())
+        return _detokenizer().detokenize(text.split())
 
     def write(self, folder: Path) -> None:
         """Write bpe.codes and vocabulary.txt."""
@@ -131,8 +138,8 @@ def _tokenizer(language: str) -> MosesTokenizer:
 
 
 @functools.cache
-def _detokenizer(language: str) -> MosesDetokenizer:
-    return MosesDetokenizer(lang=language)
+def _detokenizer() -> MosesDetokenizer:
+    return MosesDetokenizer(lang="en")
 
 
 def _is_latin(text: str) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,12 @@ from ...runner.core.progress import ProgressCallback, no_progress
 from ..formats import parallel_text
 from ..formats.parallel_text import Pair
 
-_CACHE_VERSION = 2  # increase it to discard older caches
+_CACHE_VERSION = 3  # increase it to discard older caches
 _CHUNK_PAIRS = 1000  # per task of a worker process
 _MIN_BYTES_FOR_WORKERS = 2_000_000  # less text is processed faster without worker processes
 _MAX_TEST_TOKENS = 2000  # twenty times the longest sentence of newstest2014
 _SIDES = ("source", "target")
+_MANIFEST = "manifest.json"
 
 
 class Vocabulary(Protocol):
@@ -69,7 +70,7 @@ class Vocabulary(Protocol):
         """Return the ids of a normalized line, without begin and end tokens."""
         ...
 
-    def decode(self, ids: Iterable[int], language: str) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids up to the first end token."""
         ...
 
@@ -96,14 +97,50 @@ class Tokens:
         return len(self.offsets) - 1
 
 
-@dataclass(frozen=True)
-class PreparedCorpus:
-    """A prepared corpus in `folder`; `dropped` counts training pairs by the reason for dropping them."""
+class LengthCount(NamedTuple):
+    """The training pairs whose longer side has `tokens` tokens, and the sums of the tokens of their sides."""
 
-    folder: Path
+    tokens: int
     pairs: int
+    source_tokens: int
+    target_tokens: int
+
+
+@dataclass(frozen=True)
+class CorpusStatistics:
+    """What the manifest of a corpus holds: a run reads nothing else of it before its clock starts.
+
+    `dropped` counts the training pairs that the filter of sentences dropped, by reason. `lengths` is the distribution
+    of the others by the tokens of their longer side, without begin and end tokens, in ascending order.
+    """
+
+    vocab_size: int
     test_pairs: int
     dropped: Mapping[str, int]
+    lengths: tuple[LengthCount, ...]
+
+    @property
+    def pairs(self) -> int:
+        """The number of training pairs."""
+        return sum(count.pairs for count in self.lengths)
+
+
+def count_lengths(lengths: NDArray[np.int64]) -> tuple[LengthCount, ...]:
+    """Return the distribution of the lengths [2, P] of pairs by their longer side."""
+    values, group, pairs = np.unique(lengths.max(0), return_inverse=True, return_counts=True)
+    tokens = np.zeros((2, len(values)), dtype=np.int64)
+    for side, side_lengths in zip(tokens, lengths, strict=True):
+        np.add.at(side, group, side_lengths)
+    columns = (values.tolist(), pairs.tolist(), *tokens.tolist())
+    return tuple(LengthCount(*row) for row in zip(*columns, strict=True))
+
+
+@dataclass(frozen=True)
+class PreparedCorpus:
+    """A prepared corpus in `folder`, and the statistics in its manifest."""
+
+    folder: Path
+    statistics: CorpusStatistics
 
     def tokens(self, split: str, side: str) -> Tokens:
         """Return the tokens of a split (train, test) and side (source, target); the ids are memory-mapped."""
@@ -132,9 +169,9 @@ def prepare(
     """Convert `corpus` to ids in a folder below `folder`, cached while files and settings are unchanged.
 
     `vocabulary_class` learns a vocabulary of `size` (merges or subtokens) from the training text, or reads the one at
-    `vocabulary_path`. Unusable training pairs are dropped and counted by reason. Raises `DataError` for unreadable
-    files, for an unusable test sentence, and if no training pair is left. Equal files give equal bytes for any number
-    of workers.
+    `vocabulary_path`. Training pairs that `vocabulary_class` rejects are dropped and counted by reason. Raises
+    `DataError` for unreadable files, for an unusable test sentence, and if no training pair is left. Equal files give
+    equal bytes for any number of workers.
     """
     digest = _digest(corpus, vocabulary_class, size, vocabulary_path)
     target = folder / f"{corpus.train[0][0].stem}-{vocabulary_class.name}-{digest}"
@@ -142,9 +179,10 @@ def prepare(
         with atomic_directory(target) as temporary, _worker_pool(corpus, workers) as pool:
             _Preparation(corpus, vocabulary_class, temporary, pool, progress).run(size, vocabulary_path)
     try:
-        facts = json.loads((target / "facts.json").read_text())
-        return PreparedCorpus(target, facts["pairs"], facts["test_pairs"], facts["dropped"])
-    except (OSError, ValueError, KeyError) as error:
+        manifest = json.loads((target / _MANIFEST).read_text())
+        manifest["lengths"] = tuple(LengthCount(*row) for row in manifest["lengths"])
+        return PreparedCorpus(target, CorpusStatistics(**manifest))
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{target} is incomplete ({error}): delete it, and it is prepared again.") from error
 
 
@@ -194,8 +232,9 @@ class _Preparation:
         (self._folder / "test.reference").write_text(references, encoding="utf-8", newline="\n")
         for side in _SIDES:
             self._normalized_path(side).unlink()
-        facts = {"pairs": pairs, "test_pairs": len(test), "dropped": self._dropped, "vocabulary": len(vocabulary)}
-        (self._folder / "facts.json").write_text(json.dumps(facts, indent=1) + "\n")
+        train_lengths = np.stack([np.diff(self._read_offsets("train", side)) for side in _SIDES])
+        statistics = CorpusStatistics(len(vocabulary), len(test), self._dropped, count_lengths(train_lengths))
+        (self._folder / _MANIFEST).write_text(json.dumps(asdict(statistics)) + "\n")
 
     def _normalize(self) -> tuple[Counter[str], int]:
         """Write the normalized lines of the kept pairs; return the counts of their words and the number of pairs."""
@@ -230,12 +269,15 @@ class _Preparation:
 
     def _check_test_lengths(self) -> None:
         """Reject overlong test sentences, such as a word of thousands of letters: beam search would take hours."""
-        ends = np.fromfile(self._folder / "test.source.offsets", dtype="<i8")
+        ends = self._read_offsets("test", "source")
         for number in np.flatnonzero(np.diff(ends) > _MAX_TEST_TOKENS):
             raise DataError(
                 f"{self._corpus.test[0]} line {number + 1} has {ends[number + 1] - ends[number]:,} tokens: a "
                 f"test sentence has at most {_MAX_TEST_TOKENS:,}."
             )
+
+    def _read_offsets(self, split: str, side: str) -> NDArray[np.int64]:
+        return np.fromfile(self._folder / f"{split}.{side}.offsets", dtype="<i8")
 
     def _map(self, task: Callable[[list[Any]], Any], items: Iterable[Any]) -> Iterator[Any]:
         """Yield `task(chunk)` for chunks of items, in order, reading ahead only what keeps the workers busy."""
@@ -271,17 +313,14 @@ def _normalize_pairs(
     """Return the normalized lines of kept pairs, their word counts, and the counts of dropped pairs by reason."""
     kept, words, dropped = [], Counter[str](), Counter[str]()
     for pair in pairs:
-        reason = parallel_text.find_problem(pair.source) or parallel_text.find_problem(pair.target)
-        if reason is None:
-            source = vocabulary_class.normalize(pair.source, languages[0])
-            target = vocabulary_class.normalize(pair.target, languages[1])
-            reason = vocabulary_class.rejection_reason(source, target)
-        if reason is None:
-            kept.append((source, target))
-            words.update(vocabulary_class.split_words(source))
-            words.update(vocabulary_class.split_words(target))
-        else:
-            dropped[reason.partition(" U+")[0]] += 1
+        source = vocabulary_class.normalize(pair.source, languages[0])
+        target = vocabulary_class.normalize(pair.target, languages[1])
+        if reason := vocabulary_class.rejection_reason(source, target):
+            dropped[reason] += 1
+            continue
+        kept.append((source, target))
+        words.update(vocabulary_class.split_words(source))
+        words.update(vocabulary_class.split_words(target))
     return kept, words, dict(dropped)
 
 

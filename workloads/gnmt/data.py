@@ -1,5 +1,6 @@
 """GNMT's batches: sentences of about the same length, packed time step by time step as cuDNN's LSTMs read them."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,9 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...datasets.text.moses_bpe import BEGIN, END, MosesBPE
+from ...datasets.text.wmt import LengthCount
 from ...runner.core.errors import ConfigurationError
 from ..common.nn.packing import copy_to_device, time_major_indices
-from ..common.translation.parallel_data import ParallelTextData, TokenizedCorpus
+from ..common.translation.parallel_data import ParallelTextData, TokenizedPairs, TokenizedSide
 from ..common.translation.synthetic import SyntheticParallelText
 
 _NUM_BUCKETS = 5  # of equal width: 10 tokens at a maximum length of 50 (docs/mlperf_rules.md, "GNMT")
@@ -55,39 +57,39 @@ class GNMTData(ParallelTextData):
     def plan_batches(self, epoch: int) -> list[NDArray[np.int64]]:
         """Shuffle and split each bucket, then shuffle the batches, as the reference does."""
         generator = np.random.default_rng(self._seeds.derive("data_order", epoch))
-        buckets, batches = self._buckets(), []
+        buckets, batches = self._bucket(self.lengths.max(0)), []
         for bucket in np.unique(buckets):
             members = generator.permutation(np.flatnonzero(buckets == bucket))
             num_batches = len(members) // self.global_batch_size
             batches += np.split(members[: num_batches * self.global_batch_size], num_batches) if num_batches else []
         return [batches[index] for index in generator.permutation(len(batches))]
 
-    def pack(self, numbers: NDArray[np.int64], corpora: tuple[TokenizedCorpus, TokenizedCorpus]) -> PackedPairs:
+    def pack(self, numbers: NDArray[np.int64], corpus: TokenizedPairs) -> PackedPairs:
         """Pack both sides, each in order of its own descending lengths; padded rows are in the order of the source."""
-        source_lengths, target_lengths = self.lengths[:, numbers]
+        source_lengths, target_lengths = corpus.lengths[:, numbers]
         order = np.argsort(-source_lengths, kind="stable")
         numbers, source_lengths, target_lengths = numbers[order], source_lengths[order], target_lengths[order]
-        source = self._pack_all(numbers, source_lengths, corpora[0])
+        source = self._pack_all(numbers, source_lengths, corpus.source)
         rows = np.argsort(-target_lengths, kind="stable")
-        target, labels = self._pack_decoder(numbers[rows], target_lengths[rows], corpora[1], rows)
+        target, labels = self._pack_decoder(numbers[rows], target_lengths[rows], corpus.target, rows)
         lengths = np.stack([source_lengths, target_lengths - 1])
         return PackedPairs(source, copy_to_device(lengths, self._device), target, labels)
 
     def pack_source(
-        self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], corpus: TokenizedCorpus
+        self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], corpus: TokenizedSide
     ) -> tuple[PackedSentences, Tensor]:
         """Pack source sentences alone; `numbers` are in order of descending length."""
         return self._pack_all(numbers, lengths, corpus), copy_to_device(lengths, self._device)
 
     def _pack_all(
-        self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], corpus: TokenizedCorpus
+        self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], corpus: TokenizedSide
     ) -> PackedSentences:
         """Pack BEGIN, words and END of sentences in order of descending `lengths`."""
         ids, padded_indices, batch_sizes = self._gather(numbers, lengths, corpus, np.arange(len(numbers)))
         return PackedSentences(ids[0], padded_indices, batch_sizes)
 
     def _pack_decoder(
-        self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], corpus: TokenizedCorpus, rows: NDArray[np.int64]
+        self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], corpus: TokenizedSide, rows: NDArray[np.int64]
     ) -> tuple[PackedSentences, Tensor]:
         """Return the decoder inputs, all tokens but the last, and the labels, all tokens but the first."""
         ids, padded_indices, batch_sizes = self._gather(numbers, lengths - 1, corpus, rows, lookahead=1)
@@ -97,7 +99,7 @@ class GNMTData(ParallelTextData):
         self,
         numbers: NDArray[np.int64],
         lengths: NDArray[np.int64],
-        corpus: TokenizedCorpus,
+        corpus: TokenizedSide,
         rows: NDArray[np.int64],
         lookahead: int = 0,
     ) -> tuple[list[Tensor], Tensor, Tensor]:
@@ -118,20 +120,31 @@ class GNMTData(ParallelTextData):
         batch_sizes = (lengths[None] > np.arange(max_length)[:, None]).sum(1)
         return ids, device_rows[sentence] * max_length + position, torch.from_numpy(batch_sizes)
 
-    def _buckets(self) -> NDArray[np.int64]:
-        """Return the length bucket of each pair, by its longer side."""
-        return (self.lengths.max(0) - 1) // -(-self._settings.max_length // _NUM_BUCKETS)
+    def invented_lengths(self) -> NDArray[np.int64]:
+        """Return sentences of all lengths of the longest bucket in turn, the most memory that a batch can take."""
+        shortest = min((_NUM_BUCKETS - 1) * self._bucket_width, self._settings.max_length)
+        return np.resize(np.arange(shortest, self._settings.max_length + 1), (2, self.global_batch_size))
 
-    def _epoch_size(self) -> tuple[int, int]:
-        steps = sum(int(count) // self.global_batch_size for count in np.bincount(self._buckets()))
+    @property
+    def _bucket_width(self) -> int:
+        return -(-self._settings.max_length // _NUM_BUCKETS)
+
+    def _bucket(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bucket of each length, of a pair's longer side; the last one holds the maximum length too."""
+        return np.minimum(lengths // self._bucket_width, _NUM_BUCKETS - 1)
+
+    def _epoch_size(self, counts: Sequence[LengthCount]) -> tuple[int, int]:
+        buckets = self._bucket(np.array([count.tokens for count in counts]))
+        pairs = np.bincount(buckets, [count.pairs for count in counts])
+        steps = int((pairs // self.global_batch_size).sum())
         if not steps:
             raise ConfigurationError(
                 f"No length bucket holds {self.global_batch_size} pairs: lower recipe.global_batch_size."
             )
         return steps * self.global_batch_size, steps
 
-    def _loss_weight(self, numbers: NDArray[np.int64]) -> float:
-        return float(len(numbers))
+    def _loss_weight(self, lengths: NDArray[np.int64]) -> float:
+        return float(lengths.shape[1])
 
 
 class SyntheticGNMTData(SyntheticParallelText, GNMTData):

@@ -26,8 +26,8 @@ class GNMTWorkload(TranslationWorkload):
     class Settings:
         """Hyperparameters of GNMT, of Adam and of the beam search.
 
-        The learning rate rises exponentially in the warm-up, is constant until `decay_start` of the schedule, and is
-        then halved `num_halvings` times at equal intervals.
+        The learning rate rises exponentially in the warm-up, is then constant up to `remain_samples`, where it is
+        halved for the first time, and is halved again after every `decay_interval_samples`.
         """
 
         hidden_size: int = MISSING
@@ -36,10 +36,10 @@ class GNMTWorkload(TranslationWorkload):
         """Learning rate after the warm-up."""
         warmup_samples: int = MISSING
         """Sentences over which the learning rate rises from 1% to `learning_rate`."""
-        schedule_epochs: float = MISSING
-        """Length of the learning rate schedule in epochs."""
-        decay_start: float = 0.666
-        """Fraction of `schedule_epochs` after which the learning rate is first halved."""
+        remain_samples: int = MISSING
+        """Sentences after which the learning rate is first halved."""
+        decay_interval_samples: int = MISSING
+        """Sentences between two halvings."""
         num_halvings: int = 4
         """Number of times the learning rate is halved."""
         dropout: float = 0.2
@@ -48,7 +48,7 @@ class GNMTWorkload(TranslationWorkload):
         """Probability mass spread over the whole vocabulary."""
         beam_size: int = 5
         """Hypotheses per sentence in the beam search."""
-        max_decode_length: int = 150
+        max_decode_length: int = 149
         """Longest translation in tokens, including the end token."""
         length_penalty: float = 0.6
         """Exponent alpha of the length penalty ((5 + length) / 6) ** alpha."""
@@ -56,12 +56,12 @@ class GNMTWorkload(TranslationWorkload):
         """Factor beta of the coverage penalty."""
 
         def __post_init__(self) -> None:
-            if self.hidden_size < 1 or self.learning_rate <= 0 or self.schedule_epochs <= 0 or self.num_halvings < 0:
-                raise ValueError(
-                    "hidden_size, learning_rate and schedule_epochs must be above 0, num_halvings 0 or more."
-                )
-            if not 0 <= self.dropout < 1 or not 0 <= self.label_smoothing < 1 or not 0 <= self.decay_start <= 1:
-                raise ValueError("dropout and label_smoothing must be from 0 to below 1, decay_start from 0 to 1.")
+            if self.hidden_size < 1 or self.learning_rate <= 0:
+                raise ValueError("hidden_size and learning_rate must be above 0.")
+            if min(self.remain_samples, self.decay_interval_samples) < 1 or self.num_halvings < 0:
+                raise ValueError("remain_samples and decay_interval_samples must be 1 or more, num_halvings 0 or more.")
+            if not 0 <= self.dropout < 1 or not 0 <= self.label_smoothing < 1:
+                raise ValueError("dropout and label_smoothing must be from 0 to below 1.")
             if self.beam_size < 1 or self.max_decode_length < 1 or self.warmup_samples < 0:
                 raise ValueError("beam_size and max_decode_length must be 1 or more, warmup_samples 0 or more.")
 
@@ -79,13 +79,17 @@ class GNMTWorkload(TranslationWorkload):
         return optimizer, LambdaLR(optimizer, self.lr_factor)
 
     def lr_factor(self, step: int) -> float:
-        """Return the learning rate factor of the 0-based update `step` (docs/mlperf_rules.md, "GNMT")."""
+        """Return the learning rate factor of the 0-based update `step` (docs/mlperf_rules.md, "GNMT").
+
+        The reference steps its schedule before each update, so the first update has the schedule's second value.
+        """
         warmup_steps, remain_steps, decay_interval = self._schedule_steps()
-        if step < warmup_steps:
-            return float(_WARMUP_START ** ((warmup_steps - step) / warmup_steps))
-        if step < remain_steps:
+        position = step + 1
+        if position <= warmup_steps:
+            return float(_WARMUP_START ** ((warmup_steps - position) / warmup_steps))
+        if position < remain_steps:
             return 1.0
-        return float(0.5 ** min(self.settings.num_halvings, (step - remain_steps) // decay_interval + 1))
+        return float(0.5 ** min(self.settings.num_halvings, (position - remain_steps) // decay_interval + 1))
 
     def translate(self, model: GNMT, source: tuple[PackedSentences, Tensor]) -> list[list[int]]:
         """Translate by beam search; the score has a length and a coverage penalty (Wu et al. 2016, equation 14)."""
@@ -98,11 +102,14 @@ class GNMTWorkload(TranslationWorkload):
         return beam_search(Decoder(model, memory), beam, start_ids, self.settings.max_decode_length)
 
     def bleu(self, references: Sequence[str], hypotheses: Sequence[str]) -> float:
-        """Return sacreBLEU of lower-cased text with international tokenization, MLPerf's options, as a fraction."""
+        """Return sacreBLEU of lower-cased text with international tokenization, as a fraction.
+
+        The reference reads it from sacreBLEU's output, which has two decimals of percent.
+        """
         from sacrebleu.metrics.bleu import BLEU
 
         scorer = BLEU(lowercase=True, tokenize="intl", force=True)
-        return float(scorer.corpus_score(list(hypotheses), [list(references)]).score) / 100
+        return round(float(scorer.corpus_score(list(hypotheses), [list(references)]).score), 2) / 100
 
     def mlperf_params(self) -> dict[str, Any]:
         """Return the hyperparameters under their names in ruleset 0.7.0."""
@@ -124,11 +131,10 @@ class GNMTWorkload(TranslationWorkload):
 
     def _schedule_steps(self) -> tuple[int, int, int]:
         """Return warm-up, start of the halvings and interval between them, in updates."""
-        settings, data = self.settings, self.data
-        steps = int(settings.schedule_epochs * data.steps_per_epoch)
-        remain_steps = int(settings.decay_start * steps)
-        warmup_steps = min(remain_steps, round(settings.warmup_samples / data.global_batch_size))
-        return warmup_steps, remain_steps, max(1, (steps - remain_steps) // max(1, settings.num_halvings))
+        settings, batch = self.settings, self.data.global_batch_size
+        remain_steps = round(settings.remain_samples / batch)
+        warmup_steps = min(remain_steps, round(settings.warmup_samples / batch))
+        return warmup_steps, remain_steps, max(1, round(settings.decay_interval_samples / batch))
 
 
 def length_coverage_score(alpha: float, beta: float) -> ScoreFunction:

@@ -13,6 +13,7 @@ from torch import Generator, Tensor
 from ...datasets.formats import movielens
 from ...datasets.synthetic import ratings
 from ...datasets.synthetic.spec_digest import path_with_digest
+from ...runner.core.progress import ProgressCallback
 from ...runner.training.seeds import Seeds
 from ...runner.training.workload import Batch, BatchSharding, Data
 from . import sampling
@@ -60,21 +61,42 @@ class NCFData(Data):
     ) -> None:
         self._settings, self._sharding, self._device, self._seeds = settings, sharding, device, seeds
         self._global_batch_size = global_batch_size
+        self._prepared = self._prepare(settings)
+        self.num_users, self.num_items, positives = movielens.read_sizes(self._prepared)
+        self.train_size = positives * (1 + settings.train_negatives)
+        self.eval_size = self.num_users
+        self.steps_per_epoch = math.ceil(self.train_size / global_batch_size)
+
+    @classmethod
+    def prepare_data(cls, settings: Settings, progress: ProgressCallback) -> None:
+        """Split the ratings before the first run on them."""
+        cls._prepare(settings)
+
+    @classmethod
+    def _prepare(cls, settings: Settings) -> Path:
+        """Return the path of the split; generate ratings and split them if that has not been done yet."""
         source = Path(settings.path)
         if settings.generate is not None:
             source = path_with_digest(source, settings.generate)
             if not source.exists():
                 ratings.write_ratings(source, settings.generate)
-        self._prepared = movielens.prepare(source, Path(settings.cache_dir), settings.min_ratings_per_user)
-        self.num_users, self.num_items, positives = movielens.read_sizes(self._prepared)
-        self.train_size = positives * (1 + settings.train_negatives)
-        self.eval_size = self.num_users
-        self.steps_per_epoch = math.ceil(self.train_size / global_batch_size)
-        self._loaded: _OnDevice | None = None
+        return movielens.prepare(source, Path(settings.cache_dir), settings.min_ratings_per_user)
+
+    def open(self) -> None:
+        """Read the ratings to the device and sample the evaluation set, which the reference does on the clock too."""
+        split = movielens.read_split(self._prepared)
+        users, items, held_out = (
+            torch.from_numpy(array).to(self._device) for array in (split.users, split.items, split.held_out)
+        )
+        bits = sampling.build_bitset(users, items, self.num_users, self.num_items)
+        evaluation = sampling.sample_evaluation_items(
+            bits, held_out, self.num_items, self._generator("sampling", 0), self._settings.eval_negatives
+        )
+        self._opened = _OnDevice(users, items, bits, *evaluation)
 
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Yield this rank's micro-batches of all positives and newly sampled negatives, shuffled over the epoch."""
-        data = self._load()
+        data = self._opened
         negatives = sampling.sample_negatives(
             data.users, data.bits, self.num_items, self._settings.train_negatives, self._generator("sampling", epoch)
         )
@@ -88,7 +110,7 @@ class NCFData(Data):
 
     def eval_batches(self) -> Iterable[Batch]:
         """Yield this rank's users with their negatives; the held-out positive is the last item."""
-        data, shard = self._load(), self._sharding.shard(self.num_users)
+        data, shard = self._opened, self._sharding.shard(self.num_users)
         size = self._settings.eval_batch_size
         for start in range(shard.start, shard.stop, size):
             users = torch.arange(start, min(start + size, shard.stop), dtype=torch.int32, device=self._device)
@@ -116,20 +138,6 @@ class NCFData(Data):
             "input_hp_num_neg": self._settings.train_negatives,
             "eval_hp_num_neg": self._settings.eval_negatives,
         }
-
-    def _load(self) -> _OnDevice:
-        """Return the data on the device; the first call reads it and samples the evaluation set, on the clock."""
-        if self._loaded is None:
-            split = movielens.read_split(self._prepared)
-            users, items, held_out = (
-                torch.from_numpy(array).to(self._device) for array in (split.users, split.items, split.held_out)
-            )
-            bits = sampling.build_bitset(users, items, self.num_users, self.num_items)
-            evaluation = sampling.sample_evaluation_items(
-                bits, held_out, self.num_items, self._generator("sampling", 0), self._settings.eval_negatives
-            )
-            self._loaded = _OnDevice(users, items, bits, *evaluation)
-        return self._loaded
 
     def _batch(self, samples: Tensor, global_samples: int, data: _OnDevice, negatives: Tensor) -> Batch:
         inputs = sampling.gather_batch(samples, data.users, data.items, negatives, self.num_users, self.num_items)

@@ -1,5 +1,6 @@
 """The Transformer's batches: a number of tokens in sentences of all lengths, packed one after the other."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,9 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...datasets.text.subwords import EOS, PAD
+from ...datasets.text.wmt import LengthCount
 from ...runner.core.errors import ConfigurationError
 from ..common.nn.packing import copy_to_device, sentence_major_indices
-from ..common.translation.parallel_data import ParallelTextData, TokenizedCorpus
+from ..common.translation.parallel_data import ParallelTextData, TokenizedPairs, TokenizedSide
 from ..common.translation.synthetic import SyntheticParallelText
 from .vocabulary import SharedVocabulary
 
@@ -67,30 +69,45 @@ class TransformerData(ParallelTextData):
             start, used = stop, cumulative[:, stop - 1]
         return batches
 
-    def pack(self, numbers: NDArray[np.int64], corpora: tuple[TokenizedCorpus, TokenizedCorpus]) -> PackedPairs:
+    def pack(self, numbers: NDArray[np.int64], corpus: TokenizedPairs) -> PackedPairs:
         """Pack both sides in the same order; all batches but the last of an epoch are filled up to the same size."""
-        used = self.lengths[:, numbers].sum(1)
+        both_lengths = corpus.lengths[:, numbers]
+        used = both_lengths.sum(1)
         # The last batch of an epoch is not worth filling up.
         size = self._padded_size() if used.max() > 0.9 * self.global_batch_size / self._num_parts else 0
         sentences = max(len(numbers) + 2, -(-size // _MIN_MEAN_LENGTH)) + -(-size // self._settings.max_length)
         packed = [
-            self._pack(numbers, lengths, corpus, max(size, int(total)), sentences if size else 0)
-            for lengths, corpus, total in zip(self.lengths[:, numbers], corpora, used, strict=True)
+            self._pack(numbers, lengths, side, max(size, int(total)), sentences if size else 0)
+            for lengths, side, total in zip(both_lengths, (corpus.source, corpus.target), used, strict=True)
         ]
         return PackedPairs(*packed)
 
     def pack_source(
-        self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], corpus: TokenizedCorpus
+        self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], corpus: TokenizedSide
     ) -> PackedSentences:
         """Pack source sentences alone, without padding."""
         return self._pack(numbers, lengths, corpus, int(lengths.sum()), 0)
 
     def padding_fraction(self) -> float:
-        """Return the fraction of padding in batches of the fixed size: all but the last of an epoch."""
+        """Return the fraction of padding in batches of the fixed size that hold `global_batch_size` on the longer side.
+
+        It follows from the tokens of an epoch. The space that no further sentence fills in a batch is neglected.
+        """
         if not (size := self._padded_size()):
             return 0.0
-        used = [self.lengths[:, numbers].sum() for numbers in self.plan_batches(1)[:-1]]
-        return 1 - float(np.mean(used or [2 * size])) / (2 * size * self._num_parts)
+        source, target = self._num_tokens()
+        used = self.global_batch_size * (source + target) / max(source, target)
+        return 1 - used / (2 * size * self._num_parts)
+
+    def invented_lengths(self) -> NDArray[np.int64]:
+        """Return pairs of all lengths from half of the maximum on in turn, as many as fill a global batch.
+
+        So many tokens in so few sentences are packed to the fixed size, which is that of all batches on a GPU.
+        """
+        lengths = np.arange(self._settings.max_length, self._settings.max_length // 2 - 1, -1)
+        lengths = np.resize(lengths, self.global_batch_size)
+        pairs = max(self._num_parts, int(np.searchsorted(lengths.cumsum(), self.global_batch_size, "right")))
+        return np.stack([lengths[:pairs]] * 2)
 
     @property
     def _num_parts(self) -> int:
@@ -107,7 +124,7 @@ class TransformerData(ParallelTextData):
         self,
         numbers: NDArray[np.int64],
         lengths: NDArray[np.int64],
-        corpus: TokenizedCorpus,
+        corpus: TokenizedSide,
         size: int,
         num_sentences: int,
     ) -> PackedSentences:
@@ -131,12 +148,17 @@ class TransformerData(ParallelTextData):
         max_seqlen = max_length if num_sentences else int(all_lengths.max())
         return PackedSentences(ids, sentence, position, cu_seqlens, max_seqlen)
 
-    def _epoch_size(self) -> tuple[int, int]:
+    def _epoch_size(self, counts: Sequence[LengthCount]) -> tuple[int, int]:
         """Return all pairs and about as many batches as an epoch has; their number varies by one or two."""
-        return self.lengths.shape[1], -(-int(self.lengths.sum(1).max()) // self.global_batch_size)
+        return self._num_kept, -(-max(self._num_tokens()) // self.global_batch_size)
 
-    def _loss_weight(self, numbers: NDArray[np.int64]) -> float:
-        return float(self.lengths[1, numbers].sum())
+    def _num_tokens(self) -> tuple[int, int]:
+        """Return the source and target tokens of an epoch."""
+        source, target = zip(*((count.source_tokens, count.target_tokens) for count in self._counts), strict=True)
+        return sum(source), sum(target)
+
+    def _loss_weight(self, lengths: NDArray[np.int64]) -> float:
+        return float(lengths[1].sum())
 
 
 class SyntheticTransformerData(SyntheticParallelText, TransformerData):

@@ -31,11 +31,13 @@ class Transformer(nn.Module):
         num_layers: int,
         dropout: float,
         label_smoothing: float,
+        stock_random: bool = True,
     ) -> None:
         super().__init__()
-        self.hidden_size, self.dropout, self.label_smoothing = hidden_size, dropout, label_smoothing
+        self.hidden_size, self.label_smoothing = hidden_size, label_smoothing
+        self.dropout, self.stock_random = dropout, stock_random
         self.embedding = nn.Parameter(torch.empty(vocab_size, hidden_size))
-        sizes = (hidden_size, num_heads, ffn_dim, dropout)
+        sizes = (hidden_size, num_heads, ffn_dim, dropout, stock_random)
         self.encoder = nn.ModuleList(Layer(*sizes, cross_attention=False) for _ in range(num_layers))
         self.decoder = nn.ModuleList(Layer(*sizes, cross_attention=True) for _ in range(num_layers))
         self.encoder_norm = nn.LayerNorm(hidden_size, _NORM_EPSILON)
@@ -90,7 +92,8 @@ class Transformer(nn.Module):
 
     def _add_position(self, x: Tensor, positions: Tensor) -> Tensor:
         """Add the positional encoding; the result has the dtype of matrix products, which halves memory traffic."""
-        return dropout((x + self.positional_encoding(positions)).to(matmul_dtype(x)), self.dropout, self.training)
+        x = (x + self.positional_encoding(positions)).to(matmul_dtype(x))
+        return dropout(x, self.dropout, self.training, stock_random=self.stock_random)
 
     def _initialize(self) -> None:
         """Draw embeddings from N(0, 1/D) and each projection from a Xavier uniform distribution of its own."""
@@ -106,10 +109,18 @@ class Layer(nn.Module):
     """Self-attention, optional cross-attention and feed-forward network, each with pre-norm and residual connection."""
 
     def __init__(
-        self, hidden_size: int, num_heads: int, ffn_dim: int, dropout: float, *, cross_attention: bool
+        self,
+        hidden_size: int,
+        num_heads: int,
+        ffn_dim: int,
+        dropout: float,
+        stock_random: bool,
+        *,
+        cross_attention: bool,
     ) -> None:
         super().__init__()
-        self.num_heads, self.dropout, self.cross_attention = num_heads, dropout, cross_attention
+        self.num_heads, self.cross_attention = num_heads, cross_attention
+        self.dropout, self.stock_random = dropout, stock_random
         self.attention_norm = nn.LayerNorm(hidden_size, _NORM_EPSILON)
         self.qkv = nn.Linear(hidden_size, 3 * hidden_size, bias=False)
         self.out = nn.Linear(hidden_size, hidden_size, bias=False)
@@ -129,16 +140,14 @@ class Layer(nn.Module):
         source: PackedSentences | None = None,
     ) -> Tensor:
         """Apply the layer to x [T, D]; with cross-attention it is causal and attends to `memory` [S, D] too."""
-        attention_dropout = self.dropout if self.training else 0.0
+        options = {"dropout": self.dropout if self.training else 0.0, "stock_random": self.stock_random}
         qkv = self.split_heads(self.qkv(self.attention_norm(x)), 3)
-        attended = packed_attention(
-            qkv, None, sentences, sentences, causal=self.cross_attention, dropout=attention_dropout
-        )
+        attended = packed_attention(qkv, None, sentences, sentences, causal=self.cross_attention, **options)
         x = x + self._dropout(self.out(attended.flatten(1)))
         if memory is not None and source is not None:
             q = self.split_heads(self.cross_q(self.cross_norm(x)), 1)
             kv = self.split_heads(self.cross_kv(memory), 2)
-            attended = packed_attention(q, kv, sentences, source, causal=False, dropout=attention_dropout)
+            attended = packed_attention(q, kv, sentences, source, causal=False, **options)
             x = x + self._dropout(self.cross_out(attended.flatten(1)))
         return self.feed_forward(x)
 
@@ -161,4 +170,4 @@ class Layer(nn.Module):
         return split + [weight.detach() for weight in single]
 
     def _dropout(self, x: Tensor) -> Tensor:
-        return dropout(x, self.dropout, self.training)
+        return dropout(x, self.dropout, self.training, stock_random=self.stock_random)

@@ -32,7 +32,7 @@ class SharedVocabulary:
 
     @staticmethod
     def rejection_reason(source: str, target: str) -> str | None:
-        """Return None: the reference drops no pair because of its content."""
+        """Return None: the reference drops no pair because of its content, not even an empty one."""
         return None
 
     @classmethod
@@ -53,6 +53,6 @@ class SharedVocabulary:
         """Return the ids of a line, without EOS."""
         return self._subwords.encode(normalized)
 
-    def decode(self, ids: Iterable[int], language: str) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         """Return the text of the ids up to the first EOS."""
         return self._subwords.decode(ids)

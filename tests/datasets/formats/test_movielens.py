@@ -114,7 +114,16 @@ def test_prepared_file_is_reused_until_the_source_changes(tmp_path):
     source.write_text(CSV + "3,70,1.0,60\n")
     second = movielens.prepare(source, tmp_path / "prepared", 1)
     assert movielens.read_split(second).held_out.tolist() == [1, 2]
-    assert len(list((tmp_path / "prepared").iterdir())) == 2
+    assert len(list((tmp_path / "prepared").glob("*.npz"))) == 2
+
+
+def test_missing_manifest_is_named(tmp_path):
+    source = tmp_path / "ratings.csv"
+    source.write_text(CSV)
+    prepared = movielens.prepare(source, tmp_path / "prepared", 1)
+    prepared.with_suffix(".manifest.json").unlink()
+    with pytest.raises(DataError, match=r"manifest.json cannot be read .*: delete .*npz, and it is prepared again"):
+        movielens.read_sizes(prepared)
 
 
 def test_rejected_file_leaves_no_prepared_file(tmp_path):

@@ -25,7 +25,7 @@ def test_reads_compressed_files_and_byte_order_mark(tmp_path):
     for name, opened in (("a.gz", gzip.open), ("a.xz", lzma.open), ("a", open)):
         with opened(tmp_path / name, "wb") as file:
             file.write(text)
-        assert list(parallel_text.read_lines(tmp_path / name)) == ["eins zwei", "drei"]
+        assert list(parallel_text.read_lines(tmp_path / name)) == ["eins\tzwei", "drei"]
 
 
 @pytest.mark.parametrize(

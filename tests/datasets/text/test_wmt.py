@@ -1,5 +1,6 @@
 """Preparation of text is reproducible and atomic, and its errors name the line."""
 
+import itertools
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from timetrial.datasets.text import wmt
 from timetrial.datasets.text.moses_bpe import MosesBPE
 from timetrial.datasets.text.wmt import Corpus
 from timetrial.runner.core.errors import DataError
+from timetrial.workloads.transformer.vocabulary import SharedVocabulary
 
 
 @pytest.fixture
@@ -34,7 +36,8 @@ def contents(folder):
 
 def test_prepared_text_decodes_to_the_files(corpus, tmp_path):
     prepared = wmt.prepare(corpus, MosesBPE, 300, tmp_path / "prepared")
-    assert (prepared.pairs, prepared.test_pairs, prepared.dropped) == (3000, 50, {})
+    statistics = prepared.statistics
+    assert (statistics.pairs, statistics.test_pairs, statistics.dropped) == (3000, 50, {})
     vocabulary = MosesBPE.read(prepared.folder / "vocabulary")
     for split, count in (("train", 3000), ("test", 50)):
         for side, path in zip(("source", "target"), corpus.train[0] if split == "train" else corpus.test, strict=True):
@@ -42,7 +45,7 @@ def test_prepared_text_decodes_to_the_files(corpus, tmp_path):
             assert len(tokens) == count == len(lines)
             for number in (0, 7, count - 1):
                 ids = tokens.ids[tokens.offsets[number] : tokens.offsets[number + 1]]
-                assert vocabulary.decode(ids.tolist(), "de") == lines[number]
+                assert vocabulary.decode(ids.tolist()) == lines[number]
     assert prepared.references() == corpus.test[1].read_text().splitlines()
 
 
@@ -76,19 +79,41 @@ def test_unusable_pairs_are_dropped_and_counted(corpus, tmp_path):
             source_file.write(f"{line}\n")
             target_file.write(f"{translation}\n")
     prepared = wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared")
-    assert prepared.pairs == 3000
-    assert prepared.dropped == {
-        "is empty": 1,
-        "contains the control character": 2,
-        "does not have 1 to 80 tokens": 1,
+    assert prepared.statistics.pairs == 3002  # control characters are deleted
+    assert prepared.statistics.dropped == {
+        "does not have 1 to 80 tokens": 2,
         "contains characters outside Latin-1": 1,
     }
+
+
+def test_transformer_drops_no_pair(corpus, tmp_path):
+    """The reference keeps empty lines and control characters, and its lines end at newlines only."""
+    (source, target) = corpus.train[0]
+    lines = ("", "a\x01b", "a\x85b", "a\u2028b", "a\tb")
+    with open(source, "a") as source_file, open(target, "a") as target_file:
+        source_file.write("".join(f"{line}\n" for line in lines))
+        target_file.write("x\n" * len(lines))
+    prepared = wmt.prepare(corpus, SharedVocabulary, 300, tmp_path / "prepared")
+    assert (prepared.statistics.pairs, prepared.statistics.dropped) == (3000 + len(lines), {})
+    tokens, vocabulary = prepared.tokens("train", "source"), SharedVocabulary.read(prepared.folder / "vocabulary")
+    sentences = [tokens.ids[start:stop].tolist() for start, stop in itertools.pairwise(tokens.offsets[-6:])]
+    assert [vocabulary.decode(ids) for ids in sentences] == list(lines)
+
+
+def test_manifest_holds_the_distribution_of_lengths(corpus, tmp_path):
+    prepared = wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared")
+    source, target = (np.diff(prepared.tokens("train", side).offsets) for side in ("source", "target"))
+    counts = {count.tokens: count for count in prepared.statistics.lengths}
+    assert list(counts) == sorted(set(np.maximum(source, target).tolist()))
+    for tokens, count in counts.items():
+        of_length = [pair for pair in zip(source.tolist(), target.tolist(), strict=True) if max(pair) == tokens]
+        assert count == (tokens, len(of_length), *map(sum, zip(*of_length, strict=True)))
 
 
 def test_rejects_text_without_usable_pairs(corpus, tmp_path):
     for path in corpus.train[0]:
         path.write_text("\n\n")
-    with pytest.raises(DataError, match=r"leave no pair to train on .2 is empty.: use other files"):
+    with pytest.raises(DataError, match=r"leave no pair to train on .2 does not have 1 to 80 tokens.: use other"):
         wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared")
     assert not any((tmp_path / "prepared").iterdir())
 
@@ -116,7 +141,7 @@ def test_names_damaged_files(corpus, tmp_path):
     (prepared.folder / "train.source.offsets").unlink()
     with pytest.raises(DataError, match=r"is incomplete .*delete it"):
         prepared.tokens("train", "source")
-    (prepared.folder / "facts.json").write_text(json.dumps({}))
+    (prepared.folder / "manifest.json").write_text(json.dumps({}))
     with pytest.raises(DataError, match=r"is incomplete .*delete it"):
         wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared")
 
@@ -143,4 +168,4 @@ wmt.prepare(corpus, MosesBPE, 100, Path({str(tmp_path / "prepared")!r}), progres
     time.sleep(0.1)
     left = [path.name for path in (tmp_path / "prepared").iterdir()]
     assert all(name.startswith(".") for name in left)
-    assert wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared").pairs == 3000
+    assert wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared").statistics.pairs == 3000

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from timetrial.workloads.common.translation.beam_search import SharedBeam, beam_search
-from timetrial.workloads.common.translation.parallel_data import TokenizedCorpus
+from timetrial.workloads.common.translation.parallel_data import TokenizedPairs, TokenizedSide
 from timetrial.workloads.gnmt.data import GNMTData
 from timetrial.workloads.gnmt.model import GNMT
 from timetrial.workloads.gnmt.workload import Decoder, length_coverage_score
@@ -44,17 +44,16 @@ class GivenPairs(GNMTData):
     """Packs given pairs; nothing is prepared or read."""
 
     def __init__(self, pairs):
-        self._device, corpora = torch.device("cpu"), []
+        self._device, sides = torch.device("cpu"), []
         for side in zip(*pairs, strict=True):
             lengths = np.array([len(ids) for ids in side])
             flat = torch.tensor([number for ids in side for number in ids[1:-1]] or [0], dtype=torch.int32)
             starts = torch.from_numpy(np.cumsum(lengths - 2) - (lengths - 2))
-            corpora.append((TokenizedCorpus(flat, starts, torch.from_numpy(lengths)), lengths))
-        self.corpora, lengths = zip(*corpora, strict=True)
-        self.lengths = np.stack(lengths)
+            sides.append(TokenizedSide(flat, starts, torch.from_numpy(lengths)))
+        self.corpus = TokenizedPairs(*sides, np.stack([side.lengths.numpy() for side in sides]))
 
     def batch(self):
-        return self.pack(np.arange(self.lengths.shape[1]), self.corpora)
+        return self.pack(np.arange(self.corpus.lengths.shape[1]), self.corpus)
 
 
 def test_loss_and_gradients_equal_oracle():
@@ -103,24 +102,73 @@ def test_incremental_decoding_equals_oracle(seed):
 @pytest.mark.parametrize("seed", range(6))
 def test_wide_beam_equals_exhaustive_search(seed):
     """A beam that holds all hypotheses loses none, and sentences of a batch do not affect each other."""
-    model, max_length, beta = make_model(vocab_size=5, seed=seed).eval(), 4, 0.1
+    model, max_length = make_model(vocab_size=5, seed=seed).eval(), 4
     sources = [[2, 4, 4, 1, 3], [2, 4, 1, 3], [2, 4, 3]]
     with torch.no_grad():
         batch = GivenPairs([(ids, [2, 3]) for ids in sources]).batch()
         memory = model.encode(batch.source, batch.lengths[0])
 
-        score = length_coverage_score(0.6, beta)
+        score = length_coverage_score(0.6, 0.0)
         beam = SharedBeam(3, 5**max_length, 3, score, batch.source.max_length, torch.device("cpu"))
         start_ids = torch.full((3 * 5**max_length,), 2)
         translations = beam_search(Decoder(model, memory), beam, start_ids, max_length)
         for ids, translation in zip(sources, translations, strict=True):
 
             def oracle_score(total, length, rows):
-                log_coverage = torch.stack(rows).sum(0).clamp(max=1).log().sum()
-                return total / ((5 + length + 1) / 6) ** 0.6 + beta * float(log_coverage)  # BEGIN counts
+                return total / ((5 + length + 1) / 6) ** 0.6  # BEGIN counts
 
             expected, _ = oracle.exhaustive_search(oracle_weights(model), ids, max_length, oracle_score)
             assert translation == expected
+
+
+def search_one(weights, ids, beam_size, max_length, beta, coverage_moves):
+    """Beam search of one sentence with lists; the coverage moves with the hypotheses, or stays at its place."""
+    memory = oracle._encode(weights, ids)
+    states = [oracle._start(weights)]
+    coverage = [torch.zeros(len(ids), dtype=torch.float64) for _ in range(beam_size)]
+    beams = [(0.0, [])]
+    for _ in range(max_length):
+        candidates, attended, new_states = [], [torch.zeros(len(ids))] * beam_size, []
+        for place, ((total, output), state) in enumerate(zip(beams, states, strict=True)):
+            if output and output[-1] == oracle.EOS:
+                candidates.append((total, place, output))
+                new_states.append(state)
+                continue
+            row, attended[place], state = oracle._decode_step(weights, memory, state, output[-1] if output else 2)
+            new_states.append(state)
+            for token, value in enumerate(torch.log_softmax(row, dim=-1).tolist()):
+                candidates.append((total + value, place, [*output, token]))
+        if len(beams) == 1:  # all beams are equal at first
+            attended = [attended[0]] * beam_size
+        coverage = [old + new for old, new in zip(coverage, attended, strict=True)]
+        best = sorted(candidates, key=lambda candidate: -candidate[0])[:beam_size]
+        beams = [(total, output) for total, _, output in best]
+        states = [new_states[place] for _, place, _ in best]
+        if coverage_moves:
+            coverage = [coverage[place] for _, place, _ in best]
+    scores = [
+        total / ((5 + len(output) + 1) / 6) ** 0.6 + beta * float(seen.clamp(max=1).log().sum())
+        for (total, output), seen in zip(beams, coverage, strict=True)
+    ]
+    return beams[int(np.argmax(scores))][1]
+
+
+@torch.no_grad()
+def test_coverage_stays_at_its_place_in_the_beam():
+    """As in the reference. A coverage that moves with the hypotheses would choose others."""
+    differ = 0
+    for seed in range(8):
+        model, ids, beta, max_length = make_model(vocab_size=6, seed=seed).eval(), [2, 4, 1, 5, 3], 1.0, 6
+        model.attention.scale *= 12  # sharp attention, so that hypotheses differ in their coverage
+        batch = GivenPairs([(ids, [2, 3])]).batch()
+        memory = model.encode(batch.source, batch.lengths[0])
+        beam = SharedBeam(1, 3, 3, length_coverage_score(0.6, beta), len(ids), torch.device("cpu"))
+        (translation,) = beam_search(Decoder(model, memory), beam, torch.full((3,), 2), max_length)
+        weights = oracle_weights(model)
+        at_place, moving = (search_one(weights, ids, 3, max_length, beta, moves) for moves in (False, True))
+        assert translation == at_place
+        differ += at_place != moving
+    assert differ
 
 
 def test_score_ignores_source_tokens_without_attention():

@@ -13,18 +13,21 @@ from timetrial.workloads.ncf.data import NCFData
 TASTES = RatingsSpec(num_users=60, num_items=200, num_ratings=1800, num_clusters=3)
 
 
-def build(tmp_path, sharding=None, batch=512, seed=1):
+def build(tmp_path, sharding=None, batch=512, seed=1, opened=True):
     settings = NCFData.Settings(
         path=str(tmp_path / "ratings.csv"), cache_dir=str(tmp_path / "prepared"), generate=TASTES, eval_negatives=50,
         eval_batch_size=16,
     )  # fmt: skip
-    return NCFData(
+    data = NCFData(
         settings,
         global_batch_size=batch,
         sharding=sharding or BatchSharding(),
         device=torch.device("cpu"),
         seeds=seeds.derive_streams(seed),
     )
+    if opened:
+        data.open()
+    return data
 
 
 def samples_of(steps):
@@ -37,7 +40,7 @@ def samples_of(steps):
 
 def test_epoch_holds_each_positive_once_with_four_negatives(tmp_path):
     data = build(tmp_path)
-    split = movielens.read_split(next((tmp_path / "prepared").iterdir()))
+    split = movielens.read_split(next((tmp_path / "prepared").glob("*.npz")))
     positives = list(zip(split.users.tolist(), split.items.tolist(), strict=True))
     samples = [triple for step in samples_of(data.train_batches(1)) for triple in step]
     assert len(samples) == data.train_size == 5 * len(positives)
@@ -96,7 +99,11 @@ def test_synthetic_batches_have_the_shapes_of_real_ones(tmp_path):
     assert [tensor.shape for tensor in real_batch.inputs] == [tensor.shape for tensor in synthetic_batch.inputs]
 
 
-def test_constructor_reads_no_samples(tmp_path, monkeypatch):
-    build(tmp_path)
-    monkeypatch.setattr(movielens, "read_split", None)
-    build(tmp_path)
+def test_sizes_and_synthetic_batches_come_from_the_manifest(tmp_path):
+    opened = build(tmp_path)
+    for path in (tmp_path / "prepared").glob("*.npz"):
+        path.write_bytes(b"")
+    data = build(tmp_path, opened=False)
+    assert (data.train_size, data.eval_size, data.num_items) == (opened.train_size, 60, opened.num_items)
+    assert data.synthetic_train_batches()[0].weight == 512
+    assert data.synthetic_eval_batch().weight == 16

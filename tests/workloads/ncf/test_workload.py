@@ -1,6 +1,7 @@
 """The NCF workload: size, hyperparameters, score, and the embedded target against trivial baselines."""
 
 import numpy as np
+import pytest
 import torch
 
 from timetrial.datasets.formats import movielens
@@ -64,8 +65,9 @@ def test_embedded_target_exceeds_trivial_baselines(compose, tmp_path):
     settings = validate(compose(f"data_dir={tmp_path}"))
     target = settings.recipe.target["v05"]["hit_rate"]
     engine = worker.build_engine(settings, World(), torch.device("cpu"))
+    engine.open_data()
     untrained = engine.evaluate().quality["hit_rate"]
-    split = movielens.read_split(next((tmp_path / "prepared").iterdir()))
+    split = movielens.read_split(next((tmp_path / "prepared").glob("*.npz")))
     popularity = torch.from_numpy(np.bincount(split.items, minlength=split.num_items))
     hits = sum(
         int(sampling.count_hits(popularity[items], mask))
@@ -75,3 +77,8 @@ def test_embedded_target_exceeds_trivial_baselines(compose, tmp_path):
     assert untrained < 0.1
     assert popular < 0.2
     assert target > 2 * popular
+
+
+@pytest.mark.integration
+def test_ratings_are_opened_after_the_clock_has_started(data_files_opened_before_run_start):
+    assert data_files_opened_before_run_start(["workload=ncf"]) == []

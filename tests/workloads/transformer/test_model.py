@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from timetrial.workloads.common.translation.beam_search import SplitBeam, beam_search
-from timetrial.workloads.common.translation.parallel_data import TokenizedCorpus
+from timetrial.workloads.common.translation.parallel_data import TokenizedSide
 from timetrial.workloads.transformer import decoder
 from timetrial.workloads.transformer.data import PackedPairs, TransformerData
 from timetrial.workloads.transformer.decoder import Decoder
@@ -46,7 +46,7 @@ class GivenPairs(TransformerData):
             lengths = np.array([len(ids) for ids in side])
             flat = torch.tensor([number for ids in side for number in ids[:-1]] or [0], dtype=torch.int32)
             starts = torch.from_numpy(np.cumsum(lengths - 1) - (lengths - 1))
-            self.corpora.append((TokenizedCorpus(flat, starts, torch.from_numpy(lengths)), lengths))
+            self.corpora.append((TokenizedSide(flat, starts, torch.from_numpy(lengths)), lengths))
 
     def pairs(self):
         numbers = np.arange(len(self.corpora[0][1]))

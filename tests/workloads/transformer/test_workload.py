@@ -3,7 +3,10 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
+from omegaconf import OmegaConf
 
+from timetrial.runner.config.validation import build_settings, validate
 from timetrial.workloads.transformer.vocabulary import SharedVocabulary
 from timetrial.workloads.transformer.workload import TransformerWorkload
 
@@ -17,13 +20,68 @@ REQUIRED = {
 }
 
 
-def test_schedule_is_linear_then_inverse_square_root():
-    """A published v0.7 submission on four V100s: 61,440 tokens, peak 0.001976 after 2,000 updates."""
-    workload = TransformerWorkload(TransformerWorkload.Settings(**REQUIRED), SimpleNamespace(global_batch_size=61440))
-    assert workload.mlperf_params()["opt_learning_rate_warmup_steps"] == 2000
-    assert workload.lr_factor(0) == pytest.approx(1 / 2000)
-    assert workload.lr_factor(1999) == 1
-    assert workload.lr_factor(7999) == pytest.approx(0.5)
+# Batch and its multiple of 56,064 / 61,440, the published tokens without and with padding; peak rate, warm-up updates.
+PUBLISHED = [("reference", 56064, 0.001976, 2000), ("reference_81920", 74752, 0.0019, 750)]
+EPOCH_TARGET_TOKENS = 2184 * 56067  # of the published epoch
+
+
+def reference_workload(compose, recipe):
+    config = validate(compose("workload=transformer", "scale=reference", f"recipe=transformer/{recipe}"))
+    data = SimpleNamespace(global_batch_size=config.recipe.global_batch_size)
+    return TransformerWorkload(build_settings(TransformerWorkload, config.recipe.training, ""), data), config.recipe
+
+
+@pytest.mark.parametrize(("recipe", "batch", "peak", "warmup"), PUBLISHED)
+def test_learning_rate_of_every_update_is_the_published_one(compose, recipe, batch, peak, warmup):
+    """The reference's formula, with the constant that gives the published peak."""
+    workload, config = reference_workload(compose, recipe)
+    assert config.global_batch_size == batch
+    assert workload.mlperf_params()["opt_learning_rate_warmup_steps"] == warmup
+    assert workload.mlperf_params()["opt_base_learning_rate"] == peak
+    constant = peak / (1024**-0.5 * warmup**-0.5)
+    for update in range(1, config.max_epochs * EPOCH_TARGET_TOKENS // batch + 1):
+        expected = constant * 1024**-0.5 * min(1, update / warmup) * max(update, warmup) ** -0.5
+        assert peak * workload.lr_factor(update - 1) == pytest.approx(expected, rel=1e-12), update
+
+
+def test_updates_of_an_epoch_are_the_published_ones(compose):
+    """As many as 56,067 tokens of the target on average; an epoch may end with a partial batch."""
+    updates = EPOCH_TARGET_TOKENS / reference_workload(compose, "reference")[1].global_batch_size
+    assert 2184 <= updates < 2185
+    in_proportion = reference_workload(compose, "reference_81920")[1].global_batch_size / 81920
+    assert in_proportion == pytest.approx(56067 / 61440, rel=1e-4)
+
+
+@pytest.mark.parametrize("recipe", ["reference", "reference_81920"])
+def test_reference_evaluates_every_epoch(compose, recipe):
+    config = reference_workload(compose, recipe)[1]
+    assert (config.first_eval_epoch, config.eval_every_epochs, config.max_epochs) == (1, 1, 8)
+
+
+def test_hyperparameters_equal_the_reference_or_submissions(compose):
+    workload, config = reference_workload(compose, "reference")
+    settings = workload.settings
+    # beta_2 is that of submissions; the reference has 0.997.
+    assert (settings.beta_1, settings.beta_2, settings.epsilon) == (0.9, 0.98, 1e-9)
+    assert (settings.dropout, settings.label_smoothing) == (0.1, 0.1)
+    assert (settings.beam_size, settings.length_penalty, settings.extra_decode_length) == (4, 0.6, 50)
+    assert config.max_grad_norm is None
+    with torch.device("meta"):
+        model = TransformerWorkload(settings, SimpleNamespace(padded_vocab_size=33708)).build_model()
+    assert sum(weight.numel() for weight in model.parameters()) == 210_804_736
+
+
+@pytest.mark.parametrize(("division", "generators"), [("open", "hash"), ("closed", "stock")])
+def test_closed_division_draws_stock_random_numbers(compose, division, generators):
+    options = ["workload=transformer", "scale=reference", f"division={division}"]
+    training = OmegaConf.to_container(compose(*options).recipe.training, resolve=True)
+    settings = build_settings(TransformerWorkload, training, "")
+    workload = TransformerWorkload(settings, SimpleNamespace(global_batch_size=1, padded_vocab_size=16))
+    assert workload.mlperf_params()["timetrial_random_numbers"] == generators
+    with torch.device("meta"):
+        model = workload.build_model()
+    layers = [*model.encoder, *model.decoder]
+    assert {model.stock_random, *(layer.stock_random for layer in layers)} == {generators == "stock"}
 
 
 def test_schedule_can_equal_the_reference():
@@ -34,17 +92,6 @@ def test_schedule_can_equal_the_reference():
     for step in (1, 77, 16000, 64000):
         expected = 2.0 * 1024**-0.5 * min(1, step / 16000) * max(step, 16000) ** -0.5
         assert peak * workload.lr_factor(step - 1) == pytest.approx(expected)
-
-
-def test_defaults_equal_the_reference_or_submissions():
-    settings = TransformerWorkload.Settings(**REQUIRED)
-    assert (settings.beta_1, settings.beta_2, settings.epsilon) == (
-        0.9,
-        0.98,
-        1e-9,
-    )  # submissions; the reference has 0.997
-    assert (settings.dropout, settings.label_smoothing) == (0.1, 0.1)
-    assert (settings.beam_size, settings.length_penalty, settings.extra_decode_length) == (4, 0.6, 50)
 
 
 def test_lines_are_stripped():

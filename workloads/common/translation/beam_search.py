@@ -66,7 +66,8 @@ class SharedBeam:
     """Finished hypotheses stay in the beam and compete by log probability until all have finished, as in GNMT.
 
     At the end `score` chooses among the K hypotheses. It takes their log probabilities, their lengths (the end token
-    counts) and their coverage, the sum of the attention that each source token received.
+    counts) and the coverage, the sum of the attention that each source token received. As in MLPerf's reference, the
+    coverage belongs to a place in the beam and does not move with the hypotheses, which Wu et al. 2016 intend.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class SharedBeam:
         self._log_probabilities, parent, ids = _top_candidates(candidates, beam_size)
         unfinished = ~self._finished.gather(1, parent)
         attention = attention.view(num_sentences, beam_size, -1) * ~self._finished[..., None]
-        self._coverage = _select_beams(self._coverage + attention, parent)
+        self._coverage = self._coverage + attention
         self._lengths = self._lengths.gather(1, parent) + unfinished
         self._ids = torch.cat([_select_beams(self._ids, parent), ids[..., None]], 2)
         self._finished = ~unfinished | (ids == self._end_id)

@@ -15,7 +15,7 @@ from torch import Tensor
 from ....datasets.synthetic import language
 from ....datasets.synthetic.spec_digest import path_with_digest
 from ....datasets.text import wmt
-from ....datasets.text.wmt import Corpus, PreparedCorpus, Vocabulary
+from ....datasets.text.wmt import Corpus, CorpusStatistics, LengthCount, PreparedCorpus, Vocabulary
 from ....runner.core.errors import ConfigurationError
 from ....runner.core.progress import ProgressCallback, no_progress
 from ....runner.training.seeds import Seeds
@@ -25,7 +25,7 @@ _VOCAB_MULTIPLE = 8  # embeddings are padded to a multiple of 8 rows for the mat
 
 
 @dataclass(frozen=True)
-class TokenizedCorpus:
+class TokenizedSide:
     """All sentences of one language on the device: `ids` int32 [T], and `starts` and `lengths` int64 [P] of each.
 
     `lengths` count the special tokens, which `ids` do not contain.
@@ -36,11 +36,21 @@ class TokenizedCorpus:
     lengths: Tensor
 
 
+@dataclass(frozen=True)
+class TokenizedPairs:
+    """Both sides of the sentence pairs on the device, and their `lengths` [2, P] on the host."""
+
+    source: TokenizedSide
+    target: TokenizedSide
+    lengths: NDArray[np.int64]
+
+
 class ParallelTextData(Data):
     """Divides an epoch into global batches of sentence pairs, the same on every rank, and shards each over the ranks.
 
     A subclass sets `vocabulary_class` and `num_special_tokens` (begin and end tokens per sentence), plans an epoch and
-    packs sentences. All lengths are in tokens and include the special tokens.
+    packs sentences. All lengths are in tokens and include the special tokens. Sizes come from the distribution of
+    lengths in the manifest; the lengths of the sentences, in their order, are read by `open`.
     """
 
     vocabulary_class: ClassVar[type[Vocabulary]]
@@ -86,18 +96,17 @@ class ParallelTextData(Data):
     ) -> None:
         self._settings, self._sharding, self._device, self._seeds = settings, sharding, device, seeds
         self.global_batch_size = global_batch_size
-        self._train_corpora: tuple[TokenizedCorpus, TokenizedCorpus] | None = None
-        lengths, self.test_lengths = self._open()
+        statistics = self._read_statistics()
+        self.vocab_size, self.eval_size = statistics.vocab_size, statistics.test_pairs
         self.padded_vocab_size = -(-self.vocab_size // _VOCAB_MULTIPLE) * _VOCAB_MULTIPLE
-        self._kept = np.flatnonzero(lengths.max(0) <= settings.max_length)
-        self._num_dropped += lengths.shape[1] - len(self._kept)
-        self.lengths = lengths[:, self._kept]  # [2, P]; reading sizes is allowed before the clock starts
-        self.eval_size = len(self.test_lengths)
-        if not self._kept.size:
+        self._counts = [count for count in map(self._add_special_tokens, statistics.lengths) if self._is_kept(count)]
+        self._num_kept = sum(count.pairs for count in self._counts)
+        self._num_dropped, self._num_too_long = sum(statistics.dropped.values()), statistics.pairs - self._num_kept
+        if not self._counts:
             raise ConfigurationError(
                 f"No pair has at most {settings.max_length} tokens: raise recipe.data.max_length or use other text."
             )
-        self.train_size, self.steps_per_epoch = self._epoch_size()
+        self.train_size, self.steps_per_epoch = self._epoch_size(self._counts)
 
     @classmethod
     def prepare_data(cls, settings: Settings, progress: ProgressCallback) -> None:
@@ -128,16 +137,34 @@ class ParallelTextData(Data):
             progress=progress,
         )
 
-    def _open(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the lengths of all pairs [2, P] and of the test sources; set `vocab_size` and the dropped pairs."""
+    def _read_statistics(self) -> CorpusStatistics:
+        """Return the statistics in the manifest of the prepared corpus."""
         self._prepared = self._prepare(self._settings)
-        self.vocabulary = self.vocabulary_class.read(self._prepared.folder / "vocabulary")
-        self.vocab_size, self._num_dropped = len(self.vocabulary), sum(self._prepared.dropped.values())
-        train = np.stack([self._read_lengths("train", side) for side in ("source", "target")])
-        return train, self._read_lengths("test", "source")
+        return self._prepared.statistics
 
-    def _read_lengths(self, split: str, side: str) -> NDArray[np.int64]:
-        return np.diff(self._prepared.tokens(split, side).offsets) + self.num_special_tokens
+    def _add_special_tokens(self, count: LengthCount) -> LengthCount:
+        added = self.num_special_tokens
+        tokens = (side + added * count.pairs for side in (count.source_tokens, count.target_tokens))
+        return LengthCount(count.tokens + added, count.pairs, *tokens)
+
+    def _is_kept(self, count: LengthCount) -> bool:
+        return count.tokens <= self._settings.max_length
+
+    def open(self) -> None:
+        """Read lengths and vocabulary, and put the text on the device."""
+        lengths, self.test_lengths = self._read_lengths()
+        self._kept = np.flatnonzero(lengths.max(0) <= self._settings.max_length)
+        self.lengths = lengths[:, self._kept]  # [2, P]
+        self._train, self._test = self._load_train(), self._load_test()
+
+    def _read_lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the lengths of all training pairs [2, P] and of the test sources [N]; read the vocabulary too."""
+        self.vocabulary = self.vocabulary_class.read(self._prepared.folder / "vocabulary")
+        source, target, test = (
+            np.diff(self._prepared.tokens(*part).offsets) + self.num_special_tokens
+            for part in (("train", "source"), ("train", "target"), ("test", "source"))
+        )
+        return np.stack([source, target]), test
 
     def references(self) -> list[str]:
         """Return the reference translations of the test set, as they stand in the file."""
@@ -145,51 +172,57 @@ class ParallelTextData(Data):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of a translation."""
-        return self.vocabulary.decode(ids, self._settings.languages[1])
+        return self.vocabulary.decode(ids)
 
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Yield this rank's micro-batches of every global batch of the epoch."""
-        corpora = self._load_train()
         for numbers in self.plan_batches(epoch):
-            yield self._micro_batches(numbers, corpora)
+            yield self._micro_batches(numbers, self._train)
 
     def eval_batches(self) -> Iterable[Batch]:
         """Yield this rank's test sentences, each once, longest first; every rank gets sentences of all lengths."""
         order = np.argsort(-self.test_lengths, kind="stable")[self._sharding.rank :: self._sharding.ranks]
-        corpus, size = self._load_test(), self._settings.eval_batch_size
+        size = self._settings.eval_batch_size
         for numbers in (order[start : start + size] for start in range(0, len(order), size)):
-            source = self.pack_source(numbers, self.test_lengths[numbers], corpus)
+            source = self.pack_source(numbers, self.test_lengths[numbers], self._test)
             tokens = int(self.test_lengths[numbers].sum())
             yield Batch((source, numbers), len(numbers), self.eval_size, self.eval_size, tokens)
 
     def synthetic_train_batches(self) -> Sequence[Batch]:
-        """Return random ids in the shapes of the first step."""
-        return self._micro_batches(self.plan_batches(1)[0], self._random_train_corpora())
+        """Return random words in sentences of invented lengths, which fill a global batch of the recipe."""
+        lengths = self.invented_lengths()
+        return self._micro_batches(np.arange(lengths.shape[1]), self._random_corpus(lengths))
 
     def synthetic_eval_batch(self) -> Batch:
-        """Return random ids in the lengths of two training sentences; decoding compiles nothing."""
-        numbers = np.argsort(-self.lengths[0, :2], kind="stable")
-        source = self.pack_source(numbers, self.lengths[0, numbers], self._random_train_corpora()[0])
+        """Return random words in two sentences, one as long as those of training can be, the other half as long."""
+        lengths = np.array([self._settings.max_length, self._settings.max_length // 2])
+        numbers = np.arange(2)
+        source = self.pack_source(numbers, lengths, self._random_side(lengths))
         return Batch((source, numbers), len(numbers), len(numbers), len(numbers))
 
     def mlperf_params(self) -> dict[str, Any]:
-        """Return maximum length and vocabulary size, the number of dropped pairs and the fraction of padding."""
+        """Return maximum length, vocabulary size, the pairs that each filter dropped, and the fraction of padding."""
         return {
             "max_sequence_length": {"value": self._settings.max_length, "metadata": {"method": "discard"}},
             "timetrial_vocabulary": self.vocab_size,
             "timetrial_dropped_pairs": self._num_dropped,
+            "timetrial_dropped_long_pairs": self._num_too_long,
             "timetrial_padding": round(self.padding_fraction(), 4),
         }
+
+    def invented_lengths(self) -> NDArray[np.int64]:
+        """Return lengths [2, n] of a full global batch, chosen by the recipe's limits without looking at the data."""
+        raise NotImplementedError
 
     def plan_batches(self, epoch: int) -> list[NDArray[np.int64]]:
         """Return the pair numbers of every global batch, in an order that each epoch shuffles anew."""
         raise NotImplementedError
 
-    def pack(self, numbers: NDArray[np.int64], corpora: tuple[TokenizedCorpus, TokenizedCorpus]) -> Any:
+    def pack(self, numbers: NDArray[np.int64], corpus: TokenizedPairs) -> Any:
         """Return the model inputs for these pairs."""
         raise NotImplementedError
 
-    def pack_source(self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], corpus: TokenizedCorpus) -> Any:
+    def pack_source(self, numbers: NDArray[np.int64], lengths: NDArray[np.int64], corpus: TokenizedSide) -> Any:
         """Return the decoder inputs for these sentences."""
         raise NotImplementedError
 
@@ -197,56 +230,57 @@ class ParallelTextData(Data):
         """Return the fraction of padding in training batches; packed sentences need none."""
         return 0.0
 
-    def _epoch_size(self) -> tuple[int, int]:
-        """Return the number of pairs and of global batches in an epoch."""
+    def _epoch_size(self, counts: Sequence[LengthCount]) -> tuple[int, int]:
+        """Return the number of pairs and of global batches in an epoch of the pairs that `counts` describe."""
         raise NotImplementedError
 
-    def _loss_weight(self, numbers: NDArray[np.int64]) -> float:
-        """Return what the summed loss of these pairs is divided by: sentences or tokens."""
+    def _loss_weight(self, lengths: NDArray[np.int64]) -> float:
+        """Return what the summed loss of pairs of these lengths [2, n] is divided by: sentences or tokens."""
         raise NotImplementedError
 
-    def _micro_batches(
-        self, numbers: NDArray[np.int64], corpora: tuple[TokenizedCorpus, TokenizedCorpus]
-    ) -> list[Batch]:
-        global_weight, tokens = self._loss_weight(numbers), int(self.lengths[:, numbers].sum())
+    def _micro_batches(self, numbers: NDArray[np.int64], corpus: TokenizedPairs) -> list[Batch]:
+        lengths = corpus.lengths[:, numbers]
+        global_weight, tokens = self._loss_weight(lengths), int(lengths.sum())
         return [
-            Batch(self.pack(part, corpora), self._loss_weight(part), len(numbers), global_weight, tokens)
-            for part in self._partition(numbers)
+            Batch(
+                self.pack(numbers[part], corpus),
+                self._loss_weight(lengths[:, part]),
+                len(numbers),
+                global_weight,
+                tokens,
+            )
+            for part in self._partition(lengths)
         ]
 
-    def _partition(self, numbers: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    def _partition(self, lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return this rank's parts of a global batch: pairs by descending length, dealt to the parts back and forth."""
         parts = self._sharding.ranks * self._sharding.accumulation
-        order = numbers[np.argsort(-self.lengths[:, numbers].sum(0), kind="stable")]
+        order = np.argsort(-lengths.sum(0), kind="stable")
         turn = np.arange(len(order)) % (2 * parts)
         owner = np.minimum(turn, 2 * parts - 1 - turn)
         first = self._sharding.rank * self._sharding.accumulation
         return [order[owner == part] for part in range(first, first + self._sharding.accumulation)]
 
-    def _load_train(self) -> tuple[TokenizedCorpus, TokenizedCorpus]:
-        """Return the training text on the device; the first call reads it, with the clock running."""
-        if self._train_corpora is None:
-            source, target = (
-                self._to_device(self._prepared.tokens("train", side), self._kept) for side in ("source", "target")
-            )
-            self._train_corpora = (source, target)
-        return self._train_corpora
+    def _load_train(self) -> TokenizedPairs:
+        """Return the training text on the device."""
+        sides = (self._to_device(self._prepared.tokens("train", side), self._kept) for side in ("source", "target"))
+        return TokenizedPairs(*sides, self.lengths)
 
-    def _load_test(self) -> TokenizedCorpus:
+    def _load_test(self) -> TokenizedSide:
         """Return the sources of the test set on the device."""
         return self._to_device(self._prepared.tokens("test", "source"), np.arange(self.eval_size))
 
-    def _to_device(self, tokens: wmt.Tokens, kept: NDArray[np.int64]) -> TokenizedCorpus:
+    def _to_device(self, tokens: wmt.Tokens, kept: NDArray[np.int64]) -> TokenizedSide:
         ids = torch.from_numpy(tokens.ids.astype(np.int32)).to(self._device)
         starts = torch.from_numpy(tokens.offsets[:-1][kept]).to(self._device)
         lengths = torch.from_numpy(np.diff(tokens.offsets)[kept] + self.num_special_tokens).to(self._device)
-        return TokenizedCorpus(ids, starts, lengths)
+        return TokenizedSide(ids, starts, lengths)
 
-    def _random_train_corpora(self) -> tuple[TokenizedCorpus, TokenizedCorpus]:
-        return self._random_corpus(self.lengths[0]), self._random_corpus(self.lengths[1])
+    def _random_corpus(self, lengths: NDArray[np.int64]) -> TokenizedPairs:
+        """Return pairs of random words with these lengths [2, P]."""
+        return TokenizedPairs(self._random_side(lengths[0]), self._random_side(lengths[1]), lengths)
 
-    def _random_corpus(self, lengths: NDArray[np.int64]) -> TokenizedCorpus:
-        """Return sentences of random words with these lengths."""
+    def _random_side(self, lengths: NDArray[np.int64]) -> TokenizedSide:
         on_device = torch.from_numpy(lengths).to(self._device)
         ids = torch.randint(4, self.vocab_size, (int(lengths.sum()),), dtype=torch.int32, device=self._device)
-        return TokenizedCorpus(ids, on_device.cumsum(0) - on_device, on_device)
+        return TokenizedSide(ids, on_device.cumsum(0) - on_device, on_device)

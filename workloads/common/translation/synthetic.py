@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ....datasets.text.wmt import CorpusStatistics, count_lengths
 from ....runner.core.progress import ProgressCallback
-from .parallel_data import ParallelTextData, TokenizedCorpus
+from .parallel_data import ParallelTextData, TokenizedPairs, TokenizedSide
 
 _TRAIN_PAIRS, _TEST_SENTENCES = 1 << 19, 3003  # the test set is as large as newstest2014
 # Mean and standard deviation of the logarithms of the source length, in tokens of a vocabulary of 32,000, and of the
@@ -30,18 +31,20 @@ class SyntheticParallelText(ParallelTextData):
         """Return the ids as text."""
         return " ".join(map(str, ids))
 
-    def _open(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _read_statistics(self) -> CorpusStatistics:
+        lengths, test_lengths = self._read_lengths()
+        counts = count_lengths(lengths - self.num_special_tokens)
+        return CorpusStatistics(self._settings.vocabulary_size, len(test_lengths), {}, counts)
+
+    def _read_lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         generator = np.random.default_rng(self._seeds.data_order)
-        self.vocab_size, self._num_dropped = self._settings.vocabulary_size, 0
         source = generator.lognormal(*_LOG_LENGTH, _TRAIN_PAIRS + _TEST_SENTENCES)
         pairs = np.stack([source, source * generator.lognormal(*_LOG_RATIO, len(source))])
         lengths = np.maximum(np.rint(pairs).astype(np.int64), 1) + self.num_special_tokens
         return lengths[:, _TEST_SENTENCES:], lengths[0, :_TEST_SENTENCES]
 
-    def _load_train(self) -> tuple[TokenizedCorpus, TokenizedCorpus]:
-        if self._train_corpora is None:
-            self._train_corpora = self._random_train_corpora()
-        return self._train_corpora
+    def _load_train(self) -> TokenizedPairs:
+        return self._random_corpus(self.lengths)
 
-    def _load_test(self) -> TokenizedCorpus:
-        return self._random_corpus(self.test_lengths)
+    def _load_test(self) -> TokenizedSide:
+        return self._random_side(self.test_lengths)

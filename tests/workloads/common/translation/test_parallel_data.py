@@ -14,12 +14,13 @@ from timetrial.workloads.gnmt.data import GNMTData
 from timetrial.workloads.transformer import data as transformer_data
 from timetrial.workloads.transformer.data import TransformerData
 
+OTHER = language.TranslationSpec(300, 40, num_nouns=40, num_verbs=20, num_adjectives=20, num_adverbs=10, seed=5)
 GRAMMAR = language.TranslationSpec(1500, 40, num_nouns=40, num_verbs=20, num_adjectives=20, num_adverbs=10)
 
 
 @pytest.fixture
 def build(tmp_path):
-    def built(data_class, batch_size, *, sharding=None, seed=1, device="cpu", **settings):
+    def built(data_class, batch_size, *, sharding=None, seed=1, opened=True, **settings):
         values = {
             "source": [f"{tmp_path}/toy/train.source"],
             "target": [f"{tmp_path}/toy/train.target"],
@@ -32,13 +33,16 @@ def build(tmp_path):
             "workers": 1,
             "eval_batch_size": 16,
         }
-        return data_class(
+        data = data_class(
             data_class.Settings(**values | settings),
             global_batch_size=batch_size,
             sharding=sharding or BatchSharding(),
-            device=torch.device(device),
+            device=torch.device("cpu"),
             seeds=derive_streams(seed),
         )
+        if opened:
+            data.open()
+        return data
 
     return built
 
@@ -106,15 +110,34 @@ def test_gnmt_batches_are_full_and_of_one_length_bucket(build):
     data = build(GNMTData, 64)
     for numbers in data.plan_batches(1):
         assert len(numbers) == 64
-        assert len(np.unique((data.lengths[:, numbers].max(0) - 1) // 8)) == 1  # buckets of 40 / 5 tokens
+        assert len(np.unique(np.minimum(data.lengths[:, numbers].max(0) // 8, 4))) == 1  # buckets of 40 / 5 tokens
 
 
 @pytest.mark.parametrize(("max_length", "bucket_width"), [(50, 10), (75, 15), (23, 5)])
 def test_there_are_five_buckets_for_any_max_length(build, max_length, bucket_width):
+    """As in the reference, a length that is a multiple of the width begins a bucket, but the last holds the maximum."""
     data = build(GNMTData, 64, max_length=max_length)
-    data.lengths = np.array([range(3, max_length + 1), [3] * (max_length - 2)])
-    assert data._buckets().tolist() == [(length - 1) // bucket_width for length in range(3, max_length + 1)]
-    assert data._buckets().max() == 4
+    buckets = data._bucket(np.arange(3, max_length + 1)).tolist()
+    assert buckets == [min(length // bucket_width, 4) for length in range(3, max_length + 1)]
+    assert buckets[-2:] == [4, 4]
+
+
+@pytest.mark.parametrize(("data_class", "batch_size"), DATA_CLASSES)
+@pytest.mark.parametrize("max_length", [20, 40])
+def test_sizes_are_known_from_the_manifest_alone(build, data_class, batch_size, max_length):
+    data = build(data_class, batch_size, max_length=max_length, opened=False)
+    sizes, params = (data.train_size, data.steps_per_epoch, data.eval_size, data.vocab_size), data.mlperf_params()
+    assert not hasattr(data, "lengths")
+    data.open()
+    batches = data.plan_batches(1)
+    assert sizes[2:] == (len(data.test_lengths), len(data.vocabulary))
+    assert params["timetrial_dropped_long_pairs"] == 1500 - params["timetrial_dropped_pairs"] - data.lengths.shape[1]
+    if data_class is GNMTData:
+        assert sizes[:2] == (sum(map(len, batches)), len(batches))
+    else:
+        assert sizes[0] == data.lengths.shape[1]
+        assert abs(sizes[1] - len(batches)) <= 2
+    assert (params["timetrial_dropped_long_pairs"] > 0) == (max_length == 20)
 
 
 def test_transformer_batches_are_filled_up_to_the_token_limit(build):
@@ -131,10 +154,10 @@ def test_batches_on_devices_have_one_padded_size(build, monkeypatch):
     data._device = torch.device("meta")  # only sizes are compared
     sizes = []
     for numbers in data.plan_batches(1)[:-1]:
-        part = data._partition(numbers)[0]
+        part = numbers[data._partition(data.lengths[:, numbers])[0]]
         used = data.lengths[:, part].sum(1)
         try:
-            shapes = {tuple(side.ids.shape) for side in data.pack(part, data._random_train_corpora())}
+            shapes = {tuple(side.ids.shape) for side in data.pack(part, data._random_corpus(data.lengths))}
         except NotImplementedError:
             pytest.skip("repeat_interleave does not support meta tensors")
         sizes.append((shapes, used))
@@ -151,7 +174,8 @@ def test_ranks_get_similar_numbers_of_tokens(build):
         tokens = []
         for rank in range(4):
             data._sharding = BatchSharding(rank, 4, 1)
-            tokens.append(data.lengths[:, data._partition(numbers)[0]].sum())
+            lengths = data.lengths[:, numbers]
+            tokens.append(lengths[:, data._partition(lengths)[0]].sum())
         assert max(tokens) - min(tokens) <= 2 * data.lengths.max()
 
 
@@ -166,24 +190,45 @@ def test_ranks_partition_the_test_set(build, data_class, batch_size):
     assert sorted(evaluated) == list(range(40))
 
 
+def test_warm_up_of_gnmt_fills_a_batch_of_the_longest_bucket(build):
+    data = build(GNMTData, 64, opened=False)
+    (synthetic,) = data.synthetic_train_batches()
+    assert synthetic.weight == synthetic.global_samples == 64
+    for side in np.add(synthetic.inputs.lengths, [[0], [1]]):  # the decoder has no end token
+        assert set(side.tolist()) == set(range(32, 41))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_warm_up_of_transformer_has_the_shapes_of_every_full_batch(build, monkeypatch, ranks):
+    """On a GPU all but the last batch of an epoch have one shape, which is compiled before the clock starts.
+
+    The data say that they are on a GPU, but stay on the CPU: only shapes are compared.
+    """
+    data = build(TransformerData, 2000, sharding=BatchSharding(0, ranks, 1))
+    monkeypatch.setattr(TransformerData, "_padded_size", lambda self: 2048 // ranks)
+
+    def shapes(batch):
+        return [tuple(leaf.shape) if hasattr(leaf, "shape") else leaf for side in batch.inputs for leaf in side]
+
+    (synthetic,) = data.synthetic_train_batches()
+    of_steps = {str(shapes(batch)) for (batch,) in list(data.train_batches(1))[:-1]}
+    assert of_steps == {str(shapes(synthetic))}
+
+
 @pytest.mark.parametrize(("data_class", "batch_size"), DATA_CLASSES)
-def test_synthetic_batches_have_the_shapes_of_the_first_step(build, data_class, batch_size):
-    data = build(data_class, batch_size)
-    (first,), (synthetic,) = next(iter(data.train_batches(1))), data.synthetic_train_batches()
-    shapes = [
-        [tuple(leaf.shape) for leaf in torch.utils._pytree.tree_leaves(tuple(batch.inputs)) if hasattr(leaf, "shape")]
-        for batch in (first, synthetic)
-    ]
-    assert shapes[0] == shapes[1]
-    assert unpack_pairs(data, first) != unpack_pairs(data, synthetic)
-    assert first.weight == synthetic.weight
+def test_warm_up_does_not_depend_on_the_data(build, data_class, batch_size):
+    """Equal for data of other lengths."""
+    lengths = [build(data_class, batch_size, opened=False, generate=g).invented_lengths() for g in (GRAMMAR, OTHER)]
+    assert np.array_equal(*lengths)
+    synthetic = build(data_class, batch_size, opened=False).synthetic_eval_batch()
+    assert synthetic.weight == 2
 
 
 def test_rejects_settings_without_any_batch(build):
     with pytest.raises(ConfigurationError, match="No pair has at most 3 tokens"):
-        build(GNMTData, 64, max_length=3)
+        build(GNMTData, 64, max_length=3, opened=False)
     with pytest.raises(ConfigurationError, match="No length bucket holds 5000 pairs"):
-        build(GNMTData, 5000)
+        build(GNMTData, 5000, opened=False)
     with pytest.raises(ConfigurationError, match=r"recipe.global_batch_size=10 is less than one pair"):
         build(TransformerData, 10).plan_batches(1)
     with pytest.raises(ValueError, match="as many files each"):

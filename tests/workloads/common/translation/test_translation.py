@@ -79,6 +79,12 @@ def test_ranks_and_micro_batches_do_not_change_the_loss(text, workload):
 
 
 @pytest.mark.parametrize("workload", ["gnmt", "transformer"])
+def test_text_is_opened_after_the_clock_has_started(data_files_opened_before_run_start, workload):
+    small = ["recipe.data.generate.num_train=600", "recipe.data.generate.num_test=4", "recipe.training.hidden_size=16"]
+    assert data_files_opened_before_run_start([f"workload={workload}", *small]) == []
+
+
+@pytest.mark.parametrize("workload", ["gnmt", "transformer"])
 def test_throughput_counts_tokens(text, workload):
     small = [
         "throughput.steps=2",
