@@ -1,18 +1,25 @@
 """Labeled images in the layouts of ImageNet, which are detected: class folders, TFRecord or WebDataset shards."""
 
+import hashlib
 import os
+import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...runner.core.atomic_files import atomic_write
 from ...runner.core.errors import DataError
 from . import shards
 
 _SUFFIXES = {".jpg", ".jpeg", ".png"}
 _VALIDATION_NAMES = ("val", "validation")  # MLPerf's reference script writes "validation"
+_ARRAYS = ("file", "offset", "length", "label")
+_INDEX_VERSION = 1  # increase it to discard older indexes
 
 
 @dataclass(frozen=True)
@@ -22,7 +29,7 @@ class ImageSet:
     A length of -1 means the whole file. Arrays are int64 [N]; `label` numbers classes from 0.
     """
 
-    files: list[Path]
+    files: list[str]
     file: NDArray[np.int64]
     offset: NDArray[np.int64]
     length: NDArray[np.int64]
@@ -34,7 +41,7 @@ class ImageSet:
     def name(self, index: int) -> str:
         """Return the name of image `index` in messages."""
         path = self.files[self.file[index]]
-        return str(path) if self.length[index] < 0 else f"the image at byte {self.offset[index]} of {path}"
+        return path if self.length[index] < 0 else f"the image at byte {self.offset[index]} of {path}"
 
     def read(self, index: int) -> bytes:
         """Return the encoded image; raises `DataError` if it cannot be read."""
@@ -53,12 +60,7 @@ def open_dataset(folder: Path) -> tuple[ImageSet, ImageSet, int, str]:
     their folders' names or of their labels in the shards. Raises `DataError` naming what is missing, empty, truncated
     or in one split only.
     """
-    train, val = folder / "train", next((folder / name for name in _VALIDATION_NAMES if (folder / name).is_dir()), None)
-    if not train.is_dir() or val is None:
-        missing = train if not train.is_dir() else folder / "val"
-        raise DataError(
-            f"{missing} is missing: put class folders or shards there (see timetrial data fetch) or set data_dir."
-        )
+    train, val = _split_folders(folder)
     readers = {"webdataset": (".tar", shards.read_tar), "tfrecord": ("", shards.read_tfrecord)}
     layout = _detect_layout(train)
     if layout == "folders":
@@ -78,8 +80,64 @@ def open_dataset(folder: Path) -> tuple[ImageSet, ImageSet, int, str]:
     return train_set, val_set, len(class_index), layout
 
 
+def write_index(folder: Path, cache_dir: Path) -> Path:
+    """Return the path of an .npz file in `cache_dir` with the two image sets of `folder`, for `read_index`.
+
+    The file is written if there is none, or if files were added, removed or, as shards, changed since.
+    """
+    stamp = _stamp(folder) if folder.is_dir() else ""
+    digest = hashlib.sha256(f"{folder.absolute()}|{stamp}|{_INDEX_VERSION}".encode()).hexdigest()[:16]
+    index = cache_dir / f"{folder.name}-{digest}.npz"
+    if index.exists():
+        return index
+    columns: dict[str, Any] = {}
+    *sets, columns["num_classes"], columns["layout"] = open_dataset(folder)
+    for split, images in zip(("train", "val"), sets, strict=True):
+        columns |= {f"{split}_{name}": getattr(images, name) for name in _ARRAYS}
+        names = "\n".join(os.path.relpath(path, folder) for path in images.files)
+        columns[f"{split}_files"] = np.frombuffer(names.encode(), np.uint8)
+    with atomic_write(index) as temporary, open(temporary, "wb") as file:
+        np.savez(file, **columns)
+    return index
+
+
+def read_index(index: Path, folder: Path) -> tuple[ImageSet, ImageSet, int, str]:
+    """Return what `open_dataset` returned for `folder` when `index` was written; raises `DataError` if it is damaged.
+
+    No file of `folder` is read.
+    """
+    try:
+        with open(index, "rb") as opened, np.load(opened) as columns:
+            names = [columns[f"{split}_files"].tobytes().decode().split("\n") for split in ("train", "val")]
+            train, val = (
+                ImageSet([f"{folder}/{name}" for name in files], *(columns[f"{split}_{key}"] for key in _ARRAYS))
+                for split, files in zip(("train", "val"), names, strict=True)
+            )
+            return train, val, int(columns["num_classes"]), str(columns["layout"])
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{index} cannot be read ({error}): remove it, and it is created again.") from error
+
+
+def _split_folders(folder: Path) -> tuple[Path, Path]:
+    """Return the folders of the training and the validation set; raises `DataError` if one is missing."""
+    train, val = folder / "train", next((folder / name for name in _VALIDATION_NAMES if (folder / name).is_dir()), None)
+    if not train.is_dir() or val is None:
+        missing = train if not train.is_dir() else folder / "val"
+        raise DataError(
+            f"{missing} is missing: put class folders or shards there (see timetrial data fetch) or set data_dir."
+        )
+    return train, val
+
+
+def _stamp(folder: Path) -> str:
+    """Return names, sizes and times of change of the class folders or shards, without a look at single images."""
+    entries = [entry for split in _split_folders(folder) for entry in os.scandir(split)]
+    states = [(entry.path, entry.stat()) for entry in entries if not entry.name.startswith(".")]
+    return repr(sorted((path, state.st_size, state.st_mtime_ns) for path, state in states))
+
+
 _Class = str | int  # a folder's name, or the label in a shard
-_Locations = tuple[list[Path], list[tuple[int, int, int]]]  # files, and (file, offset, length) of each image
+_Locations = tuple[list[str], list[tuple[int, int, int]]]  # files, and (file, offset, length) of each image
 
 
 def _detect_layout(folder: Path) -> str:
@@ -99,13 +157,13 @@ def _files(folder: Path) -> list[Path]:
 
 def _read_folders(root: Path) -> tuple[_Locations, list[_Class]]:
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
-    files: list[Path] = []
+    files: list[str] = []
     labels: list[_Class] = []
     for name in classes:
         names = sorted(entry for entry in os.listdir(root / name) if Path(entry).suffix.lower() in _SUFFIXES)
         if not names:
             raise DataError(f"{root / name} contains no image: remove the folder or fill it.")
-        files += [root / name / entry for entry in names]
+        files += [f"{root}/{name}/{entry}" for entry in names]
         labels += [name] * len(names)
     return (files, [(index, 0, -1) for index in range(len(files))]), labels
 
@@ -117,7 +175,7 @@ def _read_shards(files: list[Path], read: Callable[[Path], list[shards.Location]
         for location in read(path):
             locations.append((number, location.offset, location.length))
             labels.append(location.label)
-    return (files, locations), labels
+    return (list(map(str, files)), locations), labels
 
 
 def _number_classes(locations: _Locations, labels: list[_Class], class_index: dict[_Class, int]) -> ImageSet:

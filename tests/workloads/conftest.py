@@ -8,6 +8,26 @@ import pytest
 
 
 @pytest.fixture
+def build_engine(compose):
+    """Compose a configuration, prepare its data, build its engine and open the data: build_engine(*overrides)."""
+    import torch
+
+    from timetrial.runner.config.validation import resolve_classes, validate
+    from timetrial.runner.launch import staging, worker
+    from timetrial.runner.training.distributed import World
+
+    def build(*overrides, device="cpu"):
+        config = validate(compose(*overrides))
+        _, data_class = resolve_classes(config)
+        data_class.prepare_data(staging.data_settings(config, data_class), lambda *progress: None)
+        engine = worker.build_engine(config, World(), torch.device(device))
+        engine.open_data()
+        return engine
+
+    return build
+
+
+@pytest.fixture
 def data_files_opened_before_run_start(tmp_path):
     """Run a configuration on one rank; return the data files opened between init_start and run_start.
 

@@ -4,16 +4,13 @@ import copy
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from mlperf_logging.compliance_checker import mlp_compliance
 from rich.console import Console
 
 from timetrial.runner.config.validation import validate
 from timetrial.runner.core.errors import Exit
-from timetrial.runner.launch import worker
 from timetrial.runner.launch.run import launch
-from timetrial.runner.training.distributed import World
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = sorted(path.stem for path in (ROOT / "conf" / "workload").glob("*.yaml"))
@@ -27,9 +24,8 @@ def data_dir(tmp_path_factory):
 
 
 @pytest.fixture
-def engine(request, compose, data_dir):
-    config = validate(compose(f"workload={request.param}", "scale=embedded", f"data_dir={data_dir}"))
-    return worker.build_engine(config, World(), torch.device("cpu"))
+def engine(request, build_engine, data_dir):
+    return build_engine(f"workload={request.param}", "scale=embedded", f"data_dir={data_dir}")
 
 
 every_workload = pytest.mark.parametrize("engine", WORKLOADS, indirect=True)

@@ -14,8 +14,10 @@ from torch.nn import functional as F
 from ...datasets.formats import cifar
 from ...datasets.synthetic import images
 from ...datasets.synthetic.spec_digest import path_with_digest
+from ...runner.core.progress import ProgressCallback
 from ...runner.training.workload import Batch
 from ..common.vision.image_data import BatchSource, ImageData, SyntheticBatches
+from ..common.vision.manifest import manifest_path, read_manifest, write_manifest
 from ..common.vision.pipeline import ImageBatch
 from .networks import MEAN
 
@@ -34,6 +36,8 @@ class CIFAR10Data(ImageData):
         """Folder of the binary version of CIFAR-10."""
         generate: images.ClassificationSpec | None = None
         """Synthetic dataset to generate and read instead; null: none."""
+        cache_dir: str = MISSING
+        """Folder of the manifest."""
         crop_padding: int = 4
         """Pixels of padding around an image before it is cropped at random."""
         cutout_size: int = 0
@@ -51,56 +55,57 @@ class CIFAR10Data(ImageData):
         """Return the loader, which MLPerf does not ask for."""
         return {"timetrial_loader": self.loader}
 
-    def _open(self) -> tuple[int, int]:
-        self.folder = Path(self.settings.folder)
-        if self.settings.generate is not None:
-            self.folder = path_with_digest(self.folder, self.settings.generate)
-            if not self.folder.exists():
-                images.write_cifar(self.folder, self.settings.generate)
-        return cifar.count(self.folder, cifar.TRAIN_FILES), cifar.count(self.folder, cifar.VAL_FILES)
+    @classmethod
+    def prepare_data(cls, settings: Settings, progress: ProgressCallback) -> None:
+        """Generate the set if asked to, and store a manifest."""
+        folder = _folder(settings)
+        if settings.generate is not None and not folder.exists():
+            images.write_cifar(folder, settings.generate)
+        sizes = {"train_size": cifar.TRAIN_FILES, "eval_size": cifar.VAL_FILES}
+        counts = {key: cifar.count(folder, files) for key, files in sizes.items()}
+        write_manifest(_manifest_path(settings), counts)
+
+    def _read_sizes(self) -> tuple[int, int]:
+        self.folder = _folder(self.settings)
+        manifest = read_manifest(_manifest_path(self.settings))
+        return manifest["train_size"], manifest["eval_size"]
 
     def _build_batch_source(self) -> BatchSource:
-        return ResidentBatches(self.folder, self.settings.crop_padding, self.settings.cutout_size, self.device)
+        settings = self.settings
+        return ResidentBatches(self.folder, settings.crop_padding, settings.cutout_size, self.device)
 
 
 class ResidentBatches:
-    """Takes batches from the images on the device, which it reads when they are first needed."""
+    """Takes batches from the images, all of which it reads and puts on the device."""
 
     def __init__(self, folder: Path, crop_padding: int, cutout_size: int, device: torch.device) -> None:
         self._folder, self._crop_padding, self._cutout_size, self._device = folder, crop_padding, cutout_size, device
-        self._resident: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
+        pixels, self._train_labels = self._read(cifar.TRAIN_FILES)
+        self._padded_pixels = F.pad(pixels, [0, 0, *[crop_padding] * 4])
+        self._eval_pixels, self._eval_labels = self._read(cifar.VAL_FILES)
 
     def train_batches(self, data: ImageData, epoch: int) -> Iterator[Sequence[Batch]]:
-        """Yield every image once, shuffled and transformed at random; an epoch is the same for any number of ranks."""
-        pixels, labels, _, _ = self._load()
+        """Yield all images, shuffled and transformed at random; an epoch is the same for any number of ranks."""
         generator, count = np.random.default_rng(data.seeds.derive("data_order", epoch)), data.train_size
-        order = self._to_device(generator.permutation(count))
+        order = self._to_device(data.pad(generator.permutation(count)))
         shifts = self._to_device(generator.integers(0, 2 * self._crop_padding + 1, (count, 2)))
         flipped = self._to_device(generator.random(count) < 0.5)
         corners = self._to_device(generator.integers(0, cifar.IMAGE_SIZE - self._cutout_size + 1, (count, 2)))
-        for size, parts in data.steps():
+        for parts in data.steps():
             step = []
             for part in parts:
                 indices = order[part]
-                crops = _crop(pixels, indices, shifts[indices], flipped[indices])
+                crops = _crop(self._padded_pixels, indices, shifts[indices], flipped[indices])
                 if self._cutout_size:
                     crops = _cut_out(crops, corners[indices], self._cutout_size)
-                step.append(data.make_batch(ImageBatch(crops, (labels[indices],)), size))
+                step.append(data.make_batch(ImageBatch(crops, (self._train_labels[indices],)), data.step_size))
             yield step
 
     def eval_batches(self, data: ImageData) -> Iterator[Batch]:
         """Yield this rank's shard of the test images, each once."""
-        _, _, pixels, labels = self._load()
         for span in data.eval_spans():
-            yield data.make_batch(ImageBatch(pixels[span], (labels[span],)), data.eval_size)
-
-    def _load(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return padded pixels and labels of the training set, pixels and labels of the test set."""
-        if self._resident is None:
-            pixels, labels = self._read(cifar.TRAIN_FILES)
-            padding = [0, 0, *[self._crop_padding] * 4]
-            self._resident = F.pad(pixels, padding), labels, *self._read(cifar.VAL_FILES)
-        return self._resident
+            images = ImageBatch(self._eval_pixels[span], (self._eval_labels[span],))
+            yield data.make_batch(images, data.eval_size)
 
     def _read(self, names: Any) -> tuple[Tensor, Tensor]:
         pixels, labels = cifar.read(self._folder, names)
@@ -115,11 +120,25 @@ class SyntheticCIFAR10Data(CIFAR10Data):
 
     loader = "synthetic"
 
-    def _open(self) -> tuple[int, int]:
+    @classmethod
+    def prepare_data(cls, settings: CIFAR10Data.Settings, progress: ProgressCallback) -> None:
+        """Do nothing: there is no dataset."""
+
+    def _read_sizes(self) -> tuple[int, int]:
         return 50_000, 10_000
 
     def _build_batch_source(self) -> SyntheticBatches:
         return SyntheticBatches()
+
+
+def _folder(settings: CIFAR10Data.Settings) -> Path:
+    """Return the folder of the dataset, generated or not."""
+    folder = Path(settings.folder)
+    return folder if settings.generate is None else path_with_digest(folder, settings.generate)
+
+
+def _manifest_path(settings: CIFAR10Data.Settings) -> Path:
+    return manifest_path(settings.cache_dir, "cifar", _folder(settings))
 
 
 def _crop(padded: Tensor, indices: Tensor, shifts: Tensor, flipped: Tensor) -> Tensor:

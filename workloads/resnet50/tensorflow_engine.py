@@ -108,10 +108,9 @@ class TensorFlowEngine:
             pixels = generator.integers(256, size=(size, image_size, image_size, 3), dtype=np.uint8)
             return tf.constant(pixels), tf.constant(generator.integers(self.data.num_classes, size=size))
 
-        for size in sorted(set(self._plan(1)[0])):  # the last batch of an epoch may be smaller
-            batch = images(size)
-            for _ in range(steps):
-                self._train(*batch)
+        batch = images(self.data.step_size)
+        for _ in range(steps):
+            self._train(*batch)
         with _raise_out_of_memory():
             self._count_correct(*images(self._eval_batch_size()))
         self.load_state_dict(state)
@@ -126,7 +125,7 @@ class TensorFlowEngine:
         if epoch < current_epoch:  # resumed in a later epoch
             return
         steps = steps if current_epoch == epoch else 0
-        sizes, plan = self._plan(epoch)
+        sizes, plan = self.data.train_plan(epoch)
         batches = self.data.tensorflow_batches(True, epoch, plan[steps:])
         for size in sizes[steps:]:
             started = time.perf_counter()
@@ -198,23 +197,14 @@ class TensorFlowEngine:
         self._loss_sum.assign(state["loss_sum"])
         self._steps, self._updates, self._position = state["steps"], state["updates"], tuple(state["position"])
 
-    def _plan(self, epoch: int) -> tuple[list[int], list[list[int]]]:
-        """Return sizes and images of the epoch's batches, without one that has fewer images than there are replicas."""
-        sizes, plan = self.data.train_plan(epoch)
-        kept = sum(size >= self.replicas for size in sizes)
-        return sizes[:kept], plan[:kept]
-
     def _eval_batch_size(self) -> int:
         return max(self.replicas, len(self.data.eval_plan()[0]))
 
     def _train(self, pixels: Any, labels: Any) -> None:
         """Make one update without waiting for the device."""
         rate = self.workload.learning_rate(self._updates, self.data.steps_per_epoch)
-        # XLA compiles each batch size anew, which takes too long on the clock for the smaller last batch of an epoch.
-        is_full = len(labels) == min(self.global_batch_size, self.data.train_size)
-        step = self._step if is_full else self._uncompiled_step
         with _raise_out_of_memory():
-            step(pixels, labels, tf.constant(rate, tf.float32))
+            self._step(pixels, labels, tf.constant(rate, tf.float32))
         self._steps += 1
         self._updates += 1
 
@@ -222,14 +212,10 @@ class TensorFlowEngine:
         """Build the step and evaluation functions; they are traced at the first call, once for all batch sizes."""
         images = [tf.TensorSpec((None, image_size, image_size, 3), tf.uint8), tf.TensorSpec((None,), tf.int64)]
         signature = [*images, tf.TensorSpec((), tf.float32)]
-        self._uncompiled_step = tf.function(
-            self._build_step(lambda function: function), input_signature=signature, autograph=False
-        )
-        self._step, predict = self._uncompiled_step, lambda pixels: tf.argmax(self.model(pixels, training=False), 1)
-        if self.compiled:
-            # Only the parts within a replica are compiled: the strategy sums the gradients.
-            self._step = tf.function(self._build_step(_compile), input_signature=signature, autograph=False)
-            predict = _compile(predict)
+        # Only the parts within a replica are compiled: the strategy sums the gradients.
+        compile_function = _compile if self.compiled else lambda function: function
+        self._step = tf.function(self._build_step(compile_function), input_signature=signature, autograph=False)
+        predict = compile_function(lambda pixels: tf.argmax(self.model(pixels, training=False), 1))
 
         def count_correct_on_replica(pixels: Any, labels: Any) -> Any:
             pixels, labels = self._slice(pixels, labels)

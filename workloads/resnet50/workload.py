@@ -37,7 +37,7 @@ class ResNet50(Classification):
         warmup_epochs: int = MISSING
         """Epochs over which the learning rate rises linearly from zero."""
         end_epoch: int = MISSING
-        """Epoch at which the decay of the learning rate ends."""
+        """Epochs from the start of training, warmup included, to the end of the decay of the learning rate."""
         weight_decay: float = MISSING
         """Weight decay of all parameters but those of batch norm."""
         momentum: float = 0.9

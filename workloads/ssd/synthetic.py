@@ -34,11 +34,14 @@ class SyntheticSSDData(SSDData):
     def prepare_data(cls, settings: CocoData.Settings, progress: ProgressCallback) -> None:
         """Do nothing: there is no dataset."""
 
-    def _open(self) -> tuple[int, int]:
+    def _read_sizes(self) -> tuple[int, int]:
         sizes = self.settings
         self.num_classes, self.max_boxes = sizes.classes, sizes.boxes
         self.truth = self.val_set = synthetic_coco_set(sizes.val_count, sizes.boxes, sizes.classes)
         return sizes.train_count, sizes.val_count
+
+    def _open_sets(self) -> None:
+        pass
 
     def _build_batch_source(self) -> SyntheticCocoBatches:
         return SyntheticCocoBatches()

@@ -3,6 +3,7 @@
 import io
 import random
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ def check(folder):
         data for name in CLASSES for data in TRAIN[name].values()
     ]
     assert train.label.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    found = {val.files[val.file[index]].name: (val.read(index), val.label[index]) for index in range(len(val))}
+    found = {Path(val.files[val.file[index]]).name: (val.read(index), val.label[index]) for index in range(len(val))}
     assert found == {name: (data, label) for (name, data), label in zip(VAL.items(), LABELS, strict=True)}
 
 

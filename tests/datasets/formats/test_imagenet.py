@@ -1,6 +1,8 @@
 """All layouts of ImageNet give the same images; what is missing, empty or in one split only is named."""
 
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,7 +61,7 @@ def test_classes_are_numbered_by_name_and_other_files_ignored(folder):
     (folder / "train/bee/notes.txt").touch()
     (folder / "train/.cache").mkdir()
     train, val, num_classes, _ = imagenet.open_dataset(folder)
-    assert [str(path.relative_to(folder / "train")) for path in train.files] == [
+    assert [os.path.relpath(path, folder / "train") for path in train.files] == [
         "ape/1.jpg", "bee/0.JPEG", "bee/1.jpg", "bee/2.png",
     ]  # fmt: skip
     assert train.label.tolist() == [0, 1, 1, 1]
@@ -138,7 +140,7 @@ def test_deleted_image_is_named(folder):
 @pytest.mark.parametrize("layout", ["tfrecord", "webdataset"])
 def test_shard_truncated_after_opening_is_named(tmp_path, layout):
     train = write_layout(tmp_path, layout)[0]
-    path = train.files[0]
+    path = Path(train.files[0])
     path.write_bytes(path.read_bytes()[: train.offset[-1] + 300])
     last = len(train) - 1
     message = rf"^the image at byte \d+ of {path} cannot be decoded"

@@ -38,10 +38,12 @@ from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.common.imagenet.tfdata_loader import TfDataImageNetData
 spec, workers = ClassificationSpec(3, 10, 3, 40), int(sys.argv[2])
-settings = TfDataImageNetData.Settings(sys.argv[1], spec, image_size=32, workers=workers)
+settings = TfDataImageNetData.Settings(sys.argv[1], spec, sys.argv[1] + "-prepared", image_size=32, workers=workers)
+TfDataImageNetData.prepare_data(settings, lambda *progress: None)
 images = TfDataImageNetData(
     settings, global_batch_size=7, sharding=BatchSharding(), device=torch.device("cpu"), seeds=seeds.derive_streams(1)
 )
+images.open()
 digest = hashlib.sha256()
 for epoch in (1, 2):
     for (batch,) in images.train_batches(epoch):
@@ -55,19 +57,24 @@ STAGES, BATCH_SIZE, IMAGE_SIZE = [1, 1, 1, 1], 12, 32
 @pytest.fixture
 def data(tmp_path):
     def built(workers=0):
-        return TfDataImageNetData(
-            TfDataImageNetData.Settings(
-                str(tmp_path / "shapes"),
-                ClassificationSpec(3, 10, 3, 40),
-                image_size=IMAGE_SIZE,
-                eval_batch_size=4,
-                workers=workers,
-            ),
+        settings = TfDataImageNetData.Settings(
+            str(tmp_path / "shapes"),
+            ClassificationSpec(3, 10, 3, 40),
+            str(tmp_path / "prepared"),
+            image_size=IMAGE_SIZE,
+            eval_batch_size=4,
+            workers=workers,
+        )
+        TfDataImageNetData.prepare_data(settings, lambda *progress: None)
+        images = TfDataImageNetData(
+            settings,
             global_batch_size=BATCH_SIZE,
             sharding=BatchSharding(),
             device=torch.device("cpu"),
             seeds=seeds.derive_streams(1),
         )
+        images.open()
+        return images
 
     return built
 
@@ -328,7 +335,7 @@ def test_reports_exhausted_memory(build):
     def exhausted(*_):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM")
 
-    engine._step = engine._uncompiled_step = engine._count_correct = exhausted
+    engine._step = engine._count_correct = exhausted
     for call in (lambda: next(engine.train_epoch(1)), engine.evaluate):
         with pytest.raises(OutOfMemory, match="global_batch_size"):
             call()

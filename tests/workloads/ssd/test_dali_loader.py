@@ -11,12 +11,9 @@ import torch
 from rich.console import Console
 
 from timetrial.datasets.synthetic.detection import DetectionSpec
-from timetrial.runner.config.validation import validate
 from timetrial.runner.core.errors import ConfigurationError, DataError, Exit
-from timetrial.runner.launch import worker
 from timetrial.runner.launch.run import launch
 from timetrial.runner.training import seeds
-from timetrial.runner.training.distributed import World
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.ssd import color_jitter
 from timetrial.workloads.ssd.dali_loader import DaliSSDData
@@ -38,7 +35,10 @@ def build(place, loader, sharding=WHOLE, workers=0):
         eval_batch_size=4,
     )  # fmt: skip
     device = torch.device("cpu")
-    return kind(settings, global_batch_size=8, sharding=sharding, device=device, seeds=seeds.derive_streams(3))
+    kind.prepare_data(settings, lambda *progress: None)
+    data = kind(settings, global_batch_size=8, sharding=sharding, device=device, seeds=seeds.derive_streams(3))
+    data.open()
+    return data
 
 
 @pytest.fixture(scope="module")
@@ -144,11 +144,10 @@ def test_bad_image_has_the_message_of_the_other_loader(tmp_path, damage, workers
 
 @pytest.mark.integration
 @dali
-def test_first_losses_of_the_embedded_recipe_are_those_of_the_other_loader(compose, tmp_path):
+def test_first_losses_of_the_embedded_recipe_are_those_of_the_other_loader(build_engine, tmp_path):
     losses = []
     for loader in LOADERS:
-        chosen = validate(compose("workload=ssd", f"data={loader}", f"data_dir={tmp_path}"))
-        engine = worker.build_engine(chosen, World(), torch.device("cpu"))
+        engine = build_engine("workload=ssd", f"data={loader}", f"data_dir={tmp_path}")
         losses.append([])
         for batches in itertools.islice(engine.data.train_batches(1), 6):
             engine._step(batches)

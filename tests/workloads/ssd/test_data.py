@@ -28,7 +28,10 @@ def ssd_data(place, sharding=WHOLE, batch=8, workers=0, **changes):
         **changes,
     )  # fmt: skip
     device = torch.device("cpu")
-    return SSDData(settings, global_batch_size=batch, sharding=sharding, device=device, seeds=seeds.derive_streams(3))
+    SSDData.prepare_data(settings, lambda *progress: None)
+    data = SSDData(settings, global_batch_size=batch, sharding=sharding, device=device, seeds=seeds.derive_streams(3))
+    data.open()
+    return data
 
 
 def tensors(batches):
@@ -48,9 +51,9 @@ def test_ranks_micro_batches_and_workers_split_the_same_global_batches(place):
 
 def test_every_image_with_a_box_is_trained_on_and_evaluated_once(place):
     data = ssd_data(place)
-    assert (
-        sum(batch.weight for step in data.train_batches(1) for batch in step) == data.train_size == len(data.train_set)
-    )
+    order = list(itertools.chain(*data.train_plan(1)[1]))
+    assert sorted(order[: data.train_size]) == list(range(len(data.train_set)))
+    assert [batch.weight for step in data.train_batches(1) for batch in step] == [8] * 4
     assert 28 <= data.train_size < 32
     numbers = torch.cat([batch.inputs[1] for batch in data.eval_batches()])
     assert sorted(numbers.tolist()) == list(range(data.eval_size))

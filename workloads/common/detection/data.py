@@ -17,6 +17,7 @@ from ....datasets.synthetic.spec_digest import path_with_digest
 from ....runner.core.errors import DataError
 from ....runner.core.progress import ProgressCallback
 from ..vision.image_data import ImageData
+from ..vision.manifest import manifest_path, read_manifest, write_manifest
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,9 @@ class CocoData(ImageData):
     """One rank's part of a detection set.
 
     `train_set` and `val_set` hold the images that the workload selects (`select_images`). `truth` is the whole
-    validation set, against which detections are scored. `max_boxes` is the largest number of boxes of a training image;
-    `dropped` training boxes had no area.
+    validation set, against which detections are scored. Until `open`, `val_set` is one random image, for the warm-up.
+    `counts` is the manifest: see `_count`. `max_boxes` is the largest number of boxes of a training image; `dropped`
+    training boxes had no area.
     """
 
     loader = "torch"
@@ -41,6 +43,7 @@ class CocoData(ImageData):
     train_set: CocoSet
     val_set: CocoSet
     truth: CocoSet
+    counts: dict[str, Any]
     max_boxes: int
     dropped = 0
 
@@ -71,21 +74,46 @@ class CocoData(ImageData):
 
     @classmethod
     def prepare_data(cls, settings: Settings, progress: ProgressCallback) -> None:
-        """Generate the set if asked to, read and check both splits, and store their annotations as arrays."""
+        """Generate the set if asked to, read and check both splits, store their annotations and a manifest."""
+        cls._generate(settings)
+        prepared = []
         for split in splits(settings):
             progress(f"reading {split.annotations.name}", 0)
-            cls._prepare(settings, split)
+            prepared.append(cls._prepare(settings, split))
+        train, val = map(coco.load_prepared, prepared)
+        for problem in cls._check_together(train, val):
+            raise DataError(problem)
+        counts = cls._count(train, val) | {"train": prepared[0].name, "val": prepared[1].name}
+        write_manifest(cls._manifest_path(settings), counts)
 
     @classmethod
     def verify(cls, settings: Settings) -> Iterator[str]:
         """Yield a message for every problem of the annotations, of the images, and of the two splits together."""
         readable = []
+        cls._generate(settings)
         for split in splits(settings):
             yield from coco.check(split.annotations, split.images, masks=cls.masks, files=True)
             with contextlib.suppress(DataError):  # `check` has yielded it
                 readable.append(coco.read(split.annotations, split.images, masks=False))
         if len(readable) == 2:
             yield from cls._check_together(*readable)
+
+    @classmethod
+    def _generate(cls, settings: Settings) -> None:
+        if settings.generate is not None and not (folder := _generated_folder(settings, settings.generate)).exists():
+            detection.write_detection_dataset(folder, settings.generate)
+
+    @classmethod
+    def _count(cls, train: CocoSet, val: CocoSet) -> dict[str, Any]:
+        """Return what a run must know of both whole splits before its clock starts."""
+        selected = cls.select_images(train, True)
+        return {
+            "train_size": len(selected),
+            "eval_size": len(cls.select_images(val, False)),
+            "num_classes": len(val.category_id),
+            "max_boxes": int(np.diff(selected.first).max()),
+            "dropped": train.dropped,
+        }
 
     @classmethod
     def select_images(cls, dataset: CocoSet, train: bool) -> CocoSet:
@@ -123,15 +151,22 @@ class CocoData(ImageData):
         if val.crowd.all():
             yield f"{val.annotations} has no box of a single object, by which to judge what is found: add one."
 
-    def _open(self) -> tuple[int, int]:
-        train, val = (coco.load_prepared(self._prepare(self.settings, split)) for split in splits(self.settings))
-        for problem in self._check_together(train, val):
-            raise DataError(problem)
-        self.truth, self.dropped = val, train.dropped
-        self.train_set, self.val_set = self.select_images(train, True), self.select_images(val, False)
-        self.num_classes = len(self.truth.category_id)
-        self.max_boxes = int(np.diff(self.train_set.first).max())
-        return len(self.train_set), len(self.val_set)
+    @classmethod
+    def _manifest_path(cls, settings: Settings) -> Path:
+        sources = [source for split in splits(settings) for source in (split.annotations, split.images)]
+        return manifest_path(settings.cache_dir, cls.__name__, *sources)
+
+    def _read_sizes(self) -> tuple[int, int]:
+        self.counts = read_manifest(self._manifest_path(self.settings))
+        self.num_classes, self.max_boxes = self.counts["num_classes"], self.counts["max_boxes"]
+        self.dropped = self.counts["dropped"]
+        self.val_set = synthetic_coco_set(1, 1, self.num_classes)
+        return self.counts["train_size"], self.counts["eval_size"]
+
+    def _open_sets(self) -> None:
+        folder = Path(self.settings.cache_dir)
+        train, self.truth = (coco.load_prepared(folder / self.counts[split]) for split in ("train", "val"))
+        self.train_set, self.val_set = self.select_images(train, True), self.select_images(self.truth, False)
 
 
 @dataclass(frozen=True)
@@ -188,19 +223,21 @@ class CocoSource:
 
 
 def splits(settings: CocoData.Settings) -> list[Split]:
-    """Return the training and the validation split; generate them if `settings` say so."""
+    """Return the training and the validation split, generated or not."""
     if settings.generate is None:
         return [
             Split(Path(settings.train_annotations), Path(settings.train_images), True),
             Split(Path(settings.val_annotations), Path(settings.val_images), False),
         ]
-    folder = path_with_digest(Path(settings.train_images).parent, settings.generate)
-    if not folder.exists():
-        detection.write_detection_dataset(folder, settings.generate)
+    folder = _generated_folder(settings, settings.generate)
     return [
         Split(folder / "annotations" / f"instances_{name}.json", folder / name, name == "train")
         for name in ("train", "val")
     ]
+
+
+def _generated_folder(settings: CocoData.Settings, spec: detection.DetectionSpec) -> Path:
+    return path_with_digest(Path(settings.train_images).parent, spec)
 
 
 def synthetic_coco_set(images: int, boxes: int, classes: int) -> CocoSet:

@@ -11,9 +11,11 @@ from ....datasets.formats import imagenet
 from ....datasets.formats.imagenet import ImageSet
 from ....datasets.synthetic import images
 from ....datasets.synthetic.spec_digest import path_with_digest
+from ....runner.core.progress import ProgressCallback
 from ....runner.training.seeds import Seeds
 from ....runner.training.workload import BatchSharding
 from ..vision.image_data import ImageData
+from ..vision.manifest import manifest_path, read_manifest, write_manifest
 from .transforms import ImageNetTransform
 
 
@@ -28,6 +30,8 @@ class ImageNetData(ImageData):
         """Folder with `train/` and `val/`, each of class folders, TFRecord shards or WebDataset shards."""
         generate: images.ClassificationSpec | None = None
         """Synthetic dataset to generate and read instead; null: none."""
+        cache_dir: str = MISSING
+        """Folder of the index of the images, which is prepared once."""
         image_size: int = 224
         """Edge of a cropped image in pixels."""
         min_crop_area: float = 0.1
@@ -50,6 +54,18 @@ class ImageNetData(ImageData):
         self.image_size = settings.image_size
         super().__init__(settings, global_batch_size=global_batch_size, sharding=sharding, device=device, seeds=seeds)
 
+    @classmethod
+    def prepare_data(cls, settings: Settings, progress: ProgressCallback) -> None:
+        """Generate the set if asked to, and store an index of its images and a manifest."""
+        folder = _folder(settings)
+        if settings.generate is not None and not folder.exists():
+            images.write_images(folder, settings.generate)
+        progress(f"reading {folder.name}", 0)
+        index = imagenet.write_index(folder, Path(settings.cache_dir))
+        train, val, num_classes, layout = imagenet.read_index(index, folder)
+        sizes = {"train_size": len(train), "eval_size": len(val), "num_classes": num_classes, "layout": layout}
+        write_manifest(_manifest_path(settings), {"index": index.name, **sizes})
+
     def build_source(self, train: bool) -> "ImageNetSource":
         """Return the images of the training or the validation set."""
         return ImageNetSource(self.train_set if train else self.val_set)
@@ -66,14 +82,14 @@ class ImageNetData(ImageData):
             "timetrial_image_size": self.image_size,
         }
 
-    def _open(self) -> tuple[int, int]:
-        folder = Path(self.settings.folder)
-        if self.settings.generate is not None:
-            folder = path_with_digest(folder, self.settings.generate)
-            if not folder.exists():
-                images.write_images(folder, self.settings.generate)
-        self.train_set, self.val_set, self.num_classes, self._form = imagenet.open_dataset(folder)
-        return len(self.train_set), len(self.val_set)
+    def _read_sizes(self) -> tuple[int, int]:
+        manifest = read_manifest(_manifest_path(self.settings))
+        self._index = Path(self.settings.cache_dir) / manifest["index"]
+        self.num_classes, self._form = manifest["num_classes"], manifest["layout"]
+        return manifest["train_size"], manifest["eval_size"]
+
+    def _open_sets(self) -> None:
+        self.train_set, self.val_set, *_ = imagenet.read_index(self._index, _folder(self.settings))
 
 
 @dataclass(frozen=True)
@@ -93,3 +109,13 @@ class ImageNetSource:
     def target(self, index: int, height: int, width: int) -> Any:
         """Return the label; it suits images of any size."""
         return self.images.label[index]
+
+
+def _folder(settings: ImageNetData.Settings) -> Path:
+    """Return the folder of the dataset, generated or not."""
+    folder = Path(settings.folder)
+    return folder if settings.generate is None else path_with_digest(folder, settings.generate)
+
+
+def _manifest_path(settings: ImageNetData.Settings) -> Path:
+    return manifest_path(settings.cache_dir, "imagenet", _folder(settings))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ....runner.core.progress import ProgressCallback
 from ..vision.image_data import SyntheticBatches
 from .data import ImageNetData
 
@@ -27,9 +28,16 @@ class SyntheticImageNetData(ImageNetData):
             if min(self.classes, self.train_images, self.val_images) < 1:
                 raise ValueError("classes, train_images and val_images must be 1 or more.")
 
-    def _open(self) -> tuple[int, int]:
+    @classmethod
+    def prepare_data(cls, settings: ImageNetData.Settings, progress: ProgressCallback) -> None:
+        """Do nothing: there is no dataset."""
+
+    def _read_sizes(self) -> tuple[int, int]:
         self.num_classes, self._form = self.settings.classes, "none"
         return self.settings.train_images, self.settings.val_images
+
+    def _open_sets(self) -> None:
+        pass
 
     def _build_batch_source(self) -> SyntheticBatches:
         return SyntheticBatches()

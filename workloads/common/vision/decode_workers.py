@@ -44,8 +44,8 @@ class BatchWorkers:
         end.atexit = False
         atexit.register(end)
         if workers:
-            # Forks now, while this process has few threads, and off the clock. Objects that a child inherited must not
-            # be collected there: those of frameworks wait for threads that only the parent has.
+            # Objects that a child inherited must not be collected there: those of frameworks wait for threads that
+            # only the parent has.
             gc.freeze()
             iter(self._loader)
             gc.unfreeze()

@@ -8,7 +8,9 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from ....runner.core.errors import DataError
 from ....runner.training.seeds import Seeds
 from ....runner.training.workload import Batch, BatchSharding, Data
 from . import gpu_decode
@@ -31,9 +33,12 @@ class BatchSource(Protocol):
 class ImageData(Data):
     """Plans epochs and evaluations, and makes the images of a `BatchSource` batches on the device.
 
-    A subclass finds its images in `_open`, names their source and transform, and sets `loader`, `num_classes` and
-    `image_size` (pixels). `settings` must have `eval_batch_size` and, for loaders, `workers`. `images_per_statistic`
-    is what a batch norm sees.
+    A subclass takes its sizes from the manifest in `_read_sizes`, opens its images in `_open_sets`, names their source
+    and transform, and sets `loader`, `num_classes` and `image_size` (pixels). `settings` must have `eval_batch_size`
+    and, for loaders, `workers`. `images_per_statistic` is what a batch norm sees.
+
+    Every step has the same number of images. The last one of an epoch is padded with the first images of the epoch's
+    order, as PyTorch's `DistributedSampler` pads it (docs/mlperf_rules.md, "Data").
     """
 
     loader: ClassVar[str]
@@ -45,14 +50,29 @@ class ImageData(Data):
     ) -> None:
         self.settings, self.sharding, self.device, self.seeds = settings, sharding, device, seeds
         self.global_batch_size = global_batch_size
-        self.train_size, self.eval_size = self._open()
-        self.steps_per_epoch = math.ceil(self.train_size / global_batch_size)
-        self.images_per_statistic = math.ceil(global_batch_size / (sharding.ranks * sharding.accumulation))
+        self.train_size, self.eval_size = self._read_sizes()
+        self.step_size = min(global_batch_size, self.train_size)
+        self.steps_per_epoch = math.ceil(self.train_size / self.step_size)
+        parts = sharding.ranks * sharding.accumulation
+        if self.step_size < parts:
+            raise DataError(
+                f"{self.train_size} training images are too few for {parts} micro-batches: train on fewer GPUs, or on "
+                "more images."
+            )
+        self.images_per_statistic = math.ceil(global_batch_size / parts)
+        self._batch_source: BatchSource
+
+    def open(self) -> None:
+        """Open the images and start what makes batches of them."""
+        self._open_sets()
         self._batch_source = self._build_batch_source()
 
-    def _open(self) -> tuple[int, int]:
-        """Find the images without reading them; return the sizes of the training and the validation set."""
+    def _read_sizes(self) -> tuple[int, int]:
+        """Return the sizes of the training and the validation set from the manifest."""
         raise NotImplementedError
+
+    def _open_sets(self) -> None:
+        """Find the images of both sets without reading them; default: nothing."""
 
     def build_source(self, train: bool) -> ImageSource:
         """Return the images of the training or the validation set."""
@@ -78,24 +98,24 @@ class ImageData(Data):
 
     def train_plan(self, epoch: int) -> tuple[list[int], list[list[int]]]:
         """Return the samples of each global batch, and the image indices of each micro-batch of this rank, shuffled."""
-        order = np.random.default_rng(self.seeds.derive("data_order", epoch)).permutation(self.train_size)
-        sizes, plan = [], []
-        for size, parts in self.steps():
-            sizes.append(size)
-            plan += [order[part].tolist() for part in parts]
-        return sizes, plan
+        generator = np.random.default_rng(self.seeds.derive("data_order", epoch))
+        order = self.pad(generator.permutation(self.train_size))
+        plan = [order[part].tolist() for step in self.steps() for part in step]
+        return [self.step_size] * self.steps_per_epoch, plan
+
+    def pad(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the epoch's `order` of all training images, padded from its start to full steps."""
+        return np.resize(order, self.steps_per_epoch * self.step_size)
 
     def eval_plan(self) -> list[list[int]]:
         """Return the image indices of this rank's evaluation batches, each image once."""
         return [list(range(span.start, span.stop)) for span in self.eval_spans()]
 
-    def steps(self) -> Iterator[tuple[int, list[slice]]]:
-        """Yield for each global batch its size and this rank's micro-batches as slices of the epoch's order."""
-        for start in range(0, self.train_size, self.global_batch_size):
-            size = min(self.global_batch_size, self.train_size - start)
-            if size < self.sharding.ranks * self.sharding.accumulation:
-                return  # too few for every rank to have one
-            yield size, [slice(start + part.start, start + part.stop) for part in self.sharding.micro_batches(size)]
+    def steps(self) -> Iterator[list[slice]]:
+        """Yield this rank's micro-batches of each step as slices of the epoch's padded order."""
+        parts = self.sharding.micro_batches(self.step_size)
+        for start in range(0, self.steps_per_epoch * self.step_size, self.step_size):
+            yield [slice(start + part.start, start + part.stop) for part in parts]
 
     def eval_spans(self) -> list[slice]:
         """Return this rank's evaluation batches as slices of the validation set, each image once."""
@@ -117,9 +137,8 @@ class ImageData(Data):
 
     def synthetic_train_batches(self) -> Sequence[Batch]:
         """Return random images in the shapes of the first step."""
-        samples = min(self.global_batch_size, self.train_size)
-        sizes = [part.stop - part.start for part in self.sharding.micro_batches(samples)]
-        return [self.make_batch(self._random_train_images(size), samples) for size in sizes]
+        sizes = [part.stop - part.start for part in self.sharding.micro_batches(self.step_size)]
+        return [self.make_batch(self._random_train_images(size), self.step_size) for size in sizes]
 
     def synthetic_eval_batch(self) -> Batch:
         """Return random images in the shape of the first evaluation batch."""
@@ -151,7 +170,7 @@ class LoadedBatches:
     eval_loader: Loader
 
     def train_batches(self, data: ImageData, epoch: int) -> Iterator[Sequence[Batch]]:
-        """Yield every image of the epoch's plan once."""
+        """Yield the images of the epoch's plan."""
         sizes, plan = data.train_plan(epoch)
         images = self.train_loader.batches(epoch, plan)
         for size in sizes:

@@ -1,5 +1,6 @@
 """What all ImageNet loaders share: crops, the order of an epoch, and its split over ranks and micro-batches."""
 
+import collections
 import gc
 import itertools
 import math
@@ -34,26 +35,32 @@ def build(tmp_path):
     def built(*, kind=TorchImageNetData, sharding=None, batch=12, seed=1, form="folders", **changed):
         shapes = ClassificationSpec(5, 5, 3, 40, layout=form)  # 25 and 15 images
         chosen = {"folder": str(tmp_path / "shapes"), "generate": shapes, "image_size": 32, "eval_batch_size": 4}
-        return kind(
-            kind.Settings(**chosen | {"workers": 0} | changed),
+        chosen |= {"workers": 0, "cache_dir": str(tmp_path / "prepared")} | changed
+        kind.prepare_data(kind.Settings(**chosen), lambda *progress: None)
+        data = kind(
+            kind.Settings(**chosen),
             global_batch_size=batch,
             sharding=sharding or BatchSharding(),
             device=CPU,
             seeds=seeds.derive_streams(seed),
         )
+        data.open()
+        return data
 
     return built
 
 
 def synthetic(*, batch=12, sharding=None, **changed):
     chosen = {"folder": "nowhere", "image_size": 32, "eval_batch_size": 4, "train_images": 25, "val_images": 15}
-    return SyntheticImageNetData(
+    data = SyntheticImageNetData(
         SyntheticImageNetData.Settings(**chosen | {"classes": 7} | changed),
         global_batch_size=batch,
         sharding=sharding or BatchSharding(),
         device=CPU,
         seeds=seeds.derive_streams(1),
     )
+    data.open()
+    return data
 
 
 def pixels(batches):
@@ -153,11 +160,13 @@ def test_center_crop_of_a_tiny_image_is_inside_it(height, width):
     assert 0 <= left < left + wide <= width
 
 
-def test_epoch_has_every_image_once(build):
+def test_epoch_has_every_image_once_and_is_padded_from_its_start_to_full_steps(build):
     sizes, plan = build().train_plan(1)
-    assert sizes == [12, 12, 1]
-    assert sorted(itertools.chain(*plan)) == list(range(25))
-    assert torch.cat([part for _, part in steps(build())]).bincount().tolist() == [5] * 5
+    assert sizes == [12, 12, 12]
+    order = list(itertools.chain(*plan))
+    assert sorted(order[:25]) == list(range(25))
+    assert order[25:] == order[:11]
+    assert torch.cat([part for _, part in steps(build())[:2]]).bincount(minlength=5).max() <= 5
 
 
 def test_order_and_crops_depend_on_seed_and_epoch_only(build):
@@ -215,14 +224,13 @@ def test_aborted_epoch_leaves_no_batches_for_the_next(build):
 
 @pytest.mark.parametrize(("ranks", "accumulation"), [(1, 3), (2, 1), (2, 2), (3, 1)])
 def test_ranks_and_micro_batches_split_one_global_batch(build, ranks, accumulation):
-    whole = steps(build(batch=11))  # 11, 11 and 3 images: parts of different sizes
+    whole = steps(build(batch=11))  # parts of different sizes
     shares = [
         list(build(batch=11, sharding=BatchSharding(rank, ranks, accumulation)).train_batches(1))
         for rank in range(ranks)
     ]
-    kept = 3 if ranks * accumulation <= 3 else 2
-    assert all(len(share) == kept for share in shares)
-    for number, (expected, classes) in enumerate(whole[:kept]):
+    assert [len(share) for share in shares] == [3] * ranks
+    for number, (expected, classes) in enumerate(whole):
         together = [batch for share in shares for batch in share[number]]
         assert len(together) == ranks * accumulation
         assert torch.equal(pixels(together), expected)
@@ -231,11 +239,23 @@ def test_ranks_and_micro_batches_split_one_global_batch(build, ranks, accumulati
         assert [batch.weight for batch in together] == [len(batch.inputs[1]) for batch in together]
 
 
-def test_batch_too_small_for_all_ranks_is_dropped(build):
-    for sharding in (BatchSharding(1, 2), BatchSharding(0, 1, 2)):
-        assert build(sharding=sharding).train_plan(1)[0] == [12, 12]
-    assert build(batch=23, sharding=BatchSharding(1, 2)).train_plan(1)[0] == [23, 2]
-    assert build(batch=23, sharding=BatchSharding(1, 3)).train_plan(1)[0] == [23]
+@pytest.mark.parametrize(("ranks", "accumulation"), [(1, 1), (2, 1), (3, 2), (12, 1)])
+def test_no_image_is_dropped_and_every_step_is_full_on_any_number_of_ranks(build, ranks, accumulation):
+    plans = [build(sharding=BatchSharding(rank, ranks, accumulation)).train_plan(1) for rank in range(ranks)]
+    assert {tuple(sizes) for sizes, _ in plans} == {(12, 12, 12)}
+    trained = collections.Counter(itertools.chain(*itertools.chain(*(plan for _, plan in plans))))
+    assert sorted(trained.values()) == [1] * 14 + [2] * 11
+
+
+def test_batch_larger_than_the_dataset_is_the_dataset(build):
+    data = build(batch=40)
+    assert (data.steps_per_epoch, data.train_plan(1)[0]) == (1, [25])
+    assert sorted(*data.train_plan(1)[1]) == list(range(25))
+
+
+def test_rejects_fewer_images_than_micro_batches(build):
+    with pytest.raises(DataError, match="25 training images are too few for 26 micro-batches"):
+        build(batch=40, sharding=BatchSharding(0, 13, 2))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -255,7 +275,8 @@ def test_evaluation_batches_have_the_requested_size_except_the_last(build, most,
 
 
 def test_some_ranks_have_no_batch_if_there_are_more_ranks_than_images(build):
-    assert [len(build(sharding=BatchSharding(rank, 20)).eval_plan()) for rank in range(20)].count(1) == 15
+    plans = [build(batch=20, sharding=BatchSharding(rank, 20)).eval_plan() for rank in range(20)]
+    assert [len(plan) for plan in plans].count(1) == 15
 
 
 def test_pixels_are_uint8_in_channels_last_format(build):
