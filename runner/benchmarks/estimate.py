@@ -119,8 +119,8 @@ def measure(node: DictConfig, console: Console) -> tuple[Config, RunRecord]:
 def predict_epochs(plan: TrainingPlan, reference: Expectation | None) -> Interval:
     """Return the 95% prediction interval of the epochs of the next run, rounded up to epochs with an evaluation."""
     if reference is None or not reference.epochs:
-        middle = (plan.first_eval_epoch + plan.max_epochs) / 2
-        return plan.first_eval_epoch, _next_eval_epoch(plan, middle), plan.max_epochs
+        first = plan.epochs_until_eval(0)
+        return first, _next_eval_epoch(plan, (first + plan.max_epochs) / 2), plan.max_epochs
     epochs = sorted(reference.epochs)
     runs = reference.runs if reference.is_range else len(epochs)
     on_grid = all(_next_eval_epoch(plan, value) == value for value in epochs)
@@ -163,7 +163,9 @@ def _next_eval_epoch(plan: TrainingPlan, epochs: float) -> float:
 
 def _num_evaluations(plan: TrainingPlan, epochs: float) -> float:
     """Return the number of evaluations in `epochs`, which need not be whole."""
-    return 1 + max(epochs - plan.first_eval_epoch, 0) / plan.eval_every_epochs
+    extra = sum(epoch <= epochs for epoch in plan.extra_eval_epochs)
+    regular = 1 + (epochs - plan.first_eval_epoch) / plan.eval_every_epochs
+    return extra + max(regular, 0 if extra else 1)
 
 
 def show(console: Console, title: str, estimate: Estimate) -> None:

@@ -39,9 +39,11 @@ class RecipeConfig:
     global_batch_size: int = MISSING
     """Samples of one weight update over all GPUs and micro-batches."""
     first_eval_epoch: int = 1
-    """1-based epoch after which the first evaluation takes place."""
+    """1-based epoch after which the first of the regular evaluations takes place."""
     eval_every_epochs: int = 1
-    """Epochs between two evaluations."""
+    """Epochs between two regular evaluations."""
+    extra_eval_epochs: list[int] = field(default_factory=list)
+    """1-based epochs with an evaluation besides the regular ones."""
     max_epochs: int = MISSING
     """Epochs after which a run that has not reached its target ends as censored."""
     max_grad_norm: float | None = None

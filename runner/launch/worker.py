@@ -271,6 +271,7 @@ def training_plan(config: Config) -> TrainingPlan:
     return TrainingPlan(
         target=recipe.target[config.round.name],
         first_eval_epoch=recipe.first_eval_epoch,
+        extra_eval_epochs=recipe.extra_eval_epochs,
         eval_every_epochs=recipe.eval_every_epochs,
         max_epochs=recipe.max_epochs,
         epochs_past_target=config.epochs_past_target,

@@ -36,6 +36,7 @@ class TrainingPlan:
     eval_every_epochs: int
     max_epochs: int
     epochs_past_target: int = 0
+    extra_eval_epochs: Sequence[int] = ()
 
     def target_reached(self, quality: Mapping[str, float]) -> bool:
         """Return whether every metric has reached its target; never without a target."""
@@ -43,9 +44,11 @@ class TrainingPlan:
 
     def epochs_until_eval(self, completed_epochs: int) -> int:
         """Return the epochs to train until the next evaluation."""
-        if completed_epochs < self.first_eval_epoch:
-            return self.first_eval_epoch - completed_epochs
-        return self.eval_every_epochs - (completed_epochs - self.first_eval_epoch) % self.eval_every_epochs
+        regular = self.first_eval_epoch - completed_epochs
+        if regular <= 0:
+            regular = self.eval_every_epochs - -regular % self.eval_every_epochs
+        extra = [epoch - completed_epochs for epoch in self.extra_eval_epochs if epoch > completed_epochs]
+        return min([regular, *extra])
 
 
 def train_to_target(
