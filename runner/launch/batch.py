@@ -23,6 +23,7 @@ from ..core.atomic_files import write_atomically
 from ..core.error_messages import format_error
 from ..core.errors import ConfigurationError, Exit, OutOfMemory, RunDirLocked, RunError
 from ..core.formatting import slug
+from ..mlperf import closed_division
 from ..record.record_file import FILE_NAME, encode_record
 from ..record.run_dir import RunDir
 from ..record.run_record import RunRecord, RunState
@@ -206,6 +207,8 @@ def _validate(task: Task) -> None:
     """Refuse a task that no machine could run; which GPU it gets is not known yet."""
     accelerator = [] if task.value("accelerator", "") else ["accelerator=auto"]
     try:
-        validate(compose([*accelerator, *task.overrides]).node)
+        config = validate(compose([*accelerator, *task.overrides]).node)
+        if config.division == "closed":
+            closed_division.check_config(config)
     except (RunError, HydraException, OmegaConfBaseException) as error:
         raise ConfigurationError(f"{shlex.join(task.overrides)}: {format_error(error)}") from error

@@ -228,7 +228,9 @@ def describe(constraint: Any) -> str:
 
 
 def _format(value: Any) -> str:
-    """Return a value without brackets around lists and mappings."""
+    """Return a value as YAML writes it, without brackets around lists and mappings."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, dict):
         return ", ".join(f"{key} {_format(entry)}" for key, entry in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str):
