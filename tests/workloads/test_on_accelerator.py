@@ -68,6 +68,7 @@ def test_translation_gradients_equal_those_of_the_cpu(overrides, precision, boun
     for target, kind in ((torch.device("cpu"), "fp32"), (torch.device(device.type, 0), precision)):
         choices = [*overrides, "recipe.training.dropout=0", f"precision={kind}", f"data_dir={tmp_path}"]
         engine = worker.build_engine(validate(compose(*choices)), World(), target)
+        engine.open_data()
         wide = engine.unwrapped_model.double() if target.type == "cpu" else engine.unwrapped_model
         (batch,) = next(iter(engine.data.train_batches(1)))
         with engine.precision.autocast():
@@ -196,6 +197,7 @@ def test_steps_do_not_synchronize_with_the_device(compose, tmp_path, precision, 
     config = validate(compose(*overrides))
     engine = worker.build_engine(config, World(), devices.select_device(name, 0))
     engine.warm_up()
+    engine.open_data()
     steps = iter(engine.data.train_batches(1))
     engine._step(next(steps))
     torch.cuda.set_sync_debug_mode("error")

@@ -1,9 +1,16 @@
-"""Attention between packed sentences in Triton's interpreter, against dense softmax in float64."""
+"""Attention between packed sentences, in Triton's interpreter and on a GPU, against dense softmax in float64."""
 
-INTERPRETED = """
-import itertools, torch
+import subprocess
+import sys
+
+import pytest
+import torch
+
+ATTENTION = """
+import itertools, sys, torch
 from timetrial.workloads.transformer import kernels
 kernels.triton_available = lambda x: True
+torch.set_default_device(sys.argv[1])
 H, D = 2, 16
 
 def make_layout(lengths):
@@ -23,13 +30,16 @@ def reference(q, k, v, q_sentences, k_sentences, causal, kept):
     return out
 
 torch.manual_seed(1)
-for lengths, sources, causal, dropout in (
-    ([5, 70, 3, 1, 60, 0, 0], None, True, 0.0),
-    ([5, 70, 3, 1, 60, 0, 0], None, False, 0.3),
-    ([64, 64, 2], None, True, 0.3),
-    ([5, 70, 3, 1], [9, 2, 130, 7], False, 0.0),
-    ([5, 70, 3, 1], [9, 2, 130, 7], False, 0.3),
+masks = []
+for lengths, sources, causal, dropout, stock_random in (
+    ([5, 70, 3, 1, 60, 0, 0], None, True, 0.0, False),
+    ([5, 70, 3, 1, 60, 0, 0], None, False, 0.3, False),
+    ([5, 70, 3, 1, 60, 0, 0], None, False, 0.3, True),
+    ([64, 64, 2], None, True, 0.3, False),
+    ([5, 70, 3, 1], [9, 2, 130, 7], False, 0.0, True),
+    ([5, 70, 3, 1], [9, 2, 130, 7], False, 0.3, True),
 ):
+    options = {"causal": causal, "dropout": dropout, "stock_random": stock_random}
     q_sentences, cu_seqlens_q = make_layout(lengths)
     k_sentences, cu_seqlens_k = make_layout(sources or lengths)
     layout = (q_sentences, k_sentences, cu_seqlens_q, cu_seqlens_k)
@@ -45,18 +55,19 @@ for lengths, sources, causal, dropout in (
                 probe[column, -1, :, column - start] = 1.0
             torch.manual_seed(7)
             inputs = (probe, None) if kv is None else (q_or_qkv, probe)
-            out = kernels.attention(*inputs, *layout, causal=causal, dropout=dropout)
+            out = kernels.attention(*inputs, *layout, **options)
             for column in range(start, min(start + D, len(k_sentences))):
                 kept[:, :, column] = (out[:, :, column - start] != 0).T / (1 - dropout)
         of_heads = [kept[h][q_sentences[:, None] == k_sentences[None]] for h in range(H)]
         if not causal:
             assert all(abs((weights == 0).double().mean() - dropout) < 0.05 for weights in of_heads), of_heads
         assert not torch.equal(kept[0], kept[1])
+        masks.append(kept)
     leaves = [x.clone().requires_grad_() for x in (q_or_qkv, kv) if x is not None]
     wide = [x.double().requires_grad_() for x in (q_or_qkv, kv) if x is not None]
     torch.manual_seed(7)
     inputs = (leaves[0], leaves[1] if sources else None)
-    out = kernels.attention(*inputs, *layout, causal=causal, dropout=dropout)
+    out = kernels.attention(*inputs, *layout, **options)
     (out * grad_out).sum().backward()
     k, v = (wide[-1][:, -2], wide[-1][:, -1])
     expected = reference(wide[0][:, 0], k, v, q_sentences, k_sentences, causal, kept)
@@ -64,11 +75,20 @@ for lengths, sources, causal, dropout in (
     torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-5)
     for leaf, expected_leaf in zip(leaves, wide):
         torch.testing.assert_close(leaf.grad.double(), expected_leaf.grad, rtol=1e-3, atol=1e-5)
+assert not torch.equal(masks[0], masks[1])  # two generators
 """
 
 
 def test_outputs_and_gradients_equal_dense_attention(interpret):
-    interpret(INTERPRETED)
+    """With dropout by the hash and by Triton's generator."""
+    interpret(ATTENTION, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
+def test_outputs_and_gradients_on_the_gpu_equal_dense_attention():
+    done = subprocess.run([sys.executable, "-P", "-c", ATTENTION, "cuda"], capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
 
 
 FLOPS = """
@@ -82,7 +102,7 @@ sentences = torch.repeat_interleave(torch.arange(3), torch.tensor(lengths))
 qkv = torch.randn(25, 3, H, D, requires_grad=True)
 with FlopCounterMode(display=False) as counter:
     layout = (sentences, sentences, cu_seqlens, cu_seqlens)
-    kernels.attention(qkv, None, *layout, causal=True, dropout=0.0).sum().backward()
+    kernels.attention(qkv, None, *layout, causal=True, dropout=0.0, stock_random=True).sum().backward()
 pairs = 25 + 17 * 17 + 9
 assert counter.get_total_flops() == 7 * 2 * pairs * H * D, counter.get_total_flops()
 """

@@ -12,7 +12,10 @@ P = 0.3
 def compiled():
     torch._dynamo.reset()
     torch.manual_seed(5)
-    return torch.compile(lambda x, training: dropout(x.tanh(), P, training), backend="aot_eager")
+    return torch.compile(
+        lambda x, training, stock_random=False: dropout(x.tanh(), P, training, stock_random=stock_random),
+        backend="aot_eager",
+    )
 
 
 def test_keeps_expected_fraction_and_scales_kept_values(compiled):
@@ -47,3 +50,13 @@ def test_backward_uses_the_forward_mask(compiled):
 def test_keeps_everything_in_evaluation(compiled):
     x = torch.randn(1000)
     torch.testing.assert_close(compiled(x, False), x.tanh())
+
+
+def test_stock_dropout_is_that_of_pytorch(compiled):
+    x = torch.full((40, 50), 2.0)
+    torch.manual_seed(3)
+    stock = compiled(x, True, True)
+    torch.manual_seed(3)
+    torch.testing.assert_close(stock, torch.nn.functional.dropout(x.tanh(), P))
+    torch.manual_seed(3)
+    assert not torch.equal(stock == 0, compiled(x, True) == 0)
