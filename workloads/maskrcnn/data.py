@@ -1,7 +1,9 @@
 """Mask R-CNN's data: images on canvases of two shapes, with boxes and outlines (docs/mlperf_rules.md, "Mask R-CNN")."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...datasets.formats.coco import CocoSet
-from ...runner.core.errors import DataError
 from ...runner.training.seeds import Seeds
 from ...runner.training.workload import Batch, BatchSharding
 from ..common.detection.data import CocoData
@@ -51,13 +52,12 @@ class MaskRCNNData(CocoData):
         self.short_edge, self.long_edge = settings.short_edge, settings.long_edge
         self.image_size = self.short_edge
         super().__init__(settings, global_batch_size=global_batch_size, sharding=sharding, device=device, seeds=seeds)
-        sizes, _ = self.train_plan(0)
-        if not sizes:
-            raise DataError(
-                f"A step needs {sharding.ranks * sharding.accumulation} images of one shape, wide or not, one for "
-                "every micro-batch: train on fewer ranks, or on more images."
-            )
-        self.train_size, self.steps_per_epoch, self._max_step_size = sum(sizes), len(sizes), max(sizes)
+        self.steps_per_epoch = sum(math.ceil(images / self.step_size) for images in self._aspect_group_sizes())
+
+    @classmethod
+    def _count(cls, train: CocoSet, val: CocoSet) -> dict[str, Any]:
+        """Count wide training images too."""
+        return super()._count(train, val) | {"wide": int(cls.select_images(train, True).is_wide().sum())}
 
     @classmethod
     def select_images(cls, dataset: CocoSet, train: bool) -> CocoSet:
@@ -73,21 +73,17 @@ class MaskRCNNData(CocoData):
     def train_plan(self, epoch: int) -> tuple[list[int], list[list[int]]]:
         """Return the samples of each global batch, and the image indices of each micro-batch of this rank, shuffled.
 
-        Wide images are batched among themselves, as are the others. The last batch of either is dropped if it is too
-        small for every rank to have images in each micro-batch; the others are the same for any number of ranks.
+        Wide images are batched among themselves, as are the others. The last batch of either is padded with the first
+        images of its order.
         """
         generator = np.random.default_rng(self.seeds.derive("data_order", epoch))
         batches = []
         for indices in self._aspect_groups():
-            order = generator.permutation(indices)
-            batches += np.split(order, range(self.global_batch_size, len(order), self.global_batch_size))
-        sizes, plan = [], []
-        for number in generator.permutation(len(batches)).tolist():
-            batch = batches[number]
-            if len(batch) >= self.sharding.ranks * self.sharding.accumulation:
-                sizes.append(len(batch))
-                plan += [batch[part].tolist() for part in self.sharding.micro_batches(len(batch))]
-        return sizes, plan
+            order, steps = generator.permutation(indices), math.ceil(len(indices) / self.step_size)
+            batches += list(np.resize(order, (steps, self.step_size)))
+        parts = self.sharding.micro_batches(self.step_size)
+        numbers = generator.permutation(len(batches)).tolist()
+        return [self.step_size] * len(batches), [batches[number][part].tolist() for number in numbers for part in parts]
 
     def eval_plan(self) -> list[list[int]]:
         """Return the image indices of this rank's evaluation batches, of wide images or of others, each image once."""
@@ -106,10 +102,10 @@ class MaskRCNNData(CocoData):
         return batch
 
     def synthetic_train_batches(self) -> Sequence[Batch]:
-        """Return random images and rectangles in the shapes of the largest step, of wide images and of others."""
-        samples = self._max_step_size
+        """Return random images and rectangles in the shapes of a step of wide images, and of one of others."""
+        samples = self.step_size
         sizes = [part.stop - part.start for part in self.sharding.micro_batches(samples)]
-        shapes = [wide for wide, group in zip((True, False), self._aspect_groups(), strict=False) if len(group)]
+        shapes = [wide for wide, number in zip((True, False), self._aspect_group_sizes(), strict=False) if number]
         return [self.make_batch(self._random_train_images(size, wide), samples) for wide in shapes for size in sizes]
 
     def _random_train_images(self, size: int, wide: bool = True) -> ImageBatch:
@@ -130,6 +126,10 @@ class MaskRCNNData(CocoData):
         pixels = torch.randint(256, (size, *shape, 3), dtype=torch.uint8)
         height, width = (480, 640) if wide else (640, 480)
         return pixels, torch.tensor([scaled_size(height, width, self.short_edge, self.long_edge)] * size)
+
+    def _aspect_group_sizes(self) -> Sequence[int]:
+        """Return the number of wide training images, and of the others."""
+        return self.counts["wide"], self.counts["train_size"] - self.counts["wide"]
 
     def _aspect_groups(self) -> Sequence[NDArray[np.int64]]:
         """Return the indices of the wide training images, and of the others."""

@@ -3,9 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ...runner.core.progress import ProgressCallback
 from ..common.detection.data import CocoData, synthetic_coco_set
 from ..common.detection.synthetic import SyntheticCocoBatches, check_sizes
@@ -38,14 +35,17 @@ class SyntheticMaskRCNNData(MaskRCNNData):
     def prepare_data(cls, settings: CocoData.Settings, progress: ProgressCallback) -> None:
         """Do nothing: there is no dataset."""
 
-    def _open(self) -> tuple[int, int]:
+    def _read_sizes(self) -> tuple[int, int]:
         sizes = self.settings
         self.num_classes, self.max_boxes = sizes.classes, sizes.boxes
         self.truth = self.val_set = synthetic_coco_set(sizes.val_count, sizes.boxes, sizes.classes)
         return sizes.train_count, sizes.val_count
 
+    def _open_sets(self) -> None:
+        pass
+
     def _build_batch_source(self) -> SyntheticCocoBatches:
         return SyntheticCocoBatches()
 
-    def _aspect_groups(self) -> Sequence[NDArray[np.int64]]:
-        return (np.arange(self.settings.train_count),)
+    def _aspect_group_sizes(self) -> Sequence[int]:
+        return (self.settings.train_count,)

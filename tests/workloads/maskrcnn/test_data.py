@@ -12,10 +12,12 @@ from PIL import Image
 from timetrial.datasets.formats import coco
 from timetrial.datasets.synthetic import detection
 from timetrial.datasets.synthetic.detection import DetectionSpec
+from timetrial.runner.config.validation import build_settings, validate
 from timetrial.runner.core.errors import DataError
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.common.detection.data import CocoSource, synthetic_coco_set
+from timetrial.workloads.common.vision.manifest import write_manifest
 from timetrial.workloads.common.vision.pipeline import ImageDataset
 from timetrial.workloads.maskrcnn.data import MaskRCNNData
 from timetrial.workloads.maskrcnn.masks import SIDE, Outlines, mask_targets
@@ -59,9 +61,8 @@ def joined(batches):
 def test_ranks_micro_batches_and_workers_split_the_same_global_batches(place):
     whole = [joined(step) for step in maskrcnn_data(place).train_batches(2)]
     split = [maskrcnn_data(place, BatchSharding(rank, 2, 2), workers=rank) for rank in range(2)]
-    large = [step for step in whole if len(step[0][0]) >= 4]
-    assert 0 < len(large) == split[0].steps_per_epoch
-    for (tensors, outlines), *parts in zip(large, *(data.train_batches(2) for data in split), strict=True):
+    assert 0 < len(whole) == split[0].steps_per_epoch
+    for (tensors, outlines), *parts in zip(whole, *(data.train_batches(2) for data in split), strict=True):
         together, theirs = joined(itertools.chain(*parts))
         assert all(torch.equal(one, other) for one, other in zip(tensors, together, strict=True))
         assert theirs == outlines
@@ -72,28 +73,48 @@ def test_ranks_micro_batches_and_workers_split_the_same_global_batches(place):
 
 @pytest.mark.parametrize("sharding", [WHOLE, BatchSharding(1, 3, 2)], ids=["alone", "many"])
 @pytest.mark.parametrize("batch", [6, 7])
-def test_batches_are_wide_or_not_and_have_every_image_at_most_once(place, batch, sharding):
+def test_steps_are_full_wide_or_not_and_have_every_image(place, batch, sharding):
+    """No image is dropped on many ranks; the last step of each shape repeats the first images of its order."""
     ranks = [maskrcnn_data(place, dataclasses.replace(sharding, rank=rank), batch) for rank in range(sharding.ranks)]
+    wide = ranks[0].train_set.is_wide()
+    steps_per_epoch = -(-int(wide.sum()) // batch) - (-int((~wide).sum()) // batch)
     for epoch in (1, 2):
         plans = [data.train_plan(epoch) for data in ranks]
-        sizes, seen = plans[0][0], []
-        for number, size in enumerate(sizes):
+        assert plans[0][0] == [batch] * steps_per_epoch
+        seen = []
+        for number in range(steps_per_epoch):
             places = slice(number * sharding.accumulation, (number + 1) * sharding.accumulation)
-            parts = [part for _, plan in plans for part in plan[places]]
-            step = list(itertools.chain(*parts))
-            assert sharding.ranks * sharding.accumulation <= len(step) == size <= batch
-            assert all(parts)
-            assert len(set(ranks[0].train_set.is_wide()[step])) == 1
+            step = [index for _, plan in plans for part in plan[places] for index in part]
+            assert len(step) == len(set(step)) == batch
+            assert len(set(wide[step])) == 1
             seen += step
-        assert len(seen) == len(set(seen)) == ranks[0].train_size
-        assert len(sizes) == ranks[0].steps_per_epoch
-        missing = len(ranks[0].train_set) - len(seen)
-        assert missing == 0 if sharding is WHOLE else missing < 2 * sharding.ranks * sharding.accumulation
+        assert sorted(set(seen)) == list(range(len(wide)))
+        assert len(seen) - len(wide) < 2 * batch
+    assert (ranks[0].train_size, ranks[0].steps_per_epoch) == (len(wide), steps_per_epoch)
 
 
-def test_rejects_fewer_images_than_a_step_needs(place):
-    with pytest.raises(DataError, match="train on fewer ranks"):
+def test_rejects_fewer_images_than_micro_batches(place):
+    with pytest.raises(DataError, match="train on fewer GPUs"):
         maskrcnn_data(place, BatchSharding(0, 50, 1), 64)
+
+
+@pytest.mark.parametrize(("wide", "updates"), [(80_000, 7330), (90_000, 7330), (80_001, 7331)])
+def test_reference_epoch_has_the_updates_of_the_reference(compose, tmp_path, wide, updates):
+    """117,266 // 16 + 1 = 7,330, or one more if both shapes have a rest; constructing needs the manifest alone."""
+    recipe = validate(compose("workload=maskrcnn", "scale=reference", "round=v07", f"data_dir={tmp_path}")).recipe
+    settings = build_settings(MaskRCNNData, recipe.data, "recipe.data")
+    counts = {"train_size": 117_266, "eval_size": 5000, "num_classes": 80, "max_boxes": 93, "dropped": 2, "wide": wide}
+    write_manifest(MaskRCNNData._manifest_path(settings), counts)
+    sizes = {"global_batch_size": recipe.global_batch_size, "sharding": BatchSharding(0, 8, 1)}
+    data = MaskRCNNData(settings, **sizes, device=CPU, seeds=seeds.derive_streams(3))
+    assert (data.train_size, data.eval_size, data.steps_per_epoch) == (117_266, 5000, updates)
+
+
+@pytest.mark.integration
+def test_no_data_file_is_opened_before_the_clock_starts(data_files_opened_before_run_start):
+    scenes = "{num_train: 6, num_val: 3, num_classes: 2, max_objects: 1}"
+    small = [f"recipe.data.generate={scenes}", "recipe.global_batch_size=2", "recipe.first_eval_epoch=1"]
+    assert data_files_opened_before_run_start(["workload=maskrcnn", *small]) == []
 
 
 def test_wide_and_other_batches_are_shuffled(place):
@@ -180,11 +201,12 @@ def filled(crop, height, width):
     outlines = Outlines(
         torch.from_numpy(edges), torch.from_numpy(last), torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]))
     )
-    made = np.zeros(((labels > 0).sum(), -(-height // SIDE) * SIDE, -(-width // SIDE) * SIDE), bool)
-    for top, left in itertools.product(range(0, height, SIDE), range(0, width, SIDE)):
-        tile = torch.tensor([[left, top, left + SIDE, top + SIDE]] * len(made)).float()
-        made[:, top : top + SIDE, left : left + SIDE] = mask_targets(outlines, torch.arange(len(made)), tile)
-    made = made[:, :height, :width]
+    objects, rows, columns = int((labels > 0).sum()), -(-height // SIDE), -(-width // SIDE)
+    tiles = torch.cartesian_prod(torch.arange(objects), torch.arange(rows), torch.arange(columns))
+    corner = tiles[:, [2, 1]] * float(SIDE)
+    made = mask_targets(outlines, tiles[:, 0], torch.cat([corner, corner + SIDE], 1)).bool()
+    made = made.view(objects, rows, columns, SIDE, SIDE).transpose(2, 3).reshape(objects, rows * SIDE, columns * SIDE)
+    made = made[:, :height, :width].numpy()
     return np.roll(made, 1, 2) if crop.flipped else made  # flipped outlines lie a pixel left of the pixels
 
 
@@ -280,7 +302,7 @@ def test_synthetic_batches_have_the_shapes_of_real_ones(place, sharding):
         chosen, global_batch_size=8, sharding=sharding, device=CPU, seeds=seeds.derive_streams(3)
     )
     made.open()
-    assert (made.train_size, made.steps_per_epoch) == ((26, 4) if sharding is WHOLE else (24, 3))
+    assert (made.train_size, made.steps_per_epoch) == (26, 4)
     real = maskrcnn_data(place, sharding, batch=8)
     for data in (made, real):
         steps = [[batch.weight for batch in step] for step in made.train_batches(1)]
