@@ -13,9 +13,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from timetrial.runner.config.validation import validate
 from timetrial.runner.core.errors import ConfigurationError, DataError, DeviceError, Exit, RunError
-from timetrial.runner.launch.worker import _log_header
 from timetrial.runner.mlperf import compliance
 from timetrial.runner.record.run_dir import RunDir
 from timetrial.runner.record.run_record import Verdict
@@ -122,14 +120,6 @@ def test_recipe_alone_decides_the_scale_of_a_run(launch, tmp_path):
     assert run_dir.record().config["recipe"]["scale"] == "mini"
     (run,) = sources.read_runs([run_dir.path])
     assert run.scale == "mini"
-
-
-@pytest.mark.parametrize(
-    ("recipe", "division"), [("gnmt/reference_1024", "closed"), ("gnmt/mini", "open"), ("ncf/reference_2048", "open")]
-)
-def test_division_of_the_log_follows_from_the_recipe(compose, recipe, division):
-    config = validate(compose(f"workload={recipe.split('/')[0]}", f"recipe={recipe}"))
-    assert _log_header(config)["submission_division"] == division  # NCF has no closed rules
 
 
 def test_run_that_misses_the_target_is_censored(launch):
