@@ -90,7 +90,7 @@ def test_schedule_equals_the_rules(compose):
     """Linear warmup, then (base - end) (1 - step / steps)^2 + end, with the step count of the log."""
     task = workload(compose)
     steps = task.mlperf_params()["lars_opt_learning_rate_decay_steps"]
-    assert steps == 33 * 10 + 1
+    assert steps == 35 * 10 + 1
     for step in (0, 7, 19):
         assert task.learning_rate(step, 10) == pytest.approx(7.4 * step / 20)
     for step in (20, 100, 350):
