@@ -145,3 +145,32 @@ def test_shard_truncated_after_opening_is_named(tmp_path, layout):
     last = len(train) - 1
     message = rf"^the image at byte \d+ of {path} cannot be decoded"
     assert_rejected(lambda: jpeg.to_rgb_jpeg(train.read(last), train.name(last)), message=message)
+
+
+@pytest.mark.parametrize("layout", ["folders", "tfrecord", "webdataset"])
+def test_index_holds_what_was_opened_and_follows_changes(tmp_path, layout):
+    opened, folder = write_layout(tmp_path, layout), tmp_path / layout
+    index = imagenet.write_index(folder, tmp_path / "prepared")
+    read = imagenet.read_index(index, folder)
+    assert read[2:] == opened[2:]
+    for before, after in zip(opened[:2], read[:2], strict=True):
+        assert [before.read(number) for number in range(len(before))] == [after.read(n) for n in range(len(after))]
+        assert before.label.tolist() == after.label.tolist()
+        assert before.name(1) == after.name(1)
+    written = index.stat().st_mtime_ns
+    assert imagenet.write_index(folder, tmp_path / "prepared") == index
+    assert index.stat().st_mtime_ns == written
+    images = sorted(path for path in (folder / "train").rglob("*") if path.is_file())
+    if layout == "folders":
+        shutil.copy(images[0], images[0].with_name("another.jpg"))
+    else:
+        shutil.copy(images[0], images[0].with_name(f"z-{images[0].name}"))
+    changed = imagenet.write_index(folder, tmp_path / "prepared")
+    assert changed != index
+    assert len(imagenet.read_index(changed, folder)[0]) > len(opened[0])
+
+
+def test_damaged_index_is_named(folder):
+    index = imagenet.write_index(folder, folder / "prepared")
+    index.write_bytes(index.read_bytes()[:50])
+    assert_rejected(imagenet.read_index, index, folder, message=rf"^{index} cannot be read .*: remove it")

@@ -103,6 +103,13 @@ def test_blocks_follow_first_evaluation_and_interval(completed_epochs, expected)
     assert blocks == expected
 
 
+def test_extra_evaluations_divide_blocks():
+    """SSD's rules of v0.7: after epochs 40, 50, 55, 60, ..."""
+    plan = TrainingPlan({"map": 0.23}, 50, 5, 63, extra_eval_epochs=[40, 55])
+    _, _, events = run([0.1] * 63, plan)
+    assert [event.epoch for event in events if type(event).__name__ == "EvalEnded"] == [40, 50, 55, 60, 63]
+
+
 @pytest.mark.parametrize("step", [0, 3])
 def test_stops_early_after_a_step_or_at_the_start_of_a_block(step):
     engine, events, calls = ScriptedEngine([0.1] * 5), [], []
