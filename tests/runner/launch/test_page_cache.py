@@ -67,8 +67,8 @@ def test_clears_without_permission_to_drop_all_caches(disk_folder, monkeypatch):
     assert page_cache.resident_pages(file) == 0
 
 
-def test_pages_that_another_process_maps_are_refused(disk_folder):
-    """The kernel evicts no page that is mapped and locked, nor those of tmpfs."""
+def test_pages_that_a_process_maps_stay_and_are_refused(disk_folder):
+    """The kernel evicts no page that a process has mapped."""
     file = write_resident(disk_folder / "file")
     with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
         assert sum(mapping[index] for index in range(0, len(mapping), mmap.PAGESIZE)) >= 0  # maps each page
