@@ -105,7 +105,7 @@ def test_blocks_follow_first_evaluation_and_interval(completed_epochs, expected)
 
 def test_extra_evaluations_divide_blocks():
     """SSD's rules of v0.7: after epochs 40, 50, 55, 60, ..."""
-    plan = TrainingPlan({"map": 0.23}, 50, 5, 63, extra_eval_epochs=[40, 55])
+    plan = TrainingPlan({"top1": 0.5}, 50, 5, 63, extra_eval_epochs=[40, 55])
     _, _, events = run([0.1] * 63, plan)
     assert [event.epoch for event in events if type(event).__name__ == "EvalEnded"] == [40, 50, 55, 60, 63]
 
