@@ -95,19 +95,27 @@ def test_images_decoded_on_the_gpu_equal_those_of_the_cpu(tmp_path, decoder):
             (int(generator.integers(90, 300)), int(generator.integers(90, 300))), Image.Resampling.BICUBIC
         )
         image.save(path, quality=95, subsampling=0, progressive=number == 7)
-    gpu_data, cpu_data = (
-        TorchImageNetData(
-            TorchImageNetData.Settings(
-                str(tmp_path), image_size=64, eval_batch_size=7, workers=2, decoder=chosen_decoder
-            ),
+    datasets = []
+    for kind, chosen_decoder in (("cuda:0", decoder), ("cpu", None)):
+        settings = TorchImageNetData.Settings(
+            str(tmp_path),
+            cache_dir=str(tmp_path / "prepared"),
+            image_size=64,
+            eval_batch_size=7,
+            workers=2,
+            decoder=chosen_decoder,
+        )
+        TorchImageNetData.prepare_data(settings, lambda *progress: None)
+        data = TorchImageNetData(
+            settings,
             global_batch_size=16,
             sharding=BatchSharding(),
             device=torch.device(kind),
             seeds=seeds.derive_streams(1),
         )
-        for kind, chosen_decoder in (("cuda:0", decoder), ("cpu", None))
-    )
-    batches = [[*itertools.chain(*data.train_batches(1)), *data.eval_batches()] for data in (gpu_data, cpu_data)]
+        data.open()
+        datasets.append(data)
+    batches = [[*itertools.chain(*data.train_batches(1)), *data.eval_batches()] for data in datasets]
     for on_gpu, on_cpu in zip(*batches, strict=True):
         assert torch.equal(on_gpu.inputs[1].cpu(), on_cpu.inputs[1])
         difference = (on_gpu.inputs[0].cpu().float() - on_cpu.inputs[0].float()).abs()
@@ -120,17 +128,21 @@ def test_ssd_images_of_the_gpu_equal_those_of_the_cpu(tmp_path):
     settings = {"train_images": f"{tmp_path}/scenes/train", "cache_dir": f"{tmp_path}/prepared", "image_size": 96}
     sizes = {"width_range": (200, 400), "height_range": (150, 300)}
     scenes = DetectionSpec(num_train=40, num_val=9, num_classes=3, max_objects=3, **sizes, seed=5)
-    gpu_data, cpu_data = (
+    chosen = SSDData.Settings(**settings, generate=scenes, eval_batch_size=4, workers=1)
+    SSDData.prepare_data(chosen, lambda *progress: None)
+    datasets = [
         SSDData(
-            SSDData.Settings(**settings, generate=scenes, eval_batch_size=4, workers=1),
+            chosen,
             global_batch_size=8,
             sharding=BatchSharding(),
             device=torch.device(kind),
             seeds=seeds.derive_streams(1),
         )
         for kind in ("cuda:0", "cpu")
-    )
-    batches = [[*itertools.chain(*data.train_batches(1)), *data.eval_batches()] for data in (gpu_data, cpu_data)]
+    ]
+    for data in datasets:
+        data.open()
+    batches = [[*itertools.chain(*data.train_batches(1)), *data.eval_batches()] for data in datasets]
     for on_gpu, on_cpu in zip(*batches, strict=True):
         assert all(torch.equal(a.cpu(), b) for a, b in zip(on_gpu.inputs[1:], on_cpu.inputs[1:], strict=True))
         difference = (on_gpu.inputs[0].cpu().float() - on_cpu.inputs[0].float()).abs()
