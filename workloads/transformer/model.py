@@ -4,6 +4,7 @@ Sentences are packed (data.py). Shapes: S and T tokens of all sources and target
 sentences.
 """
 
+import functools
 import math
 
 import torch
@@ -140,14 +141,16 @@ class Layer(nn.Module):
         source: PackedSentences | None = None,
     ) -> Tensor:
         """Apply the layer to x [T, D]; with cross-attention it is causal and attends to `memory` [S, D] too."""
-        options = {"dropout": self.dropout if self.training else 0.0, "stock_random": self.stock_random}
+        attend = functools.partial(
+            packed_attention, dropout=self.dropout if self.training else 0.0, stock_random=self.stock_random
+        )
         qkv = self.split_heads(self.qkv(self.attention_norm(x)), 3)
-        attended = packed_attention(qkv, None, sentences, sentences, causal=self.cross_attention, **options)
+        attended = attend(qkv, None, sentences, sentences, causal=self.cross_attention)
         x = x + self._dropout(self.out(attended.flatten(1)))
         if memory is not None and source is not None:
             q = self.split_heads(self.cross_q(self.cross_norm(x)), 1)
             kv = self.split_heads(self.cross_kv(memory), 2)
-            attended = packed_attention(q, kv, sentences, source, causal=False, **options)
+            attended = attend(q, kv, sentences, source, causal=False)
             x = x + self._dropout(self.cross_out(attended.flatten(1)))
         return self.feed_forward(x)
 
