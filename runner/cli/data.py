@@ -107,15 +107,11 @@ def prepare(
             selected = catalog.select(catalog.read(sources), names)
             _prepare(_select_missing(selected, store, data_dir, console), store, data_dir, console)
         return
-    from ..training.workload import Data
-
     title, data_class, settings = _compose(names or [])
-    prepare_data = getattr(data_class, "prepare_data", Data.prepare_data)
     console = Console(soft_wrap=True, highlight=False)
     with StatusLine(console) as status_line:
-        prepare_data(settings, status_line)
-    is_default = getattr(prepare_data, "__func__", None) is getattr(Data.prepare_data, "__func__", None)
-    console.print(f"{title}'s data are {'prepared when a run starts' if is_default else 'ready'}.", markup=False)
+        data_class.prepare_data(settings, status_line)
+    console.print(f"{title}'s data are ready.", markup=False)
 
 
 @app.command()

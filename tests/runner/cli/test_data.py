@@ -144,8 +144,9 @@ def test_overrides_prepare_the_data_of_a_run(folder):
     assert result.exit_code == 0, (result.output, result.exception)
     assert "SSD's data are ready." in result.output
     assert len(list((folder / "prepared").glob("instances_*.npz"))) == 2
-    result = CliRunner().invoke(app, ["data", "prepare", "workload=ncf"])
-    assert "NCF's data are prepared when a run starts." in result.output
+    result = CliRunner().invoke(app, ["data", "prepare", "workload=ncf", f"data_dir={folder}"])
+    assert "NCF's data are ready." in result.output
+    assert any("ncf" in str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
 @pytest.mark.integration
