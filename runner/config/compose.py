@@ -31,9 +31,7 @@ def register_schema() -> None:
     OmegaConf.register_new_resolver("hostname", platform.node, replace=True)
     OmegaConf.register_new_resolver("unless", lambda flag: str(flag) != "1", replace=True)
     OmegaConf.register_new_resolver("is_closed", lambda division: division == "closed", replace=True)
-    OmegaConf.register_new_resolver(
-        "open_only", lambda division, value: value if division == "open" else None, replace=True
-    )
+    OmegaConf.register_new_resolver("open_only", _open_only, replace=True)
     OmegaConf.register_new_resolver("latest", max, replace=True)
     ConfigStore.instance().store(name="schema", node=Config)
 
