@@ -19,7 +19,7 @@ def count_comparisons(comparisons: Sequence[Comparison]) -> str:
 def ratio_table(name: str, title: str, comparisons: Sequence[Comparison]) -> Table:
     """Return a row per comparison: its verdict, and the ratios that it rests on."""
     kinds = {"Time-to-train": "time_to_train", "Epochs": "epochs", "Time per epoch": "seconds_per_epoch"}
-    columns = ["Baseline vs. other", "Verdict on the other", *kinds, "Epochs", "Correlation of equal seeds"]
+    columns = ["Baseline vs. other", "Verdict on the other", *kinds, "Equal epochs", "Correlation of equal seeds"]
     rows, data = [], []
     for number, comparison in enumerate(comparisons, start=1):
         ratios = {kind: getattr(comparison, kind) for kind in kinds.values()}
