@@ -115,7 +115,7 @@ def _plan_rows(group: RunGroup) -> Iterator[tuple[str, str]]:
     for label, pilot in (("time-to-train", group.time_sample), ("seconds per epoch", group.pace_sample)):
         num_runs = len(pilot.values)
         if num_runs < planning.MIN_PILOT_RUNS:
-            yield label, f"{num_runs} independent runs say too little: run {planning.MIN_PILOT_RUNS} first"
+            yield label, f"too few independent runs ({num_runs}): run {planning.MIN_PILOT_RUNS} first"
             continue
         needed = (
             f"{planning.runs_needed(pilot, difference)} runs a group find {difference:.0%}"
