@@ -174,12 +174,13 @@ def _train(rank: Rank, telemetry_observers: list[Observer], checkpoint: dict[str
                 should_stop=early_stop.should_stop,
             )
             exit_code, error = _exit_code(outcome, early_stop)
-            if config.checkpoint.at_end and outcome is not Outcome.INTERRUPTED:  # the clock has stopped
-                checkpointer.save()
         if rank.is_main:
             # Other frameworks count their own memory.
             peak = devices.peak_memory_bytes(rank.device) if config.engine.name == "torch" else None
             rank.run_dir.update_record(exit_code=int(exit_code), error=error, peak_memory_bytes=peak)
+        if config.checkpoint.at_end and exit_code in (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED):
+            # The record says first that the run is over: a run that is killed here is not continued from the end.
+            checkpointer.save()
     return exit_code
 
 

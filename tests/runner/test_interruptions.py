@@ -135,6 +135,34 @@ def test_run_killed_before_its_first_checkpoint_restarts_the_clock(start, tmp_pa
     assert final.training.seconds == final.training.active_seconds
 
 
+KILLED_BEFORE_LAST_CHECKPOINT = """
+import os, sys
+from timetrial.runner.training.checkpoint import Checkpointer
+save = Checkpointer.save
+def save_or_die(self):
+    save(self) if not self._target_reached else (save(self), os.kill(os.getpid(), 9))
+Checkpointer.save = save_or_die
+from timetrial.runner.cli.main import main
+main()
+"""
+
+
+def test_run_killed_at_its_last_checkpoint_is_over(start, tiny_ncf, tmp_path):
+    """A kill between the checkpoint at the end and the result once added an epoch and a second run_stop."""
+    target = ["recipe.target.v05.hit_rate=0.01", "launcher=inline", "checkpoint.at_end=true"]
+    folders = [f"data_dir={tmp_path}/data", f"run_dir={tmp_path}/run"]
+    command = [sys.executable, "-P", "-c", KILLED_BEFORE_LAST_CHECKPOINT, "run", *tiny_ncf, *OVERRIDES]
+    process = subprocess.run([*command, *folders, *target], cwd=tmp_path, capture_output=True, timeout=120)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    killed = record(tmp_path / "run")
+    assert start("run", *target).wait(timeout=120) == Exit.TARGET_REACHED
+    final = record(tmp_path / "run")
+    assert final.training == killed.training
+    assert (final.state, final.verdict.compliant) == ("target reached", True)
+    log = (tmp_path / "run" / "result_1.txt").read_text()
+    assert log.count("run_stop") == log.count("run_start") == 1
+
+
 def test_restarts_without_a_new_checkpoint_are_counted(start, tmp_path):
     overrides = ["recipe.max_epochs=100000", "launcher=inline", "checkpoint.every_seconds=1000"]
     process = start("run", *overrides)
