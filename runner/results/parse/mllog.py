@@ -7,6 +7,7 @@ repeated, and bytes are not always UTF-8. A marked line that cannot be parsed is
 file raises an exception.
 """
 
+import ast
 import bz2
 import gzip
 import json
@@ -20,14 +21,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-import yaml
-
 _BLOCK_BYTES = 1 << 20
+_MAX_EXPANDED_BYTES = 1 << 29  # of a compressed log; the largest published one has a tenth of it
+_MAX_LITERAL = 10_000  # characters
+_PYTHON_WORDS = {"null": "None", "true": "True", "false": "False"}
+_JSON_WORD = re.compile(r"\b(?:null|true|false)\b")
 _MAX_LINE_BYTES = 1 << 22  # the rest of a longer line is parsed as another line
 _MARKED_LINE = re.compile(rb"(?::::ML|MLPerf: \w+ \[)[^\r\n]*")
 _MLLOG_LINE = re.compile(rb":::ML[^\r\n]*")  # several times faster than a search for alternatives
 # Launch scripts and trainers print seeds that they do not log.
-_PRINTED_SEED = re.compile(rb"(?:\bSEED=\s*'?\s*|random seed=|Using (?:random master )?seed\s*[:=]\s*)(\d{1,19})\b")
+_SPACES = rb"[ \t]{0,8}"  # bounded, so that a line of spaces is not searched in quadratic time
+_PRINTED_SEED = re.compile(
+    rb"(?:\bSEED=%(s)b'?%(s)b|random seed=|Using (?:random master )?seed%(s)b[:=]%(s)b)(\d{1,19})\b" % {b"s": _SPACES}
+)
 _SEED_PREFIXES = (b"SEED=", b"random seed=", b"Using seed", b"Using random master seed")  # searching them is faster
 _V05 = re.compile(r"\s*(?P<benchmark>\w+)\s+(?P<seconds>[\d.]+)\s+\((?P<file>.*?):(?P<line>\d+)\)\s+(?P<key>\w+)\s*")
 _V06 = re.compile(r"\s*(?P<seconds>[\d.eE+-]+)\s+(?P<key>\w+)\s*:\s*")
@@ -67,7 +73,10 @@ class Log:
 
 
 def read_log(path: Path) -> Log:
-    """Read a log, plain or compressed (.gz, .xz, .bz2); of a truncated file everything before the end is kept."""
+    """Read a log, plain or compressed (.gz, .xz, .bz2); of a truncated file everything before the end is kept.
+
+    Of a compressed file at most half a gigabyte is expanded.
+    """
     log = Log(path)
     try:
         with _OPENERS.get(path.suffix, open)(path, "rb") as file:
@@ -91,8 +100,13 @@ def parse_stream(file: IO[bytes], log: Log) -> None:
 def _marked_lines(file: IO[bytes], log: Log) -> Iterator[str]:
     """Yield each line from its first marker on; a carriage return (progress bars) also ends a line."""
     rest = b""
+    num_bytes = 0
     while block := file.read(_BLOCK_BYTES):
         rest += block
+        num_bytes += len(block)
+        if log.path.suffix in _OPENERS and num_bytes > _MAX_EXPANDED_BYTES:
+            log.error = f"it expands to more than {_MAX_EXPANDED_BYTES >> 20} MiB"
+            break
         end = max(rest.rfind(b"\n"), rest.rfind(b"\r")) + 1
         if not end and len(rest) < _MAX_LINE_BYTES:
             continue
@@ -141,12 +155,13 @@ def _parse_v07(text: str) -> LogEntry | None:
 
 
 def _parse_single_quotes(text: str) -> Any:
-    """Return an object with single quotes, as Python prints a dict; YAML's flow style accepts both quotes."""
-    if "'" not in text:
+    """Return an object with single quotes, as Python prints a dict; None for what is not the literal of one."""
+    text = text[: text.rfind("}") + 1].strip()
+    if "'" not in text or len(text) > _MAX_LITERAL:
         return None
     try:
-        return yaml.load(text[: text.rfind("}") + 1], Loader=yaml.CSafeLoader)
-    except (yaml.YAMLError, ValueError):
+        return ast.literal_eval(_JSON_WORD.sub(lambda match: _PYTHON_WORDS[match[0]], text))
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         return None
 
 

@@ -5,6 +5,7 @@ import io
 import json
 import lzma
 import math
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -131,6 +132,42 @@ def test_finds_seed_in_plain_text(tmp_path):
     for text in ("+ export SEED=807071", "-e 'SEED=      807071' -e", "0: Using random master seed: 807071"):
         (tmp_path / "log").write_text(f"{text}\n{V06}\n")
         assert read_log(tmp_path / "log").printed_seed == 807071
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SEED=" + " " * 2_000_000,
+        "SEED=" + "'" * 2_000_000,
+        "Using seed" + " " * 2_000_000,
+        ":::MLLOG {'key': " + "[" * 50_000,
+        ":::MLLOG {'key': " + "-" * 9_000 + "1}",
+        ":::MLLOG {'a': &a ['x','x'], 'b': &b [*a,*a], 'c': &c [*b,*b], 'key': 'seed'}",
+    ],
+    ids=["spaces", "quotes", "blanks", "nested", "signs", "aliases"],
+)
+def test_hostile_line_is_skipped_at_once(tmp_path, text):
+    """Each of these took more than 40 seconds, all memory, or the process."""
+    (tmp_path / "result_0.txt").write_text(f"{text}\n{V07}\n")
+    started = time.process_time()
+    log = read_log(tmp_path / "result_0.txt")
+    assert [entry.key for entry in log.entries] == ["seed"]
+    assert time.process_time() - started < 10  # processor time of this process, 0.1 s where nobody attacks
+
+
+def test_python_literals_are_read(tmp_path):
+    (tmp_path / "log").write_text(":::MLLOG {'key': 'seed', 'value': None, 'time_ms': 5, 'metadata': {'a': true}}\n")
+    (entry,) = read_log(tmp_path / "log").entries
+    assert (entry.key, entry.value, entry.time_ms, entry.metadata) == ("seed", None, 5, {"a": True})
+
+
+def test_expansion_of_a_compressed_log_is_limited(tmp_path, monkeypatch):
+    monkeypatch.setattr(mllog, "_MAX_EXPANDED_BYTES", 4 << 20)
+    with gzip.open(tmp_path / "result_0.txt.gz", "wb") as file:
+        file.write(f"{V07}\n".encode() + b"\0" * (64 << 20))
+    log = read_log(tmp_path / "result_0.txt.gz")
+    assert log.error == "it expands to more than 4 MiB"
+    assert [entry.key for entry in log.entries] == ["seed"]
 
 
 def test_memory_stays_small_without_line_ends(tmp_path):
