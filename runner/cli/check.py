@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..core.errors import DataError, Exit
+from ..core.found_files import make_visible
 
 
 def check(
@@ -26,9 +27,9 @@ def check(
     console, exit_code = Console(soft_wrap=True), Exit.TARGET_REACHED
     for path in _find_logs(paths):
         verdict = compliance.check(path)
-        console.print(f"{escape(str(path))}: {format_verdict(verdict)}", highlight=False)
+        console.print(f"{escape(make_visible(str(path)))}: {format_verdict(verdict)}", highlight=False)
         for problem in verdict.problems:
-            console.print(f"  - {problem}", markup=False)
+            console.print(f"  - {make_visible(problem)}", markup=False)
         if verdict.compliant is False:
             exit_code = Exit.NOT_COMPLIANT
     raise typer.Exit(int(exit_code))
@@ -40,6 +41,8 @@ def _find_logs(paths: list[Path]) -> list[Path]:
     for path in paths:
         logs_at_path = sorted(path.rglob("result_*.txt")) if path.is_dir() else [path]
         if not logs_at_path or not logs_at_path[0].exists():
-            raise DataError(f"{path} is not a log and contains none: name a result_*.txt file or a run directory.")
+            raise DataError(
+                f"{make_visible(str(path))} is not a log and contains none: name a result_*.txt file or a run directory."
+            )
         logs += logs_at_path
     return logs

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from ..core.errors import ConfigurationError, DataError
+from ..core.found_files import UnreadableFile, make_visible
 from .options import AsJson
 
 
@@ -23,7 +24,7 @@ def compare(
 
     At most 5% of the calls give a false verdict, however many sides are compared.
     """
-    from ..results.analysis import comparison, throughput_groups
+    from ..results.analysis import comparison, findings, throughput_groups
     from ..results.analysis.groups import group_runs
     from ..results.parse import sources
     from ..results.report import terminal
@@ -31,10 +32,10 @@ def compare(
     if not 0 < margin < 1:
         raise ConfigurationError(f"--margin {margin:g} is no fraction between 0 and 1: pass 0.05 for 5%.")
     console = Console()
-    measurements = [throughput_groups.read_throughput_groups([path]) for path in (baseline, *others)]
-    throughput = [of_side for of_side, _ in measurements]
+    unreadable: list[UnreadableFile] = []
+    throughput = [throughput_groups.read_throughput_groups([path], unreadable.append) for path in (baseline, *others)]
     groups = [
-        group_runs(sources.read_runs([path], needed=not measured))
+        group_runs(sources.read_runs([path], needed=not measured, pass_over=unreadable.append))
         for path, measured in zip((baseline, *others), throughput, strict=True)
     ]
     pairs = [(a, b) for side in groups[1:] for a in groups[0] for b in side if a.benchmark == b.benchmark]
@@ -42,15 +43,14 @@ def compare(
         throughput[0], [group for side in throughput[1:] for group in side]
     )
     if not pairs and not throughput_pairs:
-        raise DataError(
-            f"{', '.join(map(str, others))} and {baseline} have no benchmark in common: nothing to compare."
-        )
+        names = make_visible(f"{', '.join(map(str, others))} and {baseline}")
+        raise DataError(f"{names} have no benchmark in common: nothing to compare.")
     comparisons = comparison.compare_all(pairs, margin)
     if as_json:
         pairs_as_json = [pair.to_json() for pair in comparisons] + [pair.to_json() for pair in throughput_pairs]
         print(json.dumps(pairs_as_json, indent=2))
         return
-    terminal.show_findings(console, [finding for _, damaged in measurements for finding in damaged])
+    terminal.show_findings(console, findings.list_unreadable(unreadable))
     for pair in comparisons:
         terminal.show_comparison(console, pair, len(comparisons))
     for throughput_pair in throughput_pairs:

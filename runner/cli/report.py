@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from ..core.found_files import UnreadableFile
 from .options import ResultPaths
 
 
@@ -36,7 +37,10 @@ def report(
     wants_page = not outputs or (out_source is not None and out_source.name == "COMMANDLINE")
     built = reports.build_report(paths) if wants_page else reports.Report([])
     if outputs:
-        runs = built.runs or sources.read_runs(paths)
+        unreadable: list[UnreadableFile] = []
+        runs = built.runs or sources.read_runs(paths, pass_over=unreadable.append)
+        for error in unreadable:
+            console.print(f"passed over: {error}", markup=False)
         groups = built.groups or group_runs(runs)
         if runs_csv:
             csv_tables.write_runs(runs_csv, runs)

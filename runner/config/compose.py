@@ -9,8 +9,11 @@ from typing import Any
 import hydra
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
+from ..core.error_messages import format_error
 from ..core.errors import ConfigurationError
+from ..core.found_files import UnreadableFile, read_config
 from .schema import Config
 from .validation import validate
 
@@ -93,5 +96,9 @@ def to_yaml(node: DictConfig) -> str:
 
 
 def load_config(path: Path) -> Config:
-    """Return the typed configuration of a run directory's config.yaml."""
-    return validate(OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.load(path)))  # type: ignore[arg-type]
+    """Return the typed configuration of a run directory's config.yaml, in which nothing is resolved."""
+    try:
+        node = OmegaConf.merge(OmegaConf.structured(Config), read_config(path))
+    except (OmegaConfBaseException, AssertionError) as error:
+        raise UnreadableFile(path, format_error(error).rstrip(".")) from error
+    return validate(node)  # type: ignore[arg-type]

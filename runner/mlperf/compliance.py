@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from mlperf_logging.compliance_checker import mlp_compliance, mlp_parser
+from mlperf_logging.compliance_checker import mlp_compliance
+from mlperf_logging.compliance_checker.mlp_parser import ruleset_070
 
+from ..core.found_files import UnreadableFile, as_data, make_visible, read_bytes
 from ..record.run_record import Verdict
 from .log_writer import RESUMED, TARGET, VERSION
 
@@ -37,6 +39,9 @@ _MEANING = {
 _BLOCK = ("block_start", "epoch_start", "epoch_stop", "eval_start", "eval_accuracy", "eval_stop", "block_stop")
 _REQUIRED = ("seed", "global_batch_size", "gradient_accumulation_steps", TARGET)  # in timetrial's own logs
 _CLOCK = ("run_start", "run_stop")
+_LINE = re.compile(rb":::MLLOG [^\r\n]*")
+_MAX_BYTES = 1 << 26  # the log of a thousand epochs takes two megabytes
+_MAX_LINE = 100_000  # characters
 
 
 class _UncheckableLog(ValueError):
@@ -69,7 +74,7 @@ def check(path: Path) -> Verdict:
     if not problems and _was_stopped(lines):
         return Verdict(None, "none", (), converged=False)
     problems += _unknown_benchmark(header)
-    rules, messages = _check_officially(path, header)
+    rules, messages = _check_officially(lines, header)
     missed = [message for message in messages if message.startswith("Failed checks for eval_accuracy")]
     problems += [_explain(message) for message in messages if message not in missed]
     if missed and _status(lines) != "aborted":
@@ -86,18 +91,36 @@ def has_closed_rules(benchmark: str) -> bool:
 
 
 def _parse(path: Path) -> tuple[Sequence[Any], list[str]]:
-    """Return the lines of the log, and a problem for each line that is not valid JSON."""
+    """Return the lines of the log, and a problem for each line that is not valid JSON with finite numbers.
+
+    The official parser takes minutes for a long line, so it is given each line from its last marker on.
+    """
+    lines, problems = [], []
     try:
-        lines, broken = mlp_parser.parse_file(str(path), ruleset=RULESET)
-        if any(not isinstance(line.value["metadata"], dict) for line in lines):
-            raise TypeError("metadata is not an object")
-    except KeyError as error:
-        raise _UncheckableLog(f"A :::MLLOG line lacks the field {error}, so the log cannot be read.") from error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise _UncheckableLog(f"A :::MLLOG line is not a log entry ({error}), so the log cannot be read.") from error
-    if not lines and not broken:
+        texts = [match[0].decode("utf-8", "replace") for match in _LINE.finditer(read_bytes(path, _MAX_BYTES))]
+    except UnreadableFile as error:
+        raise _UncheckableLog(str(error)) from error
+    for number, text in enumerate(texts):
+        text = text[text.rindex(ruleset_070.TOKEN) :].strip()
+        try:
+            if len(text) > _MAX_LINE:
+                raise ValueError(f"longer than {_MAX_LINE} characters")
+            line = ruleset_070.string_to_logline(number, text)
+            entry = as_data(line.value)
+            if not isinstance(entry["metadata"], dict) or not isinstance(line.key, str):
+                raise TypeError("its key is no text or its metadata is no object")
+            lines.append(line._replace(value=entry, full_string=make_visible(text)))
+        except KeyError as error:
+            raise _UncheckableLog(f"A :::MLLOG line lacks the field {error}, so the log cannot be read.") from error
+        except (TypeError, AttributeError) as error:
+            raise _UncheckableLog(
+                f"A :::MLLOG line is not a log entry ({error}), so the log cannot be read."
+            ) from error
+        except (ValueError, ArithmeticError, RecursionError) as error:
+            problems.append(f"A :::MLLOG line cannot be read ({error}): {make_visible(text[:80])}")
+    if not texts:
         raise _UncheckableLog(f"{path.name} contains no :::MLLOG line: name an MLPerf log of v0.7 or later.")
-    return lines, [f"A :::MLLOG line cannot be read ({reason.strip()}): {text.strip()[:80]}" for text, reason in broken]
+    return lines, problems
 
 
 def _read_header(lines: Sequence[Any]) -> _Header:
@@ -177,14 +200,14 @@ def _official_benchmarks() -> set[str]:
     return {file.stem.removeprefix("open_") for file in _OFFICIAL.glob("open_*.yaml")} - {"common"}
 
 
-def _check_officially(path: Path, header: _Header) -> tuple[str, list[str]]:
+def _check_officially(lines: Sequence[Any], header: _Header) -> tuple[str, list[str]]:
     """Return the rules that apply, and the messages of the official checker under them."""
     if _takes_official_rules(header):
         rules = f"{header.division or 'open'}, {RULESET}"
-        return rules, _official_messages(path, str(_OFFICIAL / "common.yaml"), header.benchmark)
+        return rules, _official_messages(lines, str(_OFFICIAL / "common.yaml"), header.benchmark)
     with tempfile.TemporaryDirectory() as folder:
         config = _derive_rules(header, Path(folder))
-        return f"{RULESET} keys, own target", _official_messages(path, str(config), header.benchmark)
+        return f"{RULESET} keys, own target", _official_messages(lines, str(config), header.benchmark)
 
 
 def official_target(benchmark: str, division: str) -> list[float]:
@@ -232,19 +255,18 @@ def _target_rule(target: Any) -> str:
     return " and ".join(parts)
 
 
-def _official_messages(path: Path, config: str, benchmark: str | None) -> list[str]:
+def _official_messages(lines: Sequence[Any], config: str, benchmark: str | None) -> list[str]:
     """Return the messages of the official checker; those that it raises are worded here."""
     mlp_compliance.enqueued_configs.clear()  # the checker keeps entries of a check that raised
     checker = mlp_compliance.make_checker("training", RULESET, quiet=True, werror=False)
     with _silence_logging():
         try:
-            mlp_compliance.main(str(path), config, checker)
+            checker.check_loglines(lines, config)
         except FileNotFoundError:
             return [f"Ruleset {RULESET} has no rules for benchmark {benchmark!r} in this division."]
         except (KeyError, TypeError) as error:
             return [f"An eval_accuracy line has no quality that the rules can read ({error})."]
-    messages = [*checker.overwritable.values(), *checker.not_overwritable]
-    return [message for message in messages if "parsing errors" not in message]
+    return [*checker.overwritable.values(), *checker.not_overwritable]
 
 
 def _explain(message: str) -> str:

@@ -1,18 +1,16 @@
 """Read and write `status.json`: a run record as JSON, checked field by field on reading."""
 
 import json
-import math
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
-import yaml
-
-from ..core.errors import ConfigurationError
+from ..config.schema import Config
+from ..core.found_files import UnreadableFile, read_config, read_json
 from .run_record import SCHEMA_VERSION, RunRecord, RunState
 from .throughput_result import StepCost
 from .training_result import Block, TrainingResult
@@ -20,11 +18,6 @@ from .training_result import Block, TrainingResult
 FILE_NAME = "status.json"
 # Flags of records without a version that have another name now.
 _FLAG_NAMES = {"neighbours": "other processes", "low utilisation": "low utilization"}
-_MAX_BYTES = 64 * 2**20  # a record of a thousand blocks takes half a megabyte
-
-
-class RecordError(ConfigurationError):
-    """A status.json that is no run record."""
 
 
 def encode_record(record: RunRecord) -> str:
@@ -33,34 +26,44 @@ def encode_record(record: RunRecord) -> str:
 
 
 def read_record(run_dir: Path) -> RunRecord | None:
-    """Return the record of a run directory, None where there is none yet; raise `RecordError` for a damaged one.
+    """Return the record of a run directory, None where there is none yet; raise `UnreadableFile` for a damaged one.
 
     The status.json of timetrial before the record had a version is read together with config.yaml and system.json.
     """
     path = run_dir / FILE_NAME
+    if not path.exists():
+        return None
+    values = read_json(path)
+    if values == {}:  # the run directory was claimed a moment ago
+        return None
     try:
-        if not path.is_file():
-            return None
-        if path.stat().st_size > _MAX_BYTES:
-            raise RecordError(f"{path} is larger than {_MAX_BYTES >> 20} MiB, which no run record is: remove it.")
-        values = json.loads(path.read_text(encoding="utf-8") or "{}")
-        if values == {}:  # the run directory was claimed a moment ago
-            return None
         if not isinstance(values, dict):
             raise ValueError("it holds no JSON object")
         if "schema_version" not in values:
             values = _from_unversioned(values, run_dir)
         elif values["schema_version"] != SCHEMA_VERSION:
             raise ValueError(f"its schema_version is {values['schema_version']!r}, not {SCHEMA_VERSION}")
-        record = _decode(RunRecord, values, "")
-    except (ValueError, TypeError, KeyError, AttributeError, OSError, RecursionError, yaml.YAMLError) as error:
-        if isinstance(error, RecordError):
-            raise
-        raise RecordError(
-            f"{path} is damaged ({type(error).__name__}: {error}): remove it, or start over in a new run directory."
-        ) from error
-    assert isinstance(record, RunRecord)
-    return record
+        record: RunRecord = decode(RunRecord, values)
+        _check_config(Config, record.config, "config")
+        return record
+    except UnreadableFile:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
+        raise UnreadableFile(path, f"{type(error).__name__}: {error}") from error
+
+
+def _check_config(schema: type, config: Any, where: str) -> None:
+    """Raise ValueError for a setting that is not of the type in `schema`; other versions may lack or add settings."""
+    if not isinstance(config, dict):
+        raise ValueError(f"{where} is no object")
+    for name in config.keys() & _hints(schema).keys():
+        kind, value = _hints(schema)[name], config[name]
+        if is_dataclass(kind):
+            _check_config(cast(type, kind), value, f"{where}.{name}")
+        else:
+            decode(kind, value, f"{where}.{name}")
+            if name in ("gpus", "global_batch_size") and value < 1:
+                raise ValueError(f"{where}.{name} is {value}")
 
 
 @cache
@@ -68,32 +71,32 @@ def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _decode(kind: Any, value: Any, where: str) -> Any:
+def decode(kind: Any, value: Any, where: str = "") -> Any:
     """Return the JSON `value` as `kind`; raise ValueError naming the field `where` for another type."""
     origin = get_origin(kind)
     if kind is Any:
-        return _checked_json(value, where)
+        return value
     if origin in (Union, types.UnionType):
         if value is None and type(None) in get_args(kind):
             return None
         (inner,) = (option for option in get_args(kind) if option is not type(None))
-        return _decode(inner, value, where)
+        return decode(inner, value, where)
     if is_dataclass(kind):
         return _decode_dataclass(kind, value, where)
-    if origin is tuple:
+    if origin in (tuple, list):
         if not isinstance(value, list):
             raise ValueError(f"{where} is no list")
-        return tuple(_decode(get_args(kind)[0], entry, f"{where}[{place}]") for place, entry in enumerate(value))
+        return origin(decode(get_args(kind)[0], entry, f"{where}[{place}]") for place, entry in enumerate(value))
     if origin is dict:
         if not isinstance(value, dict):
             raise ValueError(f"{where} is no object")
-        return {key: _decode(get_args(kind)[1], entry, f"{where}.{key}") for key, entry in value.items()}
+        return {key: decode(get_args(kind)[1], entry, f"{where}.{key}") for key, entry in value.items()}
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if type(value) is not kind or (kind is float and not math.isfinite(value)):
-        raise ValueError(f"{where} is {str(value)[:40]!r}, not a {'finite ' if kind is float else ''}{kind.__name__}")
+    if type(value) is not kind:
+        raise ValueError(f"{where} is {str(value)[:40]!r}, not a {kind.__name__}")
     return value
 
 
@@ -107,25 +110,14 @@ def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
     if missing := required - value.keys():
         raise ValueError(f"{where}.{min(missing)} is missing".lstrip("."))
     hints = _hints(kind)
-    return kind(**{name: _decode(hints[name], entry, f"{where}.{name}".lstrip(".")) for name, entry in value.items()})
-
-
-def _checked_json(value: Any, where: str) -> Any:
-    """Return free-form JSON, whose numbers must be finite."""
-    if isinstance(value, dict):
-        return {key: _checked_json(entry, f"{where}.{key}") for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_checked_json(entry, where) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{where} is {value}, not a finite number")
-    return value
+    return kind(**{name: decode(hints[name], entry, f"{where}.{name}".lstrip(".")) for name, entry in value.items()})
 
 
 def _from_unversioned(status: Mapping[str, Any], run_dir: Path) -> dict[str, Any]:
     """Return the values of a RunRecord from the status.json that timetrial wrote before records had a version."""
     config_file, system_file = run_dir / "config.yaml", run_dir / "system.json"
-    config = yaml.safe_load(config_file.read_text(encoding="utf-8")) if config_file.exists() else {}
-    environment = json.loads(system_file.read_text(encoding="utf-8")) if system_file.exists() else {}
+    config = read_config(config_file) if config_file.exists() else {}
+    environment = read_json(system_file) if system_file.exists() else {}
     values: dict[str, Any] = {
         "state": RunState(status.get("state", RunState.CREATED)).value,
         "run_class": status.get("class", "clean"),

@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import json
 import secrets
 import shutil
 import time
@@ -15,7 +14,8 @@ from typing import IO, Any
 from ..core.atomic_files import to_json, write_atomically, write_failure
 from ..core.errors import ConfigurationError, RunDirLocked
 from ..core.formatting import slug
-from .record_file import FILE_NAME, encode_record, read_record
+from ..core.found_files import read_json
+from .record_file import FILE_NAME, decode, encode_record, read_record
 from .run_record import RunRecord
 
 # `in_use()` takes the lock briefly, so acquiring it retries.
@@ -49,7 +49,7 @@ class RunDir:
         return (self.path / FILE_NAME).exists()
 
     def record(self) -> RunRecord:
-        """Return the run record, an empty one where none was written yet; raise `RecordError` for a damaged one."""
+        """Return the run record, an empty one where none was written yet; raise `UnreadableFile` for a damaged one."""
         return read_record(self.path) or RunRecord()
 
     def update_record(self, **changes: Any) -> RunRecord:
@@ -68,11 +68,12 @@ class RunDir:
 
     def take_rank_errors(self) -> list[RankError]:
         """Return the ranks' errors, earliest first, and remove their files; the run record keeps the cause."""
-        files = list(self.path.glob("error_*.json"))
-        errors = sorted((RankError(**json.loads(file.read_text())) for file in files), key=lambda error: error.time)
-        for file in files:
+        errors = []
+        for file in self.path.glob("error_*.json"):
+            with contextlib.suppress(ValueError):  # damaged: the exit code of the rank's process stays
+                errors.append(decode(RankError, read_json(file)))
             file.unlink()
-        return errors
+        return sorted(errors, key=lambda error: error.time)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -1,11 +1,15 @@
 """Read the samples of telemetry.csv and relate them to the clock of the run."""
 
 import csv
+import io
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from ..core.found_files import open_regular
 
 # Samples that are further apart than this, or twice the usual interval, leave a gap, as between two attempts.
 MAX_GAP_SECONDS = 5.0
@@ -30,7 +34,7 @@ def read_samples(run_dir: Path) -> SamplesByDevice:
     samples: SamplesByDevice = {}
     for path in sorted(run_dir.glob("telemetry*.csv")):
         node = path.stem.removeprefix("telemetry").lstrip("_") or "0"
-        with open(path, newline="", encoding="utf-8", errors="replace") as file:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8", errors="replace", newline="") as file:
             for row in csv.DictReader(file):
                 sample = _parse_row(row)
                 if sample:
@@ -48,6 +52,8 @@ def _parse_row(row: Mapping[str | None, Any]) -> Sample | None:
         del columns["device"]
         values = {str(name): float(value) for name, value in columns.items() if value}
     except (KeyError, ValueError):
+        return None
+    if not all(map(math.isfinite, (time, *values.values()))):
         return None
     return Sample(time, phase, source, values, throttle_reasons)
 

@@ -21,6 +21,12 @@ class StepCost:
     """Traffic that no execution avoids: weights, gradients and optimizer state each read and written once a step, the
     batch read once."""
 
+    def __post_init__(self) -> None:
+        if min(self.samples, self.tokens, self.operations, self.unfused_bytes, self.least_bytes) < 0:
+            raise ValueError("a step costs less than nothing")
+        if self.samples == 0 and self.operations:
+            raise ValueError("operations are counted, but no samples")
+
 
 @dataclass(frozen=True)
 class ThroughputResult:
@@ -66,6 +72,11 @@ class ThroughputResult:
     """Purchase price of the devices over the training throughput."""
     step_cost: StepCost | None
     """Counted operations and bytes; null where counting failed."""
+
+    def __post_init__(self) -> None:
+        rates = (self.samples_per_second, self.eval_samples_per_second, self.train_ms, self.eval_ms)
+        if min(*rates, self.tokens_per_second or 0.0, self.usd_per_samples_per_second or 0.0) < 0:
+            raise ValueError("a rate or time is below 0")
 
     @property
     def data_wait_fraction(self) -> float:

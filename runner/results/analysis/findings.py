@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...core.found_files import UnreadableFile, make_visible
 from ..parse.external import OWN_RUNS, ExternalMeasurement, select_metric
 from .comparison import MARGIN, Verdict, decide
 from .groups import RunGroup
@@ -24,6 +25,12 @@ class Finding:
     kind: str
     subject: str
     message: str
+
+
+def list_unreadable(errors: Iterable[UnreadableFile]) -> list[Finding]:
+    """Return a flag for each file that was passed over."""
+    by_file = {error.path.resolve(): error for error in errors}
+    return [Finding("flag", make_visible(str(error.path)), f"Passed over: {error}") for error in by_file.values()]
 
 
 def describe_speedup(speedup: LogEstimate) -> str:

@@ -1,10 +1,8 @@
 """Run groups: runs of one workload on one system with one setting. Scores and comparisons are made of run groups."""
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from ..parse import rules
@@ -244,7 +242,7 @@ def group_runs(runs: Iterable[Run]) -> list[RunGroup]:
         setting = ", ".join([key[4], *_describe_differences(_configuration(run), configurations[key])])
         full_key = (*key[:4], setting)
         if full_key not in groups:
-            groups[full_key] = RunGroup(*full_key, scaling_factor=_read_scaling_factor(run.folder))
+            groups[full_key] = RunGroup(*full_key, scaling_factor=run.scaling_factor)
         groups[full_key].runs.append(run)
     return list(groups.values())
 
@@ -283,10 +281,3 @@ def _readable_key(key: str) -> str:
     for prefix in ("timetrial_", "sgd_", "lars_", "opt_"):
         key = key.removeprefix(prefix)
     return key.replace("_", " ")
-
-
-def _read_scaling_factor(folder: Path) -> float | None:
-    try:
-        return float(json.loads((folder / "scaling.json").read_text())["scaling_factor"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import DataError
 from ...core.formatting import slug
+from ...core.found_files import PassOver, UnreadableFile, as_name, make_visible
 from ...hardware.datasheets import find_datasheet
+from ...record.record_file import decode
 from ...record.validity import LOW_UTILIZATION
-from ..parse.sources import read_json_object
+from ..parse.sources import ignore, read_json_object
 from .findings import Finding
 from .throughput_groups import NO_PEER_TO_PEER, ThroughputGroup
 
@@ -106,15 +107,19 @@ class _PeaksFile:
     fastest_rows: Mapping[_RowKey, Mapping[str, Any]]
 
 
-def read_peaks(paths: Iterable[Path]) -> dict[str, MeasuredPeaks]:
+def read_peaks(paths: Iterable[Path], pass_over: PassOver = ignore) -> dict[str, MeasuredPeaks]:
     """Return the measured peaks in all peaks.json files at or below `paths`, by accelerator (CPUs by system as well).
 
     The highest value of several files counts. Complete and thorough measurements take precedence over quick or stopped
-    ones. Raises `DataError` for a damaged file.
+    ones. `pass_over` receives the error of each file that cannot be used.
     """
     by_accelerator: dict[str, list[_PeaksFile]] = {}
     for path in _find_peaks_files(paths):
-        file = _read_peaks_file(path)
+        try:
+            file = _read_peaks_file(path)
+        except UnreadableFile as error:
+            pass_over(error)
+            continue
         by_accelerator.setdefault(file.accelerator, []).append(file)
     return {accelerator: _merge(files) for accelerator, files in by_accelerator.items()}
 
@@ -133,23 +138,38 @@ def _read_peaks_file(path: Path) -> _PeaksFile:
     values = read_json_object(path)
     try:
         if values["schema"] != PEAKS_SCHEMA:
-            raise ValueError("unsupported schema")
+            raise ValueError("its schema is not supported")
         tflops, gb_s = values["peaks"]["tflops"], values["peaks"]["gb_s"]
         host = slug(str((values.get("system") or {}).get("hostname", "")))
         return _PeaksFile(
-            path=str(path),
-            accelerator=_roofline_name(str(values["card"]), host),
+            path=make_visible(str(path)),
+            accelerator=_roofline_name(as_name(values["card"]), host),
             measured_at=float(values["measured"]),
             is_thorough=not (bool(values["quick"]) | bool(values["stopped"])),
             roofs=Roofs(
-                {str(name): float(peak) for name, peak in tflops.items()}, None if gb_s is None else float(gb_s)
+                {as_name(name): _positive(peak) for name, peak in tflops.items()},
+                None if gb_s is None else _positive(gb_s),
             ),
-            fastest_rows=_fastest_rows(values.get("rows", ())),
+            fastest_rows=_fastest_rows(map(_checked_row, values.get("rows", ()))),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(
-            f"{path} is damaged or has an unsupported schema: measure again with `timetrial peaks`."
-        ) from error
+        raise UnreadableFile(path, f"{type(error).__name__}: {error}, measure again with `timetrial peaks`") from error
+
+
+def _positive(value: Any) -> float:
+    """Return `value` as a float; raise ValueError unless it is a number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise ValueError(f"{str(value)[:40]!r} is not a number above 0")
+    return float(value)
+
+
+def _checked_row(row: Any) -> Mapping[str, Any]:
+    """Return a row of peaks.json; raise ValueError, KeyError or TypeError if it lacks what the report shows."""
+    names = {key: as_name(decode(str, row[key], key)) for key in ("kind", "shape", "storage", "compute")}
+    numbers = {key: None if row[key] is None else _positive(row[key]) for key in ("tflops", "gb_s")}
+    times = {key: _positive(row[key]) for key in ("seconds", "fastest", "slowest")} if any(numbers.values()) else {}
+    others = {"repeats": int, "core_mhz": float | None, "watts": float | None, "host_bound": bool}
+    return {**names, **numbers, **times, **{key: decode(kind, row[key], key) for key, kind in others.items()}}
 
 
 def _merge(files: Sequence[_PeaksFile]) -> MeasuredPeaks:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ...config.diff import flatten
-from ...record.record_file import RecordError, read_record
+from ...core.found_files import PassOver, UnreadableFile, as_name
+from ...record.record_file import FILE_NAME, read_record
 from ...record.run_record import Attempt, RunRecord, RunState
 from ...record.throughput_result import ThroughputResult
 from ..parse.external import OWN_RUNS, ExternalMeasurement
+from ..parse.sources import ignore
 from .comparison import Verdict, decide
 from .findings import Finding, describe_speedup
 from .intervals import UNKNOWN, LogEstimate, Sample, bounds_as_json, log_ratio
@@ -48,7 +50,7 @@ class ThroughputGroup:
     @property
     def network(self) -> str:
         """The trained network: that of the recipe, else the workload."""
-        return str(self.config.get("recipe.training.network") or self.config["workload.name"])
+        return as_name(self.config.get("recipe.training.network") or self.config["workload.name"])
 
     @property
     def num_accelerators(self) -> int:
@@ -142,23 +144,23 @@ class ThroughputComparison:
         }
 
 
-def read_throughput_groups(paths: Iterable[Path]) -> tuple[list[ThroughputGroup], list[Finding]]:
-    """Return the groups of all throughput runs at or below `paths`, and a flag for each damaged run record."""
+def read_throughput_groups(paths: Iterable[Path], pass_over: PassOver = ignore) -> list[ThroughputGroup]:
+    """Return the groups of all throughput runs at or below `paths`.
+
+    `pass_over` receives the error of each run record that cannot be used.
+    """
     groups: dict[str, ThroughputGroup] = {}
-    findings = []
     for run_dir in _find_run_dirs(paths):
         try:
             record = read_record(run_dir)
-        except RecordError as error:
-            findings.append(Finding("flag", str(run_dir), str(error)))
-            continue
-        try:
             if record is not None and _is_measurement(record):
                 _add_record(record, groups)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            message = f"the configuration in status.json is incomplete ({type(error).__name__}: {error})"
-            findings.append(Finding("flag", str(run_dir), f"Ignored: {message}."))
-    return list(groups.values()), findings
+        except UnreadableFile as error:
+            pass_over(error)
+        except (KeyError, TypeError, AttributeError) as error:
+            reason = f"its configuration is incomplete, {type(error).__name__}: {error}"
+            pass_over(UnreadableFile(run_dir / FILE_NAME, reason))
+    return list(groups.values())
 
 
 def _find_run_dirs(paths: Iterable[Path]) -> Iterator[Path]:
@@ -176,14 +178,14 @@ def _is_measurement(record: RunRecord) -> bool:
 
 
 def _add_record(record: RunRecord, groups: dict[str, ThroughputGroup]) -> None:
-    """Add a throughput run to its group; raise KeyError, TypeError or ValueError for an incomplete configuration."""
+    """Add a throughput run to its group; raise KeyError, TypeError or AttributeError for a missing setting."""
     config = record.config
-    accelerator = str(config["accelerator"]["name"])
+    accelerator = as_name(config["accelerator"]["name"])
     if accelerator == "auto":
         accelerator = _first_gpu_name(record.environment) or accelerator
     flat = flatten_settings(config)
     group = ThroughputGroup(accelerator, flat)
-    _ = group.title, flat["system"], flat["data.loader"]  # raises if a setting is missing
+    _ = group.title, group.batch, flat["system"], flat["data.loader"]  # raises if a setting is missing
     group = groups.setdefault(json.dumps([accelerator, flat], sort_keys=True), group)
     group.flags |= set(record.flags)
     if record.state == RunState.OUT_OF_MEMORY:
@@ -198,13 +200,17 @@ def flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     parts = {key: config.get(key, True) for key in _CONFIG_GROUPS}  # old records without peer_to_peer used it
     parts["accelerator"] = {"threads": (config.get("accelerator") or {}).get("threads")}
     parts["launcher"] = {"nodes": (config.get("launcher") or {}).get("nodes", 1)}
-    return {key: value for key, value in flatten(parts) if not key.startswith(_IGNORED)}
+    return {
+        as_name(key): as_name(value) if isinstance(value, str) else value
+        for key, value in flatten(parts)
+        if not key.startswith(_IGNORED)
+    }
 
 
 def _first_gpu_name(environment: dict[str, Any]) -> str:
     gpus = environment.get("gpus")
     first = gpus[0] if isinstance(gpus, list) and gpus else {}
-    return str(first.get("name", "")) if isinstance(first, dict) else ""
+    return as_name(first.get("name", "")) if isinstance(first, dict) else ""
 
 
 def compare_closest(
@@ -255,6 +261,7 @@ def to_measurements(groups: Iterable[ThroughputGroup]) -> list[ExternalMeasureme
 
 def _group_measurements(group: ThroughputGroup) -> Iterator[ExternalMeasurement]:
     eval_batch = group.config.get("recipe.data.eval_batch_size")
+    eval_batch = eval_batch if isinstance(eval_batch, int) else None
     prices = group.usd_per_samples_per_second
     rows: list[tuple[str, int | None, str, list[float]]] = [
         ("train", group.batch, "samples_per_second", group.samples_per_second),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
+from ...core.found_files import as_name
 from . import quality, rules
 from .mllog import LogEntry, to_float
 
@@ -55,7 +56,7 @@ def find_evaluations(
             without_number += 1
             continue
         if isinstance(metric := entry.metadata.get("metric"), str) and len(values) == 1 and label is not None:
-            values, by_metric = {metric: next(iter(values.values()))}, True
+            values, by_metric = {as_name(metric): next(iter(values.values()))}, True
         previous = evaluations[-1] if evaluations else None
         if label is None or previous is None or (label, values) != (previous.label, previous.quality):
             evaluations.append(LoggedEvaluation(index, entry.time_ms, label, values))

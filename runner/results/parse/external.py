@@ -4,15 +4,13 @@ A row is one value of one metric. A configuration that could not be measured als
 `outcome` gives the reason. The columns are `schema` and the fields of `ExternalMeasurement`.
 """
 
-import csv
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import DataError
+from ...core.found_files import MAX_NUMBER, UnreadableFile, as_name, open_regular, read_csv, read_json
 
 SCHEMA = 2
 OWN_RUNS = "own runs"  # the `source` of measurements made by timetrial
@@ -63,20 +61,14 @@ class ExternalMeasurement:
 
 
 def read_measurements(path: Path) -> list[ExternalMeasurement]:
-    """Read a .csv or .json file; raise `DataError` with the number of the row that is invalid."""
-    try:
-        if path.suffix.lower() == ".json":
-            rows: list[dict[str, Any]] = json.loads(path.read_text())
-        else:
-            with open(path, newline="", encoding="utf-8-sig") as file:
-                rows = list(csv.DictReader(file))
-    except (OSError, ValueError, csv.Error) as error:
-        raise DataError(
-            f"{path} cannot be read ({error}): it must be CSV or JSON with the columns of schema {SCHEMA}."
-        ) from error
+    """Read a .csv or .json file; raise `UnreadableFile` with the number of the row that is invalid."""
+    rows = read_json(path) if path.suffix.lower() == ".json" else read_csv(path)
     if not isinstance(rows, list) or not rows:
-        raise DataError(f"{path} has no rows.")
-    return [_parse_row(row, f"{path}, row {number}") for number, row in enumerate(rows, start=1)]
+        raise UnreadableFile(path, "it has no rows")
+    try:
+        return [_parse_row(row, f"row {number}") for number, row in enumerate(rows, start=1)]
+    except ValueError as error:
+        raise UnreadableFile(path, error) from error
 
 
 def is_measurement_file(path: Path) -> bool:
@@ -84,9 +76,10 @@ def is_measurement_file(path: Path) -> bool:
     if path.suffix.lower() not in (".csv", ".json"):
         return False
     try:
-        with open(path, errors="replace", encoding="utf-8-sig") as file:
-            return '"schema"' in (start := file.read(4096)) or start.startswith("schema,")
-    except OSError:
+        with open_regular(path) as file:
+            start = file.read(4096).removeprefix(b"\xef\xbb\xbf")
+            return b'"schema"' in start or start.startswith(b"schema,")
+    except (OSError, UnreadableFile):
         return False
 
 
@@ -98,28 +91,28 @@ def select_metric(measurements: Iterable[ExternalMeasurement], metric: str) -> l
 def _parse_row(row: Any, location: str) -> ExternalMeasurement:
     columns = ["schema", *(entry.name for entry in fields(ExternalMeasurement))]
     if not isinstance(row, dict) or sorted(map(str, row)) != sorted(columns):
-        raise DataError(f"{location}: the columns must be {','.join(columns)}.")
+        raise ValueError(f"{location}: the columns must be {','.join(columns)}.")
     if str(row["schema"]) != str(SCHEMA):
-        raise DataError(f"{location}: schema {row['schema']} is not supported; the supported schema is {SCHEMA}.")
-    cells = {key: str(value or "").strip() for key, value in row.items()}
+        raise ValueError(f"{location}: schema {row['schema']} is not supported; the supported schema is {SCHEMA}.")
+    cells = {key: "" if value is None else str(value).strip() for key, value in row.items()}
     for key in ("study", "source", "workload", "accelerator", "metric"):
         if not cells[key]:
-            raise DataError(f"{location}: {key} must not be empty.")
+            raise ValueError(f"{location}: {key} must not be empty.")
     if cells["metric"] not in METRICS:
-        raise DataError(f"{location}: metric must be one of {', '.join(METRICS)}, not {cells['metric']}.")
+        raise ValueError(f"{location}: metric must be one of {', '.join(METRICS)}, not {cells['metric']}.")
     outcome = cells["outcome"] or "measured"
     if outcome not in OUTCOMES:
-        raise DataError(f"{location}: outcome must be one of {', '.join(OUTCOMES)}, not {outcome}.")
+        raise ValueError(f"{location}: outcome must be one of {', '.join(OUTCOMES)}, not {outcome}.")
     value = _parse_number(cells["value"], location, "value")
     if value == 0 and cells["metric"] != "accuracy":
-        raise DataError(f"{location}: {cells['metric']} must not be 0; give a failed run an outcome and no value.")
+        raise ValueError(f"{location}: {cells['metric']} must not be 0; give a failed run an outcome and no value.")
     if (value is None) == (outcome == "measured"):
-        raise DataError(f"{location}: value must be given if and only if outcome is measured.")
+        raise ValueError(f"{location}: value must be given if and only if outcome is measured.")
     count = _parse_number(cells["num_accelerators"] or "1", location, "num_accelerators")
     batch = _parse_number(cells["batch"], location, "batch")
     numeric = ("schema", "num_accelerators", "batch", "value", "outcome")
     return ExternalMeasurement(
-        **{name: cells[name] for name in columns if name not in numeric},
+        **{name: as_name(cells[name]) for name in columns if name not in numeric},
         num_accelerators=int(count or 1),
         batch=int(batch) if batch else None,
         value=value,
@@ -134,6 +127,6 @@ def _parse_number(text: str, location: str, column: str) -> float | None:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or value < 0:
-        raise DataError(f"{location}: {column} must be a number of 0 or more, not {text}.")
+    if not 0 <= value <= MAX_NUMBER:
+        raise ValueError(f"{location}: {column} must be a number of 0 or more, not {text}.")
     return value

@@ -16,13 +16,16 @@ import math
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from ...core.found_files import MAX_DEPTH, MAX_NUMBER, as_data, make_visible, open_regular
+
 _BLOCK_BYTES = 1 << 20
-_MAX_EXPANDED_BYTES = 1 << 29  # of a compressed log; the largest published one has a tenth of it
+_MAX_LOG_BYTES = 1 << 29  # after expansion; the largest published log has a tenth of it
 _MAX_LITERAL = 10_000  # characters
 _PYTHON_WORDS = {"null": "None", "true": "True", "false": "False"}
 _JSON_WORD = re.compile(r"\b(?:null|true|false)\b")
@@ -75,13 +78,13 @@ class Log:
 def read_log(path: Path) -> Log:
     """Read a log, plain or compressed (.gz, .xz, .bz2); of a truncated file everything before the end is kept.
 
-    Of a compressed file at most half a gigabyte is expanded.
+    At most half a gigabyte is read, of a compressed file after expansion.
     """
     log = Log(path)
     try:
-        with _OPENERS.get(path.suffix, open)(path, "rb") as file:
+        with open_regular(path) as raw, _OPENERS.get(path.suffix, nullcontext)(raw) as file:
             parse_stream(file, log)
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+    except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
         log.error = str(error)
     return log
 
@@ -89,8 +92,8 @@ def read_log(path: Path) -> Log:
 def parse_stream(file: IO[bytes], log: Log) -> None:
     """Append the entries in a stream of bytes to `log`."""
     for line in _marked_lines(file, log):
-        pieces = line.split(":::ML")[1:]  # lines of two processes can be joined
-        for entry in map(_parse_entry, pieces) if pieces else [_parse_alibaba(line)]:
+        pieces = line.split(":::ML")[1:] or [line]  # lines of two processes can be joined
+        for entry in map(_parse_entry, pieces):
             if entry:
                 log.entries.append(entry)
             else:
@@ -104,8 +107,8 @@ def _marked_lines(file: IO[bytes], log: Log) -> Iterator[str]:
     while block := file.read(_BLOCK_BYTES):
         rest += block
         num_bytes += len(block)
-        if log.path.suffix in _OPENERS and num_bytes > _MAX_EXPANDED_BYTES:
-            log.error = f"it expands to more than {_MAX_EXPANDED_BYTES >> 20} MiB"
+        if num_bytes > _MAX_LOG_BYTES:
+            log.error = f"it holds more than {_MAX_LOG_BYTES >> 20} MiB"
             break
         end = max(rest.rfind(b"\n"), rest.rfind(b"\r")) + 1
         if not end and len(rest) < _MAX_LINE_BYTES:
@@ -126,22 +129,27 @@ def _search_block(block: bytes, log: Log) -> Iterator[str]:
 
 
 def _parse_entry(text: str) -> LogEntry | None:
-    """Return the entry that follows `:::ML`, None if it cannot be parsed."""
+    """Return the entry that follows `:::ML`, or that of Alibaba's line; None if it cannot be parsed."""
     if "\x1b" in text:
         text = _ANSI_ESCAPE.sub("", text)
     try:
-        if text.startswith("LOG"):
-            return _parse_v07(text[3:])
-        if text.startswith("Pv0.5"):
-            return _parse_v05(text[text.index(" ") :])
-        if text.startswith("L"):
-            return _parse_v06(text[1:])
+        entry = next((parse(text) for prefix, parse in _DIALECTS.items() if text.startswith(prefix)), None)
+        return None if entry is None else _tidy(entry, text)
     except (ValueError, RecursionError):
-        pass
-    return None
+        return None
+
+
+def _tidy(entry: LogEntry, text: str) -> LogEntry:
+    """Return an entry of the line `text` as plain data; raise ValueError if its values are nested too deep."""
+    is_plain = "\\" not in text and text.isprintable() and text.count("{") + text.count("[") <= MAX_DEPTH
+    if is_plain:
+        return entry
+    value, metadata = (as_data(part, finite=False) for part in (entry.value, entry.metadata))
+    return entry._replace(key=make_visible(entry.key), value=value, metadata=metadata)
 
 
 def _parse_v07(text: str) -> LogEntry | None:
+    text = text.removeprefix("LOG")
     try:
         fields, _ = _DECODER.raw_decode(text, text.find("{"))
     except ValueError:
@@ -149,7 +157,7 @@ def _parse_v07(text: str) -> LogEntry | None:
     if not isinstance(fields, dict) or not isinstance(fields.get("key"), str):
         return None
     time_ms = fields.get("time_ms")
-    if type(time_ms) is not int:
+    if type(time_ms) is not int or abs(time_ms) > MAX_NUMBER:
         time_ms = to_float(time_ms) if "time_ms" in fields else to_float(fields.get("time_s")) * 1000
     return LogEntry(fields["key"], time_ms, fields.get("value"), _as_dict(fields.get("metadata")), "v0.7")
 
@@ -157,15 +165,26 @@ def _parse_v07(text: str) -> LogEntry | None:
 def _parse_single_quotes(text: str) -> Any:
     """Return an object with single quotes, as Python prints a dict; None for what is not the literal of one."""
     text = text[: text.rfind("}") + 1].strip()
-    if "'" not in text or len(text) > _MAX_LITERAL:
+    if "'" not in text:
         return None
     try:
-        return ast.literal_eval(_JSON_WORD.sub(lambda match: _PYTHON_WORDS[match[0]], text))
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return parse_literal(_JSON_WORD.sub(lambda match: _PYTHON_WORDS[match[0]], text))
+    except ValueError:
         return None
+
+
+def parse_literal(text: str) -> Any:
+    """Return a Python literal as plain data; raise ValueError for other text."""
+    if len(text) > _MAX_LITERAL:
+        raise ValueError("it is too long")
+    try:
+        return as_data(ast.literal_eval(text), finite=False)
+    except (SyntaxError, MemoryError, RecursionError, TypeError) as error:
+        raise ValueError(str(error)) from error
 
 
 def _parse_v06(text: str) -> LogEntry | None:
+    text = text.removeprefix("L")
     head = _V06.match(text)
     if not head:
         return None
@@ -176,6 +195,7 @@ def _parse_v06(text: str) -> LogEntry | None:
 
 
 def _parse_v05(text: str) -> LogEntry | None:
+    text = text[text.index(" ") :]
     head = _V05.match(text)
     if not head:
         return None
@@ -203,8 +223,11 @@ def _parse_v05_value(text: str) -> Any:
         return text.strip()
 
 
+_DIALECTS = {"LOG": _parse_v07, "Pv0.5": _parse_v05, "L": _parse_v06, "MLPerf: ": _parse_alibaba}
+
+
 def to_float(value: Any) -> float:
-    """Return a number, or text such as "75.9" or "75.9%", as a float; NaN for everything else."""
+    """Return a number, or text such as "75.9" or "75.9%", as a float; NaN for everything else, infinity included."""
     if isinstance(value, bool):
         return math.nan
     if isinstance(value, str):
@@ -212,9 +235,10 @@ def to_float(value: Any) -> float:
     elif not isinstance(value, int | float):
         return math.nan
     try:
-        return float(value)
+        number = float(value)
     except (ValueError, OverflowError):
         return math.nan
+    return number if abs(number) <= MAX_NUMBER else math.nan
 
 
 def _as_dict(value: Any) -> dict[str, Any]:

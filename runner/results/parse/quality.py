@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...core.found_files import as_data, as_name
 from . import rules
 from .mllog import LogEntry, to_float
 
@@ -45,8 +46,8 @@ def parse_quality(value: Any, benchmark: str) -> dict[str, float]:
     """
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except ValueError:
+            value = as_data(json.loads(value), finite=False)
+        except (ValueError, RecursionError):
             value = to_float(value)
     if isinstance(value, dict):
         return _parse_dict(value, benchmark)
@@ -66,7 +67,9 @@ def _parse_dict(value: dict[Any, Any], benchmark: str) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for key, inner in value.items():
         name = str(key).lower()
-        metric = "BBOX" if name.startswith(_BOX_PREFIXES) else "SEGM" if name.startswith(_MASK_PREFIXES) else str(key)
+        metric = (
+            "BBOX" if name.startswith(_BOX_PREFIXES) else "SEGM" if name.startswith(_MASK_PREFIXES) else as_name(key)
+        )
         if isinstance(inner, dict):
             nested = parse_quality(inner, benchmark)
             is_named = metric in ("BBOX", "SEGM") and nested

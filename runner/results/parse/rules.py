@@ -1,5 +1,6 @@
 """MLPerf facts that logs leave out: quality targets by round, runs per score, sizes of the training sets."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -54,14 +55,16 @@ _ALIASES = {
     "translation": "transformer",
     "rnn_translator": "gnmt",
 }
+_NO_WORD = re.compile(r"[^a-z0-9_]+")
+_MAX_NAME = 100  # characters; a file is named after it
 # Twice the multiply-adds of a forward pass, times three for forward and backward.
 # ResNet-50 v1.5 at 224 pixels: 4.09 G multiply-adds (torchvision's model page); NeuMF: its four dense layers.
 _TRAIN_FLOPS_PER_SAMPLE = {"resnet": 6 * 4.09e9, "ncf": 6 * 106_624.0}
 
 
 def canonical_benchmark(name: str) -> str:
-    """Return MLPerf's name of the benchmark that `name` is an alias of; other names in lower case."""
-    lower = name.strip().lower().replace("-", "_")
+    """Return MLPerf's name of the benchmark that `name` is an alias of; other names as a file name in lower case."""
+    lower = _NO_WORD.sub("_", name.strip().lower())[:_MAX_NAME]
     return _ALIASES.get(lower, lower)
 
 
@@ -116,4 +119,4 @@ def train_flops_per_sample(model: str) -> float | None:
 
 
 def _round_number(round_: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in round_.lstrip("v").split(".") if part.isdigit())
+    return tuple(map(int, re.findall(r"[0-9]{1,9}", round_)))

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ...config.schema import SeedsConfig
+from ...core.found_files import MAX_NUMBER, as_name
 from ...record.run_record import RunRecord, RunState
 from ...record.training_result import time_to_train
 from . import evaluations, progress, quality, rules
 from .evaluations import Evaluation
 from .mllog import Log, LogEntry, to_float
 
+_MAX_INTEGER = 2**63  # of batch sizes, seeds and samples
 _SUCCESS = {"success", "succeeded", "true"}
 _FAILURE = {"aborted", "abort", "fail", "failed", "failure", "false"}
 _HYPERPARAMETERS = (
@@ -34,8 +36,8 @@ class Run:
     `duration` is run_stop - run_start, None if one of them is missing. `observed` is then the time of the last entry,
     at which the run counts as censored. `path` is relative to the folder that was searched. `execution` holds settings
     that affect the speed but not the recipe, such as engine and data loader. `streams` holds the seed of each random
-    stream of timetrial, `host` the name of the machine. `flags` names the validity flags and
-    `inferred` lists what the log does not state.
+    stream of timetrial, `host` the name of the machine. `scaling_factor` is the factor that MLPerf applied to the
+    score. `flags` names the validity flags and `inferred` lists what the log does not state.
 
     `progress_to_converge` is the training before the first evaluation that meets the target, in `progress_unit`:
     "epochs", or "samples" in logs that count these. `eval_spacing` is the progress between successive evaluations.
@@ -75,6 +77,7 @@ class Run:
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     execution: dict[str, Any] = field(default_factory=dict)
     run_record: RunRecord | None = None
+    scaling_factor: float | None = None
     flags: list[str] = field(default_factory=list)
     inferred: list[str] = field(default_factory=list)
 
@@ -152,12 +155,12 @@ class _FirstValues:
 
     def text(self, key: str) -> str:
         value = self.values.get(key)
-        return value.strip() if isinstance(value, str) else ""
+        return as_name(value) if isinstance(value, str) else ""
 
     def integer(self, *keys: str) -> int | None:
         for key in keys:
             value = to_float(self.values.get(key))
-            if math.isfinite(value):
+            if abs(value) < _MAX_INTEGER:
                 return int(value)
         return None
 
@@ -339,5 +342,13 @@ def _set_settings(run: Run, values: _FirstValues) -> None:
             f"train_samples of {run.train_samples} are iterations: the data set has {reference} samples"
         )
         run.train_samples = None
-    run.hyperparameters = {key: value for key, value in values.values.items() if key.startswith(_HYPERPARAMETERS)}
-    run.execution = {key: values.values[key] for key in _EXECUTION_KEYS if key in values.values}
+    run.hyperparameters = {
+        as_name(key): _setting(value) for key, value in values.values.items() if key.startswith(_HYPERPARAMETERS)
+    }
+    run.execution = {key: _setting(values.values[key]) for key in _EXECUTION_KEYS if key in values.values}
+
+
+def _setting(value: Any) -> Any:
+    """Return a logged setting: numbers as they are, everything else as a short text."""
+    is_number = isinstance(value, int | float) and (isinstance(value, bool) or abs(value) <= MAX_NUMBER)
+    return value if value is None or is_number else as_name(value)

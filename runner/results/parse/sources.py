@@ -1,20 +1,19 @@
 """Find logs and read them as runs: run directories of timetrial, published result trees, single log files."""
 
-import ast
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...core.errors import DataError
-from ...record.record_file import RecordError, read_record
+from ...core.found_files import PassOver, UnreadableFile, as_name, make_visible, read_json, read_text
+from ...record.record_file import read_record
 from ...record.run_record import RunClass, RunRecord
 from . import rules
-from .mllog import read_log
+from .mllog import parse_literal, read_log, to_float
 from .runs import Run, read_run
 
 _ROUND = re.compile(r"(?:.*(?:results|training|mlperf)[_-])?v?(\d\.\d)(?:\.0)?(?:[_-].*)?", re.IGNORECASE)
@@ -23,6 +22,10 @@ _RESULT_FILE = re.compile(r"result_[\w-]+\.(txt|log|out)(\.(gz|xz|bz2))?")
 _OTHER_SUFFIXES = {".py", ".json", ".csv", ".md", ".html", ".yaml", ".yml", ".sh", ".cc", ".cu", ".cpp", ".h", ".ipynb"}
 _OTHER_SUFFIXES |= {".pt", ".npz", ".tar", ".zip", ".pdf", ".png", ".svg", ".patch", ".diff"}
 _MAX_SYSTEM_FOLDERS = 18  # searched for the description of a published system
+
+
+# What numbers at the edge of any type can raise; the log is then passed over.
+_LOG_ERRORS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -37,21 +40,36 @@ class LogLocation:
     benchmark: str = ""
 
 
-def read_runs(paths: Iterable[Path], *, needed: bool = True) -> list[Run]:
-    """Return all runs at or below `paths`, in order of path; raise `DataError` if `needed` and there are none."""
+def ignore(error: UnreadableFile) -> None:
+    """Pass over a file without a word."""
+
+
+def read_runs(paths: Iterable[Path], *, needed: bool = True, pass_over: PassOver = ignore) -> list[Run]:
+    """Return all runs at or below `paths`, in order of path; raise `DataError` if `needed` and there are none.
+
+    `pass_over` receives the error of each file that cannot be used.
+    """
     locations: list[LogLocation] = []
     for path in paths:
         if not path.exists():
-            raise DataError(f"{path} does not exist: pass run directories, published result trees or log files.")
+            raise DataError(
+                f"{make_visible(str(path))} does not exist: pass run directories, published result trees or log files."
+            )
         locations += find_logs(path)
     unique = list({location.path.resolve(): location for location in locations}.values())
-    read = partial(_read_location, descriptions={})
-    runs = [run for run in map(read, unique) if run is not None]
+    companions = Companions(pass_over)
+    runs = [run for location in unique if (run := _read_location(location, companions)) is not None]
     if needed and not runs:
-        raise DataError(
-            f"No MLPerf log was found in {', '.join(map(str, paths))}: pass result_*.txt files or their folders."
-        )
+        require_results(paths, [])
     return runs
+
+
+def require_results(paths: Iterable[Path], unreadable: Sequence[UnreadableFile]) -> None:
+    """Raise the first error of files that cannot be used, else one that says that there are no logs at `paths`."""
+    for error in unreadable:
+        raise error
+    names = make_visible(", ".join(map(str, paths)))
+    raise DataError(f"No MLPerf log was found in {names}: pass result_*.txt files or their folders.")
 
 
 def find_logs(path: Path) -> Iterator[LogLocation]:
@@ -74,12 +92,13 @@ def _may_be_log(name: str) -> bool:
 
 
 def _natural_sort_key(name: str) -> list[Any]:
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    parts = re.split(r"([0-9]{1,18})", name)  # text and numbers in turn
+    return [int(part) if place % 2 else part for place, part in enumerate(parts)]
 
 
 def _locate(path: Path, base: Path) -> LogLocation:
     """Return what the folder names say: [round/]submitter/[results/]system/benchmark/result_*.txt."""
-    folders = [part for part in path.resolve().parent.parts if part not in ("results", "/")]
+    folders = [as_name(part) for part in path.resolve().parent.parts if part not in ("results", "/")]
     round_ = next((f"v{match[1]}" for part in reversed(folders) if (match := _ROUND.fullmatch(part))), "")
     benchmark = folders[-1] if folders and rules.is_benchmark(folders[-1]) else ""
     if not benchmark:
@@ -89,63 +108,97 @@ def _locate(path: Path, base: Path) -> LogLocation:
     return LogLocation(path, base, round_, submitter, system, rules.canonical_benchmark(benchmark))
 
 
-def _read_location(location: LogLocation, descriptions: dict[Path, dict[str, Any]]) -> Run | None:
-    """Return the run in a log, None if the file is no log; `descriptions` keeps those of systems by folder."""
-    log = read_log(location.path)
-    if not any(
-        entry.key in ("run_start", "eval_accuracy", "run_stop", "submission_benchmark") for entry in log.entries
-    ):
+class Companions:
+    """The files beside logs, each read once; `pass_over` receives the errors of those that cannot be used."""
+
+    def __init__(self, pass_over: PassOver) -> None:
+        self.pass_over = pass_over
+        self._objects: dict[Path, dict[str, Any]] = {}
+        self._descriptions: dict[Path, dict[str, Any]] = {}
+
+    def scaling_factor(self, folder: Path) -> float | None:
+        """Return the factor that MLPerf applied to the scores of a folder of logs, None without one."""
+        factor = to_float(self._read_object(folder / "scaling.json").get("scaling_factor"))
+        return factor if factor > 0 else None
+
+    def system_description(self, location: LogLocation) -> dict[str, Any]:
+        """Return systems/<system>.json of a published tree, as in v0.5, v0.6 or later; empty if there is none."""
+        folder = location.path.parent
+        if folder not in self._descriptions:
+            self._descriptions[folder] = next(filter(None, map(self._read_object, _description_paths(location))), {})
+        return self._descriptions[folder]
+
+    def _read_object(self, path: Path) -> dict[str, Any]:
+        if path not in self._objects:
+            try:
+                self._objects[path] = read_json_object(path) if path.exists() else {}
+            except UnreadableFile as error:
+                self.pass_over(error)
+                self._objects[path] = {}
+            except OSError:  # a name that no file can have
+                self._objects[path] = {}
+        return self._objects[path]
+
+
+def _read_location(location: LogLocation, companions: Companions) -> Run | None:
+    """Return the run in a log, None if the file is no log or cannot be used."""
+    try:
+        log = read_log(location.path)
+        if not any(
+            entry.key in ("run_start", "eval_accuracy", "run_stop", "submission_benchmark") for entry in log.entries
+        ):
+            return None
+        run = read_run(log, round_=location.round, benchmark=location.benchmark)
+    except _LOG_ERRORS as error:
+        companions.pass_over(UnreadableFile(location.path, f"{type(error).__name__}: {error}"))
         return None
-    run = read_run(log, round_=location.round, benchmark=location.benchmark)
     if run is None:
         return None
     if location.submitter:
         run.submitter, run.system = location.submitter, location.system
     try:
         record = read_record(location.path.parent)
-    except RecordError as error:
+    except UnreadableFile as error:
         record = None
         run.inferred.append(f"the run record cannot be read, only the log is used ({error})")
     if record is not None:
         _apply_record(run, record)
     else:
-        folder = location.path.parent
-        if folder not in descriptions:
-            descriptions[folder] = _read_system_description(location)
-        _apply_system_description(run, descriptions[folder])
+        _apply_system_description(run, companions.system_description(location))
+    run.scaling_factor = companions.scaling_factor(location.path.parent)
     run.path = _relative_path(location)
     return run
 
 
 def _relative_path(location: LogLocation) -> Path:
-    if location.base not in location.path.parents:
-        return location.path
-    return Path(os.path.relpath(location.path, location.base))
+    is_below = location.base in location.path.parents
+    return Path(make_visible(os.path.relpath(location.path, location.base) if is_below else str(location.path)))
 
 
 def _apply_record(run: Run, record: RunRecord) -> None:
     """Add what the run record states beyond the log."""
     try:
         _apply_config(run, record.config)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, AttributeError):
         run.inferred.append("the configuration in the run record is incomplete: only the log is used")
         return
     run.run_record = record
     if record.run_class != RunClass.CLEAN:
         run.flags.append(record.run_class.value)
     run.flags += record.flags
-    run.host = record.attempts[-1].hostname if record.attempts else ""
+    run.host = as_name(record.attempts[-1].hostname) if record.attempts else ""
     packages = record.environment.get("packages")
-    run.software = f"torch {packages.get('torch', 'unknown')}" if isinstance(packages, dict) else ""
+    run.software = as_name(f"torch {packages.get('torch', 'unknown')}") if isinstance(packages, dict) else ""
 
 
 def _apply_config(run: Run, config: Mapping[str, Any]) -> None:
-    run.round = re.sub(r"^v(\d)(\d)$", r"v\1.\2", config["round"]["name"])
-    run.submitter, run.system = str(config["submission"]["org"]), str(config["system"])
-    run.accelerator, run.num_accelerators = str(config["accelerator"]["name"]), int(config["gpus"])
-    run.precision = str(config["precision"]["name"])
-    run.scale = str(config["recipe"].get("scale") or config["scale"]["name"])  # the latter in older records
-    run.benchmark = str(config["workload"]["benchmark"])
+    """Set what the configuration states; `read_record` has checked its types. Raises KeyError for a missing setting."""
+    run.round = as_name(re.sub(r"^v(\d)(\d)$", r"v\1.\2", config["round"]["name"]))
+    run.submitter, run.system = as_name(config["submission"]["org"]), as_name(config["system"])
+    run.accelerator, run.num_accelerators = as_name(config["accelerator"]["name"]), config["gpus"]
+    run.precision = as_name(config["precision"]["name"])
+    run.scale = as_name(config["recipe"].get("scale") or config["scale"]["name"])  # the latter in older records
+    run.benchmark = rules.canonical_benchmark(config["workload"]["benchmark"])
     run.execution["peer_to_peer"] = config.get("peer_to_peer", True)
 
 
@@ -156,54 +209,49 @@ def _apply_system_description(run: Run, system: Mapping[str, Any]) -> None:
     nodes = system.get("nodes")
     node = nodes[0] if isinstance(nodes, list) and nodes and isinstance(nodes[0], dict) else nodes
     merged = {**system} | (node if isinstance(node, dict) else {})
-    fields = {key.replace(" ", "_"): value for key, value in merged.items()}
-    accelerator = str(fields.get("accelerator_model_name") or fields.get("accelerator") or "")
+    fields = {str(key).replace(" ", "_"): value for key, value in merged.items()}
+    accelerator = as_name(fields.get("accelerator_model_name") or fields.get("accelerator") or "")
     run.accelerator = "" if accelerator.upper() == "N/A" else accelerator
     per_node = _first_integer(fields.get("accelerators_per_node", fields.get("num_accelerators")))
     num_nodes = _first_integer(fields.get("number_of_nodes", fields.get("num_nodes"))) or 1
     run.num_accelerators = per_node * num_nodes if per_node is not None else None
-    run.software = str(fields.get("framework") or "")
+    run.software = as_name(fields.get("framework") or "")
 
 
-def _read_system_description(location: LogLocation) -> dict[str, Any]:
-    """Return systems/<system>.json of a published tree, as in v0.5, v0.6 or later; empty if there is none."""
-    names = [f"{location.system}.json", f"{location.system}.entry.json"]
+def _description_paths(location: LogLocation) -> list[Path]:
+    """Return where the description of the system of a log can be."""
     folders: list[Path] = []
     for folder in location.path.resolve().parents:
         folders += [folder / "systems", folder / "systems" / location.round / location.submitter, folder]
         if len(folders) > _MAX_SYSTEM_FOLDERS:
             break
-    for folder in folders:
-        for name in names:
-            description = read_json_object(folder / name)
-            if description:
-                return description
-    return {}
+    return [folder / f"{location.system}{suffix}" for folder in folders for suffix in (".json", ".entry.json")]
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file or in NVIDIA's v0.6 form; empty if the file is absent, damaged or no object."""
+    """Return the object in a JSON file or in NVIDIA's v0.6 form; raise `UnreadableFile` for anything else."""
     try:
-        text = path.read_text(errors="replace")
-    except OSError:
-        return {}
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return _parse_nvidia_v06(text)
-    return value if isinstance(value, dict) else {}
+        value = read_json(path)
+    except UnreadableFile:
+        value = _parse_nvidia_v06(read_text(path))
+        if value is None:
+            raise
+    if not isinstance(value, dict):
+        raise UnreadableFile(path, "it holds no JSON object")
+    return value
 
 
-def _parse_nvidia_v06(text: str) -> dict[str, Any]:
+def _parse_nvidia_v06(text: str) -> dict[str, Any] | None:
     """Parse a line `entry: {"value": "{'hardware': ..., 'nodes': \"{...}\"}"}`: Python literals inside JSON."""
-    match = re.search(r"^entry: (\{.*\})\s*$", text, re.MULTILINE)
+    match = re.search(r"^entry: (\{.*\})[ \t]*$", text, re.MULTILINE)
     try:
-        entry = ast.literal_eval(json.loads(match[1])["value"]) if match else {}
-        return dict(entry) | {"nodes": ast.literal_eval(entry["nodes"])} if entry else {}
-    except (ValueError, SyntaxError, KeyError, TypeError):
-        return {}
+        entry = parse_literal(json.loads(match[1])["value"]) if match else None
+        return {**entry, "nodes": parse_literal(entry["nodes"])} if entry else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _first_integer(value: Any) -> int | None:
-    match = re.search(r"\d+", str(value)) if value is not None else None
+    """Return the first integer in a text, at most 9 digits of it."""
+    match = re.search(r"[0-9]{1,9}", str(value)) if value is not None else None
     return int(match[0]) if match else None

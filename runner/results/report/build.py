@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...core.errors import DataError
+from ...core.found_files import UnreadableFile, make_visible
 from ..analysis import (
     convergence,
     findings,
@@ -61,13 +62,17 @@ def build_report(paths: Sequence[Path]) -> Report:
         )
     tables = [path for path in paths if _is_measurement_file(path)]
     others = [path for path in paths if path not in tables]
-    report = Report([str(path) for path in paths])
-    report.throughput_groups, damaged_records = throughput_groups.read_throughput_groups(others)
-    report.rooflines = roofline.build_rooflines(report.throughput_groups, roofline.read_peaks(others))
-    report.measurements = [measurement for table in tables for measurement in external.read_measurements(table)]
+    report = Report([make_visible(str(path)) for path in paths])
+    unreadable: list[UnreadableFile] = []
+    report.throughput_groups = throughput_groups.read_throughput_groups(others, unreadable.append)
+    report.rooflines = roofline.build_rooflines(
+        report.throughput_groups, roofline.read_peaks(others, unreadable.append)
+    )
+    report.measurements = _read_tables(tables, unreadable)
     report.measurements += throughput_groups.to_measurements(report.throughput_groups)
-    runs_needed = not report.throughput_groups and not report.rooflines
-    report.runs = sources.read_runs(others, needed=runs_needed) if others else []
+    report.runs = sources.read_runs(others, needed=False, pass_over=unreadable.append) if others else []
+    if not (report.runs or report.rooflines or report.measurements):
+        sources.require_results(others, unreadable)
     report.groups = group_runs(report.runs)
     report.comparisons = compare_all(list(_pair_with_baselines(report.groups)))
     report.scores = score_gpus(report.comparisons)
@@ -75,8 +80,19 @@ def build_report(paths: Sequence[Path]) -> Report:
     repeats = throughput_groups.to_measurements(throughput_groups.split_by_run(report.throughput_groups))
     report.scalings = scaling.compute_scalings(report.groups, [*report.external_measurements, *repeats])
     report.peak_fits = scaling.fit_speed_to_peaks(report.measurements, report.groups)
-    report.findings = [*damaged_records, *_find(report)]
+    report.findings = [*findings.list_unreadable(unreadable), *_find(report)]
     return report
+
+
+def _read_tables(paths: Iterable[Path], unreadable: list[UnreadableFile]) -> list[ExternalMeasurement]:
+    """Return the measurements in files of external measurements; append the errors of others to `unreadable`."""
+    measurements: list[ExternalMeasurement] = []
+    for path in paths:
+        try:
+            measurements += external.read_measurements(path)
+        except UnreadableFile as error:
+            unreadable.append(error)
+    return measurements
 
 
 def _is_measurement_file(path: Path) -> bool:

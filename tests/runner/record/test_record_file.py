@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timetrial.runner.record.record_file import RecordError, encode_record, read_record
+from timetrial.runner.core.found_files import UnreadableFile
+from timetrial.runner.record.record_file import encode_record, read_record
 from timetrial.runner.record.run_record import Attempt, Cost, RunClass, RunRecord, RunState, TelemetrySummary, Verdict
 from timetrial.runner.record.throughput_result import StepCost, ThroughputResult
 from timetrial.runner.record.training_result import Block, TrainingResult, time_to_train
@@ -69,30 +70,33 @@ def test_missing_or_empty_file_has_no_record(tmp_path):
         ({"flags": {"a": 1}}, "flags.a is '1'"),
         ({"training": None, "throughput": {}}, "throughput.data_wait_seconds is missing"),
         ({"throughput": asdict(THROUGHPUT)}, "training or throughput, not both"),
-        ({"config": {"a": [float("nan")]}}, "config.a is nan"),
+        ({"config": {"a": [float("nan")]}}, "it holds nan beyond any result"),
+        ({"config": {"gpus": "x"}}, "config.gpus is 'x', not a int"),
+        ({"config": {"gpus": 0}}, "config.gpus is 0"),
+        ({"config": {"recipe": []}}, "config.recipe is no object"),
     ],
 )
 def test_rejects_damaged_record(tmp_path, change, message):
-    with pytest.raises(RecordError, match=message):
+    with pytest.raises(UnreadableFile, match=message):
         read_record(write(tmp_path, json.loads(encode_record(RECORD)) | change))
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
 def test_rejects_numbers_that_are_not_finite(tmp_path, number):
-    with pytest.raises(RecordError, match="not a finite float"):
+    with pytest.raises(UnreadableFile, match="beyond any result"):
         read_record(write(tmp_path, encode_record(RECORD).replace('"usd": 0.1', f'"usd": {number}')))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "1", "null", '{"a":', "[" * 100_000, "\x00", '{"schema_version": 1} {}'])
 def test_rejects_text_that_is_not_a_record(tmp_path, text):
-    with pytest.raises(RecordError, match="is damaged"):
+    with pytest.raises(UnreadableFile, match="cannot be read"):
         read_record(write(tmp_path, text))
 
 
 def test_rejects_file_that_is_too_large(tmp_path):
     with open(tmp_path / "status.json", "wb") as file:
         file.truncate(2**30)
-    with pytest.raises(RecordError, match="larger than 64 MiB"):
+    with pytest.raises(UnreadableFile, match="larger than 16 MiB"):
         read_record(tmp_path)
 
 
@@ -110,7 +114,7 @@ def test_arbitrary_values_are_read_or_rejected(tmp_path_factory, key, value, ver
     if not versioned:
         del values["schema_version"]
     folder = write(tmp_path_factory.mktemp("run"), values)
-    with contextlib.suppress(RecordError):
+    with contextlib.suppress(UnreadableFile):
         assert isinstance(read_record(folder), RunRecord | None)
 
 

@@ -84,7 +84,7 @@ HEAD = "schema," + ",".join(entry.name for entry in dataclasses.fields(external.
         ("2,s,o,,w,,c,1,,,,minutes,3,out of memory,,", "value must be given if and only if"),
         ("2,s,o,,w,,c,1,,,,minutes,,melted,,", "outcome must be one of"),
         ("2,s,o,,w,,c,-1,,,,minutes,3,,,", "num_accelerators must be a number"),
-        ("2,s,o,,w,,c,1,,,,minutes,3,,,,extra", "the columns must be"),
+        ("2,s,o,,w,,c,1,,,,minutes,3,,,,extra", "row 1 has more or fewer cells"),
     ],
 )
 def test_names_invalid_row(tmp_path, row, message):

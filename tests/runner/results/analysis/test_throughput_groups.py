@@ -22,8 +22,9 @@ TINY += ["recipe.global_batch_size=8", "+recipe.data.eval_batch_size=4", "throug
 
 
 def read_groups(tree):
-    groups, damaged = throughput_groups.read_throughput_groups([tree])
-    assert damaged == []
+    unreadable = []
+    groups = throughput_groups.read_throughput_groups([tree], unreadable.append)
+    assert unreadable == []
     return groups
 
 
@@ -118,16 +119,18 @@ def test_damaged_run_record_is_a_finding(measured):
     assert [len(group.results) for group in report.throughput_groups] == [1]
     (finding,) = [entry for entry in report.findings if entry.kind == "flag"]
     assert "part_1" in finding.subject
-    assert "is damaged" in finding.message
+    assert finding.message.startswith("Passed over: ")
+    assert "throughput is no object" in finding.message
 
 
 def test_incomplete_configuration_is_a_finding(measured):
     tree = measured("part", [100.0, 101.0])
     status = tree / "part_1" / "status.json"
     status.write_text(status.read_text().replace('"global_batch_size"', '"another_key"'))
-    groups, (finding,) = throughput_groups.read_throughput_groups([tree])
-    assert [len(group.results) for group in groups] == [1]
-    assert "the configuration in status.json is incomplete" in finding.message
+    report = build.build_report([tree])
+    assert [len(group.results) for group in report.throughput_groups] == [1]
+    (finding,) = [entry for entry in report.findings if entry.kind == "flag"]
+    assert "its configuration is incomplete, KeyError: 'recipe.global_batch_size'" in finding.message
 
 
 def test_groups_runs_by_threads(measured):

@@ -1,5 +1,6 @@
 """Parsing of log lines in every dialect, and of damaged files."""
 
+import bz2
 import gzip
 import io
 import json
@@ -161,12 +162,14 @@ def test_python_literals_are_read(tmp_path):
     assert (entry.key, entry.value, entry.time_ms, entry.metadata) == ("seed", None, 5, {"a": True})
 
 
-def test_expansion_of_a_compressed_log_is_limited(tmp_path, monkeypatch):
-    monkeypatch.setattr(mllog, "_MAX_EXPANDED_BYTES", 4 << 20)
-    with gzip.open(tmp_path / "result_0.txt.gz", "wb") as file:
-        file.write(f"{V07}\n".encode() + b"\0" * (64 << 20))
-    log = read_log(tmp_path / "result_0.txt.gz")
-    assert log.error == "it expands to more than 4 MiB"
+@pytest.mark.parametrize("opener", [open, gzip.open, bz2.open, lzma.open])
+def test_size_of_a_log_is_limited_after_expansion(tmp_path, monkeypatch, opener):
+    monkeypatch.setattr(mllog, "_MAX_LOG_BYTES", 4 << 20)
+    path = tmp_path / {gzip.open: "a.gz", bz2.open: "a.bz2", lzma.open: "a.xz"}.get(opener, "a")
+    with opener(path, "wb") as file:
+        file.write(f"{V07}\n".encode() + b"\0" * (16 << 20))
+    log = read_log(path)
+    assert log.error == "it holds more than 4 MiB"
     assert [entry.key for entry in log.entries] == ["seed"]
 
 
