@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...runner.core.errors import ConfigurationError, DataError
+from ...runner.core.atomic_files import is_disk_full, write_failure
+from ...runner.core.errors import ConfigurationError, DataError, DiskFull
 from ...runner.core.progress import ProgressCallback, no_progress
 from ..download import archives, bundles, manifest
 from ..download.downloader import Downloader
@@ -38,7 +39,7 @@ class DatasetStore:
             self._folder.mkdir(parents=True, exist_ok=True)
             lock_file = open(self._folder / ".acquiring", "w")  # noqa: SIM115 - closed below
         except OSError as error:
-            raise DataError(f"Cannot write {self._folder} ({error.strerror}): name another --data-dir.") from error
+            raise write_failure(self._folder, error, "name another --data-dir", DataError) from error
         with lock_file:
             try:
                 fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -124,12 +125,13 @@ class DatasetStore:
 
 @contextmanager
 def _data_errors(folder: Path) -> Iterator[None]:
-    """Turn the error for a full disk, or for a file that may not be read or written, into `DataError`."""
+    """Turn the error for a full disk into `DiskFull`, and other errors of reading and writing into `DataError`."""
     try:
         yield
     except OSError as error:
         path = error.filename or f"A file below {folder}"
-        raise DataError(
+        kind = DiskFull if is_disk_full(error) else DataError
+        raise kind(
             f"{path} cannot be read or written ({error.strerror}): free space there, or name another --data-dir."
         ) from error
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...runner.core.errors import DataError
+from ...runner.core.errors import DataError, DiskFull
 from ..registry.catalog import RawFile, Source
 from . import bundles, manifest
 from .manifest import Entry
@@ -64,7 +64,7 @@ class Downloader:
         size = 0 if origin else sum(self._remaining_bytes(file) for file, _ in missing.values())
         free = shutil.disk_usage(self._folder).free
         if size > free:
-            raise DataError(
+            raise DiskFull(
                 f"The download takes {size / 1e9:.1f} GB and {self._folder} has {free / 1e9:.1f} GB free: "
                 "free space there or name another --data-dir."
             )

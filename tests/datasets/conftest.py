@@ -3,12 +3,14 @@
 import hashlib
 import io
 import random
+import ssl
 import tarfile
 import threading
 import time
 import zipfile
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 import yaml
@@ -21,11 +23,13 @@ from timetrial.datasets.registry import catalog
 class Server:
     """Serves `files` by path. `faults` are lists of functions by path; each replaces the answer to one request."""
 
-    def __init__(self):
+    def __init__(self, tls=None):
         self.files, self.faults, self.asked = {}, {}, []
         self.closing = threading.Event()
         self._http = Quiet(("127.0.0.1", 0), type("Handler", (Handler,), {"file_server": self}))
-        self.root = f"http://127.0.0.1:{self._http.server_port}"
+        if tls:
+            self._http.socket = tls.wrap_socket(self._http.socket, server_side=True)
+        self.root = f"{'https' if tls else 'http'}://127.0.0.1:{self._http.server_port}"
         threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
 
     def add(self, name, data, *faults):
@@ -110,6 +114,12 @@ class Handler(BaseHTTPRequestHandler):
         self.file_server.closing.wait(60)
         self.drop()
 
+    def drip(self, start, byte):
+        """Send `start` and then the same byte again and again until the client disconnects."""
+        self.wfile.write(start)
+        while not self.file_server.closing.wait(0.05):
+            self.wfile.write(byte)
+
     def log_message(self, *words):
         pass
 
@@ -117,6 +127,18 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server():
     site = Server()
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def tls_server(monkeypatch):
+    """A server with a certificate that this test trusts."""
+    certificate = Path(__file__).with_name("download") / "localhost.pem"
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    site = Server(context)
     yield site
     site.close()
 

@@ -13,7 +13,7 @@ from timetrial.datasets.build.store import DatasetStore
 from timetrial.datasets.download import bundles
 from timetrial.datasets.download.transport import RetryPolicy
 from timetrial.datasets.registry import catalog
-from timetrial.runner.core.errors import ConfigurationError, DataError
+from timetrial.runner.core.errors import ConfigurationError, DataError, DiskFull
 from timetrial.runner.core.progress import no_progress
 
 
@@ -136,12 +136,12 @@ def test_first_checksum_is_recorded_where_none_is_published(place):
 
 def test_rejects_download_larger_than_free_space(place):
     source = place.describe(**{"images.zip": {"bytes": 10**18}})
-    with pytest.raises(DataError, match=r"The download takes 1000000000\.0 GB and .* has .* GB free"):
+    with pytest.raises(DiskFull, match=r"The download takes 1000000000\.0 GB and .* has .* GB free"):
         place.get(source)
     assert not place.server.asked
     (place.data / "downloads" / "images.zip.part").write_bytes(b"")
     os.truncate(place.data / "downloads" / "images.zip.part", 10**12)  # a sparse file
-    with pytest.raises(DataError, match=r"The download takes 999999000\.0 GB"):
+    with pytest.raises(DiskFull, match=r"The download takes 999999000\.0 GB"):
         place.get(source)
 
 
