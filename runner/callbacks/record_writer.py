@@ -49,8 +49,8 @@ class RecordWriter:
     _eval_started: float = 0.0
     _current: _Progress = field(default_factory=_Progress)  # since the block started in this attempt
     _carried: _Progress = field(default_factory=_Progress)  # of the block that the checkpoint interrupted
-    _ended: BlockEnded | None = None
-    _train_seconds: float = 0.0
+    _ended: BlockEnded | None = None  # the block that is being evaluated
+    _train_seconds: float = 0.0  # of that block in this attempt
 
     def __call__(self, event: Event) -> None:
         """Follow the run."""
@@ -78,7 +78,7 @@ class RecordWriter:
     def state_dict(self) -> dict[str, Any]:
         """Return the blocks so far, the current one included, and the time."""
         current = self._carried
-        if self._current.samples:
+        if self._current.samples and self._ended is None:
             current = _Progress(
                 samples=self._carried.samples + self._current.samples,
                 tokens=self._carried.tokens + self._current.tokens,
@@ -89,6 +89,8 @@ class RecordWriter:
             "lost_seconds": self._lost_seconds,
             "blocks": [asdict(block) for block in self._blocks],
             "current": asdict(current),
+            "ended": asdict(self._ended) if self._ended else None,
+            "train_seconds": self._train_seconds,
             "time": now(),
         }
 
@@ -104,6 +106,8 @@ class RecordWriter:
         self._lost_seconds = state["lost_seconds"] + time - state["time"]
         self._blocks = [Block(**block) for block in state["blocks"]]
         self._carried = _Progress(**state["current"])
+        if state["ended"]:
+            self._ended, self._train_seconds = BlockEnded(**state["ended"]), state["train_seconds"]
         self.run_dir.update_record(run_class=RunClass.RESUMED)
 
     def _add_block(self, evaluated: EvalEnded) -> None:
@@ -122,7 +126,7 @@ class RecordWriter:
             past_target=self._target_reached,
         )
         self._blocks.append(block)
-        self._current, self._carried = _Progress(), _Progress()
+        self._current, self._carried, self._ended = _Progress(), _Progress(), None
         self._write_quality()
 
     def _write(self, time: float) -> None:

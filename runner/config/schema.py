@@ -137,7 +137,9 @@ class LauncherConfig:
     nodes: int = 1
     """Nodes that share the run's GPUs evenly."""
     hang_timeout_seconds: float = 45.0
-    """Seconds after which a rank that no longer answers ends the run."""
+    """Seconds after which a rank that no longer answers ends the run; in an evaluation, four times as long."""
+    interface: str | None = None
+    """Network interface between several nodes, such as ib0; null: the one with the address of the node's name."""
 
 
 @dataclass

@@ -1,7 +1,9 @@
 """How the launchers of a run over several nodes find each other.
 
-Slurm's `srun` says which node is the first. It makes the run directory, opens a store on a port that the kernel picks,
-and writes the address to the run record, where the other nodes wait for it. No port is agreed on beforehand.
+Slurm's `srun` says which node is the first. It makes the run directory, hosts a store on one address of the cluster's
+network and a port that the kernel picks, and writes them to the run record, where the other nodes wait for them. No
+port is agreed on beforehand. The ranks meet in that store too. Whoever reaches it can disturb the run: the network
+between the nodes must be trusted.
 """
 
 import os
@@ -10,10 +12,10 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
-from typing import Any
 
-from ..core.errors import LostRank
+import psutil
+
+from ..core.errors import ConfigurationError, LostRank
 from ..record.run_dir import RunDir
 from ..record.run_record import Rendezvous, RunRecord
 
@@ -23,34 +25,41 @@ _LEFT = "timetrial/left"  # key that counts the launchers that have left
 _WAIT_TIMEOUT_SECONDS = 3600.0  # the first node may prepare data for all
 
 
-def launch_options(rendezvous: Rendezvous) -> dict[str, Any]:
-    """Return the part of torch's LaunchConfig that says where to meet."""
-    options: dict[str, Any] = {
-        "run_id": rendezvous.id,
-        "rdzv_backend": "c10d",
-        "rdzv_endpoint": rendezvous.endpoint,
-        "min_nodes": rendezvous.nodes,
-        "max_nodes": rendezvous.nodes,
-    }
-    if rendezvous.nodes > 1:
-        options |= {"local_addr": socket.gethostname(), "rdzv_configs": {"is_host": False}}
-    return options
-
-
 def is_first_node() -> bool:
     """Return whether this node manages the run: the only node, or the first of an srun."""
-    return int(os.environ.get("SLURM_NODEID", "0")) == 0
+    return node_rank() == 0
+
+
+def node_rank() -> int:
+    """Return the number of this node within the run, from 0."""
+    return int(os.environ.get("SLURM_NODEID", "0"))
+
+
+def cluster_interface(configured: str | None) -> tuple[str, str]:
+    """Return the network interface between the nodes and its IPv4 address: as configured, else that of the host name.
+
+    Raises `ConfigurationError` if this node has no such interface.
+    """
+    name = configured or os.environ.get("GLOO_SOCKET_IFNAME")
+    hostname = socket.gethostname()
+    with suppress(OSError):
+        resolved = socket.gethostbyname(hostname)
+        for interface, addresses in psutil.net_if_addrs().items():
+            for entry in addresses:
+                if entry.family == socket.AF_INET and (interface == name if name else entry.address == resolved):
+                    return interface, entry.address
+    wanted = f"no interface {name} with an IPv4 address" if name else "no interface with the address of its name"
+    raise ConfigurationError(f"Node {hostname} has {wanted}: set launcher.interface to one that `ip address` lists.")
 
 
 @contextmanager
-def host(nodes: int, run_dir: RunDir) -> Iterator[Rendezvous]:
-    """Host the rendezvous of `nodes` launchers; with several, its address is in the run record meanwhile."""
-    if nodes == 1:
-        yield Rendezvous(uuid.uuid4().hex, "localhost:0", "", nodes)
-        return
-    hostname = socket.gethostname()
-    store = _connect(hostname, 0, is_master=True, wait_for_workers=False)
-    rendezvous = Rendezvous(uuid.uuid4().hex, f"{hostname}:{store.port}", _slurm_step(), nodes)
+def host(nodes: int, interface: str | None, run_dir: RunDir) -> Iterator[Rendezvous]:
+    """Host the rendezvous of `nodes` launchers; its address is in the run record meanwhile."""
+    from ..training import distributed
+
+    address = cluster_interface(interface)[1]
+    store, port = distributed.listen(address)
+    rendezvous = Rendezvous(uuid.uuid4().hex, f"{address}:{port}", _slurm_step())
     run_dir.update_record(rendezvous=rendezvous)
     try:
         yield rendezvous
@@ -76,9 +85,10 @@ def wait(run_dir: RunDir) -> Rendezvous:
 
 def leave(rendezvous: Rendezvous) -> None:
     """Tell the first node that this launcher no longer needs the store."""
-    hostname, port = rendezvous.endpoint.rsplit(":", 1)
+    from ..training import distributed
+
     with suppress(RuntimeError):  # the first node is gone
-        _connect(hostname, int(port), is_master=False, timeout=timedelta(seconds=_LEAVE_TIMEOUT_SECONDS)).add(_LEFT, 1)
+        distributed.connect(rendezvous.endpoint, _LEAVE_TIMEOUT_SECONDS).add(_LEFT, 1)
 
 
 def wait_for_final_record(run_dir: RunDir, rendezvous: Rendezvous) -> RunRecord:
@@ -91,12 +101,6 @@ def wait_for_final_record(run_dir: RunDir, rendezvous: Rendezvous) -> RunRecord:
             return record
         time.sleep(_POLL_SECONDS)
     raise LostRank(f"The first node did not finalize {run_dir.path}: check its output, then run again.")
-
-
-def _connect(*arguments: Any, **options: Any) -> Any:
-    from torch import distributed
-
-    return distributed.TCPStore(*arguments, **options)  # type: ignore[attr-defined]
 
 
 def _slurm_step() -> str:

@@ -3,7 +3,6 @@
 import os
 import platform
 import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,14 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from ..config.compose import to_yaml
+from ..config.compose import load_config, to_yaml
 from ..config.diff import diff_configs
 from ..config.schema import Config
 from ..config.validation import resolve_classes, run_seed, validate
 from ..core.atomic_files import write_atomically
 from ..core.console import StatusLine
-from ..core.errors import ConfigurationError, Exit, LostRank, error_of
+from ..core.errors import ConfigurationError, Exit, error_of
+from ..core.found_files import parse_yaml, read_config
 from ..core.progress import ProgressCallback
 from ..core.signals import StopSignal
 from ..hardware import devices
@@ -98,7 +98,9 @@ def with_seed(node: DictConfig) -> DictConfig:
         return node
     saved = Path(node.run_dir or "") / "config.yaml"
     is_resumed = node.resume and node.run_dir and saved.exists()
-    seed = OmegaConf.load(saved).seed if is_resumed else int.from_bytes(os.urandom(_SEED_BYTES), "big")
+    seed = read_config(saved).get("seed") if is_resumed else int.from_bytes(os.urandom(_SEED_BYTES), "big")
+    if type(seed) is not int:
+        raise ConfigurationError(f"{saved} states no seed: start over in a new run directory.")
     return OmegaConf.merge(node, {"seed": seed})  # type: ignore[return-value]
 
 
@@ -111,7 +113,7 @@ def open_run_dir(node: DictConfig, config: Config) -> tuple[RunDir, bool]:
                 raise ConfigurationError(f"{run_dir.path} has lost its config.yaml: start over in a new run directory.")
             write_atomically(run_dir.config, text)  # its first launcher was killed before it could write this
             return run_dir, False
-        changed = diff_configs(OmegaConf.load(run_dir.config), OmegaConf.create(text))
+        changed = diff_configs(read_config(run_dir.config), parse_yaml(text))
         if changed:
             raise ConfigurationError(
                 f"{run_dir.path} was started with another configuration ({', '.join(changed)}): resume it unchanged."
@@ -135,7 +137,7 @@ def write_initial_record(node: DictConfig, run_dir: RunDir, resumes: bool) -> No
     """Record the start of an attempt."""
     run_dir.take_rank_errors()  # of ranks whose launcher was killed before it could read them
     if resumes:  # limits and places may have changed, but not what the run belongs to
-        first = OmegaConf.load(run_dir.config)
+        first = load_config(run_dir.config)  # not resolved: it may be a stranger's
         kept = {"system": first.system, "submission": {"platform": first.submission.platform}}
         node = OmegaConf.merge(node, kept)  # type: ignore[assignment]
         write_atomically(run_dir.config, to_yaml(node))
@@ -200,8 +202,10 @@ def _train(config: Config, run_dir: RunDir, console: Console, stop: StopSignal) 
     """Train in this process, or in one process per rank."""
     if config.launcher.name == "inline":
         return run_rank(config, run_dir, console, stop)
-    with rendezvous.host(config.launcher.nodes, run_dir) as meeting_point:
-        return start_ranks(config, run_dir, meeting_point, stop)
+    if config.launcher.nodes == 1:
+        return start_ranks(config, run_dir, stop)
+    with rendezvous.host(config.launcher.nodes, config.launcher.interface, run_dir) as meeting_point:
+        return start_ranks(config, run_dir, stop, meeting_point)
 
 
 def _join_run(config: Config, console: Console) -> RunResult:
@@ -213,8 +217,7 @@ def _join_run(config: Config, console: Console) -> RunResult:
         _clear_caches(config, status_line)
     meeting_point = rendezvous.wait(run_dir)
     with StopSignal().listen() as stop:
-        with suppress(LostRank):  # the first node reports it
-            start_ranks(config, run_dir, meeting_point, stop)
+        start_ranks(config, run_dir, stop, meeting_point)  # the first node reports how they ended
         rendezvous.leave(meeting_point)
         record = rendezvous.wait_for_final_record(run_dir, meeting_point)
     return RunResult(Exit(Exit.FAILURE if record.exit_code is None else record.exit_code), run_dir)

@@ -81,7 +81,7 @@ def run_rank(config: Config, run_dir: RunDir, console: Console, stop: StopSignal
         try:
             run_dir.write_rank_error(RankError(int(os.environ.get("RANK", "0")), int(exit_code), sentence))
         except RunError:
-            console.print(sentence, soft_wrap=True)
+            console.print(sentence, soft_wrap=True, markup=False)
         return exit_code
 
 
@@ -148,6 +148,7 @@ def _train(rank: Rank, telemetry_observers: list[Observer], checkpoint: dict[str
     """Train to the target, with log, record and checkpoints."""
     config, plan = rank.config, training_plan(rank.config)
     completed_epochs = checkpoint["completed_epochs"] if checkpoint else 0
+    evaluation_pending = bool(checkpoint and checkpoint["evaluation_pending"])
     with ExitStack() as closing:
         stateful = _main_rank_observers(rank, plan, checkpoint, closing) if rank.is_main else {}
         engine = _build_and_warm_up(rank)
@@ -171,7 +172,9 @@ def _train(rank: Rank, telemetry_observers: list[Observer], checkpoint: dict[str
                 plan,
                 [*observers, checkpointer, early_stop],
                 completed_epochs=completed_epochs,
+                evaluation_pending=evaluation_pending,
                 should_stop=early_stop.should_stop,
+                stop_requested=early_stop.is_requested,
             )
             exit_code, error = _exit_code(outcome, early_stop)
         if rank.is_main:

@@ -308,7 +308,8 @@ def _sequence_problems(lines: Sequence[Any]) -> list[str]:
                 problems += _missing_in_block(expected, epoch)
             expected, stopped = list(_BLOCK), True
         if line.key == RESUMED:
-            expected = list(_BLOCK)  # the interrupted block starts again
+            stopped_in_evaluation = expected[0] == "eval_accuracy"
+            expected = list(_BLOCK[_BLOCK.index("eval_start") :] if stopped_in_evaluation else _BLOCK)
         if line.key not in _BLOCK:
             continue
         if line.key not in expected:

@@ -57,11 +57,9 @@ class Rendezvous:
     id: str
     """Unique name of this rendezvous."""
     endpoint: str
-    """`host:port` of the store on the first node."""
+    """`address:port` of the store on the first node."""
     step: str
     """Slurm job, restart and step that the rendezvous belongs to."""
-    nodes: int
-    """Number of nodes that meet."""
 
 
 @dataclass(frozen=True)

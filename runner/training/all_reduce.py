@@ -5,8 +5,8 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
-import psutil
 import torch
 
 from ..core.errors import LostRank
@@ -27,32 +27,28 @@ def measure(accelerator: str, ranks: int, *, mib: int = 64, peer_to_peer: bool =
     the slowest link of a ring, independent of n. The fastest round counts, by its mean. Without
     `peer_to_peer`, the data go through host memory. Raises `LostRank` unless the ranks get the right sum in time.
     """
-    command = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    arguments = [accelerator, str(mib), "peers" if peer_to_peer else "host"]
-    environment = os.environ | {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        [*command, "-m", __name__, *arguments],
-        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as launcher:  # fmt: skip
+    arguments = [sys.executable, "-P", "-m", __name__, accelerator, str(mib), "peers" if peer_to_peer else "host"]
+    with distributed.local_store() as store, ExitStack() as closing:
+        processes = []
+        for rank in range(ranks):
+            variables = {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
+            variables |= distributed.rank_environment(store, rank, rank, ranks)
+            process = subprocess.Popen(
+                arguments, env=os.environ | variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            closing.enter_context(process)
+            closing.callback(process.kill)  # would keep the GPU busy
+            processes.append(process)
         try:
-            out, errors = launcher.communicate(timeout=_TIMEOUT_SECONDS)
+            deadline = time.monotonic() + _TIMEOUT_SECONDS
+            outputs = [process.communicate(timeout=deadline - time.monotonic()) for process in processes]
         except subprocess.TimeoutExpired as error:
             raise LostRank(f"{ranks} ranks did not finish an all-reduce within {_TIMEOUT_SECONDS:g} s.") from error
-        finally:
-            if launcher.poll() is None:
-                _kill_tree(launcher.pid)
-    results = [line.removeprefix(_RESULT_PREFIX) for line in out.splitlines() if line.startswith(_RESULT_PREFIX)]
-    if launcher.returncode or not results:
-        last_line = (errors.strip().splitlines() or ["no error message"])[-1]
-        raise LostRank(f"{ranks} ranks could not run an all-reduce: {last_line}")
-    return float(json.loads(results[0]))
-
-
-def _kill_tree(pid: int) -> None:
-    """Kill the launcher and its ranks, which are in sessions of their own and would keep the GPUs busy."""
-    launcher = psutil.Process(pid)
-    for process in (*launcher.children(recursive=True), launcher):
-        process.kill()
+        for process, (_, errors) in zip(processes, outputs, strict=True):
+            if process.returncode:
+                last_line = (errors.strip().splitlines() or ["no error message"])[-1]
+                raise LostRank(f"{ranks} ranks could not run an all-reduce: {last_line}")
+        return float(json.loads(outputs[0][0].splitlines()[-1].removeprefix(_RESULT_PREFIX)))
 
 
 def main() -> None:

@@ -29,6 +29,7 @@ class Checkpointer:
     observers: Mapping[str, StatefulObserver]
     every_seconds: float
     completed_epochs: int = 0
+    evaluation_pending: bool = False
     _last_save: float = field(default_factory=now)
     _target_reached: bool = False
 
@@ -38,18 +39,23 @@ class Checkpointer:
             case RunStarted():
                 self._last_save = event.time
             case BlockStarted(first_epoch=first):
-                self.completed_epochs = first - 1
+                self.completed_epochs, self.evaluation_pending = first - 1, False
                 due = not self._target_reached and now() - self._last_save >= self.every_seconds
                 if self.world.any(due):
                     self.save()
-            case RunInterrupted() if not self._target_reached:
+            case RunInterrupted(completed_epochs=epochs, evaluation_pending=pending) if not self._target_reached:
+                self.completed_epochs, self.evaluation_pending = epochs, pending
                 self.save()
             case RunStopped(status=status):
                 self._target_reached = status == "success"
 
     def save(self) -> None:
         """Write the state of all ranks as of now; called on every rank."""
-        state = {"engine": self.engine.state_dict(), "completed_epochs": self.completed_epochs}
+        state = {
+            "engine": self.engine.state_dict(),
+            "completed_epochs": self.completed_epochs,
+            "evaluation_pending": self.evaluation_pending,
+        }
         if self.world.rank == 0:
             observers = {name: observer.state_dict() for name, observer in self.observers.items()}
             memory = io.BytesIO()

@@ -5,7 +5,7 @@ from enum import IntEnum
 from ..core.errors import RunError, Stopped, TimeLimit
 from ..core.signals import StopSignal
 from .distributed import World
-from .events import BlockStarted, Event, RunStarted, StepEnded, now
+from .events import BlockStarted, EvalStarted, Event, RunStarted, StepEnded, now
 
 # Several ranks agree at every sixteenth step; a single rank decides at every step.
 _STEPS_BETWEEN_AGREEMENTS = 16
@@ -24,7 +24,7 @@ class EarlyStop:
         self._stop, self._world, self._limit = stop, world, time_limit_seconds
         self._started = now()
         self._steps = 0
-        self._at_block_start = False
+        self._between_steps = False
         self._reason = _Reason.NONE
 
     def __call__(self, event: Event) -> None:
@@ -32,21 +32,27 @@ class EarlyStop:
         match event:
             case RunStarted():
                 self._started = event.time
-            case BlockStarted():
-                self._at_block_start = True
+            case BlockStarted() | EvalStarted():
+                self._between_steps = True
             case StepEnded():
-                self._at_block_start = False
+                self._between_steps = False
                 self._steps += 1
 
     def should_stop(self) -> bool:
-        """Return whether the run is to stop now, the same on every rank."""
-        if self._world.size > 1 and not self._at_block_start and self._steps % _STEPS_BETWEEN_AGREEMENTS:
+        """Return whether the run is to stop now, the same on every rank; each rank must ask."""
+        if self._world.size > 1 and not self._between_steps and self._steps % _STEPS_BETWEEN_AGREEMENTS:
             return False
-        reason = _Reason.SIGNAL if self._stop.name else _Reason.NONE
-        if self._limit is not None and now() - self._started > self._limit:
-            reason = _Reason.TIME_LIMIT
-        self._reason = _Reason(self._world.all_reduce_max(reason))
+        self._reason = _Reason(self._world.all_reduce_max(self._own_reason()))
         return self._reason != _Reason.NONE
+
+    def is_requested(self) -> bool:
+        """Return whether this rank alone has a reason to stop."""
+        return self._own_reason() != _Reason.NONE
+
+    def _own_reason(self) -> _Reason:
+        if self._limit is not None and now() - self._started > self._limit:
+            return _Reason.TIME_LIMIT
+        return _Reason.SIGNAL if self._stop.name else _Reason.NONE
 
     def error(self) -> RunError:
         """Return the error that carries the exit code of the stop."""

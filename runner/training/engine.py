@@ -1,6 +1,6 @@
 """The interface between the training loop and a framework."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -70,8 +70,8 @@ class Engine(Protocol):
         """
         ...
 
-    def evaluate(self) -> EvalResult:
-        """Evaluate the model on the whole evaluation set."""
+    def evaluate(self, stop_requested: Callable[[], bool] = lambda: False) -> EvalResult | None:
+        """Evaluate the model on the whole evaluation set; return None if any rank's `stop_requested` ended it early."""
         ...
 
     def state_dict(self) -> dict[str, Any]:

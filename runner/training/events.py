@@ -99,9 +99,13 @@ class EvalEnded(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunInterrupted(Event):
-    """The run is to stop early, after a step or at the start of a block; `completed_epochs` have been evaluated."""
+    """The run is to stop early, after a step, at the start of a block or within an evaluation.
+
+    `completed_epochs` have been trained and evaluated; with `evaluation_pending`, the last of them is not evaluated.
+    """
 
     completed_epochs: int
+    evaluation_pending: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

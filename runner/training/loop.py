@@ -57,22 +57,25 @@ def train_to_target(
     observers: Sequence[Observer],
     *,
     completed_epochs: int = 0,
+    evaluation_pending: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
+    stop_requested: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Train until the target is reached, the epochs are used up, or `should_stop` says so.
 
     The clock runs from RunStarted to RunStopped, and every way out passes through the one `finally`. Epochs past the
     target are trained after the clock has stopped. `should_stop` is asked at the start of each block and after each
-    step, on every rank.
+    step, on every rank at the same time; `stop_requested` is asked within an evaluation, by each rank alone. With
+    `evaluation_pending`, the run continues with the evaluation after `completed_epochs`.
     """
 
     def emit(event: Event) -> None:
         for observer in observers:
             observer(event)
 
-    def interrupted() -> bool:
+    def interrupted(*, in_evaluation: bool = False) -> bool:
         if should_stop():
-            emit(RunInterrupted(completed_epochs=completed_epochs))
+            emit(RunInterrupted(completed_epochs=completed_epochs, evaluation_pending=in_evaluation))
             return True
         return False
 
@@ -81,30 +84,18 @@ def train_to_target(
     emit(RunStarted(params=engine.mlperf_params()))
     try:
         engine.open_data()
-        while completed_epochs < last_epoch:
-            first = completed_epochs + 1
-            epochs = min(plan.epochs_until_eval(completed_epochs), last_epoch - completed_epochs)
-            block = {"first_epoch": first, "epochs": epochs}
-            samples = tokens = 0
-            emit(BlockStarted(**block))
-            if interrupted():
-                return Outcome.TARGET_REACHED if reached else Outcome.INTERRUPTED
-            for epoch in range(first, first + epochs):
-                for step in engine.train_epoch(epoch):
-                    samples += step.samples
-                    tokens += step.tokens
-                    emit(StepEnded(epoch=epoch, samples=step.samples, tokens=step.tokens))
-                    if interrupted():
-                        return Outcome.TARGET_REACHED if reached else Outcome.INTERRUPTED
-            stats = engine.synchronize()
-            emit(
-                BlockEnded(
-                    **block, samples=samples, tokens=tokens, loss=stats.loss, data_wait_seconds=stats.data_wait_seconds
-                )
-            )
-            completed_epochs += epochs
+        while completed_epochs < last_epoch or evaluation_pending:
+            if not evaluation_pending:
+                epochs = min(plan.epochs_until_eval(completed_epochs), last_epoch - completed_epochs)
+                if not _train_block(engine, completed_epochs + 1, epochs, emit, interrupted):
+                    return Outcome.TARGET_REACHED if reached else Outcome.INTERRUPTED
+                completed_epochs += epochs
+            evaluation_pending = False
             emit(EvalStarted(epoch=completed_epochs))
-            evaluation = engine.evaluate()
+            evaluation = engine.evaluate(stop_requested)
+            if evaluation is None:
+                interrupted(in_evaluation=True)
+                return Outcome.TARGET_REACHED if reached else Outcome.INTERRUPTED
             emit(EvalEnded(epoch=completed_epochs, quality=evaluation.quality, tokens=evaluation.tokens))
             if plan.target_reached(evaluation.quality) and not reached:
                 reached = True
@@ -114,3 +105,32 @@ def train_to_target(
         if not reached:
             emit(RunStopped(status="aborted"))
     return Outcome.TARGET_REACHED if reached else Outcome.TARGET_NOT_REACHED
+
+
+def _train_block(
+    engine: Engine, first_epoch: int, epochs: int, emit: Callable[[Event], None], interrupted: Callable[[], bool]
+) -> bool:
+    """Train `epochs` epochs, up to the next evaluation, and return whether they were completed."""
+    samples = tokens = 0
+    emit(BlockStarted(first_epoch=first_epoch, epochs=epochs))
+    if interrupted():
+        return False
+    for epoch in range(first_epoch, first_epoch + epochs):
+        for step in engine.train_epoch(epoch):
+            samples += step.samples
+            tokens += step.tokens
+            emit(StepEnded(epoch=epoch, samples=step.samples, tokens=step.tokens))
+            if interrupted():
+                return False
+    stats = engine.synchronize()
+    emit(
+        BlockEnded(
+            first_epoch=first_epoch,
+            epochs=epochs,
+            samples=samples,
+            tokens=tokens,
+            loss=stats.loss,
+            data_wait_seconds=stats.data_wait_seconds,
+        )
+    )
+    return True

@@ -4,7 +4,7 @@ import copy
 import inspect
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -23,6 +23,17 @@ from .workload import Batch, Data, TextPredictions, Workload
 
 # Values of `engine.compile` beyond the modes of torch.compile.
 _COMPILE_OPTIONS: dict[str, dict[str, Any]] = {"tuned": {"options": {"coordinate_descent_tuning": True}}}
+
+
+class _EvaluationStopped(Exception):
+    """A stop was requested within an evaluation."""
+
+
+def _until_stopped(batches: Iterable[Batch], stop_requested: Callable[[], bool]) -> Iterator[Batch]:
+    for batch in batches:
+        if stop_requested():
+            raise _EvaluationStopped
+        yield batch
 
 
 class TorchEngine:
@@ -123,13 +134,21 @@ class TorchEngine:
             )
         return TrainingStats(loss, self._data_wait.pop_seconds())
 
-    def evaluate(self) -> EvalResult:
-        """Evaluate the unwrapped model on the whole evaluation set."""
+    def evaluate(self, stop_requested: Callable[[], bool] = lambda: False) -> EvalResult | None:
+        """Evaluate the unwrapped model on the whole evaluation set, unless a rank's `stop_requested` ends it early."""
         self._average_buffers()
         self.unwrapped_model.eval()
-        with torch.no_grad(), self.precision.autocast():
-            predictions = self.workload.predict(self.unwrapped_model, self.data.eval_batches())
+        predictions, stopped = None, False
+        try:
+            with torch.no_grad(), self.precision.autocast():
+                batches = _until_stopped(self.data.eval_batches(), stop_requested)
+                predictions = self.workload.predict(self.unwrapped_model, batches)
+        except _EvaluationStopped:
+            stopped = True
         self.unwrapped_model.train()
+        self.world.wait_for_evaluation()
+        if self.world.any(stopped):
+            return None
         parts = self.world.gather(predictions)
         quality = self.workload.score(parts) if self.world.rank == 0 else None
         tokens = predictions.tokens if isinstance(predictions, TextPredictions) else 0

@@ -152,8 +152,8 @@ class TensorFlowEngine:
             )
         return TrainingStats(loss, data_wait_seconds)
 
-    def evaluate(self) -> EvalResult:
-        """Return the top-1 accuracy over all validation images."""
+    def evaluate(self, stop_requested: Callable[[], bool] = lambda: False) -> EvalResult | None:
+        """Return the top-1 accuracy over all validation images, or None if `stop_requested` ended it early."""
         for copies in self._statistics.values() if self.replicas > 1 else ():
             mean = sum(copy.numpy() for copy in copies) / self.replicas
             for copy in copies:
@@ -161,6 +161,8 @@ class TensorFlowEngine:
         batch_size, correct = self._eval_batch_size(), tf.constant(0, tf.int64)
         with _raise_out_of_memory():
             for pixels, labels in self.data.tensorflow_batches(False, 0, self.data.eval_plan()):
+                if stop_requested():
+                    return None
                 # Pad to one batch size, so that nothing is compiled on the clock; no prediction equals the label -1.
                 padding = batch_size - len(labels)
                 pixels = tf.pad(pixels, [(0, padding), (0, 0), (0, 0), (0, 0)])

@@ -2,6 +2,8 @@
 
 import csv
 import os
+import pickle
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ from timetrial.runner.config.validation import validate
 from timetrial.runner.core.errors import ConfigurationError, Exit
 from timetrial.runner.launch import rendezvous
 from timetrial.runner.record.run_dir import RunDir
+from timetrial.runner.training import distributed
 
 COMMAND = [sys.executable, "-P", "-m", "timetrial", "run"]
 OVERRIDES = ["gpus=2", "recipe.global_batch_size=512", "recipe.target.v05.hit_rate=0.999"]
@@ -81,12 +84,59 @@ def test_lost_ranks_of_one_node_end_the_run_on_all_nodes(start, tmp_path):
     assert [process.wait(120) for process in launchers] == [Exit.LOST_RANK] * 2
 
 
+@pytest.mark.integration
+def test_a_stranger_at_the_rendezvous_runs_no_code(start, tmp_path):
+    """The store has no password, so a stranger may write into it; what is read from it is never unpickled."""
+    mark = tmp_path / "mark"
+    attack = pickle.dumps(_Touch(str(mark)))
+    launchers = [start(0, "recipe.max_epochs=3")]
+    while not (RunDir(tmp_path / "run", 1).exists and (found := RunDir(tmp_path / "run", 1).record().rendezvous)):
+        assert launchers[0].poll() is None
+        time.sleep(0.05)
+    address, port = found.endpoint.rsplit(":", 1)
+    bound = {entry.laddr for entry in psutil.Process(launchers[0].pid).net_connections() if entry.status == "LISTEN"}
+    assert bound == {(address, int(port))}  # one address, not all interfaces
+    stranger = distributed.connect(found.endpoint)
+    for key in ("torch.rendezvous." + found.id, "timetrial/attack", *stranger.list_keys()):
+        stranger.set(key.removeprefix("/"), attack)
+    launchers.append(start(1, "recipe.max_epochs=3"))
+    for launcher in launchers:
+        launcher.wait(120)
+    assert not mark.exists()
+    pickle.loads(attack)
+    assert mark.exists()  # the attack is a real one
+
+
+class _Touch:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (os.mkdir, (self.path,))
+
+
+@pytest.mark.parametrize(("interface", "expected"), [("lo", ("lo", "127.0.0.1")), (None, None)])
+def test_nodes_meet_on_the_configured_interface_or_that_of_the_host_name(interface, expected, monkeypatch):
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    name, address = rendezvous.cluster_interface(interface)
+    assert address in {entry.address for entry in psutil.net_if_addrs()[name]}
+    if expected:
+        assert (name, address) == expected
+    else:
+        assert address == socket.gethostbyname(socket.gethostname())
+
+
+def test_unknown_interface_is_refused():
+    with pytest.raises(ConfigurationError, match=r"no interface nonsense0 .*: set launcher\.interface"):
+        rendezvous.cluster_interface("nonsense0")
+
+
 def test_rendezvous_of_an_earlier_step_is_not_joined(tmp_path, monkeypatch):
     run_dir = RunDir(tmp_path, 1)
     monkeypatch.setenv("SLURM_STEP_ID", "1")
     monkeypatch.setattr(rendezvous, "_WAIT_TIMEOUT_SECONDS", 1.0)
     monkeypatch.setattr(rendezvous, "_LEAVE_TIMEOUT_SECONDS", 1.0)  # no other node takes part
-    with rendezvous.host(2, run_dir) as meeting_point:
+    with rendezvous.host(2, None, run_dir) as meeting_point:
         assert rendezvous.wait(run_dir) == meeting_point
         monkeypatch.setenv("SLURM_STEP_ID", "2")
         with pytest.raises(Exception, match="The first node did not start"):

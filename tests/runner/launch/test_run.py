@@ -18,6 +18,7 @@ from timetrial.runner.mlperf import compliance
 from timetrial.runner.record.run_dir import RunDir
 from timetrial.runner.record.run_record import Verdict
 from timetrial.runner.training import checkpoint
+from timetrial.workloads.ncf.data import NCFData
 
 pytestmark = pytest.mark.integration
 
@@ -434,3 +435,30 @@ def test_failed_rank_ends_a_rank_that_waits_for_it(run_to_end, tmp_path, monkeyp
     assert completed.returncode == Exit.OUT_OF_MEMORY, completed.stdout + completed.stderr
     assert time.time() - (tmp_path / "mark").stat().st_mtime < 25  # without the watchdog it takes 30 s
     assert not find_ranks(tmp_path / "run")
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_stop_within_an_evaluation_is_resumed_with_that_evaluation(launch, tmp_path, monkeypatch, epoch):
+    overrides = ["recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=3"]
+    _, uninterrupted = launch(*overrides, f"run_dir={tmp_path}/uninterrupted")
+    eval_batches, evaluations = NCFData.eval_batches, []
+
+    def stopping_batches(self):
+        evaluations.append(self)
+        for batch in eval_batches(self):
+            if len(evaluations) == epoch:
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield batch
+
+    monkeypatch.setattr(NCFData, "eval_batches", stopping_batches)
+    code, run_dir = launch(*overrides, f"run_dir={tmp_path}/run")
+    assert code == Exit.STOPPED
+    assert checkpoint.load_checkpoint(run_dir.checkpoint)["evaluation_pending"]
+    code, run_dir = launch(*overrides, f"run_dir={tmp_path}/run", "resume=true")
+    assert code == Exit.TARGET_NOT_REACHED
+    blocks = run_dir.record().training.blocks
+    expected = uninterrupted.record().training.blocks
+    assert [(block.first_epoch, block.samples, block.loss, block.quality) for block in blocks] == [
+        (block.first_epoch, block.samples, block.loss, block.quality) for block in expected
+    ]
+    assert run_dir.record().verdict.compliant

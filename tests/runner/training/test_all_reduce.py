@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from timetrial.runner.core.errors import LostRank
-from timetrial.runner.training import all_reduce
+from timetrial.runner.training import all_reduce, distributed
 
 
 @pytest.mark.integration
@@ -55,11 +55,19 @@ def test_peer_to_peer_setting_overrides_the_environment():
         "with d.join_world(torch.device('cpu'), 60, peer_to_peer={}) as w: print(os.environ['NCCL_P2P_DISABLE'])"
     )
     for peer_to_peer, before, after in ((False, "0", "1"), (True, "1", "0")):
-        start = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        command = [*start, "--no-python", sys.executable, "-P", "-c", program.format(peer_to_peer)]
+        command = [sys.executable, "-P", "-c", program.format(peer_to_peer)]
         environment = os.environ | {"NCCL_P2P_DISABLE": before, "OMP_NUM_THREADS": "1"}
-        completed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-        assert "".join(completed.stdout.split()) == 2 * after, completed.stderr  # both ranks write at once
+        with distributed.local_store() as store:
+            ranks = [
+                subprocess.Popen(
+                    command, env=environment | distributed.rank_environment(store, rank, rank, 2),
+                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                )
+                for rank in range(2)
+            ]  # fmt: skip
+            for rank in ranks:
+                output, errors = rank.communicate(timeout=120)
+                assert output.strip() == after, errors
 
 
 @pytest.mark.integration

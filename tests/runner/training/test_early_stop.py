@@ -8,7 +8,7 @@ from timetrial.runner.core.errors import Exit, Stopped, TimeLimit
 from timetrial.runner.training import early_stop
 from timetrial.runner.training.distributed import World
 from timetrial.runner.training.early_stop import EarlyStop
-from timetrial.runner.training.events import BlockStarted, RunStarted, StepEnded
+from timetrial.runner.training.events import BlockStarted, EvalStarted, RunStarted, StepEnded
 
 BLOCK = BlockStarted(first_epoch=1, epochs=1)
 STEP = StepEnded(epoch=1, samples=1)
@@ -58,7 +58,21 @@ def test_several_ranks_agree_at_block_starts_and_every_sixteenth_step():
     assert not early.should_stop()
     early(BLOCK)  # steps are counted on over blocks
     assert early.should_stop()
-    assert world.num_agreements == 5
+    early(STEP)
+    early(EvalStarted(epoch=1))
+    assert early.should_stop()
+
+    assert world.num_agreements == 6
+
+
+def test_within_an_evaluation_a_rank_asks_itself_alone():
+    world, stop = TwoRanks(), stop_signal()
+    early = EarlyStop(stop, world)
+    assert not early.is_requested()
+    stop.name = "SIGTERM"
+    assert early.is_requested()
+    assert EarlyStop(stop_signal(), world, time_limit_seconds=0.0).is_requested()
+    assert not world.num_agreements
 
 
 def test_signal_to_another_rank_stops_this_rank():

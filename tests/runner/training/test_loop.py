@@ -30,7 +30,9 @@ class ScriptedEngine:
             raise Diverged("the loss is NaN")
         return TrainingStats(0.5, data_wait_seconds=0.25)
 
-    def evaluate(self):
+    def evaluate(self, stop_requested):
+        if stop_requested():
+            return None
         return EvalResult({"top1": self.qualities[self.epochs[-1] - 1]})
 
 
@@ -123,6 +125,21 @@ def test_stops_early_after_a_step_or_at_the_start_of_a_block(step):
     assert names(events)[-2:] == ["RunInterrupted", "RunStopped"]
     assert (events[-2].completed_epochs, events[-1].status) == (step // 3, "aborted")
     assert names(events).count("StepEnded") == (2 if step else 0)
+
+
+def test_stops_within_an_evaluation_and_continues_with_it():
+    plan = TrainingPlan({"top1": 0.5}, 1, 1, 2)
+    engine, events = ScriptedEngine([0.1, 0.6]), []
+    stop = lambda: len(engine.epochs) == 2 and not names(events).count("RunInterrupted")  # noqa: E731
+    options = {"should_stop": lambda: names(events)[-1] == "EvalStarted", "stop_requested": stop}
+    assert train_to_target(engine, plan, [events.append], **options) is Outcome.INTERRUPTED
+    assert names(events)[-3:] == ["EvalStarted", "RunInterrupted", "RunStopped"]
+    assert (events[-2].completed_epochs, events[-2].evaluation_pending) == (2, True)
+    events.clear()
+    state = {"completed_epochs": 2, "evaluation_pending": True}
+    assert train_to_target(engine, plan, [events.append], **state) is Outcome.TARGET_REACHED
+    assert names(events) == ["RunStarted", "EvalStarted", "EvalEnded", "RunStopped"]
+    assert engine.epochs == [1, 2]
 
 
 def test_stopping_past_the_target_keeps_it_reached():

@@ -3,13 +3,12 @@
 import io
 import multiprocessing
 import os
-import socket
 
 import numpy as np
 import pytest
 import torch
 
-from timetrial.runner.core.errors import Diverged
+from timetrial.runner.core.errors import Diverged, LostRank
 from timetrial.runner.training import distributed
 from timetrial.runner.training.workload import BatchSharding
 
@@ -135,26 +134,22 @@ def test_compiled_equals_eager(toy_engine, toy_data, toy_workload):
 
 def in_two_ranks(body):
     """Return the results of body(world, rank) in two forked gloo ranks, in rank order."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
     context = multiprocessing.get_context("fork")
     results = context.Queue()
 
-    def run_rank(rank):
-        os.environ.update(
-            RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="localhost", MASTER_PORT=str(port)
-        )
+    def run_rank(rank, store):
+        os.environ.update(distributed.rank_environment(store, rank, rank, 2))
         torch.set_num_threads(1)
         with distributed.join_world(torch.device("cpu"), 30) as world:
             results.put((rank, body(world, rank)))
 
-    ranks = [context.Process(target=run_rank, args=(rank,)) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    values = dict(results.get(timeout=120) for _ in ranks)
-    for process in ranks:
-        process.join(60)
+    with distributed.local_store() as store:
+        ranks = [context.Process(target=run_rank, args=(rank, store)) for rank in range(2)]
+        for process in ranks:
+            process.start()
+        values = dict(results.get(timeout=120) for _ in ranks)
+        for process in ranks:
+            process.join(60)
     return [values[0], values[1]]
 
 
@@ -189,6 +184,25 @@ def test_batch_norm_is_averaged_over_ranks_before_evaluation(toy_engine, toy_dat
     assert not np.allclose(local_0, local_1)
     np.testing.assert_allclose(averaged_0, (local_0 + local_1) / 2, rtol=1e-6)
     np.testing.assert_array_equal(averaged_0, averaged_1)
+
+
+@forks
+def test_rank_that_hangs_in_an_evaluation_is_noticed(toy_engine, toy_data, toy_workload):
+    noticed = multiprocessing.get_context("fork").Event()
+
+    def body(world, rank):
+        world.hang_timeout_seconds = 0.25
+        data = toy_data(BatchSharding(rank, 2))
+        if rank == 1:
+            data.eval_batches = lambda: noticed.wait() and []
+        try:
+            toy_engine(toy_workload(), data, world=world).evaluate()
+        except LostRank as error:
+            noticed.set()
+            return str(error)
+
+    for error in in_two_ranks(body):
+        assert "did not finish its part of an evaluation within 1 s" in error
 
 
 def test_batch_sharding_covers_every_sample_once():
