@@ -87,7 +87,7 @@ def _read_devkit(devkit: Path | None) -> dict[str, str]:
         try:
             synsets = loadmat(Path(folder, "meta.mat"), squeeze_me=True)["synsets"]
             wordnet_ids = dict(zip(synsets["ILSVRC2012_ID"].tolist(), synsets["WNID"].tolist(), strict=True))
-            numbers = Path(folder, "ILSVRC2012_validation_ground_truth.txt").read_text().split()
+            numbers = Path(folder, "ILSVRC2012_validation_ground_truth.txt").read_text(encoding="utf-8").split()
             return {_validation_name(index): wordnet_ids[int(number)] for index, number in enumerate(numbers, start=1)}
         except Exception as error:  # scipy raises many kinds of errors for an invalid file
             raise DataError(f"{devkit} is not ImageNet's development kit ({error}): fetch it again.") from error

@@ -37,7 +37,7 @@ class DatasetStore:
         """Lock the folder for this process; raises `ConfigurationError` if another process holds the lock."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            lock_file = open(self._folder / ".acquiring", "w")  # noqa: SIM115 - closed below
+            lock_file = open(self._folder / ".acquiring", "wb")  # noqa: SIM115 - closed below
         except OSError as error:
             raise write_failure(self._folder, error, "name another --data-dir", DataError) from error
         with lock_file:

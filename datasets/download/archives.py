@@ -4,9 +4,12 @@
 takes a damaged header in the middle of an archive for its end.
 """
 
+import errno
 import gzip
 import io
+import lzma
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -24,7 +27,10 @@ _TAR_BUFFER_BYTES = 1 << 16  # with a larger buffer, tarfile copies the remainde
 _MAX_RATIO, _EXTRA_BYTES = 20, 1 << 24
 _MIN_ENTRY_BYTES, _EXTRA_ENTRIES = 100, 1000  # the smallest entry of a zip; those of a tar are larger
 _MAX_NAME_BYTES = 1 << 16
-_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, NotImplementedError)
+_DAMAGED = (
+    tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError,
+    ValueError, IndexError, OverflowError, struct.error,  # numbers and names that make no sense
+)  # fmt: skip
 
 MemberFilter = Callable[[str], str | None]  # maps a member's name to its path below the folder; None skips it
 
@@ -249,6 +255,10 @@ def _archive_errors(archive: Path) -> Iterator[None]:
         yield
     except _DAMAGED as error:
         raise DataError(f"{archive} is damaged or not an archive ({error}): remove it and fetch it again.") from error
+    except OSError as error:
+        if error.errno not in (None, errno.EINVAL):  # bz2 raises the first, a negative offset the second
+            raise
+        raise DataError(f"{archive} is damaged ({error}): remove it and fetch it again.") from error
     except RuntimeError as error:  # an encrypted zip
         raise DataError(f"{archive} cannot be unpacked ({error}): provide one without a password.") from error
 

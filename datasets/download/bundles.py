@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from ...runner.core.atomic_files import atomic_write
 from ...runner.core.errors import DataError
+from ...runner.core.found_files import open_regular
 from ...runner.core.progress import ProgressCallback
 from . import manifest
 from .manifest import Entry, Manifest
@@ -44,13 +45,13 @@ def write(
 
 def read_manifest(bundle: Path) -> Manifest:
     """Return the manifest of a bundle; raises `DataError` if it is damaged or the file is not a bundle."""
-    with _open(bundle) as file:
+    with open_regular(bundle) as file:
         return _read_manifest(file, bundle)
 
 
 def find_faults(bundle: Path, progress: ProgressCallback) -> Iterator[str]:
     """Yield a sentence for each part of a bundle that has changed, down to the last byte."""
-    with _open(bundle) as file:
+    with open_regular(bundle) as file:
         listed = _read_manifest(file, bundle)
         for entry in listed.entries:
             header = _header(entry.path, entry.size)
@@ -68,7 +69,7 @@ def find_faults(bundle: Path, progress: ProgressCallback) -> Iterator[str]:
 
 def extract(bundle: Path, name: str, path: Path, progress: ProgressCallback) -> Entry:
     """Copy one file out of a bundle to `path`, atomically; raises `DataError` if it has changed."""
-    with _open(bundle) as file:
+    with open_regular(bundle) as file:
         for entry in _read_manifest(file, bundle).entries:
             file.seek(len(_header(entry.path, entry.size)), io.SEEK_CUR)
             if entry.path != name:
@@ -79,13 +80,6 @@ def extract(bundle: Path, name: str, path: Path, progress: ProgressCallback) -> 
                     raise DataError(f"{name} in {bundle} has changed: copy the bundle again.")
             return entry
     raise DataError(f"{bundle} does not contain {name}: use another bundle, or fetch it from its publisher.")
-
-
-def _open(bundle: Path) -> IO[bytes]:
-    try:
-        return open(bundle, "rb")
-    except OSError as error:
-        raise DataError(f"{bundle} cannot be read ({error.strerror}): name an existing bundle.") from error
 
 
 def _read_manifest(file: IO[bytes], bundle: Path) -> Manifest:

@@ -137,7 +137,7 @@ class Downloader:
 
     def _read_record(self, file: RawFile) -> dict[str, Any]:
         try:
-            return dict(json.loads(self._record_path(file).read_text()))
+            return dict(json.loads(self._record_path(file).read_text(encoding="utf-8")))
         except (OSError, ValueError):
             return {}
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ...runner.core.atomic_files import atomic_write
 from ...runner.core.errors import DataError
+from ...runner.core.found_files import UnreadableFile, open_regular
 from .worker_pool import ByteCounter, WorkerPool
 
 FILE_NAME = ".manifest"  # in a dataset's folder; readers of image folders skip names that begin with a dot
@@ -58,15 +59,16 @@ def read(folder: Path) -> Manifest:
     """Read the manifest in a dataset's folder; raises `DataError` if there is none or it is damaged."""
     path = folder / FILE_NAME
     try:
-        return parse(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
+        with open_regular(path) as file:
+            return parse(file.read().decode(), str(path))
+    except (UnreadableFile, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: remove {folder} and fetch it again.") from error
 
 
 def hash_file(root: Path, path: str, count: ByteCounter) -> Entry:
     """Return the entry of a file as it is now."""
     digest, size = hashlib.sha256(), 0
-    with open(root / path, "rb") as file:
+    with open_regular(root / path) as file:
         while data := file.read(_CHUNK_BYTES):
             digest.update(data)
             size += len(data)
@@ -99,6 +101,8 @@ def find_faults(folder: Path, manifest: Manifest, pool: WorkerPool) -> Iterator[
         try:
             if hash_file(folder, entry.path, count) != entry:
                 return f"{folder / entry.path} has changed: its SHA-256 differs from the manifest."
+        except UnreadableFile as error:
+            return str(error)
         except OSError as error:
             return f"{folder / entry.path} cannot be read ({error.strerror})."
         return None

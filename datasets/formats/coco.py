@@ -2,13 +2,14 @@
 
 import dataclasses
 import hashlib
+import os
 import zipfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from PIL import Image
 
 from ...runner.core.atomic_files import atomic_write
 from ...runner.core.errors import DataError
+from ...runner.core.found_files import open_regular
 from . import coco_json, coco_masks
 from .coco_masks import Segments
 
@@ -208,11 +210,11 @@ def _check_files(annotations: Path, folder: Path, images: coco_json.Table) -> li
     def find_fault(name: str, image_id: int, height: int, width: int) -> str | None:
         path = folder / name
         try:
-            with Image.open(path) as opened:
+            with open_regular(path) as file, Image.open(file) as opened:
                 size = opened.size
-                if opened.format != "JPEG" or not _has_end_marker(path):
+                if opened.format != "JPEG" or not _has_end_marker(file):
                     opened.load()
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        except (DataError, OSError, SyntaxError, ValueError, Image.DecompressionBombError):
             return f"{path} cannot be decoded: it is truncated or not an image; replace or remove it."
         if size == (width, height):
             return None
@@ -238,7 +240,7 @@ def prepare(annotations: Path, images: Path, folder: Path, *, masks: bool, drop_
         raise
     source = f"{annotations.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{images.resolve()}"
     key = f"{source}|{masks}|{drop_empty}|{_CACHE_VERSION}"
-    prepared = folder / f"{annotations.stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
+    prepared = folder / f"{annotations.stem}-{hashlib.sha256(os.fsencode(key)).hexdigest()[:16]}.npz"
     if prepared.exists():
         return prepared
     coco = read(annotations, images, masks=masks, drop_empty=drop_empty)
@@ -261,8 +263,7 @@ def load_prepared(prepared: Path) -> CocoSet:
     return CocoSet(**columns | {"dropped": int(columns["dropped"])})
 
 
-def _has_end_marker(path: Path) -> bool:
+def _has_end_marker(file: IO[bytes]) -> bool:
     """Return whether a JPEG has an end marker in its last bytes; editors append data to it."""
-    with open(path, "rb") as file:
-        file.seek(-min(64, path.stat().st_size), 2)
-        return b"\xff\xd9" in file.read()
+    file.seek(-min(64, os.fstat(file.fileno()).st_size), os.SEEK_END)
+    return b"\xff\xd9" in file.read()

@@ -138,6 +138,8 @@ def _garbage_collection_disabled() -> Iterator[None]:
 
 def _load(path: Path, object_hook: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, list[Any]]:
     """Return the three lists of the file at `path`."""
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} cannot be read (it is not a file): put COCO's instances JSON there or set data_dir.")
     try:
         text = path.read_bytes().decode().removeprefix("\ufeff")
     except OSError as error:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ...runner.core.atomic_files import atomic_write
 from ...runner.core.errors import DataError
+from ...runner.core.found_files import open_regular
 from . import shards
 
 _SUFFIXES = {".jpg", ".jpeg", ".png"}
@@ -46,7 +47,7 @@ class ImageSet:
     def read(self, index: int) -> bytes:
         """Return the encoded image; raises `DataError` if it cannot be read."""
         try:
-            with open(self.files[self.file[index]], "rb") as file:
+            with open_regular(Path(self.files[self.file[index]])) as file:
                 file.seek(int(self.offset[index]))
                 return file.read(int(self.length[index]))
         except OSError as error:
@@ -86,7 +87,7 @@ def write_index(folder: Path, cache_dir: Path) -> Path:
     The file is written if there is none, or if files were added, removed or, as shards, changed since.
     """
     stamp = _stamp(folder) if folder.is_dir() else ""
-    digest = hashlib.sha256(f"{folder.absolute()}|{stamp}|{_INDEX_VERSION}".encode()).hexdigest()[:16]
+    digest = hashlib.sha256(os.fsencode(f"{folder.absolute()}|{stamp}|{_INDEX_VERSION}")).hexdigest()[:16]
     index = cache_dir / f"{folder.name}-{digest}.npz"
     if index.exists():
         return index
@@ -95,7 +96,7 @@ def write_index(folder: Path, cache_dir: Path) -> Path:
     for split, images in zip(("train", "val"), sets, strict=True):
         columns |= {f"{split}_{name}": getattr(images, name) for name in _ARRAYS}
         names = "\n".join(os.path.relpath(path, folder) for path in images.files)
-        columns[f"{split}_files"] = np.frombuffer(names.encode(), np.uint8)
+        columns[f"{split}_files"] = np.frombuffer(os.fsencode(names), np.uint8)
     with atomic_write(index) as temporary, open(temporary, "wb") as file:
         np.savez(file, **columns)
     return index
@@ -108,7 +109,7 @@ def read_index(index: Path, folder: Path) -> tuple[ImageSet, ImageSet, int, str]
     """
     try:
         with open(index, "rb") as opened, np.load(opened) as columns:
-            names = [columns[f"{split}_files"].tobytes().decode().split("\n") for split in ("train", "val")]
+            names = [os.fsdecode(columns[f"{split}_files"].tobytes()).split("\n") for split in ("train", "val")]
             train, val = (
                 ImageSet([f"{folder}/{name}" for name in files], *(columns[f"{split}_{key}"] for key in _ARRAYS))
                 for split, files in zip(("train", "val"), names, strict=True)

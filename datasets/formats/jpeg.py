@@ -5,11 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from ...runner.core.errors import DataError
 
 _END_MARKER = b"\xff\xd9"
+# Raised for damaged images, and for headers of more pixels than an image of a dataset has.
+_DECODING_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 _TRAILING_BYTES = 64  # that cameras and editors write after the end marker
 
 
@@ -37,7 +39,7 @@ def to_rgb_jpeg(data: bytes, name: str) -> Jpeg:
             if is_rgb_jpeg:
                 return Jpeg(data, height, width)
             return Jpeg(encode(np.asarray(pixels)), height, width)
-    except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+    except _DECODING_ERRORS as error:
         raise DataError(f"{name} cannot be decoded: it is truncated or not an image; replace or remove it.") from error
 
 
@@ -53,5 +55,5 @@ def decode(data: bytes, name: str) -> NDArray[np.uint8]:
     try:
         with Image.open(io.BytesIO(data)) as image:
             return np.asarray(image.convert("RGB"))
-    except (OSError, SyntaxError, ValueError) as error:
+    except _DECODING_ERRORS as error:
         raise DataError(f"{name} cannot be decoded: replace or remove it.") from error

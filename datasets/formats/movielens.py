@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 import re
 import warnings
 from collections.abc import Iterator
@@ -120,13 +121,13 @@ def prepare(source: Path, folder: Path, min_ratings_per_user: int) -> Path:
         read_ratings(source)
     stat = source.stat()
     key = f"{source.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{min_ratings_per_user}|2"
-    prepared = folder / f"{source.parent.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
+    prepared = folder / f"{source.parent.name}-{hashlib.sha256(os.fsencode(key)).hexdigest()[:16]}.npz"
     if prepared.exists():
         return prepared
     split = leave_one_out(read_ratings(source), min_ratings_per_user, str(source))
     sizes = Sizes(split.num_users, split.num_items, split.users.size)
     with atomic_write(_manifest_path(prepared)) as temporary:
-        temporary.write_text(json.dumps(sizes._asdict()) + "\n")
+        temporary.write_text(json.dumps(sizes._asdict()) + "\n", encoding="utf-8")
     with atomic_write(prepared) as temporary, open(temporary, "wb") as file:
         np.savez(file, users=split.users, items=split.items, held_out=split.held_out)
     return prepared
@@ -136,7 +137,7 @@ def read_sizes(prepared: Path) -> Sizes:
     """Read the sizes of a prepared split from its manifest."""
     path = _manifest_path(prepared)
     try:
-        return Sizes(**json.loads(path.read_text()))
+        return Sizes(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{path} cannot be read ({error}): delete {prepared}, and it is prepared again.") from error
 

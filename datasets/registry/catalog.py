@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from ...runner.core.errors import ConfigurationError
+from ...runner.core.found_files import UnreadableFile, read_text
 
 _BUILT_IN = Path(__file__).with_name("sources")
 _FILE_NAME = re.compile(r"[\w][\w .+-]*")
@@ -83,8 +84,8 @@ def read(extra: Path | None = None) -> dict[str, Source]:
     descriptions: dict[str, tuple[Path, dict[str, Any]]] = {}
     for path in paths:
         try:
-            description = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            description = yaml.safe_load(read_text(path))
+        except (UnreadableFile, yaml.YAMLError) as error:
             problem = " ".join(str(error).split())
             raise ConfigurationError(f"{path} cannot be read ({problem}): correct or remove it.") from error
         descriptions[path.stem] = (path, description)

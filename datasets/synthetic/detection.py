@@ -91,7 +91,7 @@ def write_detection_dataset(folder: Path, spec: DetectionSpec) -> None:
                 ],
             }  # fmt: skip
             text = json.dumps(instances, separators=(",", ":"))
-            (temporary / "annotations" / f"instances_{split}.json").write_text(text)
+            (temporary / "annotations" / f"instances_{split}.json").write_text(text, encoding="utf-8")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
 from ...runner.core.errors import DataError
+from ...runner.core.found_files import UnreadableFile, read_text
 
 PAD, UNKNOWN, BEGIN, END = range(4)
 _SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -109,8 +110,8 @@ class MosesBPE:
         """Read what `write` writes, or files of MLPerf's reference under these names."""
         codes, vocabulary = folder / "bpe.codes", folder / "vocabulary.txt"
         try:
-            merges, listed = codes.read_text(encoding="utf-8"), vocabulary.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            merges, listed = read_text(codes), read_text(vocabulary)
+        except UnreadableFile as error:
             raise DataError(f"{folder} lacks bpe.codes or vocabulary.txt ({error}): prepare the text again.") from error
         for number, line in enumerate(merges.removesuffix("\n").split("\n"), start=1):
             if len(line.split(" ")) != 2:  # subword-nmt would exit the process

@@ -179,7 +179,7 @@ def prepare(
         with atomic_directory(target) as temporary, _worker_pool(corpus, workers) as pool:
             _Preparation(corpus, vocabulary_class, temporary, pool, progress).run(size, vocabulary_path)
     try:
-        manifest = json.loads((target / _MANIFEST).read_text())
+        manifest = json.loads((target / _MANIFEST).read_text(encoding="utf-8"))
         manifest["lengths"] = tuple(LengthCount(*row) for row in manifest["lengths"])
         return PreparedCorpus(target, CorpusStatistics(**manifest))
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -234,7 +234,7 @@ class _Preparation:
             self._normalized_path(side).unlink()
         train_lengths = np.stack([np.diff(self._read_offsets("train", side)) for side in _SIDES])
         statistics = CorpusStatistics(len(vocabulary), len(test), self._dropped, count_lengths(train_lengths))
-        (self._folder / _MANIFEST).write_text(json.dumps(asdict(statistics)) + "\n")
+        (self._folder / _MANIFEST).write_text(json.dumps(asdict(statistics)) + "\n", encoding="utf-8")
 
     def _normalize(self) -> tuple[Counter[str], int]:
         """Write the normalized lines of the kept pairs; return the counts of their words and the number of pairs."""

@@ -82,3 +82,13 @@ def test_rejects_decompression_bomb(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(DataError, match=r"image\.jpg"):
         jpeg.to_rgb_jpeg(encoded(photograph()), "image.jpg")
+
+
+def test_rejects_header_of_too_many_pixels():
+    """65,500 x 65,500 pixels would take 12.9 GB."""
+    data = bytearray(encoded(photograph()))
+    start = data.index(b"\xff\xc0") + 5
+    data[start : start + 4] = (65500).to_bytes(2, "big") * 2
+    for function in (jpeg.decode, jpeg.to_rgb_jpeg):
+        with pytest.raises(DataError, match=r"^image\.jpg cannot be decoded.*replace or remove it\.$"):
+            function(bytes(data[:-2]), "image.jpg")

@@ -15,6 +15,7 @@ from ....datasets.formats.coco import CocoSet
 from ....datasets.synthetic import detection
 from ....datasets.synthetic.spec_digest import path_with_digest
 from ....runner.core.errors import DataError
+from ....runner.core.found_files import open_regular
 from ....runner.core.progress import ProgressCallback
 from ..vision.image_data import ImageData
 from ..vision.manifest import manifest_path, read_manifest, write_manifest
@@ -205,7 +206,8 @@ class CocoSource:
     def read(self, index: int) -> bytes:
         """Return the encoded image; raise `DataError` if it cannot be read."""
         try:
-            return self.dataset.path(index).read_bytes()
+            with open_regular(self.dataset.path(index)) as file:
+                return file.read()
         except OSError as error:
             raise DataError(f"{self.name(index)} cannot be read ({error.strerror}): put it back.") from error
 

@@ -7,24 +7,24 @@ argument `source` says where the right file can be downloaded; error messages na
 import hashlib
 import re
 from collections.abc import Mapping
-from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor, nn
 
 from ....runner.core.errors import DataError
+from ....runner.core.found_files import UnreadableFile, open_regular
 
 # RGB mean that the resnet50 workload subtracts, from 0 to 255. Copied, because workloads do not import each other.
 RESNET50_MEAN = (123.68, 116.78, 103.94)
 
 
-def open_weights(path: Path, source: str) -> BufferedReader:
+def open_weights(path: Path, source: str) -> IO[bytes]:
     """Open the file for reading; raise `DataError` if it is missing or cannot be opened."""
     try:
-        return path.open("rb")
-    except OSError as error:
+        return open_regular(path)
+    except UnreadableFile as error:
         raise weights_error(path, "is missing or cannot be opened", source) from error
 
 

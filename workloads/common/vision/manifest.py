@@ -20,20 +20,20 @@ def manifest_path(cache_dir: str, kind: str, *sources: Path) -> Path:
     It depends on their names alone.
     """
     key = "|".join([kind, *(os.path.abspath(source) for source in sources)])
-    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    digest = hashlib.sha256(os.fsencode(key)).hexdigest()[:16]
     return Path(cache_dir) / f"{sources[0].stem}-{digest}.manifest.json"
 
 
 def write_manifest(path: Path, values: Mapping[str, Any]) -> None:
     """Write `values` as JSON; raise `DataError` if they cannot be written."""
     with atomic_write(path) as temporary:
-        temporary.write_text(to_json(values))
+        temporary.write_text(to_json(values), encoding="utf-8")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """Return the values that `write_manifest` has written; raise `DataError` if they are missing or damaged."""
     try:
-        values: dict[str, Any] = json.loads(path.read_text())
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(
             f"{path} is missing or damaged: run timetrial data prepare with this run's overrides."

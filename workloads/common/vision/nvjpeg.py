@@ -88,7 +88,9 @@ def _library() -> str:
     import torchvision.io  # noqa: F401
 
     try:
-        match = re.search(r"/\S*libnvjpeg[.-]\S+", Path("/proc/self/maps").read_text())
+        match = re.search(
+            r"/\S*libnvjpeg[.-]\S+", Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
+        )
     except OSError:
         match = None
     return match[0] if match else "libnvjpeg.so"
