@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-from omegaconf import OmegaConf
-
 # Keys that say where and how far a run goes, and may change when it is resumed.
 _FREE_KEYS = {
     "run_dir",
@@ -23,9 +21,9 @@ _FREE_KEYS = {
 }
 
 
-def diff_configs(a: Any, b: Any) -> list[str]:
+def diff_configs(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     """Return the dotted keys in which two configurations differ and that a resumed run may not change."""
-    first, second = (dict(flatten(OmegaConf.to_container(node))) for node in (a, b))
+    first, second = dict(flatten(a)), dict(flatten(b))
     keys = (first.keys() | second.keys()) - _FREE_KEYS
     return sorted(key for key in keys if first.get(key) != second.get(key))
 
