@@ -106,7 +106,7 @@ def _parse(path: Path) -> tuple[Sequence[Any], list[str]]:
             if len(text) > _MAX_LINE:
                 raise ValueError(f"longer than {_MAX_LINE} characters")
             line = ruleset_070.string_to_logline(number, text)
-            entry = as_data(line.value)
+            entry, _ = as_data(line.value), as_data(line.timestamp)
             if not isinstance(entry["metadata"], dict) or not isinstance(line.key, str):
                 raise TypeError("its key is no text or its metadata is no object")
             lines.append(line._replace(value=entry, full_string=make_visible(text)))

@@ -29,7 +29,7 @@ class Finding:
 
 def list_unreadable(errors: Iterable[UnreadableFile]) -> list[Finding]:
     """Return a flag for each file that was passed over."""
-    by_file = {error.path.resolve(): error for error in errors}
+    by_file = {error.path.absolute(): error for error in errors}
     return [Finding("flag", make_visible(str(error.path)), f"Passed over: {error}") for error in by_file.values()]
 
 

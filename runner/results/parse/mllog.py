@@ -227,7 +227,10 @@ _DIALECTS = {"LOG": _parse_v07, "Pv0.5": _parse_v05, "L": _parse_v06, "MLPerf: "
 
 
 def to_float(value: Any) -> float:
-    """Return a number, or text such as "75.9" or "75.9%", as a float; NaN for everything else, infinity included."""
+    """Return a number, or text such as "75.9" or "75.9%", as a float; NaN for everything else.
+
+    Numbers beyond `MAX_NUMBER` are NaN, those below its inverse 0: no result is, and their quotients overflow.
+    """
     if isinstance(value, bool):
         return math.nan
     if isinstance(value, str):
@@ -238,6 +241,8 @@ def to_float(value: Any) -> float:
         number = float(value)
     except (ValueError, OverflowError):
         return math.nan
+    if abs(number) < 1 / MAX_NUMBER:
+        return 0.0
     return number if abs(number) <= MAX_NUMBER else math.nan
 
 

@@ -246,7 +246,8 @@ def _set_evaluations(run: Run, entries: Sequence[LogEntry], start: int, stop: in
         fractions = {metric: value / scale for metric, value in entry.quality.items()}
         run.evaluations.append(Evaluation(entry.time_ms / 1000 - run.started, trained, fractions))
     stop_ms = entries[stop].time_ms if stop < len(entries) else math.inf
-    run.eval_seconds = evaluations.eval_seconds(entries[max(start, 0) : stop], stop_ms)
+    eval_seconds = evaluations.eval_seconds(entries[max(start, 0) : stop], stop_ms)
+    run.eval_seconds = eval_seconds if eval_seconds <= run.observed else 0.0  # else the clock ran backwards
     stopped_at = label_of(entries[stop]) if run.progress_unit == "samples" and stop < len(entries) else None
     is_met = [quality.meets_target(entry.quality, run.target, scale=scale, dialect=run.dialect) for entry in logged]
     counted = [
@@ -290,7 +291,7 @@ def _set_success(
     if at_stop and at_stop[0] is not converged:
         run.inferred.append("an evaluation before that of run_stop reaches the target: that of run_stop counts")
         converged = at_stop[0]
-    run.progress_to_converge = converged.progress
+    run.progress_to_converge = converged.progress if (converged.progress or 0.0) > 0 else None
 
 
 def _find_target(run: Run, entries: Sequence[LogEntry]) -> Mapping[str, float]:

@@ -160,7 +160,9 @@ def test_thorough_files_take_precedence(tmp_path):
 )
 def test_damaged_peaks_file_is_named(tmp_path, text):
     (tmp_path / "peaks.json").write_text(text)
-    with pytest.raises(DataError, match=r"peaks\.json cannot be read .*(measure again with `timetrial peaks`|holds no JSON object)"):
+    with pytest.raises(
+        DataError, match=r"peaks\.json cannot be read .*(measure again with `timetrial peaks`|holds no JSON object)"
+    ):
         build.build_report([tmp_path])
 
 

@@ -7,6 +7,8 @@ and `mlperf_logs_v50/` (1,717 logs of v5.0), each an archive and its tables of t
 import csv
 import json
 import os
+import random
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 
 from timetrial.runner.results.analysis.groups import group_runs
 from timetrial.runner.results.parse import sources
-from timetrial.runner.results.report import csv_tables
+from timetrial.runner.results.report import build, csv_tables, page
 
 FOLDER = os.environ.get("TIMETRIAL_PUBLISHED_LOGS", "")
 pytestmark = [
@@ -81,6 +83,55 @@ def test_96_scores_of_v05_to_v20(logs, tables):
         assert (score["runs"], score["converged"]) == (row["n_logs"], row["n_success"]), key
         assert number(score["minutes_olympic"]) == pytest.approx(number(row["minutes_olympic"]), abs=1e-5), key
         assert number(score["epochs_olympic"]) == pytest.approx(number(row["epochs_olympic"]), abs=1e-4), key
+
+
+def _replace_by_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _replace_by_device(path):
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def _rewrite(change):
+    return lambda path: path.write_bytes(change(path.read_bytes()))
+
+
+DAMAGES = [
+    _replace_by_pipe,
+    _replace_by_device,
+    _rewrite(lambda text: b""),
+    _rewrite(lambda text: text[: len(text) // 2]),
+    _rewrite(lambda text: random.Random(7).randbytes(100_000)),
+    _rewrite(lambda text: text.replace(b"\n", b" ")),
+    _rewrite(lambda text: text.replace(b"value", b"\x00\xff\x1b[31m")),
+    _rewrite(lambda text: text.replace(b"0", b"1e308").replace(b"1", b"9" * 40)),
+    _rewrite(lambda text: text.replace(b'": ', b'": ' + b"[" * 5000)),
+    _rewrite(lambda text: b":::MLLOG {'key': &a [*a], 'b': " + b"-" * 9000 + b"\nSEED=" + b" " * 10**6 + b"\n" + text),
+]
+
+
+def test_every_tenth_log_damaged_leaves_the_other_numbers(logs, tables, tmp_path):
+    runs, scores = tables
+    tree = Path(shutil.copytree(logs, tmp_path / "logs", ignore=shutil.ignore_patterns("*.csv")))
+    damaged = sorted(runs)[::10]
+    assert len(damaged) == 74
+    for number, path in enumerate(damaged):
+        DAMAGES[number % len(DAMAGES)](tree / path)
+    report = build.build_report([tree])
+    page.write_page(report, tmp_path / "page")
+    csv_tables.write_scores(tmp_path / "scores.csv", report.groups)
+    after = {row["path"]: row for row in read_table(tmp_path / "page/csv/runs.csv")}
+    sound = runs.keys() - set(damaged)
+    assert {path: after.get(path) for path in sound} == {path: runs[path] for path in sound}
+    touched = {tuple(runs[path][key] for key in ("round", "benchmark", "submitter", "system")) for path in damaged}
+    keys = ("round", "benchmark", "submitter", "system")
+    scores_after = {tuple(row[key] for key in keys): row for row in read_table(tmp_path / "scores.csv")}
+    untouched = scores.keys() - touched
+    assert len(untouched) > 20
+    assert {key: scores_after.get(key) for key in untouched} == {key: scores[key] for key in untouched}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,304 @@
+"""Damage logs, run directories and tables at random, and count what stops `report`, `study` or `check`.
+
+    .venv/bin/python -P scripts/fuzz_readers.py [--logs RESULTS] [--minutes 15 | --inputs 1000] [--seed 0]
+
+An input is a folder of one kind, of which one file was damaged: bytes flipped, cut, repeated or replaced by hostile
+text, a JSON value replaced by another (Hypothesis), a file renamed or made a pipe or a link to a device. Ten of them
+stand beside sound results in one tree. A crash is any exception but `RunError`; a hang is a tree that takes more than
+`HANG_SECONDS` of processor time. The exit code is 0 without either. --logs adds real results to damage: a folder of
+published logs, of which 200 are taken.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as with_seed
+from hypothesis import strategies as st
+from rich.console import Console
+
+from timetrial.runner.benchmarks.peaks import Row, to_document
+from timetrial.runner.config.compose import compose
+from timetrial.runner.core.errors import RunError
+from timetrial.runner.core.found_files import make_visible
+from timetrial.runner.launch.run import launch
+from timetrial.runner.mlperf import compliance
+from timetrial.runner.results.parse.external import REFERENCE_DATA
+from timetrial.runner.results.report import build, page, study_json, terminal
+
+HANG_SECONDS = 60.0
+CASES_PER_TREE = 10
+TREES_PER_PAGE = 10  # a page takes seconds, everything else a tenth
+MAX_LOGS = 200
+Case = dict[str, bytes]  # the files of a folder by name
+
+TOKENS = [
+    b"NaN", b"-Infinity", b"1e308", b"-1e308", b"1e-308", b"9" * 5000, b"-1", b"0", b"null", b"true", b"[]", b"{}",
+    b"[" * 100_000, b'{"a":' * 2000, b"\x00", b"\xff\xfe", b"\x1b[31m", "\u202e".encode(), b"\\u001b", b"'" * 99,
+    b"${oc.env:HOME}", b"&a [*a, *a]", b"!!python/object/apply:os.system ['true']", b"=1+1", b"[/nope]", b"../../x",
+    b":::MLLOG ", b":::MLL 1.0 run_start: ", b":::MLPv0.5.0 ncf 1.0 (a.py:1) run_stop: ", b" " * 100_000, b"SEED=",
+    b'"value": "' + b"[" * 20_000, b"\r", b"\n", b",,,,", b'"' * 31,
+]  # fmt: skip
+NAMES = [b"result_1\xc2\xb22.txt", b"result_" + b"7" * 200 + b".txt", b"\xff\xfe.log", b"a\nb.txt", b"\x1b[31m.txt"]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just("${system}"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@dataclass
+class Outcome:
+    """What was tried, and what broke."""
+
+    inputs: int = 0
+    trees: int = 0
+    pages: int = 0
+    crashes: Counter[str] = field(default_factory=Counter)
+    hangs: int = 0
+
+
+class Hang(BaseException):
+    """Raised by the timer of processor time."""
+
+
+def read_folder(folder: Path) -> Case:
+    """Return the regular files of a folder by their paths."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def own_cases(folder: Path) -> list[Case]:
+    """Return run directories of a training and a throughput run, a peaks.json, and tables."""
+    ncf = ["recipe.data.generate={num_users: 200, num_items: 300, num_ratings: 6000, num_clusters: 4}"]
+    ncf += ["recipe.data.eval_negatives=99", "recipe.global_batch_size=2048", "recipe.max_epochs=12"]
+    ncf += ["recipe.target.v05.hit_rate=0.2", f"data_dir={folder}/data"]
+    cnn = ["workload=cifar10", "model=cnn10", "scale=reference", "+recipe.training.width=2", "data=synthetic"]
+    cnn += ["recipe.global_batch_size=8", "+recipe.data.eval_batch_size=4", "throughput.steps=1", "throughput.blocks=2"]
+    cases = []
+    for name, overrides in (("ncf", ncf), ("cnn", cnn)):
+        options = ["accelerator=cpu", "launcher=inline", "seed=1", f"run_dir={folder}/{name}", *overrides]
+        launch(compose(options).node, Console(quiet=True))
+        shutil.rmtree(folder / name / "checkpoint", ignore_errors=True)
+        cases.append(read_folder(folder / name))
+    rows = [Row(kind, "64x64", "fp32", "fp32", 1.0, 0.9, 1.1, 3, tflops=2.0, gb_s=3.0) for kind in ("gemm", "copy")]
+    document = to_document("cpu", rows, None, 1.0, quick=False, stopped=False)
+    table = min(REFERENCE_DATA.rglob("*.csv"), key=lambda path: ("schema" not in path.read_text()[:10], str(path)))
+    return [*cases, {"peaks.json": json.dumps(document).encode()}, {"table.csv": table.read_bytes()}]
+
+
+def published_cases(folder: Path) -> list[Case]:
+    """Return single logs of a published tree, each with the description of its system if it is beside the tree."""
+    logs = sorted(path for path in folder.rglob("result_*") if path.is_file())
+    cases = []
+    for path in logs[:: math.ceil(len(logs) / MAX_LOGS) or 1]:
+        system, benchmark = path.parent.parent.name, path.parent.name
+        descriptions = list(folder.rglob(f"{system}.json"))[:1]
+        cases.append(
+            {f"v0.7/Maker/{system}/{benchmark}/{path.name}": path.read_bytes()}
+            | {f"v0.7/Maker/systems/{file.name}": file.read_bytes() for file in descriptions}
+            | {f"v0.7/Maker/{system}/{benchmark}/scaling.json": b'{"scaling_factor": 1.05}'}
+        )
+    return cases
+
+
+def damage_bytes(content: bytes, chance: random.Random) -> bytes:
+    """Return `content` with one to five places flipped, cut, repeated or overwritten by a token."""
+    data = bytearray(content)
+    for _ in range(chance.randint(1, 5)):
+        start = chance.randrange(len(data) + 1)
+        end = min(start + int(10 ** chance.uniform(0, 3)), len(data))
+        kind = chance.randrange(6)
+        if kind == 0:
+            for place in range(start, min(start + 8, len(data))):
+                data[place] ^= 1 << chance.randrange(8)
+        elif kind == 1:
+            del data[start:end]
+        elif kind == 2:
+            data[start:start] = data[start:end] * chance.randint(1, 20)
+        elif kind == 3:
+            data[start:end] = chance.choice(TOKENS)
+        elif kind == 4:
+            data[start:start] = chance.choice(TOKENS)
+        elif numbers := [place for place in range(len(data)) if chr(data[place]).isdigit()]:
+            place = chance.choice(numbers)
+            data[place : place + 1] = chance.choice(TOKENS)
+    return bytes(data)
+
+
+def damage_json(text: bytes, value: Any, chance: random.Random) -> bytes:
+    """Return JSON text with one value, at any depth, replaced; other text with damaged bytes."""
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return damage_bytes(text, chance)
+    places = list(_places(document))
+    if places:
+        owner, key = chance.choice(places)
+        owner[key] = value
+    return json.dumps(document).encode()
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in list(items):
+        yield value, key
+        yield from _places(inner)
+
+
+def write_damaged(case: Case, folder: Path, value: Any, chance: random.Random) -> None:
+    """Write a case to `folder`, one of its files damaged."""
+    target = chance.choice([name for name in case if not name.endswith((".txt.gz", ".pt", ".lock"))])
+    for name, content in case.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name != target:
+            path.write_bytes(content)
+            continue
+        kind = chance.randrange(20)
+        if kind == 0:
+            os.mkfifo(path)
+        elif kind == 1:
+            path.symlink_to(chance.choice(["/dev/zero", "/dev/full", ".", path.name, "/proc/self/mem"]))
+        elif kind == 2:
+            path.mkdir()
+        elif kind == 3:
+            Path(os.fsdecode(os.fsencode(path.parent) + b"/" + chance.choice(NAMES))).write_bytes(content)
+        elif name.endswith(".json") and kind < 12:
+            path.write_bytes(damage_json(content, value, chance))
+        else:
+            path.write_bytes(damage_bytes(content, chance))
+
+
+def read_everything(tree: Path, *, with_page: bool) -> None:
+    """Report, study and check `tree`; raise what is no `RunError`."""
+    paths = [tree, *tree.rglob("table.csv")]
+    try:
+        report = build.build_report(paths)
+        with open(os.devnull, "w") as nowhere:
+            console = Console(file=nowhere, width=120)
+            json.dumps([study_json.group_to_json(group) for group in report.groups])
+            terminal.show_plan(console, report.groups, report.comparisons)
+            terminal.show_run_groups(console, report.groups)
+            terminal.show_scores(console, report.scores, report.profiles)
+            terminal.show_throughput(console, report.throughput_groups)
+            terminal.show_findings(console, report.findings)
+        if with_page:
+            page.write_page(report, tree.with_name("page"))
+    except RunError:
+        pass
+    for path in tree.rglob("result_*.txt"):
+        compliance.check(path)
+
+
+def _raise_hang(number: int, frame: FrameType | None) -> None:
+    raise Hang
+
+
+def try_tree(tree: Path, outcome: Outcome, *, with_page: bool) -> str:
+    """Read a tree and count what happens; return the place of a crash or hang, empty if there was none."""
+    signal.signal(signal.SIGPROF, _raise_hang)
+    signal.setitimer(signal.ITIMER_PROF, HANG_SECONDS)
+    try:
+        read_everything(tree, with_page=with_page)
+        return ""
+    except Hang:
+        outcome.hangs += 1
+        return "hang"
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}: {str(error)[:100]}"
+        outcome.crashes[make_visible(place)] += 1
+        if outcome.crashes[make_visible(place)] == 1:
+            traceback.print_exc()
+        return place
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def fuzz(
+    cases: list[Case], folder: Path, outcome: Outcome, *, trees: int, seed: int, is_over: Callable[[], bool]
+) -> None:
+    """Try `trees` trees of damaged cases, less if `is_over`."""
+
+    @with_seed(seed)
+    @settings(
+        max_examples=trees,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.integers(0, 2**32), st.lists(JSON, min_size=CASES_PER_TREE, max_size=CASES_PER_TREE))
+    def try_one(number: int, values: list[Any]) -> None:
+        if is_over():
+            return
+        chance = random.Random(number)
+        tree = folder / "tree"
+        shutil.rmtree(tree, ignore_errors=True)
+        for place, value in enumerate(values):
+            write_damaged(chance.choice(cases), tree / str(place), value, chance)
+        with_page = outcome.trees % TREES_PER_PAGE == 0
+        if try_tree(tree, outcome, with_page=with_page):
+            kept = folder / f"crash_{seed}_{outcome.trees}"
+            shutil.copytree(tree, kept, symlinks=True, copy_function=_copy)
+            print(f"kept in {kept}", flush=True)
+        outcome.inputs += len(values)
+        outcome.trees += 1
+        outcome.pages += with_page
+
+    try_one()
+
+
+def _copy(source: str, target: str) -> None:
+    if Path(source).is_file():
+        shutil.copyfile(source, target)
+
+
+def main() -> None:
+    """Fuzz for some minutes or a number of inputs, and print the counts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--logs", type=Path, help="folder of published logs")
+    parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--inputs", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    outcome, folder = Outcome(), Path(tempfile.mkdtemp(prefix="fuzz_readers_"))
+    cases = own_cases(folder) * 5 + (published_cases(options.logs) if options.logs else [])
+    started = time.monotonic()
+
+    def is_over() -> bool:
+        too_long = time.monotonic() - started > 60 * options.minutes
+        return too_long or bool(options.inputs and outcome.inputs >= options.inputs)
+
+    for seed in itertools.count(options.seed):
+        fuzz(cases, folder, outcome, trees=100, seed=seed, is_over=is_over)
+        print(json.dumps(vars(outcome)), flush=True)
+        if is_over() or (not options.inputs and math.isinf(options.minutes)):
+            break
+    minutes = (time.monotonic() - started) / 60
+    crashes = sum(outcome.crashes.values())
+    print(f"inputs: {outcome.inputs}, pages: {outcome.pages}, minutes: {minutes:.1f}")
+    print(f"crashes: {crashes}, hangs: {outcome.hangs}")
+    if crashes or outcome.hangs:
+        sys.exit(1)
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
