@@ -65,6 +65,10 @@ class DatasetStore:
         has_started = self._build_folder(source).exists() or any(map(self._downloader.has_started, source.files))
         return "partial" if has_started else "missing"
 
+    def recorded_checksums(self, source: Source) -> int:
+        """Return how many files without a published checksum have that of their first download recorded."""
+        return sum(self._downloader.has_record(file) for file in source.files if not file.published_checksum)
+
     def fetch(self, sources: Iterable[Source], origin: Path | None = None) -> None:
         """Get the raw files of the datasets that do not exist yet, as `Downloader.fetch` does."""
         missing = [source for source in sources if not (self._folder / source.name).exists()]

@@ -51,6 +51,10 @@ class Downloader:
         """Return whether any part of the file has been downloaded."""
         return any((self._folder / f"{file.name}{suffix}").exists() for suffix in _SUFFIXES)
 
+    def has_record(self, file: RawFile) -> bool:
+        """Return whether the SHA-256 of an earlier download is recorded."""
+        return "sha256" in self._read_record(file)
+
     def fetch(self, sources: Iterable[Source], origin: Path | None) -> None:
         """Get the raw files of the datasets from `origin`, a folder or a bundle, or else from their URLs.
 

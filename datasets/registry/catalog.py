@@ -67,6 +67,10 @@ class Source:
     requires_acceptance: bool = False
     conversion: Mapping[str, Any] = field(default_factory=dict)
 
+    def urls(self) -> list[str]:
+        """Return the addresses of all files."""
+        return [url for file in self.files for url in file.urls]
+
     def download_size(self) -> tuple[int, bool]:
         """Return the bytes to download, as far as they are published, and whether that is the whole size."""
         sizes = [file.bytes for file in self.files if not file.optional]
@@ -90,6 +94,11 @@ def read(extra: Path | None = None) -> dict[str, Source]:
             raise ConfigurationError(f"{path} cannot be read ({problem}): correct or remove it.") from error
         descriptions[path.stem] = (path, description)
     return {name: _source(name, descriptions) for name in sorted(descriptions)}
+
+
+def is_unencrypted(url: str) -> bool:
+    """Return whether others on the network can change what comes from `url`, which therefore needs a checksum."""
+    return bool(re.match(r"http://(?!(127\.0\.0\.1|localhost)[:/])", url))
 
 
 def select(sources: Mapping[str, Source], names: Iterable[str]) -> list[Source]:
@@ -127,4 +136,6 @@ def _raw_file(name: str, entry: dict[str, Any]) -> RawFile:
     for url in file.urls:
         if not re.match(r"https?://[^/]+/", url):
             raise ValueError(f"{name} has the URL {url}, which is neither http nor https")
+        if is_unencrypted(url) and not file.published_checksum:
+            raise ValueError(f"{name} has the URL {url} and no checksum: add its sha256, or use https")
     return file

@@ -50,11 +50,13 @@ def list_datasets(data_dir: DataDir = Path("data"), sources: _Sources = None) ->
     for title in ("dataset", "state", "download", "checksums", "used by", "license"):
         ratio = {"used by": 1, "license": 2}.get(title) if terminal.is_terminal else None  # of the remaining width
         table.add_column(title, no_wrap=True, ratio=ratio)
-    store = DatasetStore(data_dir)
-    for source in catalog.read(sources).values():
+    store, known = DatasetStore(data_dir), catalog.read(sources)
+    for source in known.values():
         state = store.state(source)
         files = [file for file in source.files if not file.optional]
         checksums = f"{sum(file.published_checksum is not None for file in files)} of {len(files)}"
+        if recorded := store.recorded_checksums(source):
+            checksums += f", {recorded} recorded"
         license_ = f"{'acceptance required: ' if source.requires_acceptance else ''}{source.license}"
         cells = (_format_download_size(source), checksums, source.used_by, license_)
         table.add_row(escape(source.name), f"[{STATE_COLORS[state]}]{state}[/]", *map(escape, cells))
@@ -63,6 +65,11 @@ def list_datasets(data_dir: DataDir = Path("data"), sources: _Sources = None) ->
     console.print(
         "Where no checksum is published, the first download's is recorded, and later downloads must match it."
     )
+    unencrypted = [name for name, source in known.items() if any(map(catalog.is_unencrypted, source.urls()))]
+    if unencrypted:
+        console.print(
+            f"Mirrors without encryption rest on the published checksums: {', '.join(unencrypted)}.", markup=False
+        )
 
 
 @app.command()
@@ -155,7 +162,7 @@ def bundle(
         selected = catalog.select(catalog.read(sources), names)
         store.write_bundle(selected, out)
         contents = ", ".join(source.name for source in selected)
-        console.print(f"{out} contains {contents} ({_format_bytes(out.stat().st_size)}).")
+        console.print(f"{out} contains {contents} ({_format_bytes(out.stat().st_size)}).", markup=False)
         console.print("The licenses in its manifest say who may receive it.")
 
 
@@ -166,7 +173,7 @@ class _ProgressDisplay:
         self._console, self._lock = console, threading.Lock()
         self._bars: Progress | None = None
         if console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn())
+            columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), DownloadColumn())
             self._bars = Progress(
                 *columns, TransferSpeedColumn(), TimeRemainingColumn(), console=console, transient=True
             )
@@ -267,7 +274,7 @@ def _verify_workload(overrides: list[str]) -> None:
     if num_problems:
         suffix = "s" * (num_problems > 1)
         raise DataError(f"{title}'s data have {num_problems} problem{suffix}: correct the files and verify again.")
-    console.print(f"{title}'s data are intact.")
+    console.print(f"{title}'s data are intact.", markup=False)
 
 
 def _print_all(problems: Iterator[str], console: Console) -> int:

@@ -13,7 +13,7 @@ import stat
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
 
@@ -82,7 +82,7 @@ def as_data(value: Any, *, finite: bool = True, depth: int = 0) -> Any:
     raise ValueError(f"it holds a {type(value).__name__}")
 
 
-def open_regular(path: Path) -> IO[bytes]:
+def open_regular(path: Path) -> io.BufferedReader:
     """Open a file to read bytes; raise `UnreadableFile` if it is absent or a pipe, device or folder."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would block

@@ -35,6 +35,27 @@ def test_every_download_has_urls_and_a_license():
         assert all(file.urls for file in source.files) or source.name == "imagenet"
 
 
+def test_encrypted_mirrors_come_first_and_others_have_a_checksum():
+    unencrypted = set()
+    for source in catalog.read().values():
+        for file in source.files:
+            schemes = [url.partition(":")[0] for url in file.urls]
+            assert schemes == sorted(schemes, reverse=True)
+            if "http" in schemes:
+                unencrypted.add(source.name)
+                assert "https" in schemes
+                assert len(file.sha256) == 64
+    assert unencrypted == {"coco", "wmt16", "wmt17"}
+
+
+def test_url_without_encryption_needs_a_checksum(described):
+    file = {"urls": ["http://there/a.zip"]}
+    with pytest.raises(ConfigurationError, match=r"http://there/a\.zip and no checksum: add its sha256, or use https"):
+        described(files={"a.zip": file})
+    described(files={"a.zip": file | {"sha256": "0" * 64}})
+    described(files={"a.zip": {"urls": ["http://127.0.0.1:80/a.zip"]}})
+
+
 def test_package_contains_the_descriptions(root):
     settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
     assert settings["package-data"]["timetrial.datasets.registry"] == ["sources/*.yaml"]

@@ -50,15 +50,23 @@ def run_data(*arguments):
 def test_list_shows_every_dataset_and_its_state(folder):
     result = run_data("list")
     assert result.exit_code == 0, result.output
-    lines = {line.split()[0]: line for line in result.output.splitlines()[1:-1]}
+    lines = {line.split()[0]: line for line in result.output.splitlines()[1:-2]}
     assert len(lines) == 15
     assert {"imagenet", "coco", "wmt17", "ml-20m", "toy"} < set(lines)
     assert "154.6 GB" in lines["imagenet"]
     assert "3 of 4" in lines["wmt16"]
     assert "size unpublished" in lines["toy"]
     assert "missing" in lines["toy"]
+    assert "0 of 1  " in lines["toy"]
     run_data("fetch", "toy", "--from", "given", "--accept-license")
-    assert next(line for line in run_data("list").output.splitlines() if line.startswith("toy ")).split()[1] == "ready"
+    after = next(line for line in run_data("list").output.splitlines() if line.startswith("toy "))
+    assert after.split()[1] == "ready"
+    assert "0 of 1, 1 recorded" in after
+
+
+def test_list_names_datasets_with_unencrypted_mirrors(folder):
+    ends = [line for line in run_data("list").output.splitlines() if line.startswith("Mirrors without encryption")]
+    assert ends == ["Mirrors without encryption rest on the published checksums: coco, wmt16, wmt17."]
 
 
 def test_license_must_be_accepted_before_the_download(folder):

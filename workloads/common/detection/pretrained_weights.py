@@ -7,8 +7,9 @@ argument `source` says where the right file can be downloaded; error messages na
 import hashlib
 import re
 from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from ....runner.core.found_files import UnreadableFile, open_regular
 RESNET50_MEAN = (123.68, 116.78, 103.94)
 
 
-def open_weights(path: Path, source: str) -> IO[bytes]:
+def open_weights(path: Path, source: str) -> BufferedReader:
     """Open the file for reading; raise `DataError` if it is missing or cannot be opened."""
     try:
         return open_regular(path)
