@@ -42,7 +42,8 @@ def start_ranks(config: Config, run_dir: RunDir, stop: StopSignal, meeting_point
             rank = rendezvous.node_rank() * local_size + local_rank if meeting_point else local_rank
             variables = distributed.rank_environment(store, rank, local_rank, world_size, interface)
             command = [sys.executable, "-P", "-m", _WORKER, str(run_dir.path)]
-            process = subprocess.Popen(command, env=os.environ | variables)
+            # In a session of its own, a rank receives Ctrl-C from the launcher alone.
+            process = subprocess.Popen(command, env=os.environ | variables, start_new_session=True)
             closing.callback(_end, process)
             ranks[rank] = process
         return _Watch(run_dir, config.launcher.hang_timeout_seconds, stop, ranks).until_all_ended()
@@ -86,8 +87,10 @@ class _Watch:
     def _pass_on_stop_signal(self) -> None:
         if self.stop.name and not self._signalled:
             self._signalled = True
+            # SIGINT would end a rank that is still importing with a traceback.
+            number = signal.SIGTERM if self.stop.name == "SIGINT" else signal.Signals[self.stop.name]
             for process in self.ranks.values():
-                process.send_signal(signal.Signals[self.stop.name])  # does nothing to one that has ended
+                process.send_signal(number)  # does nothing to one that has ended
 
     def _record_deaths(self) -> None:
         """Write an error for a rank that ended without one; a stop signal may have ended it before it listened."""
