@@ -1,14 +1,14 @@
 """The command `timetrial`: one module per command, and one way to end with an error."""
 
-import signal
 import sys
-from types import FrameType
 from typing import Any
 
 import typer
 
+from ..core.atomic_files import disk_full_as_run_error
+from ..core.console import flush_output, survive_output_errors
 from ..core.errors import Exit, RunError
-from ..core.signals import STOP_SIGNALS, ignore_stop_signals
+from ..core.signals import stop_early
 from . import batch, data
 from .check import check
 from .compare import compare
@@ -28,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train MLPerf workloads to their target quality, log them, check the logs, and judge the results.",
 )
+_USAGE_ERROR = 2  # of Typer, which has said what is wrong with an argument
 _HYDRA_HELP: dict[str, Any] = HYDRA_CONTEXT | {"help_option_names": []}  # Hydra prints the help of these
 app.command(context_settings=_HYDRA_HELP, options_metavar="")(run)
 app.command(context_settings=_HYDRA_HELP, options_metavar="")(throughput)
@@ -39,37 +40,28 @@ app.add_typer(batch.app, name="batch")
 app.add_typer(data.app, name="data")
 
 
-class _StoppedEarly(SystemExit):
-    """No `Stopped`, because Hydra's composition catches every Exception."""
-
-    exit_code = Exit.STOPPED
-
-    def __str__(self) -> str:
-        return "Stopped before training began: run it again."
-
-
-def _stop_early(number: int, frame: FrameType | None) -> None:
-    ignore_stop_signals()
-    print(f"timetrial: Stopped by {signal.Signals(number).name}: run it again.", file=sys.stderr)
-    raise _StoppedEarly(int(Exit.STOPPED))
-
-
 def main() -> None:
     """Run the command line; an error is one sentence on stderr and its documented exit code."""
-    for number in STOP_SIGNALS:
-        signal.signal(number, _stop_early)  # until training handles the signals
+    survive_output_errors()
+    with stop_early(ignore_after=True):  # until training handles the signals
+        sys.exit(flush_output(_run_command()))
+
+
+def _run_command() -> int:
+    """Run the command of sys.argv and return its exit code."""
     try:
-        app()
-    except SystemExit as end:  # Typer has said what is wrong with an argument, and calls that 2
-        sys.exit(int(Exit.CONFIGURATION) if end.code == 2 else end.code)
+        with disk_full_as_run_error():
+            app()
+        return int(Exit.TARGET_REACHED)
+    except SystemExit as end:
+        code = int(end.code or 0)
+        return int(Exit.CONFIGURATION) if code == _USAGE_ERROR else code
     except Exception as error:
-        _exit_with(error)
-    finally:
-        ignore_stop_signals()
+        return _report(error)
 
 
-def _exit_with(error: Exception) -> None:
-    """Print an expected error and exit with its code; raise any other, which is a defect."""
+def _report(error: Exception) -> int:
+    """Print an expected error and return its exit code; raise any other, which is a defect."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from rich.console import Console
@@ -80,7 +72,7 @@ def _exit_with(error: Exception) -> None:
         raise error
     console = Console(stderr=True, soft_wrap=True)
     console.print(f"timetrial: {format_error(error)}", markup=False, highlight=False)
-    sys.exit(int(getattr(error, "exit_code", Exit.CONFIGURATION)))
+    return int(getattr(error, "exit_code", Exit.CONFIGURATION))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import argparse
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import typer
@@ -92,17 +93,21 @@ def _dispatch(hydra: Any, parser: argparse.ArgumentParser, options: argparse.Nam
     elif options.multirun:
         return _sweep(hydra, CONFIG_NAME, options.overrides)
     else:
+        from ..core.signals import StopSignal
         from ..launch.sweep import exit_code_of_run, run_job
 
-        return exit_code_of_run(hydra.run(CONFIG_NAME, run_job, options.overrides).return_value)
+        job = hydra.run(CONFIG_NAME, partial(run_job, StopSignal()), options.overrides)
+        return exit_code_of_run(job.return_value)
     return Exit.TARGET_REACHED
 
 
 def _sweep(hydra: Any, config_name: str, overrides: list[str]) -> Exit:
     """Run a sweep, print its table and return its exit code."""
+    from ..core.signals import StopSignal
     from ..launch.sweep import run_job, summarize_sweep
 
-    batches = hydra.multirun(config_name, run_job, ["hydra.mode=MULTIRUN", *overrides])
+    with StopSignal().listen_for_children() as stop:
+        batches = hydra.multirun(config_name, partial(run_job, stop), ["hydra.mode=MULTIRUN", *overrides])
     jobs = [job for batch in batches for job in batch]
     results = [job.return_value for job in jobs]
     return summarize_sweep(results[0].sweep_dir, [job.overrides for job in jobs], results)

@@ -1,5 +1,6 @@
 """Files and folders that appear complete or not at all, by temporary name and rename."""
 
+import errno
 import json
 import os
 import secrets
@@ -7,9 +8,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from .errors import DataError, RunError
+from .errors import DataError, DiskFull, RunError
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -44,9 +47,28 @@ def write_atomically(path: Path, text: str | bytes, *, durable: bool = True) -> 
         raise write_failure(path, error) from error
 
 
-def write_failure(path: Path, error: OSError) -> RunError:
-    """Return the error for a full or read-only disk."""
-    return RunError(f"Cannot write {path} ({error.strerror or error}): free space there or choose another place.")
+def write_failure(
+    path: Path | str, error: OSError, remedy: str = "choose another place", kind: type[RunError] = RunError
+) -> RunError:
+    """Return the error for a file that cannot be written: `DiskFull` where space is missing, else one of `kind`."""
+    kind = DiskFull if is_disk_full(error) else kind
+    return kind(f"Cannot write {path} ({error.strerror or error}): free space there or {remedy}.")
+
+
+def is_disk_full(error: BaseException) -> TypeGuard[OSError]:
+    """Return whether the disk, or the user's quota on it, has no space left."""
+    return isinstance(error, OSError) and error.errno in _DISK_FULL
+
+
+@contextmanager
+def disk_full_as_run_error() -> Iterator[None]:
+    """Raise `DiskFull` in place of an `OSError` for a full disk, for bodies that write in many places."""
+    try:
+        yield
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        raise write_failure(error.filename2 or error.filename or "a file", error) from error
 
 
 def to_json(value: Any) -> str:
@@ -58,21 +80,22 @@ def to_json(value: Any) -> str:
 def atomic_write(path: Path, *, single_writer: bool = False) -> Iterator[Path]:
     """Yield a temporary path for a data file, as `replace_on_success` does, and create the folder of `path`.
 
-    Raises `DataError` if the file cannot be written.
+    Raises `DiskFull` or `DataError` if the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replace_on_success(path, single_writer=single_writer) as temporary:
             yield temporary
     except OSError as error:
-        raise DataError(f"Cannot write {path} ({error.strerror}): free space there or name another place.") from error
+        raise write_failure(path, error, "name another place", DataError) from error
 
 
 @contextmanager
 def atomic_directory(folder: Path) -> Iterator[Path]:
     """Yield a new temporary folder that becomes `folder` when the body succeeds and is removed when it fails.
 
-    If another process creates `folder` in the meantime, its folder is kept. Raises `DataError` if it cannot be written.
+    If another process creates `folder` in the meantime, its folder is kept. Raises `DiskFull` or `DataError` if it
+    cannot be written.
     """
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -84,6 +107,6 @@ def atomic_directory(folder: Path) -> Iterator[Path]:
             if not folder.exists():
                 raise
     except OSError as error:
-        raise DataError(f"Cannot write {folder} ({error.strerror}): free space there or set data_dir.") from error
+        raise write_failure(folder, error, "set data_dir", DataError) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

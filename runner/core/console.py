@@ -1,12 +1,77 @@
-"""Consoles for tables, and a status line for work that takes long."""
+"""Consoles for tables, a status line for work that takes long, and output streams that may fail."""
+
+import os
+import sys
+from typing import Any, TextIO
 
 from rich.console import Console
+from rich.text import Text
+
+from .atomic_files import is_disk_full
+from .errors import Exit
 
 
 def table_console(console: Console | None = None) -> Console:
     """Return a console for tables: the given one or standard output, without folding where it is no terminal."""
     console = console or Console()
     return console if console.is_terminal else Console(file=console.file, width=1000)
+
+
+class OutputStream:
+    """A stream such as standard output: the first write that fails is kept as `error`, and what follows is dropped.
+
+    The command goes on: a run that cannot print, because its output goes to a full disk, still ends with a result.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.error: OSError | None = None
+
+    def write(self, text: str) -> int:
+        """Write the text, or drop it."""
+        try:
+            self._stream.write(text)
+        except OSError as error:
+            self._drop_output(error)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._drop_output(error)
+
+    def _drop_output(self, error: OSError) -> None:
+        self.error = self.error or error
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())  # also for what the stream still holds
+        os.close(nowhere)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def survive_output_errors() -> None:
+    """Make standard output and standard error an `OutputStream`, unless they are closed."""
+    for name in ("stdout", "stderr"):
+        if stream := getattr(sys, name):
+            setattr(sys, name, OutputStream(stream))
+
+
+def flush_output(exit_code: int) -> int:
+    """Return the exit code of a command that would end with `exit_code`, after flushing what it has printed.
+
+    If this fails and nothing else has, print a sentence, and return the code of a full disk or of a failure.
+    """
+    if sys.stdout:
+        sys.stdout.flush()
+    error = getattr(sys.stdout, "error", None)
+    if error is None or exit_code:
+        return exit_code
+    if not isinstance(error, BrokenPipeError):  # a reader such as `head` that has seen enough
+        print(f"timetrial: Cannot write to standard output ({error.strerror}): free space there.", file=sys.stderr)
+    return int(Exit.DISK_FULL if is_disk_full(error) else Exit.FAILURE)
 
 
 class StatusLine:
@@ -25,7 +90,7 @@ class StatusLine:
     def __call__(self, activity: str, items: int = 0, total: int | None = None) -> None:
         """Show the activity."""
         if self._status:
-            self._status.update(f"{activity}, {items:,} lines" if items else activity)
+            self._status.update(Text(f"{activity}, {items:,} lines" if items else activity))
             self._status.start()
         elif activity != self._activity:
             self._console.print(activity, soft_wrap=True, markup=False)

@@ -18,6 +18,7 @@ class Exit(IntEnum):
     DIVERGED = 31
     LOST_RANK = 32
     HARDWARE = 33
+    DISK_FULL = 34
     NOT_COMPLIANT = 40
 
 
@@ -71,6 +72,12 @@ class HardwareError(RunError):
     """The device reported a fault of its own."""
 
     exit_code = Exit.HARDWARE
+
+
+class DiskFull(RunError):
+    """A file could not be written because the disk, or the user's quota on it, is full."""
+
+    exit_code = Exit.DISK_FULL
 
 
 class TimeLimit(RunError):

@@ -1,12 +1,31 @@
 """The signals by which a person or a batch system asks a run to stop."""
 
 import signal
+import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from types import FrameType
 
+import psutil
+
+from .errors import Exit
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)  # the last is Ctrl-C
+
+
+class StoppedEarly(SystemExit):
+    """A stop signal arrived outside of training. No `Stopped`, because Hydra's composition catches every Exception."""
+
+    exit_code = Exit.STOPPED
+
+    def __init__(self) -> None:
+        super().__init__(int(Exit.STOPPED))
+
+    def __str__(self) -> str:
+        return "Stopped before training began: run it again."
 
 
 @dataclass
@@ -32,8 +51,59 @@ class StopSignal:
             for number, handler in previous.items():
                 signal.signal(number, signal.SIG_IGN if ignore_after else handler)
 
+    @contextmanager
+    def listen_for_children(self) -> Iterator["StopSignal"]:
+        """Note stop signals within the body, and pass them on to the child processes that run its jobs.
 
-def ignore_stop_signals() -> None:
-    """Ignore further stop signals in a process that is about to end; batch systems send several."""
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+        Children inherit blocked signals: one that is stopped while it imports is not killed by the signal, but finds it
+        pending in `stop_early()`.
+        """
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self.name = signal.Signals(number).name
+            for child in psutil.Process().children():
+                with suppress(psutil.Error):
+                    child.terminate()
+
+        resource_tracker.ensure_running()  # Python starts it with the first child and then unblocks signals
+        ended = threading.Event()
+        receiver = threading.Thread(target=ended.wait, daemon=True)
+        receiver.start()  # before the signals are blocked: it receives those of this process
+        previous = {number: signal.signal(number, note) for number in STOP_SIGNALS}
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            yield self
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            ended.set()
+            receiver.join()
+
+
+@contextmanager
+def stop_early(*, ignore_after: bool = False) -> Iterator[None]:
+    """Raise `StoppedEarly` in the body when a stop signal arrives or is pending, and ignore later ones.
+
+    With `ignore_after`, for a process that ends after the body, they are ignored there too.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for other in STOP_SIGNALS:
+            signal.signal(other, _ignore)
+        print(f"timetrial: Stopped by {signal.Signals(number).name}: run it again.", file=sys.stderr)
+        raise StoppedEarly
+
+    previous = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # raises if one is pending
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in previous.items():
+            signal.signal(number, signal.SIG_IGN if ignore_after else handler)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Handle a signal by doing nothing. Python reports an error if SIG_IGN replaces the handler of a pending one."""

@@ -4,6 +4,7 @@ import re
 
 import torch
 
+from ..core.atomic_files import is_disk_full, write_failure
 from ..core.errors import DeviceError, HardwareError, LostRank, OutOfMemory, RunError
 
 
@@ -12,6 +13,8 @@ def to_run_error(error: BaseException) -> RunError | None:
     text = str(error)
     if isinstance(error, RunError):
         return error
+    if is_disk_full(error):
+        return write_failure(error.filename or "a file of the run", error)
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator" in text:
         return OutOfMemory(
             "The micro-batch does not fit into memory: halve tuning.micro_batch_size (the global batch stays the same)."

@@ -19,7 +19,7 @@ from rich.console import Console
 from ..config.schema import Config
 from ..config.validation import build_settings
 from ..core.atomic_files import replace_on_success, write_atomically, write_failure
-from ..core.errors import HardwareError, RunError
+from ..core.errors import DiskFull, HardwareError
 from ..record.run_record import Staging
 
 _THREADS = 16  # a shared file system answers many at once
@@ -85,12 +85,14 @@ def _copy_folder(source: Path, copy: Path, console: Console) -> int:
             size = sum(bytes_ for bytes_, _ in missing.values())
             free = shutil.disk_usage(copy).free
             if size > free:
-                raise RunError(
+                raise DiskFull(
                     f"{source} needs {size / 1e9:.1f} GB and {copy} has {free / 1e9:.1f} GB free: "
                     "free space there, or leave staging_dir out."
                 )
             console.print(
-                f"copying {len(missing):,} files, {size / 1e9:.2f} GB, from {source} to {copy}", soft_wrap=True
+                f"copying {len(missing):,} files, {size / 1e9:.2f} GB, from {source} to {copy}",
+                soft_wrap=True,
+                markup=False,
             )
             for name in present.keys() - files.keys():
                 (copy / name).unlink()

@@ -11,13 +11,15 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..config.compose import check_scale
-from ..core.atomic_files import to_json, write_atomically
+from ..core.atomic_files import disk_full_as_run_error, to_json, write_atomically
 from ..core.console import table_console
 from ..core.error_messages import format_error
 from ..core.errors import Exit, RunError, error_of
 from ..core.formatting import format_number
+from ..core.signals import StoppedEarly, StopSignal, stop_early
 from .run import launch
 
 _TRAINING_COLUMNS = {"epochs": "epochs", "seconds": "seconds", "samples/s": "samples_per_second"}
@@ -35,18 +37,23 @@ class JobResult:
     sweep_dir: Path | None = None
 
 
-def run_job(node: DictConfig) -> JobResult:
-    """Launch one composed run, in whichever process Hydra puts it. In a sweep, a run that fails is noted."""
+def run_job(stop: StopSignal, node: DictConfig) -> JobResult:
+    """Launch one composed run, in whichever process Hydra puts it. In a sweep, a run that fails is noted.
+
+    `stop` says whether the sweep was stopped before this job began.
+    """
     hydra = HydraConfig.get()
     sweep_dir = Path(hydra.sweep.dir) if hydra.mode == RunMode.MULTIRUN else None
-    if sweep_dir and (sweep_dir / _STOPPED_FILE).exists():
+    if stop.name or (sweep_dir and (sweep_dir / _STOPPED_FILE).exists()):
         return JobResult(Exit.STOPPED, "Not started, because the sweep was stopped.", sweep_dir=sweep_dir)
     try:
-        check_scale(node, hydra)
-        result = launch(node, Console())
-    except (RunError, OmegaConfBaseException) as error:
-        job = JobResult(getattr(error, "exit_code", Exit.CONFIGURATION), format_error(error))
-        if sweep_dir:
+        with stop_early(), disk_full_as_run_error():
+            check_scale(node, hydra)
+            result = launch(node, Console())
+    except (RunError, OmegaConfBaseException, StoppedEarly) as error:
+        sentence = str(error) if isinstance(error, StoppedEarly) else format_error(error)
+        job = JobResult(getattr(error, "exit_code", Exit.CONFIGURATION), sentence)
+        if sweep_dir and job.exit_code != Exit.STOPPED:
             Console(stderr=True, soft_wrap=True).print(f"timetrial: {job.error}", markup=False, highlight=False)
     else:
         record = result.run_dir.record()
@@ -78,7 +85,7 @@ def summarize_sweep(folder: Path, overrides: Sequence[Sequence[str]], jobs: Sequ
         if is_throughput and job.exit_code == Exit.TARGET_REACHED:
             state = "measured"
         values = [_format(key, (job.numbers or {}).get(key)) for key in columns.values()]
-        table.add_row(str(number), " ".join(word for word in words if word not in shared), state, *values)
+        table.add_row(str(number), Text(" ".join(word for word in words if word not in shared)), state, *values)
     console = table_console()
     console.print(table)
     runs = [

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ...core.atomic_files import to_json, write_atomically
+from ...core.atomic_files import replace_on_success, to_json, write_atomically
 from ...core.errors import ConfigurationError
 from ...core.formatting import slug
 from ..analysis.groups import RunGroup
@@ -27,7 +27,8 @@ def export(groups: Iterable[RunGroup], folder: Path) -> list[Path]:
         logs.mkdir(parents=True)
         (submitter / "systems").mkdir(exist_ok=True)
         for number, run in enumerate(group.runs):
-            shutil.copyfile(run.source, logs / f"result_{number}.txt")
+            with replace_on_success(logs / f"result_{number}.txt") as temporary:
+                shutil.copyfile(run.source, temporary)
         write_atomically(submitter / "systems" / f"{system}.json", to_json(_system_description(group, system)))
         submitters[submitter] = None
     return list(submitters)

@@ -1,11 +1,14 @@
 """Files and folders written by temporary name and rename."""
 
 import contextlib
+import errno
+import os
+import shutil
 
 import pytest
 
 from timetrial.runner.core import atomic_files
-from timetrial.runner.core.errors import DataError, RunError
+from timetrial.runner.core.errors import DataError, DiskFull, Exit, RunError
 
 
 def _disk_full(*_):
@@ -73,7 +76,7 @@ def test_data_file_creates_its_folder_and_reports_data_errors(tmp_path):
     assert (tmp_path / "new" / "file").read_text() == "data"
     path = tmp_path / "full"
     with pytest.raises(DataError, match=r"Cannot write .*name another place"), atomic_files.atomic_write(path):
-        _disk_full()
+        raise PermissionError(13, "Permission denied")
 
 
 def test_directory_appears_only_when_complete(tmp_path):
@@ -82,8 +85,25 @@ def test_directory_appears_only_when_complete(tmp_path):
         assert not (tmp_path / "folder").exists()
     assert (tmp_path / "folder" / "file").read_text() == "data"
     with pytest.raises(DataError, match="Cannot write"), atomic_files.atomic_directory(tmp_path / "other"):
-        _disk_full()
+        raise PermissionError(13, "Permission denied")
     assert _names(tmp_path) == ["folder"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("write", [atomic_files.atomic_write, atomic_files.atomic_directory])
+def test_full_disk_or_quota_has_its_own_exit_code(tmp_path, write, number):
+    with pytest.raises(DiskFull, match=r"Cannot write .*free space there") as caught, write(tmp_path / "path"):
+        raise OSError(number, os.strerror(number))
+    assert caught.value.exit_code == Exit.DISK_FULL == 34
+    assert not _names(tmp_path)
+
+
+def test_full_disk_is_translated_wherever_it_is_noticed(tmp_path):
+    (tmp_path / "source").write_text("text")
+    with pytest.raises(DiskFull, match=r"Cannot write .*No space left"), atomic_files.disk_full_as_run_error():
+        shutil.copyfile(tmp_path / "source", "/dev/full")
+    with pytest.raises(FileNotFoundError), atomic_files.disk_full_as_run_error():
+        (tmp_path / "absent").read_text()
 
 
 def test_directory_that_another_process_created_first_is_kept(tmp_path):

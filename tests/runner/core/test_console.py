@@ -1,10 +1,14 @@
 """Tables and status lines, on a terminal and elsewhere."""
 
 import io
+import subprocess
+import sys
 
+import pytest
 from rich.console import Console
 
 from timetrial.runner.core.console import StatusLine, table_console
+from timetrial.runner.core.errors import Exit
 
 
 def test_status_line_prints_each_activity_once_without_a_terminal():
@@ -23,8 +27,54 @@ def test_status_line_is_redrawn_on_a_terminal():
     assert "\x1b[2K" in out.getvalue()  # the line is erased at the end
 
 
+def test_status_line_shows_names_as_they_are():
+    out = io.StringIO()
+    with StatusLine(Console(file=out, width=60, force_terminal=True)) as status_line:
+        status_line("reading [/nope] [red]file", 5)
+    assert "reading [/nope] [red]file, 5 lines" in out.getvalue()
+
+
 def test_tables_are_folded_on_terminals_only():
     out = io.StringIO()
     assert table_console(Console(file=out)).width == 1000
     terminal = Console(file=out, width=50, force_terminal=True)
     assert table_console(terminal) is terminal
+
+
+PROGRAM = """
+import sys
+from timetrial.runner.core.console import flush_output, survive_output_errors
+survive_output_errors()
+for _ in range(3):
+    print("x" * 100_000)
+print("goes on", file=sys.stderr)
+sys.exit(flush_output({code}))
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("code", "expected"), [(Exit.TARGET_REACHED, Exit.DISK_FULL), (Exit.DATA, Exit.DATA)])
+def test_process_goes_on_when_its_output_cannot_be_written(code, expected):
+    with open("/dev/full", "w") as full:
+        completed = subprocess.run(
+            [sys.executable, "-P", "-c", PROGRAM.format(code=int(code))],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+        )  # fmt: skip
+    sentence = "timetrial: Cannot write to standard output (No space left on device): free space there.\n"
+    assert completed.stderr == "goes on\n" + sentence * (code == Exit.TARGET_REACHED)
+    assert completed.returncode == expected
+
+
+@pytest.mark.integration
+def test_reader_that_closes_the_pipe_gets_no_sentence():
+    command = f"{sys.executable} -P -c '{PROGRAM.format(code=0)}' | head -c 1; echo ${{PIPESTATUS[0]}}"
+    completed = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (completed.stdout, completed.stderr) == (f"x{int(Exit.FAILURE)}\n", "goes on\n")
+
+
+@pytest.mark.integration
+def test_closed_output_is_no_error():
+    completed = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -P -c '{PROGRAM.format(code=0)}' >&-"], capture_output=True, timeout=60
+    )
+    assert (completed.returncode, completed.stderr) == (0, b"goes on\n")

@@ -23,3 +23,54 @@ def test_signal_after_the_body_ends_the_process_unless_ignored(arguments, code):
         [sys.executable, "-P", "-c", PROGRAM.format(arguments=arguments)], capture_output=True, timeout=60
     )
     assert completed.returncode == code, completed.stderr
+
+
+PENDING = """
+import os, signal
+from timetrial.runner.core.signals import STOP_SIGNALS, StoppedEarly, stop_early
+signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+os.kill(os.getpid(), signal.SIGINT)
+os.kill(os.getpid(), signal.SIGTERM)
+try:
+    with stop_early():
+        print("not reached")
+except StoppedEarly as error:
+    assert error.code == 12
+assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set(STOP_SIGNALS)
+"""
+# The child is stopped while it starts, as a worker of joblib that imports for seconds.
+CHILDREN = """
+import os, signal, subprocess, sys, time
+from timetrial.runner.core.signals import StopSignal
+with StopSignal().listen_for_children() as stop:
+    child = subprocess.Popen([sys.executable, "-P", "-c", sys.argv[1]], stdin=subprocess.PIPE)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    while not stop.name:
+        time.sleep(0.01)
+    child.communicate(b"go on")
+assert (stop.name, child.returncode) == ("SIGUSR1", 12), (stop.name, child.returncode)
+"""
+CHILD = """
+import sys
+sys.stdin.read()
+from timetrial.runner.core.signals import stop_early
+with stop_early():
+    sys.exit("the signal was lost")
+"""
+
+
+@pytest.mark.integration
+def test_pending_signals_stop_the_body_once():
+    completed = subprocess.run([sys.executable, "-P", "-c", PENDING], capture_output=True, text=True, timeout=60)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout == ""
+    assert completed.stderr.count("\n") == 1
+    assert "run it again" in completed.stderr
+
+
+@pytest.mark.integration
+def test_children_get_the_stop_signals_of_their_parent_even_before_they_listen():
+    completed = subprocess.run(
+        [sys.executable, "-P", "-c", CHILDREN, CHILD], capture_output=True, text=True, timeout=60
+    )
+    assert completed.returncode == 0, completed.stderr
