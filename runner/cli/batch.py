@@ -91,7 +91,10 @@ def status(
 
 
 def _num_gpus(task: "Task") -> int:
-    return 0 if task.value("accelerator", "") == "cpu" else int(task.value("gpus", "1"))
+    gpus = task.value("gpus", "1")
+    if not gpus.isdecimal():
+        raise ConfigurationError(f"Task {task.index} has gpus={gpus}, which is no number: plan the study again.")
+    return 0 if task.value("accelerator", "") == "cpu" else int(gpus)
 
 
 def _ranges(indices: Iterable[int]) -> str:

@@ -42,7 +42,8 @@ def _find_logs(paths: list[Path]) -> list[Path]:
         logs_at_path = sorted(path.rglob("result_*.txt")) if path.is_dir() else [path]
         if not logs_at_path or not logs_at_path[0].exists():
             raise DataError(
-                f"{make_visible(str(path))} is not a log and contains none: name a result_*.txt file or a run directory."
+                f"{make_visible(str(path))} is not a log and contains none: "
+                "name a result_*.txt file or a run directory."
             )
         logs += logs_at_path
     return logs

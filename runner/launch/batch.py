@@ -3,8 +3,12 @@
 A study is a folder: `manifest.txt` has one line per task, its name and its overrides; `runs/<name>/` is its run
 directory; `attempts/<name>/<n>/` keeps failed attempts. What remains to be done follows from these files alone, so any
 process on any node may be killed at any time and any other may continue.
+
+A study may come from somebody else, so its manifest is data: it names no code, no files of configuration and no values
+of the environment, and no task leaves `runs/`.
 """
 
+import re
 import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -12,17 +16,20 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from ..config.compose import compose, expand_sweep
+from ..config.compose import Composition, compose, expand_sweep
+from ..config.composer import Composer
 from ..config.validation import micro_batch_size, validate
 from ..core.atomic_files import write_atomically
 from ..core.error_messages import format_error
 from ..core.errors import ConfigurationError, Exit, OutOfMemory, RunDirLocked, RunError
 from ..core.formatting import slug
+from ..core.found_files import as_name, read_text
 from ..mlperf import closed_division
 from ..record.record_file import FILE_NAME, encode_record
 from ..record.run_dir import RunDir
@@ -35,6 +42,9 @@ _RESULTS = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED, Exit.TIME_LIMIT, Exit.
 _RETRIED_HERE = (Exit.OUT_OF_MEMORY, Exit.LOST_RANK, Exit.FAILURE)
 _RESERVED_KEYS = {"run_dir", "resume", "runs_dir"}
 _MAX_NAME_LENGTH = 100
+_NAME = re.compile(rf"\w[\w.-]{{0,{_MAX_NAME_LENGTH - 1}}}", re.ASCII)
+_CHOICE = re.compile(r"[\w-]+(/[\w-]+)*|None", re.ASCII)
+_PLAIN_SEED = re.compile(r"seed=\d{1,18}")
 
 
 @dataclass(frozen=True)
@@ -78,11 +88,23 @@ class Study:
         self._max_attempts = max_attempts
 
     def tasks(self) -> list[Task]:
-        """Return the tasks in the order of the manifest."""
+        """Return the tasks in the order of the manifest; raise `ConfigurationError` for one that is not plain data."""
         if not self._manifest.exists():
             raise ConfigurationError(f"{self._manifest} is missing: make it with timetrial batch plan {self.path} ...")
-        lines = [shlex.split(line) for line in self._manifest.read_text().splitlines()]
-        return [Task(index, line[0], tuple(line[1:])) for index, line in enumerate(lines)]
+        lines = read_text(self._manifest).splitlines()
+        return [self._parse(index, line) for index, line in enumerate(lines)]
+
+    def _parse(self, index: int, line: str) -> Task:
+        try:
+            name, *overrides = shlex.split(line)
+        except ValueError as error:
+            raise ConfigurationError(f"{self._manifest} line {index + 1} is no task: plan the study again.") from error
+        if not _NAME.fullmatch(name) or (self.runs / name).is_symlink():
+            raise ConfigurationError(
+                f"{self._manifest} line {index + 1}: {as_name(name)} is no name of a folder in {self.runs}: "
+                "plan the study again."
+            )
+        return Task(index, name, tuple(overrides))
 
     def plan(self, overrides: Sequence[str]) -> None:
         """Write the manifest of the sweep over `overrides`, after checking each task; never replace another one."""
@@ -92,8 +114,7 @@ class Study:
             if self._manifest.read_text() != text:
                 raise ConfigurationError(f"{self._manifest} plans other runs: name another folder for these.")
             return
-        for task in tasks:
-            _validate(task)
+        _validate_all(tasks)
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self._manifest, text)
 
@@ -163,7 +184,10 @@ class Study:
         """Return the task's configuration on this machine, with the micro-batch that earlier attempts leave."""
         from .overrides import with_accelerator
 
-        node = compose(with_accelerator(task.overrides)).node
+        _check_overrides(task)
+        composition = compose(with_accelerator(task.overrides))
+        _check_choices(task, composition)
+        node = composition.node
         node.run_dir, node.resume = str(self.runs / task.name), True
         halvings = sum(failure.exit_code == Exit.OUT_OF_MEMORY for failure in self._failed_attempts(task))
         if halvings:
@@ -175,7 +199,8 @@ class Study:
     def _failed_attempts(self, task: Task) -> tuple[RunRecord, ...]:
         """Return the records of failed attempts in their order."""
         files = (self.path / "attempts" / task.name).glob(f"*/{FILE_NAME}")
-        folders = sorted((file.parent for file in files), key=lambda folder: int(folder.name))
+        numbered = (file.parent for file in files if file.parent.name.isdecimal())
+        folders = sorted(numbered, key=lambda folder: int(folder.name))
         return tuple(RunDir(folder, seed=0).record() for folder in folders)
 
     def _next_attempt(self, task: Task) -> Path:
@@ -203,11 +228,43 @@ def _expand(overrides: Sequence[str]) -> list[Task]:
     return tasks
 
 
-def _validate(task: Task) -> None:
+def _check_overrides(task: Task) -> None:
+    """Raise `ConfigurationError` if an override names code, folders of configuration or values of the environment."""
+    for override in OverridesParser.create().parse_overrides(list(task.overrides)):
+        group, *keys = re.split(r"[./]", override.key_or_group)
+        names_code = group == "workload" and (keys or isinstance(override.value(), dict))
+        if names_code or group == "hydra" or "${" in f"{override.input_line} {override.value()}":
+            raise ConfigurationError(
+                f"Task {task.index} sets {as_name(override.input_line)}: a study takes values, but no classes, no "
+                "settings of Hydra and no ${...}. Use timetrial run for these."
+            )
+
+
+def _check_choices(task: Task, composition: Composition) -> None:
+    """Raise `ConfigurationError` if a choice of a group is a path to another file."""
+    for group, choice in composition.choices.items():
+        if not _CHOICE.fullmatch(choice):
+            raise ConfigurationError(f"Task {task.index}: {group}={as_name(choice)} is not one of the choices.")
+
+
+def _validate_all(tasks: Sequence[Task]) -> None:
+    """Refuse tasks that no machine could run. Of tasks that differ in nothing but the seed, the first is checked."""
+    composer, run_groups = Composer(), set()
+    for task in tasks:
+        run_group = tuple(override for override in task.overrides if not _PLAIN_SEED.fullmatch(override))
+        if run_group not in run_groups:
+            _validate(task, composer)
+        run_groups.add(run_group)
+
+
+def _validate(task: Task, composer: Composer) -> None:
     """Refuse a task that no machine could run; which GPU it gets is not known yet."""
     accelerator = [] if task.value("accelerator", "") else ["accelerator=auto"]
     try:
-        config = validate(compose([*accelerator, *task.overrides]).node)
+        _check_overrides(task)
+        composition = composer.compose([*accelerator, *task.overrides])
+        _check_choices(task, composition)
+        config = validate(composition.node)
         if config.division == "closed":
             closed_division.check_config(config)
     except (RunError, HydraException, OmegaConfBaseException) as error:

@@ -1,0 +1,46 @@
+"""Compose the configurations of many runs, such as the tasks of a study."""
+
+import copy
+from collections.abc import Sequence
+
+import hydra
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+
+from .compose import CONFIG_MODULE, Composition, compose, register_schema
+
+
+class Composer:
+    """Composes runs that differ in few choices of groups: each as `compose()` does, in a tenth of the time.
+
+    Hydra composes in two steps: it merges the files that the choices of groups select, then sets single values. The
+    first step takes most of the time and is done once per combination of choices.
+    """
+
+    def __init__(self) -> None:
+        register_schema()
+        with hydra.initialize_config_module(CONFIG_MODULE, version_base="1.3"):
+            self._loader = GlobalHydra.instance().config_loader()
+        self._parser = OverridesParser.create(config_loader=self._loader)
+        self._of_choices: dict[tuple[str, ...], Composition] = {}
+
+    def compose(self, overrides: Sequence[str]) -> Composition:
+        """Return what `compose(overrides)` returns; raise what it raises."""
+        parsed = self._parser.parse_overrides(list(overrides))
+        values = [override for override in parsed if self._sets_value(override)]
+        choices = tuple(str(override.input_line) for override in parsed if not self._sets_value(override))
+        if choices not in self._of_choices:
+            self._of_choices[choices] = compose(choices)
+        composition = self._of_choices[choices]
+        node = copy.deepcopy(composition.node)
+        ConfigLoaderImpl._apply_overrides_to_config(values, node)
+        return Composition(node, composition.choices)
+
+    def _sets_value(self, override: Override) -> bool:
+        """Return whether Hydra applies the override after merging files, and to our part of the configuration."""
+        if override.is_hydra_override() or override.is_sweep_override():
+            return False
+        is_group = self._loader.repository.group_exists(override.key_or_group)  # type: ignore[attr-defined]
+        return not is_group or isinstance(override.value(), dict)
