@@ -144,3 +144,33 @@ def test_script_prints_its_usage(script, name):
 def test_wrong_argument_is_named_and_nothing_is_written(script, tmp_path, arguments, message):
     code, stdout, stderr = script(*arguments)
     assert (code, stdout, message in stderr, list(tmp_path.iterdir())) == (Exit.CONFIGURATION, "", True, []), stderr
+
+
+@pytest.mark.parametrize("study", ["it's a study", "Grüße", "two\nlines", "$(touch pwned) `touch pwned`"])
+def test_report_job_reads_any_name_of_a_study(root, tmp_path, study):
+    """Its script runs in sh, and Bash quotes what it cannot print in the C locale in a way that sh cannot read."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    record = f"printf '%s\\0' \"$@\" >> {tmp_path}"
+    fake = {
+        "sbatch": f'case "$*" in *--wrap*) {record}/sbatch ;; esac; echo 7',
+        "timetrial": f"case $* in *--pending) echo 1 0 ;; *) {record}/timetrial ;; esac",
+    }
+    for name, script in fake.items():
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    (tmp_path / study).mkdir()
+    (tmp_path / study / "manifest.txt").write_text("0 seed=1\n")
+    environment = {"PATH": f"{programs}:/usr/bin:/bin", "LC_ALL": "C"}
+    subprocess.run([root / "scripts/slurm/submit", study], env=environment, cwd=tmp_path, check=True, timeout=60)
+    wrap = next(word for word in (tmp_path / "sbatch").read_text().split("\0") if word.startswith("--wrap="))
+    subprocess.run(["sh", "-c", wrap.removeprefix("--wrap=")], env=environment, cwd=tmp_path, check=True, timeout=60)
+    words = (tmp_path / "timetrial").read_text().split("\0")[:-1]
+    assert words == ["batch", "status", study, "report", f"{study}/runs", "--out", f"{study}/report"]
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_submit_takes_a_number_of_nodes(script, tmp_path):
+    code, _, stderr = script("slurm/submit", "--dry-run", "--nodes=a[$(touch pwned)]", "study", "seed=1")
+    assert (code, "is no number of nodes" in stderr) == (Exit.CONFIGURATION, True)
+    assert not (tmp_path / "pwned").exists()
