@@ -69,13 +69,14 @@ class ProgressBar:
             self._console.print(
                 "  ".join(part for part in (self._text["phase"], self._text["quality"], self._text["rate"]) if part),
                 soft_wrap=True,
+                markup=False,
             )
 
     def _new_bar(self) -> Progress:
         return Progress(
             TextColumn("{task.fields[phase]}"),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[quality]}  {task.fields[rate]}"),
+            TextColumn("{task.fields[quality]}  {task.fields[rate]}", markup=False),
             TimeElapsedColumn(),
             TextColumn("at most"),
             TimeRemainingColumn(),

@@ -96,10 +96,10 @@ def _show(console: Console, entries: Sequence[Entry]) -> None:
             f" {escape(entry.recipe.split('/')[1])}",
             "\n".join(map(escape, entry.data)) or "generated",
             "\n".join(f"[{STATE_COLORS[state]}]{state}[/]" for state in entry.data.values()),
-            _targets(entry.target),
+            escape(_targets(entry.target)),
             expected.epoch_range.replace(" to ", "-") if expected else "",
             f"{expected.memory_gib:g}" if expected and expected.memory_gib else "",
-            f"{expected.seconds:g}s {expected.accelerator}" if expected and expected.seconds else "",
+            f"{expected.seconds:g}s {escape(expected.accelerator)}" if expected and expected.seconds else "",
         )
     console.print(table)
     console.print(

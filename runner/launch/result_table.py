@@ -38,8 +38,8 @@ def show_result(console: Console, title: str, record: RunRecord, run_dir: RunDir
 
 
 def show_rows(console: Console, title: str, rows: Sequence[Row]) -> None:
-    """Print a title and below it names with their values."""
-    console.print(f"\n[bold]{title}[/bold]", soft_wrap=True)
+    """Print a title and below it names with their values, which are markup."""
+    console.print(f"\n[bold]{escape(title)}[/bold]", soft_wrap=True)
     for name, value in rows:
         console.print(f"  {name:<14}{value}", soft_wrap=True, highlight=False)
 
@@ -92,20 +92,20 @@ def _telemetry_rows(record: RunRecord) -> Iterator[Row]:
         ):
             if joules:
                 power = f"{joules / telemetry.seconds:,.0f} W on average" if telemetry.seconds else ""
-                yield title, f"{format_energy(joules)}, {power} ({source})"
+                yield title, f"{format_energy(joules)}, {power} ({escape(str(source))})"
         if telemetry.samples_per_joule:
             yield "", f"{telemetry.samples_per_joule:,.4g} samples/J"
     if record.cost:
         yield "cost", f"${record.cost.usd:,.3g} at ${record.cost.usd_per_hour:,.3g} an hour"
     for name, sentence in record.flags.items():
-        yield name, f"[yellow]{sentence}[/yellow]"
+        yield escape(name), f"[yellow]{escape(sentence)}[/yellow]"
 
 
 def format_verdict(verdict: Verdict) -> str:
-    """Return the verdict in color, with the rules that were applied."""
+    """Return the verdict as markup in color, with the rules that were applied."""
     color = {True: "green" if verdict.converged else "yellow", False: "red", None: "yellow"}[verdict.compliant]
-    rules = "" if verdict.compliant is None else f" ({verdict.rules})"
-    return f"[{color}]{verdict.summary}[/{color}]{rules}"
+    rules = "" if verdict.compliant is None else f" ({escape(verdict.rules)})"
+    return f"[{color}]{escape(verdict.summary)}[/{color}]{rules}"
 
 
 def _verdict_rows(verdict: Verdict) -> Iterator[Row]:
@@ -117,4 +117,4 @@ def _verdict_rows(verdict: Verdict) -> Iterator[Row]:
 
 
 def _quality(quality: dict[str, float] | None) -> str:
-    return ", ".join(f"{metric} {value:.4f}" for metric, value in (quality or {}).items()) or "none measured"
+    return escape(", ".join(f"{metric} {value:.4f}" for metric, value in (quality or {}).items())) or "none measured"

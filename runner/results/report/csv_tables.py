@@ -3,12 +3,16 @@
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ...core.atomic_files import write_atomically, write_failure
 from ..analysis.groups import RunGroup
 from ..parse.runs import Run
+
+# https://owasp.org/www-community/attacks/CSV_Injection
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def write_runs(path: Path, runs: Iterable[Run]) -> None:
@@ -25,17 +29,36 @@ def write_scores(path: Path, groups: Iterable[RunGroup]) -> None:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows of equal keys atomically; no rows give an empty file."""
+    """Write rows of equal keys atomically; no rows give an empty file.
+
+    Text that a spreadsheet would run as a formula, such as a system named "=1+1", gets a leading apostrophe.
+    """
     text = io.StringIO()
     if rows:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer = csv.DictWriter(text, list(map(_disarm, rows[0])), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({_disarm(name): _disarm(cell) for name, cell in row.items()} for row in rows)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_failure(path, error) from error
     write_atomically(path, text.getvalue())
+
+
+def _disarm(cell: Any) -> Any:
+    """Return text that begins like a formula with a leading apostrophe; numbers and other text stay.
+
+    A return is spelled out: Python's csv module does not quote it, so that it would begin a row.
+    """
+    if not isinstance(cell, str):
+        return cell
+    text = cell.replace("\r", "\\r")
+    if not cell.startswith(_FORMULA_STARTS):
+        return text
+    with suppress(ValueError):
+        float(cell)
+        return text
+    return f"'{text}"
 
 
 def _run_row(run: Run) -> dict[str, Any]:

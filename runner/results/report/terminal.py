@@ -50,7 +50,7 @@ def show_comparison(console: Console, comparison: Comparison, num_comparisons: i
         table.add_column(column)
     for name, ratio in _ratios(comparison).items():
         if math.isfinite(ratio.estimate):
-            table.add_row(name, f"{ratio.estimate:.4g}", _format_bounds(ratio, 4))
+            table.add_row(Text(name), f"{ratio.estimate:.4g}", _format_bounds(ratio, 4))
     if table.row_count:
         console.print(table)
     if comparison.correlation:
@@ -160,7 +160,7 @@ def show_throughput(console: Console, groups: Sequence[ThroughputGroup]) -> None
     for group in sorted(groups, key=lambda g: (g.network, g.precision, g.batch, g.num_accelerators, g.interconnect)):
         means = [geometric_mean(values_of(group)) for values_of in metrics.values()]
         remarks = [*(["out of memory"] if group.out_of_memory else []), *sorted(group.flags)]
-        table.add_row(
+        cells = (
             group.network,
             f"{group.num_accelerators} x {group.accelerator}",
             group.precision_label,
@@ -170,6 +170,7 @@ def show_throughput(console: Console, groups: Sequence[ThroughputGroup]) -> None
             *(format_interval(mean) if mean.n else "-" for mean in means),
             ", ".join(remarks),
         )
+        table.add_row(*map(Text, cells))
     table_console(console).print(table)
 
 
