@@ -199,6 +199,24 @@ class TelemetryConfig:
 
 
 @dataclass
+class ObserversConfig:
+    """Further files that a run writes for other programs."""
+
+    json_lines: bool = False
+    """Write events.jsonl to the run directory: one line per event, steps excepted."""
+    tensorboard: bool = False
+    """Write TensorBoard event files to the run directory's folder tensorboard; needs the tensorboard extra."""
+
+
+@dataclass
+class ProfileConfig:
+    """A trace of a few training steps by PyTorch's profiler; such a run has the class `profiled`."""
+
+    steps: str | None = None
+    """First and last step of an attempt, such as 10-12; the trace is profile.json.gz in the run directory."""
+
+
+@dataclass
 class Config:
     """The configuration of one run."""
 
@@ -233,6 +251,10 @@ class Config:
     """Throughput runs."""
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     """Sampling of GPUs and host."""
+    observers: ObserversConfig = field(default_factory=ObserversConfig)
+    """Files for other programs."""
+    profile: ProfileConfig = field(default_factory=ProfileConfig)
+    """Trace of a few training steps."""
     usd_per_gpu_hour: float | None = None
     """Rent of one GPU in dollars an hour; default: that of the accelerator."""
     gpus: int = 1

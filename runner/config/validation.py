@@ -1,6 +1,7 @@
 """Check a composed configuration, and derive from it what spans several groups."""
 
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,7 @@ def validate(node: DictConfig) -> Config:
         for problem in check(config):
             raise ConfigurationError(problem)
     gradient_accumulation_steps(config)
+    profiled_steps(config)
     workload_class, data_class = resolve_classes(config)
     build_settings(workload_class, config.recipe.training, "recipe.training")
     build_settings(data_class, config.recipe.data, "recipe.data")
@@ -105,6 +107,19 @@ def _check_choices(config: Config) -> Iterator[str]:
     ):
         if value not in choices:
             yield f"{key} must be one of {', '.join(map(str, choices))}, not {value}."
+
+
+def profiled_steps(config: Config) -> tuple[int, int] | None:
+    """Return the first and the last step of `profile.steps`, None without; raise `ConfigurationError` if malformed."""
+    steps = config.profile.steps
+    if steps is None:
+        return None
+    match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", steps)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise ConfigurationError(f"profile.steps={steps} is no range of steps: write profile.steps=10-12.")
+    if config.engine.name != "torch":
+        raise ConfigurationError("profile.steps needs engine=torch.")
+    return int(match[1]), int(match[2])
 
 
 def _check_numbers(config: Config) -> Iterator[str]:

@@ -108,6 +108,7 @@ def open_run_dir(node: DictConfig, config: Config) -> tuple[RunDir, bool]:
     """Return the run directory, and whether it holds a run that is to be resumed."""
     text, seed = to_yaml(node), run_seed(config)
     if config.resume and config.run_dir and (run_dir := RunDir(Path(config.run_dir).resolve(), seed)).exists:
+        run_dir.refuse_special_files()
         if not run_dir.config.exists():
             if run_dir.record() != RunRecord():
                 raise ConfigurationError(f"{run_dir.path} has lost its config.yaml: start over in a new run directory.")
@@ -143,7 +144,8 @@ def write_initial_record(node: DictConfig, run_dir: RunDir, resumes: bool) -> No
         write_atomically(run_dir.config, to_yaml(node))
     record = run_dir.record()
     if not run_dir.checkpoint.exists():  # the run starts over, and its clock with it
-        record = replace(record, run_class=RunClass.CLEAN, training=None)
+        run_class = RunClass.PROFILED if node.profile.steps else RunClass.CLEAN
+        record = replace(record, run_class=run_class, training=None)
     described = environment.describe(run_dir=run_dir.path, data=Path(str(node.data_dir)))
     config = OmegaConf.to_container(node, resolve=True)
     attempt = Attempt(started_at=time.time(), hostname=platform.node(), pid=os.getpid())

@@ -16,12 +16,15 @@ from hydra.utils import get_class
 from rich.console import Console
 
 from ..callbacks import telemetry
+from ..callbacks.json_lines import JsonLines
+from ..callbacks.profiler import StepProfiler
 from ..callbacks.progress import ProgressBar
 from ..callbacks.record_writer import RecordWriter
+from ..callbacks.tensorboard import TensorBoard
 from ..callbacks.throughput import LimitedBatches, ThroughputMeter
 from ..config.compose import load_config
 from ..config.schema import Config
-from ..config.validation import build_settings, gradient_accumulation_steps, resolve_classes, run_seed
+from ..config.validation import build_settings, gradient_accumulation_steps, profiled_steps, resolve_classes, run_seed
 from ..core.console import StatusLine
 from ..core.errors import Exit, RunError, Stopped
 from ..core.signals import StopSignal
@@ -155,6 +158,7 @@ def _train(rank: Rank, telemetry_observers: list[Observer], checkpoint: dict[str
         if checkpoint:
             engine.load_state_dict(checkpoint["engine"])
         observers: list[Observer] = [*stateful.values(), *telemetry_observers]
+        observers += _optional_observers(rank, closing) if rank.is_main else []
         if rank.is_main:
             rank.console.print(f"run directory {rank.run_dir.path}", soft_wrap=True, markup=False)
             bar = ProgressBar(rank.console, plan, engine.data.train_size)
@@ -198,6 +202,21 @@ def _main_rank_observers(
         for name, observer in observers.items():
             observer.load_state_dict(checkpoint["observers"][name])
     log(InitStarted(caches_cleared=rank.config.clear_caches))  # the launcher has cleared them
+    return observers
+
+
+def _optional_observers(rank: Rank, closing: ExitStack) -> list[Observer]:
+    """Return the observers that write further files, as configured."""
+    config, folder = rank.config, rank.run_dir.path
+    observers: list[Observer] = []
+    if config.observers.json_lines:
+        observers.append(json_lines := JsonLines(folder / "events.jsonl"))
+        closing.callback(json_lines.close)
+    if config.observers.tensorboard:
+        observers.append(tensorboard := TensorBoard(folder / "tensorboard"))
+        closing.callback(tensorboard.close)
+    if steps := profiled_steps(config):
+        observers.append(StepProfiler(folder / "profile.json.gz", *steps, rank.device))
     return observers
 
 

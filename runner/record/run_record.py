@@ -32,10 +32,11 @@ class RunState(StrEnum):
 
 
 class RunClass(StrEnum):
-    """Whether the run went from start to end in one attempt."""
+    """Whether the run went from start to end in one attempt, and without a profiler."""
 
     CLEAN = "clean"
     RESUMED = "resumed"
+    PROFILED = "profiled"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Whole runs on tiny data: files of the run directory, ranks, stop signals, resumes and failures."""
 
 import csv
+import gzip
 import json
 import os
 import signal
@@ -462,3 +463,32 @@ def test_stop_within_an_evaluation_is_resumed_with_that_evaluation(launch, tmp_p
         (block.first_epoch, block.samples, block.loss, block.quality) for block in expected
     ]
     assert run_dir.record().verdict.compliant
+
+
+def test_profiled_run_leaves_a_trace_of_the_chosen_steps(launch, tmp_path):
+    code, run_dir = launch("profile.steps=2-3", f"run_dir={tmp_path}/run")
+    assert code == Exit.TARGET_REACHED
+    with gzip.open(run_dir.path / "profile.json.gz") as file:
+        names = [event.get("name", "") for event in json.load(file)["traceEvents"]]
+    assert sum(name.startswith("Optimizer.step") for name in names) == 2
+    assert run_dir.record().run_class == "profiled"
+
+
+@pytest.mark.parametrize("steps", ["3", "0-2", "5-4", "a-b"])
+def test_rejects_malformed_range_of_profiled_steps(launch, steps):
+    with pytest.raises(ConfigurationError, match=r"write profile\.steps=10-12"):
+        launch(f"profile.steps={steps}")
+
+
+def test_json_lines_follow_a_run_and_its_resume(launch, tmp_path):
+    overrides = [f"run_dir={tmp_path}/run", "observers.json_lines=true", "recipe.target.v05.hit_rate=0.999"]
+    assert launch(*overrides, "time_limit_seconds=1e-9")[0] == Exit.TIME_LIMIT
+    _, run_dir = launch(*overrides, "resume=true")
+    lines = [json.loads(line) for line in (run_dir.path / "events.jsonl").read_text().splitlines()]
+    block = ["BlockStarted", "BlockEnded", "EvalStarted", "EvalEnded"]
+    stopped = ["RunStarted", "BlockStarted", "RunInterrupted", "RunStopped"]
+    assert [line["event"] for line in lines] == [*stopped, "RunStarted", *block, *block, "RunStopped"]
+    evaluations = [line for line in lines if line["event"] == "EvalEnded"]
+    training = run_dir.record().training
+    assert [line["quality"] for line in evaluations] == [block.quality for block in training.blocks]
+    assert [line["time"] for line in evaluations] == [block.ended_at for block in training.blocks]

@@ -67,7 +67,7 @@ class ScriptedEngine:
     def synchronize(self):
         return TrainingStats(0.1)
 
-    def evaluate(self):
+    def evaluate(self, stop_requested):
         return EvalResult(self.qualities[self.epoch - 1])
 
 
