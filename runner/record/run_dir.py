@@ -14,7 +14,7 @@ from typing import IO, Any
 from ..core.atomic_files import to_json, write_atomically, write_failure
 from ..core.errors import ConfigurationError, RunDirLocked
 from ..core.formatting import slug
-from ..core.found_files import read_json
+from ..core.found_files import UnreadableFile, read_json
 from .record_file import FILE_NAME, decode, encode_record, read_record
 from .run_record import RunRecord
 
@@ -47,6 +47,12 @@ class RunDir:
     def exists(self) -> bool:
         """Whether a run was started here."""
         return (self.path / FILE_NAME).exists()
+
+    def refuse_special_files(self) -> None:
+        """Raise `UnreadableFile` for a link, pipe or device, through which a resume would write or wait elsewhere."""
+        for entry in self.path.rglob("*"):
+            if entry.is_symlink() or not (entry.is_file() or entry.is_dir()):
+                raise UnreadableFile(entry, "a run directory holds regular files only")
 
     def record(self) -> RunRecord:
         """Return the run record, an empty one where none was written yet; raise `UnreadableFile` for a damaged one."""

@@ -362,7 +362,7 @@ def test_stop_signal_in_the_final_evaluation_keeps_the_target_reached(launch, mo
     [
         (lambda run_dir: (run_dir / "checkpoint/checkpoint.pt").write_bytes(b"x"), Exit.DATA, "delete it to start"),
         (lambda run_dir: (run_dir / "result_1.txt").write_text(""), Exit.DATA, "result_1.txt"),
-        (lambda run_dir: (run_dir / "status.json").write_text("{"), Exit.CONFIGURATION, "status.json is damaged"),
+        (lambda run_dir: (run_dir / "status.json").write_text("{"), Exit.DATA, "status.json cannot be read"),
         (lambda run_dir: (run_dir / "config.yaml").unlink(), Exit.CONFIGURATION, "lost its config.yaml"),
     ],
 )

@@ -2,7 +2,6 @@
 
 import os
 import re
-from contextlib import suppress
 
 import pytest
 
@@ -74,12 +73,21 @@ def test_seed_of_a_stranger_is_data(stranger, text, problem):
     assert problem in stranger(r"^seed: .*", text, "seed=null")
 
 
+FILES = ["config.yaml", "status.json", "error_0.json", "result_4.txt", "telemetry.csv", "quality.csv", ".lock"]
+
+
 @pytest.mark.integration
-@pytest.mark.parametrize("name", ["config.yaml", "status.json", "error_0.json"])
-def test_pipe_in_a_run_directory_does_not_block(launch, tmp_path, name):
-    _, run_dir = launch("seed=4", f"run_dir={tmp_path}/run")
+@pytest.mark.parametrize("make", ["pipe", "link"])
+@pytest.mark.parametrize("name", [*FILES, "checkpoint/checkpoint.pt"])
+def test_special_file_in_a_run_directory_is_refused(launch, tmp_path, name, make):
+    _, run_dir = launch("seed=4", f"run_dir={tmp_path}/run", "checkpoint.at_end=true")
     run_dir.update_record(state=RunState.STOPPED, exit_code=int(Exit.STOPPED))
+    (tmp_path / "elsewhere").write_text("kept")
     (run_dir.path / name).unlink(missing_ok=True)
-    os.mkfifo(run_dir.path / name)
-    with suppress(RunError):
+    if make == "pipe":
+        os.mkfifo(run_dir.path / name)
+    else:
+        (run_dir.path / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match="cannot be read"):
         launch(f"run_dir={tmp_path}/run", "resume=true", "seed=4")
+    assert (tmp_path / "elsewhere").read_text() == "kept"
