@@ -1,15 +1,19 @@
 """The command line: help, errors, sweeps, checks and the progress bar."""
 
+import contextlib
 import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from timetrial.runner.core.errors import Exit
+from timetrial.runner.record.record_file import read_record
 
 pytestmark = pytest.mark.integration
 
@@ -62,6 +66,53 @@ def test_wrong_argument_is_reported_in_one_sentence_with_its_exit_code(tmp_path,
     if arguments[0] == "run" and "--wrong" not in arguments:
         assert len(completed.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["--help"], ["run", "--help"], ["batch", "--help"]])
+def test_output_to_a_full_disk_is_a_sentence_and_an_exit_code(tmp_path, arguments):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-P", "-m", "timetrial", *arguments]
+        completed = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=100)
+    assert completed.returncode == Exit.DISK_FULL
+    assert completed.stderr.count("\n") == 1
+    assert "Cannot write to standard output (No space left on device)" in completed.stderr
+
+
+def test_run_whose_output_is_full_still_has_its_result(tiny, tmp_path):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-P", "-m", "timetrial", "run", "launcher=inline", *tiny, "run_dir=run"]
+        completed = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=100)
+    assert completed.returncode == Exit.DISK_FULL
+    assert "Traceback" not in completed.stderr
+    assert (read_record(tmp_path / "run").state, read_record(tmp_path / "run").exit_code) == ("target reached", 0)
+
+
+@pytest.mark.parametrize("launcher", ["inline", "local", "joblib"])
+@pytest.mark.parametrize(("moment", "receiver"), [("start", "group"), ("training", "group"), ("training", "parent")])
+def test_stopped_sweep_leaves_no_running_record(tiny, tmp_path, launcher, moment, receiver):
+    """Ctrl-C reaches all processes, a batch system's signal perhaps only the first one."""
+    overrides = ["recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=100000", "seed=1,2,3"]
+    if launcher == "joblib":
+        pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+        overrides += ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "launcher=inline"]
+    else:
+        overrides.append(f"launcher={launcher}")
+    command = [sys.executable, "-P", "-m", "timetrial", "run", "-m", *tiny, *overrides]
+    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
+    try:
+        file = "config.yaml" if moment == "start" else "quality.csv"
+        num_parallel = 2 if launcher == "joblib" and moment == "training" else 1
+        while len(list(tmp_path.rglob(file))) < num_parallel:
+            assert process.poll() is None
+            time.sleep(0.02)
+        (os.killpg if receiver == "group" else os.kill)(process.pid, signal.SIGINT)
+        assert process.wait(100) == Exit.STOPPED
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    records = [read_record(path.parent) for path in tmp_path.rglob("status.json")]
+    assert {(record.state, record.exit_code) for record in records} <= {("stopped", Exit.STOPPED)}
+    assert len(records) >= num_parallel or moment == "start"
 
 
 @pytest.mark.parametrize("launcher", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]])
