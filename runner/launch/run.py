@@ -14,7 +14,7 @@ from ..config.compose import load_config, to_yaml
 from ..config.diff import diff_configs
 from ..config.schema import Config
 from ..config.validation import resolve_classes, run_seed, validate
-from ..core.atomic_files import write_atomically
+from ..core.atomic_files import disk_full_as_run_error, write_atomically
 from ..core.console import StatusLine
 from ..core.errors import ConfigurationError, Exit, error_of
 from ..core.found_files import parse_yaml, read_config
@@ -79,14 +79,15 @@ def launch(node: DictConfig, console: Console) -> RunResult:
             return RunResult(Exit(record.exit_code), run_dir)
         try:
             write_initial_record(node, run_dir, resumes)
-            prepare_data(config, run_dir, console)
+            with disk_full_as_run_error():
+                prepare_data(config, run_dir, console)
             with StopSignal().listen() as stop:  # also while the run is finalized
                 exit_code = _train(config, run_dir, console, stop)
                 return RunResult(finalize_run(config, run_dir, console, exit_code), run_dir)
         except BaseException as error:
             if not resumes and not run_dir.log.exists():
                 run_dir.discard()
-            elif run_dir.path.exists():
+            elif run_dir.path.exists() and run_dir.record().is_running:  # a signal may arrive after the end
                 code = getattr(error, "exit_code", Exit.FAILURE)
                 run_dir.update_record(exit_code=int(code), state=_final_state(config, code), error=str(error))
             raise
