@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..core.formatting import format_energy, format_number
+from ..record.reference_throughput import compare_with_references
 from ..record.run_dir import RunDir
 from ..record.run_record import RunRecord, Verdict
 from ..record.throughput_result import ThroughputResult
@@ -22,6 +23,7 @@ def show_result(console: Console, title: str, record: RunRecord, run_dir: RunDir
         rows += _throughput_rows(record.throughput, record.peak_memory_bytes)
     elif record.training is not None:
         rows += _training_rows(record.training)
+    rows += [("your GPU", escape(line)) for line in compare_with_references(record)]
     rows += _telemetry_rows(record)
     if record.restarts:
         lost = record.training.lost_seconds if record.training else 0.0

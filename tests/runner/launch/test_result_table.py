@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from omegaconf import OmegaConf
 from rich.console import Console
 
 from timetrial.runner.launch.result_table import show_result
@@ -121,3 +122,13 @@ def test_throughput_of_text_in_tokens(show):
 def test_record_without_a_result_shows_error_and_run_directory(show, tmp_path):
     lines = show(RunRecord(state=RunState.FAILED, error="It failed [badly]."))
     assert lines == ["", "NCF embedded, 1 x cpu", f"  run directory {tmp_path}", "", "failed: It failed [badly]."]
+
+
+def test_a_setting_that_was_measured_by_us_gives_a_multiple_of_it(show, compose):
+    overrides = ["accelerator=t4", "workload=ssd", "scale=reference", "data=synthetic", "precision=bf16"]
+    node = compose(*overrides, "recipe.global_batch_size=256", "engine.compile=default")
+    config = OmegaConf.to_container(node, resolve=True)
+    result = throughput(samples_per_second=357.4)
+    line = "  your GPU      0.10 x an H200 (samples per second, bf16, same batch; timetrial 0.1.0, 2026-11)"
+    assert line in show(RunRecord(throughput=result, config=config))
+    assert not [row for row in show(RunRecord(throughput=result)) if "your GPU" in row]
