@@ -16,7 +16,7 @@ class TensorBoard:
             raise ConfigurationError(
                 "observers.tensorboard=true needs TensorBoard: pip install -e '.[tensorboard]'."
             ) from error
-        self._writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(folder))
         self._started = 0.0
 
     def __call__(self, event: Event) -> None:
@@ -32,11 +32,11 @@ class TensorBoard:
                 for metric, value in quality.items():
                     self._add(f"quality/{metric}", value, epoch, event.time)
                 self._add("evaluation/seconds", event.time - self._started, epoch, event.time)
-                self._writer.flush()  # type: ignore[no-untyped-call]
+                self._writer.flush()
 
     def close(self) -> None:
         """Close the files."""
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
 
     def _add(self, name: str, value: float, epoch: int, time: float) -> None:
-        self._writer.add_scalar(name, value, epoch, walltime=time)  # type: ignore[no-untyped-call]
+        self._writer.add_scalar(name, value, epoch, walltime=time)
