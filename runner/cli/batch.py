@@ -1,9 +1,10 @@
 """The commands `timetrial batch`: studies of many runs for batch systems."""
 
+import json
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,7 +13,7 @@ from rich.table import Table
 
 from ..core.console import table_console
 from ..core.errors import ConfigurationError, Exit, RunDirLocked
-from .options import HYDRA_CONTEXT
+from .options import HYDRA_CONTEXT, AsJson
 
 if TYPE_CHECKING:
     from ..launch.batch import Task, TaskState
@@ -29,15 +30,17 @@ _COLORS = {"done": "green", "running": "cyan", "waiting": "default", "failed": "
 def plan(context: typer.Context, study: _Folder) -> None:
     """Write STUDY/manifest.txt: one line per task of a sweep, in the overrides of `timetrial run -m`.
 
-    For instance: timetrial batch plan study workload=NAME,OTHER gpus=1,2 'seed=range(1,11)'
+    For instance: timetrial batch plan study workload=NAME,OTHER gpus=1,2 'seed=range(1,11)'. The same sweep over more
+    values adds tasks to an existing study; its tasks keep their numbers, runs and results.
     """
     from ..launch.batch import Study
 
     planned = Study(study, max_attempts=1)
     with Console(stderr=True).status("checking each configuration"):
-        planned.plan(context.args)
-    last = len(planned.tasks()) - 1
-    Console(soft_wrap=True).print(f"{study} has tasks 0 to {last}", markup=False, highlight=False)
+        num_added = planned.plan(context.args)
+    num_tasks = len(planned.tasks())
+    added = f", of which {num_added or 'none'} new" if num_added < num_tasks else ""
+    Console(soft_wrap=True).print(f"{study} has tasks 0 to {num_tasks - 1}{added}", markup=False, highlight=False)
 
 
 @app.command()
@@ -74,6 +77,7 @@ def status(
         bool,
         typer.Option("--pending", help="Only print, for scripts, lines of a number of GPUs and its open tasks."),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the progress of each task, at any time. Exits with 0 once all are done, else with 1."""
     from ..launch.batch import Study, TaskProgress
@@ -85,9 +89,33 @@ def status(
         for gpus in sorted({_num_gpus(task) for task in open_tasks}):
             print(gpus, _ranges(task.index for task in open_tasks if _num_gpus(task) == gpus))
         return
-    table_console().print(_table(states))
+    if as_json:
+        print(json.dumps([_to_json(task, state) for task, state in states], indent=2))
+    else:
+        table_console().print(_table(states))
     if any(state.progress != TaskProgress.DONE for _, state in states):
         raise typer.Exit(int(Exit.FAILURE))
+
+
+def _to_json(task: "Task", state: "TaskState") -> dict[str, Any]:
+    """Return a task as an object; `result`, `epochs` and `seconds` are null before its end, seconds of training."""
+    training, is_over = state.record.training, state.progress in ("done", "failed")
+    return {
+        "index": task.index,
+        "task": task.name,
+        "overrides": task.overrides,
+        "state": state.progress.value,
+        "result": state.record.state.value if is_over else None,
+        "epochs": training.epochs if training and is_over else None,
+        "seconds": training.seconds if training and is_over else None,
+        "restarts": state.record.restarts,
+        "failures": len(state.failures),
+        "message": _message(state),
+    }
+
+
+def _message(state: "TaskState") -> str:
+    return state.record.error or (state.failures[-1].error if state.failures else "")
 
 
 def _num_gpus(task: "Task") -> int:
@@ -126,6 +154,6 @@ def _table(states: Sequence[tuple["Task", "TaskState"]]) -> Table:
             f"{training.seconds:.1f}" if is_done and training else "",
             str(record.restarts or ""),
             str(len(state.failures) or ""),
-            escape(record.error or (state.failures[-1].error if state.failures else "")),
+            escape(_message(state)),
         )
     return table

@@ -10,7 +10,7 @@ of the environment, and no task leaves `runs/`.
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -106,17 +106,28 @@ class Study:
             )
         return Task(index, name, tuple(overrides))
 
-    def plan(self, overrides: Sequence[str]) -> None:
-        """Write the manifest of the sweep over `overrides`, after checking each task; never replace another one."""
-        tasks = _expand(overrides)
-        text = "".join(f"{shlex.join([task.name, *task.overrides])}\n" for task in tasks)
-        if self._manifest.exists():
-            if self._manifest.read_text() != text:
-                raise ConfigurationError(f"{self._manifest} plans other runs: name another folder for these.")
-            return
-        _validate_all(tasks)
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._manifest, text)
+    def plan(self, overrides: Sequence[str]) -> int:
+        """Write the manifest of the sweep over `overrides`, or add its tasks to it; return how many are new.
+
+        Every new task is checked. Earlier tasks keep index and name, and with them their runs and results. Raises
+        `ConfigurationError` if the sweep leaves out one of these.
+        """
+        planned = self.tasks() if self._manifest.exists() else []
+        swept, known = _expand(overrides), {frozenset(task.overrides) for task in planned}
+        wanted = {frozenset(run) for run in swept}
+        for task in planned:
+            if frozenset(task.overrides) not in wanted:
+                raise ConfigurationError(
+                    f"{self._manifest} has a task that this plan leaves out ({shlex.join(task.overrides)}): a plan can "
+                    "only grow. Add its values, or name another folder."
+                )
+        added = _name_tasks(swept, len(planned), known)
+        if added:
+            _validate_all(added)
+            self.path.mkdir(parents=True, exist_ok=True)
+            lines = [shlex.join([task.name, *task.overrides]) for task in (*planned, *added)]
+            write_atomically(self._manifest, "".join(f"{line}\n" for line in lines))
+        return len(added)
 
     def run_dir(self, task: Task) -> RunDir:
         """Return the run directory of a task. Its seed only names the log, which is not read here."""
@@ -212,16 +223,22 @@ class Study:
         write_atomically(folder / FILE_NAME, encode_record(replace(record, environment={}, config={})))
 
 
-def _expand(overrides: Sequence[str]) -> list[Task]:
-    """Return the tasks of a sweep, named by number and by the overrides that distinguish them."""
+def _expand(overrides: Sequence[str]) -> list[list[str]]:
+    """Return the overrides of each run of a sweep; raise `ConfigurationError` for one that the study sets itself."""
     runs = expand_sweep(overrides)
     reserved = _RESERVED_KEYS & {word.split("=")[0].lstrip("+") for word in runs[0]}
     if reserved:
         raise ConfigurationError(f"{min(reserved)} is chosen by the study: leave it out.")
+    return runs
+
+
+def _name_tasks(runs: Sequence[Sequence[str]], first_index: int, known: Set[frozenset[str]]) -> list[Task]:
+    """Return the runs that are not `known` as tasks, named by number and by the overrides that distinguish them."""
     shared = set.intersection(*map(set, runs))
-    digits = len(str(len(runs) - 1))
+    added = [run for run in runs if frozenset(run) not in known]
+    digits = len(str(first_index + len(added) - 1))
     tasks = []
-    for index, run in enumerate(runs):
+    for index, run in enumerate(added, start=first_index):
         distinguishing = "-".join(slug(word) for word in run if word not in shared)
         name = f"{index:0{digits}}-{distinguishing}"[:_MAX_NAME_LENGTH].rstrip("-")
         tasks.append(Task(index, name, tuple(run)))

@@ -1,5 +1,6 @@
 """Studies: their plan, and that every task ends with one result however its attempts end."""
 
+import json
 import os
 import re
 import subprocess
@@ -63,16 +64,36 @@ def test_plan_is_written_once(plan_study, tmp_path):
     before = manifest.read_text(), manifest.stat().st_mtime_ns
     plan_study("seed=1,2")
     assert (manifest.read_text(), manifest.stat().st_mtime_ns) == before
-    with pytest.raises(ConfigurationError, match="plans other runs: name another folder"):
-        plan_study("seed=1,2,3")
+    for other in ("seed=1,3", "seed=1,2,3 precision=bf16", "seed=2"):
+        with pytest.raises(ConfigurationError, match=r"a task that this plan leaves out .*a plan can only grow"):
+            plan_study(*other.split())
+    with pytest.raises(ConfigurationError, match=r"'x'"):
+        plan_study("seed=1,2,x")
     assert manifest.read_text() == before[0]
+
+
+def test_plan_grows_and_keeps_its_tasks(plan_study):
+    """Names and places of the first tasks stay, though more digits and other words would name them anew."""
+    first = plan_study("seed=1,2").tasks()
+    study = plan_study("seed=1,2")
+    run_dir = study.run_dir(first[1])
+    run_dir.path.mkdir(parents=True)
+    run_dir.update_record(exit_code=0, state=RunState.TARGET_REACHED)
+    study = plan_study("seed=range(0,12)")
+    tasks = study.tasks()
+    assert tasks[:2] == first
+    assert [task.value("seed", "") for task in tasks] == ["1", "2", "0", *map(str, range(3, 12))]
+    assert [task.name for task in tasks[::11]] == ["0-seed-1", "11-seed-11"]
+    assert [task.index for task in tasks] == list(range(12))
+    assert progress_of(study) == ["waiting", "done", *["waiting"] * 10]
+    assert study.plan([*first[0].overrides[:-1], "seed=range(0,12)"]) == 0
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (["round=v05,v07"], r"round=v07: NCF was not part of MLPerf round v07"),
-        (["nonsense=1"], "nonsense is not set here"),
+        (["nonsense=1"], "There is no key nonsense"),
         (["run_dir=here"], "run_dir is chosen by the study"),
         (["seed=one,two"], "'one'"),
     ],
@@ -319,6 +340,13 @@ def test_pending_tasks_are_listed_by_number_of_gpus(tmp_path):
         [*COMMAND, "status", "study", "--pending"], cwd=tmp_path, check=True, capture_output=True, text=True
     )
     assert completed.stdout == "0 0-3\n1 4-5\n2 6-7\n"
+    completed = subprocess.run([*COMMAND, "status", "study", "--json"], cwd=tmp_path, capture_output=True, text=True)
+    tasks = json.loads(completed.stdout)
+    assert completed.returncode == Exit.FAILURE  # not all are done
+    assert [(task["index"], task["state"], task["seconds"]) for task in tasks] == [
+        (n, "waiting", None) for n in range(8)
+    ]
+    assert tasks[5]["overrides"] == ["accelerator=h200", "gpus=1", "seed=2"]
     assert _ranges([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
 
 
