@@ -1,9 +1,10 @@
 """`timetrial data`: list, fetch, prepare, verify and bundle datasets."""
 
+import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ from ...datasets.registry import catalog
 from ...datasets.registry.catalog import Source
 from ..core.console import StatusLine, table_console
 from ..core.errors import ConfigurationError, DataError
+from .options import AsJson
 
 app = typer.Typer(no_args_is_help=True, help="List, fetch, prepare, verify and bundle datasets.")
 
@@ -43,8 +45,12 @@ _Sources = Annotated[
 
 
 @app.command("list")
-def list_datasets(data_dir: DataDir = Path("data"), sources: _Sources = None) -> None:
+def list_datasets(data_dir: DataDir = Path("data"), sources: _Sources = None, as_json: AsJson = False) -> None:
     """List all datasets with state, size, use and license."""
+    if as_json:
+        store = DatasetStore(data_dir)
+        print(json.dumps([_to_json(source, store) for source in catalog.read(sources).values()], indent=2))
+        return
     terminal = Console()
     table = Table(box=None, padding=(0, 2, 0, 0), expand=terminal.is_terminal)
     for title in ("dataset", "state", "download", "checksums", "used by", "license"):
@@ -70,6 +76,26 @@ def list_datasets(data_dir: DataDir = Path("data"), sources: _Sources = None) ->
         console.print(
             f"Mirrors without encryption rest on the published checksums: {', '.join(unencrypted)}.", markup=False
         )
+
+
+def _to_json(source: Source, store: DatasetStore) -> dict[str, Any]:
+    """Return a dataset as an object; `download_bytes` is null if unpublished, the least if not `size_is_complete`."""
+    size, is_complete = source.download_size()
+    files = [file for file in source.files if not file.optional]
+    return {
+        "dataset": source.name,
+        "title": source.title,
+        "state": store.state(source),
+        "download_bytes": size or None,
+        "size_is_complete": is_complete,
+        "files": len(files),
+        "published_checksums": sum(file.published_checksum is not None for file in files),
+        "recorded_checksums": store.recorded_checksums(source),
+        "used_by": source.used_by,
+        "license": source.license,
+        "license_url": source.license_url,
+        "requires_acceptance": source.requires_acceptance,
+    }
 
 
 @app.command()
@@ -125,18 +151,19 @@ def prepare(
 def verify(
     names: _NamesOrOverrides = None, data_dir: DataDir = Path("data"), jobs: _Jobs = 4, sources: _Sources = None
 ) -> None:
-    """Check every byte of datasets or bundles; or, given overrides of `run`, the files which that run reads.
+    """Check every byte of datasets or bundles, by default of all datasets in the folder.
 
-    Prints a sentence for each problem and exits with code 21 if there is one. For example:
-    timetrial data verify coco, timetrial data verify bundle.tar, timetrial data verify workload=NAME scale=mini
+    Given overrides of `run`, check the files which that run reads. Prints a sentence for each problem and exits with
+    code 21 if there is one. For example: timetrial data verify, timetrial data verify coco bundle.tar,
+    timetrial data verify workload=NAME scale=mini
     """
-    if not names or _are_overrides(names):
-        _verify_workload(names or [])
+    if names and _are_overrides(names):
+        _verify_workload(names)
         return
     known, num_problems = catalog.read(sources), 0
     with _progress_display() as (console, progress):
         store = DatasetStore(data_dir, jobs, progress)
-        for name in names:
+        for name in names or _find_verifiable(store, known.values(), data_dir, console):
             if name not in known and not Path(name).is_file():
                 raise ConfigurationError(f"{name} is neither a dataset nor a bundle: choose from {', '.join(known)}.")
             is_dataset = name in known
@@ -148,6 +175,21 @@ def verify(
     if num_problems:
         problems = "1 problem" if num_problems == 1 else f"{num_problems} problems"
         raise DataError(f"{problems} found: remove the damaged files and fetch them again.")
+
+
+def _find_verifiable(store: DatasetStore, sources: Iterable[Source], data_dir: Path, console: Console) -> list[str]:
+    """Return the names of the datasets in the folder that have a manifest; print those without."""
+    states = {source.name: store.state(source) for source in sources}
+    for name, state in states.items():
+        if state == "unmanaged":
+            console.print(f"{data_dir / name} has no manifest and is not checked.", markup=False)
+    names = [name for name, state in states.items() if state in ("ready", "damaged")]
+    if not names:
+        console.print(
+            f"{data_dir} holds no dataset to check; timetrial data list shows all, timetrial data fetch NAME gets one.",
+            markup=False,
+        )
+    return names
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """`timetrial data` on the command line."""
 
 import io
+import json
 import os
 import pty
 import random
@@ -13,7 +14,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from timetrial.runner.cli.main import app
+from timetrial.runner.cli.app import app
 from timetrial.runner.core.errors import ConfigurationError, DataError
 
 BYTES = random.Random(1).randbytes(3_000_000)
@@ -105,6 +106,30 @@ def test_bundle_round_trip(folder):
     assert str(result.exception).startswith("2 problems found")
     assert "there/toy/numbers.bin has changed" in result.output
     assert "toy.zip in toy.tar has changed" in result.output
+
+
+def test_verify_without_names_checks_all_that_is_present(folder):
+    result = run_data("verify")
+    assert (result.exit_code, "data holds no dataset to check" in result.output) == (0, True), result.output
+    run_data("fetch", "toy", "--from", "given", "--accept-license")
+    (folder / "data/bccd").mkdir()
+    result = run_data("verify")
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[-1] == "toy is intact."
+    assert "data/bccd has no manifest and is not checked." in result.output
+    (folder / "data/toy/numbers.bin").write_bytes(b"")
+    result = run_data("verify")
+    assert str(result.exception).startswith("1 problem found")
+
+
+def test_list_as_json(folder):
+    run_data("fetch", "toy", "--from", "given", "--accept-license")
+    entries = {entry["dataset"]: entry for entry in json.loads(run_data("list", "--json").output)}
+    assert len(entries) == 15
+    facts = {key: entries["toy"][key] for key in ("state", "license", "requires_acceptance", "download_bytes")}
+    assert facts == {"state": "ready", "license": "be kind", "requires_acceptance": True, "download_bytes": None}
+    assert (entries["toy"]["published_checksums"], entries["toy"]["recorded_checksums"]) == (0, 1)
+    assert round(entries["imagenet"]["download_bytes"] / 1e9, 1) == 154.6
 
 
 def test_damaged_dataset_is_not_overwritten(folder):
