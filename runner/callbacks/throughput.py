@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich.console import Console
+
+from ..core.formatting import format_number
 from ..record.throughput_result import ThroughputResult
 from ..training.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, StepEnded
 from ..training.workload import Batch, Data
@@ -131,3 +134,30 @@ class ThroughputMeter:
             step_cost=None,
             **devices,
         )
+
+
+@dataclass
+class BlockLines:
+    """The observer that prints a line after each block: its speed, and how long the others will take."""
+
+    console: Console
+    blocks: int
+    _done: int = 0
+    _samples: int = 0
+    _started: float = 0.0
+    _train_seconds: float = 0.0
+
+    def __call__(self, event: Event) -> None:
+        """Follow the run."""
+        match event:
+            case BlockStarted():
+                self._started = event.time
+            case BlockEnded(samples=samples):
+                self._samples, self._train_seconds = samples, event.time - self._started
+            case EvalEnded():
+                self._done += 1
+                rest = (self.blocks - self._done) * (event.time - self._started)
+                rate = format_number(self._samples / self._train_seconds)
+                left = f", about {rest:.0f} s left" if rest else ""
+                line = f"block {self._done} of {self.blocks}: {rate} samples/s{left}"
+                self.console.print(line, soft_wrap=True, markup=False, highlight=False)

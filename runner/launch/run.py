@@ -176,7 +176,7 @@ def prepare_data(config: Config, run_dir: RunDir, console: Console) -> None:
 def finalize_run(config: Config, run_dir: RunDir, console: Console, exit_code: Exit) -> Exit:
     """Write the final exit code, state, verdict, energy and cost to the run record, and print the result."""
     record, rank_errors = run_dir.record(), run_dir.take_rank_errors()
-    if rank_errors:
+    if rank_errors and record.exit_code not in _FINISHED:  # a rank may die after the end
         exit_code, error = Exit(rank_errors[0].exit_code), rank_errors[0].error
         if exit_code in _NEVER_BEGAN and record.training is None:
             run_dir.discard()

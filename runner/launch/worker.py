@@ -21,7 +21,7 @@ from ..callbacks.profiler import StepProfiler
 from ..callbacks.progress import ProgressBar
 from ..callbacks.record_writer import RecordWriter
 from ..callbacks.tensorboard import TensorBoard
-from ..callbacks.throughput import LimitedBatches, ThroughputMeter
+from ..callbacks.throughput import BlockLines, LimitedBatches, ThroughputMeter
 from ..config.compose import load_config
 from ..config.schema import Config
 from ..config.validation import build_settings, gradient_accumulation_steps, profiled_steps, resolve_classes, run_seed
@@ -94,6 +94,10 @@ def _run(config: Config, run_dir: RunDir, console: Console, stop: StopSignal) ->
     if config.accelerator.threads is not None:
         torch.set_num_threads(config.accelerator.threads)
     checkpoint = load_checkpoint(run_dir.checkpoint) if run_dir.checkpoint.exists() else None
+    if checkpoint and checkpoint["exit_code"] is not None:  # killed after the end, before the record said so
+        if int(os.environ.get("RANK", "0")) == 0:
+            run_dir.update_record(exit_code=checkpoint["exit_code"], error="")
+        return Exit(checkpoint["exit_code"])
     hang_timeout = config.launcher.hang_timeout_seconds
     with distributed.join_world(device, hang_timeout, peer_to_peer=config.peer_to_peer) as world:
         rank = Rank(config, run_dir, console, stop, world, device)
@@ -130,6 +134,8 @@ def _measure(rank: Rank, telemetry_observers: list[Observer]) -> Exit:
     early_stop = EarlyStop(rank.stop, rank.world)
     plan = TrainingPlan(target={}, first_eval_epoch=1, eval_every_epochs=1, max_epochs=config.throughput.blocks)
     observers = [*telemetry_observers, meter, early_stop]
+    if rank.is_main:
+        observers.append(BlockLines(rank.console, config.throughput.blocks))
     if train_to_target(engine, plan, observers, should_stop=early_stop.should_stop) is Outcome.INTERRUPTED:
         raise Stopped("Stopped before the measurement was complete: run it again.")
     if rank.is_main:
@@ -181,13 +187,12 @@ def _train(rank: Rank, telemetry_observers: list[Observer], checkpoint: dict[str
                 stop_requested=early_stop.is_requested,
             )
             exit_code, error = _exit_code(outcome, early_stop)
+        if config.checkpoint.at_end and exit_code in (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED):
+            checkpointer.save(int(exit_code))
         if rank.is_main:
             # Other frameworks count their own memory.
             peak = devices.peak_memory_bytes(rank.device) if config.engine.name == "torch" else None
             rank.run_dir.update_record(exit_code=int(exit_code), error=error, peak_memory_bytes=peak)
-        if config.checkpoint.at_end and exit_code in (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED):
-            # The record says first that the run is over: a run that is killed here is not continued from the end.
-            checkpointer.save()
     return exit_code
 
 

@@ -49,12 +49,13 @@ class Checkpointer:
             case RunStopped(status=status):
                 self._target_reached = status == "success"
 
-    def save(self) -> None:
-        """Write the state of all ranks as of now; called on every rank."""
+    def save(self, exit_code: int | None = None) -> None:
+        """Write the state of all ranks as of now; called on every rank. An `exit_code` says that the run is over."""
         state = {
             "engine": self.engine.state_dict(),
             "completed_epochs": self.completed_epochs,
             "evaluation_pending": self.evaluation_pending,
+            "exit_code": exit_code,
         }
         if self.world.rank == 0:
             observers = {name: observer.state_dict() for name, observer in self.observers.items()}

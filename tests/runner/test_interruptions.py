@@ -100,8 +100,10 @@ KILLED_BEFORE_LAST_CHECKPOINT = """
 import os, sys
 from timetrial.runner.training.checkpoint import Checkpointer
 save = Checkpointer.save
-def save_or_die(self):
-    save(self) if not self._target_reached else (save(self), os.kill(os.getpid(), 9))
+def save_or_die(self, *exit_code):
+    save(self, *exit_code)
+    if exit_code:
+        os.kill(os.getpid(), 9)
 Checkpointer.save = save_or_die
 from timetrial.runner.cli.main import main
 main()
@@ -122,6 +124,31 @@ def test_run_killed_at_its_last_checkpoint_is_over(start, tiny_ncf, tmp_path):
     assert (final.state, final.verdict.compliant) == ("target reached", True)
     log = (tmp_path / "run" / "result_1.txt").read_text()
     assert log.count("run_stop") == log.count("run_start") == 1
+
+
+RANK_DIES_AFTER_THE_END = """
+import os, sys
+from timetrial.runner.launch import worker
+run_rank = worker.run_rank
+def die_after_the_end(*arguments):
+    run_rank(*arguments)
+    os.kill(os.getpid(), 9)
+worker.run_rank = die_after_the_end
+worker.main()
+"""
+
+
+def test_rank_that_dies_after_the_end_does_not_undo_the_result(tiny_ncf, tmp_path, monkeypatch):
+    (tmp_path / "dying.py").write_text(RANK_DIES_AFTER_THE_END)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    launcher = "from timetrial.runner.launch import ranks; ranks._WORKER = 'dying'; "
+    launcher += "from timetrial.runner.cli.main import main; main()"
+    folders = [f"data_dir={tmp_path}/data", f"run_dir={tmp_path}/run"]
+    target = ["recipe.target.v05.hit_rate=0.01", "launcher=local", "checkpoint.every_seconds=0"]
+    command = [sys.executable, "-P", "-c", launcher, "run", *tiny_ncf, *OVERRIDES, *folders, *target]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert process.returncode == Exit.TARGET_REACHED, process.stdout + process.stderr
+    assert (record(tmp_path / "run").state, record(tmp_path / "run").error) == ("target reached", "")
 
 
 def test_restarts_without_a_new_checkpoint_are_counted(start, tmp_path):
