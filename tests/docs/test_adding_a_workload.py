@@ -1,4 +1,4 @@
-"""The page on adding a workload, followed to the letter in a temporary folder."""
+"""The page on adding a workload shows what `timetrial new-workload` writes, and its commands work to the letter."""
 
 import os
 import re
@@ -13,37 +13,32 @@ from timetrial.runner.record.record_file import read_record
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
-def page(root, tmp_path):
-    """Write the files of the page below tmp_path; return its commands as lists of words."""
-    text = (root / "docs" / "adding_a_workload.md").read_text()
-    files = re.findall(r"^\*\*(extra/\S+)\*\*\n\n```\w+\n(.*?)^```$", text, re.M | re.S)
-    assert len(files) == 3
-    for name, content in files:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(content)
-    return [shlex.split(line) for line in re.findall(r"^    (PYTHONPATH=\S+ timetrial .*)$", text, re.M)]
-
-
 def run(words, folder):
-    variable, _, *arguments = words
+    """Run `[VARIABLE=VALUE] timetrial ...`."""
+    variables = [word.split("=", 1) for word in words[: words.index("timetrial")]]
+    arguments = words[words.index("timetrial") + 1 :]
+    if variables and not any(word.startswith("accelerator=") for word in arguments):
+        arguments.append("accelerator=cpu")
     command = [sys.executable, "-P", "-m", "timetrial", *arguments]
-    if not any(word.startswith("accelerator=") for word in arguments):
-        command.append("accelerator=cpu")
-    environment = os.environ | dict([variable.split("=", 1)])
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    environment = os.environ | dict(variables)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
-def test_the_page_gives_a_workload_that_reaches_its_target(page, tmp_path):
-    one_rank, two_ranks, throughput = page
+def test_the_page_shows_the_files_and_its_commands_work(root, tmp_path):
+    text = (root / "docs" / "adding_a_workload.md").read_text()
+    lines = re.findall(r"^    ((?:PYTHONPATH=\S+ )?timetrial .*)$", text, re.M)
+    new_workload, one_rank, two_ranks, throughput = (shlex.split(line) for line in lines)
+    run(new_workload, tmp_path)
+    shown = dict(re.findall(r"^\*\*(extra/\S+)\*\*\n\n```\w+\n(.*?)^```$", text, re.M | re.S))
+    assert len(shown) == 4
+    assert shown == {name: (tmp_path / name).read_text() for name in shown}
     records = []
     for name, words in (("one", one_rank), ("two", two_ranks)):
-        done = run([*words, f"run_dir={name}"], tmp_path)
-        assert done.returncode == 0, done.stdout + done.stderr
+        run([*words, f"run_dir={name}"], tmp_path)
         records.append(read_record(tmp_path / name))
         assert records[-1].verdict.compliant
     losses = [[block.loss for block in record.training.blocks] for record in records]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-    done = run([*throughput, "throughput.steps=2", "throughput.blocks=2"], tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "samples/s" in done.stdout
+    assert "samples/s" in run([*throughput, "throughput.steps=2", "throughput.blocks=2"], tmp_path)
