@@ -14,6 +14,14 @@ def report(
     context: typer.Context,
     paths: ResultPaths,
     out: Annotated[Path, typer.Option(help="Folder for report.html, report.md and csv/.")] = Path("report"),
+    baseline: Annotated[
+        str,
+        typer.Option(
+            help="Compare with the GPUs whose name has TEXT, such as '8 x A100'; default: most benchmarks in common.",
+            metavar="TEXT",
+            show_default=False,
+        ),
+    ] = "",
     runs_csv: Annotated[Path | None, typer.Option(help="Write one row per log to FILE.", metavar="FILE")] = None,
     scores_csv: Annotated[
         Path | None, typer.Option(help="Write one row per system and benchmark to FILE.", metavar="FILE")
@@ -22,7 +30,9 @@ def report(
         Path | None, typer.Option(help="Copy the runs to DIR in the layout that MLPerf's tools read.", metavar="DIR")
     ] = None,
 ) -> None:
-    """Judge any mix of results on one page: report.html, with Markdown and a CSV behind every plot.
+    """Judge any mix of results on one page, report.html: which GPU is faster, by how much, and whether that is luck.
+
+    report.md and csv/ hold the same as text.
 
     With --runs-csv, --scores-csv or --export-mlperf only what they name is written, unless --out is given too.
     """
@@ -35,7 +45,7 @@ def report(
     outputs = [path for path in (runs_csv, scores_csv, export_mlperf) if path]
     out_source = context.get_parameter_source("out")
     wants_page = not outputs or (out_source is not None and out_source.name == "COMMANDLINE")
-    built = reports.build_report(paths) if wants_page else reports.Report([])
+    built = reports.build_report(paths, baseline) if wants_page else reports.Report([])
     if outputs:
         unreadable: list[UnreadableFile] = []
         runs = built.runs or sources.read_runs(paths, pass_over=unreadable.append)
@@ -53,7 +63,7 @@ def report(
     if wants_page:
         from ..results.report import page
 
-        page_path = page.write_page(built, out)
+        page_path = page.write_page(built, out, baseline)
         counts = f"runs: {len(built.runs)}, run groups: {len(built.groups)}"
         counts += f", throughput groups: {len(built.throughput_groups)}"
         counts += f", external measurements: {len(built.external_measurements)}"

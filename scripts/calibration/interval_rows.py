@@ -151,7 +151,7 @@ def score_rows(replicates: int, seed: int) -> list[Row]:
                 logs = deviation * rng.standard_normal(count)
                 runs = [np.exp(0.04 * rng.standard_normal((2, 5)) + [[log], [0.0]]) for log in logs]
                 ratios = [log_ratio(Sample(tuple(first)), Sample(tuple(second))) for first, second in runs]
-                found["these workloads"].append((combine_fixed(ratios), math.exp(logs.mean())))
+                found["these workloads"].append((combine_fixed(ratios).interval(), math.exp(logs.mean())))
                 elsewhere = log_mean(Sample(tuple(math.exp(ratio.log) for ratio in ratios))).interval()
                 found["further workloads"].append((elsewhere, 1.0))
                 found["hierarchical bootstrap (not used)"].append((_bootstrap(rng, np.log(runs)), 1.0))

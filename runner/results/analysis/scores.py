@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .comparison import Comparison
 from .groups import RunGroup
-from .intervals import Interval, LogEstimate, Ratio, Sample, log_mean
+from .intervals import Interval, LogEstimate, Ratio, Sample, log_mean, log_ratio
 
 PROFILE_FACTORS = (1.0, 1.25, 1.5, 2.0, 4.0)
 
@@ -55,10 +55,7 @@ def score_gpus(comparisons: Iterable[Comparison]) -> list[GpuScore]:
         by_systems.setdefault(key, []).append(comparison)
     scores = []
     for (baseline, other), same in by_systems.items():
-        by_workload: dict[str, LogEstimate] = {}
-        for comparison in same:
-            if (ratio := _log_estimate(comparison.ratio)) and comparison.baseline.workload not in by_workload:
-                by_workload[comparison.baseline.workload] = ratio
+        by_workload = ratios_by_workload(same)
         if baseline != other and len(by_workload) > 1:
             left_out = {comparison.baseline.workload for comparison in same} - by_workload.keys()
             scores.append(
@@ -67,20 +64,39 @@ def score_gpus(comparisons: Iterable[Comparison]) -> list[GpuScore]:
                     other,
                     list(by_workload),
                     sorted(left_out),
-                    combine_fixed(list(by_workload.values())),
+                    combine_fixed(list(by_workload.values())).interval(),
                     log_mean(Sample(tuple(math.exp(ratio.log) for ratio in by_workload.values()))).interval(),
                 )
             )
     return scores
 
 
-def combine_fixed(ratios: Sequence[LogEstimate]) -> Interval:
+def ratios_by_workload(comparisons: Iterable[Comparison]) -> dict[str, LogEstimate]:
+    """Return the first ratio of every workload that has one with an interval."""
+    ratios: dict[str, LogEstimate] = {}
+    for comparison in comparisons:
+        if (ratio := _log_estimate(comparison.ratio)) and comparison.baseline.workload not in ratios:
+            ratios[comparison.baseline.workload] = ratio
+    return ratios
+
+
+def pace_by_workload(comparisons: Iterable[Comparison]) -> dict[str, LogEstimate]:
+    """Return the first ratio of the times per epoch of every workload that has one with an interval."""
+    ratios: dict[str, LogEstimate] = {}
+    for comparison in comparisons:
+        ratio = log_ratio(comparison.baseline.pace_sample, comparison.other.pace_sample)
+        if math.isfinite(ratio.error):
+            ratios.setdefault(comparison.baseline.workload, ratio)
+    return ratios
+
+
+def combine_fixed(ratios: Sequence[LogEstimate]) -> LogEstimate:
     """Return the geometric mean of independent ratios, with the degrees of freedom of Welch and Satterthwaite."""
     count, variances = len(ratios), [ratio.error**2 for ratio in ratios]
     parts = sum(variance**2 / ratio.dof for variance, ratio in zip(variances, ratios, strict=True))
     dof = sum(variances) ** 2 / parts if parts else math.inf
     log = sum(ratio.log for ratio in ratios) / count
-    return LogEstimate(log, math.sqrt(sum(variances)) / count, dof, count).interval()
+    return LogEstimate(log, math.sqrt(sum(variances)) / count, dof, count)
 
 
 def _log_estimate(ratio: Ratio | None) -> LogEstimate | None:

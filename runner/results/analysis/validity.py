@@ -4,10 +4,10 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 from ...core.formatting import format_energy
-from ...record.run_record import TelemetrySummary
+from ...record.run_record import RunRecord, TelemetrySummary
 from .findings import Finding
 from .groups import RunGroup
-from .intervals import arithmetic_mean
+from .intervals import Interval, arithmetic_mean
 
 
 def check(groups: Iterable[RunGroup]) -> list[Finding]:
@@ -15,8 +15,24 @@ def check(groups: Iterable[RunGroup]) -> list[Finding]:
     return [finding for group in groups for finding in (*_describe_energy(group), *_describe_flags(group))]
 
 
+def mean_energy(group: RunGroup) -> Interval:
+    """Return the mean joules of the converged runs: of their GPUs, without GPUs of the hosts."""
+    summaries = [record.telemetry for record in _records(group) if record.telemetry is not None]
+    of_gpus = any(summary.gpus for summary in summaries)
+    return arithmetic_mean([joules for summary in summaries if (joules := _energy_of(summary, of_gpus)[0])])
+
+
+def mean_cost(group: RunGroup) -> Interval:
+    """Return the mean cost of the converged runs in dollars."""
+    return arithmetic_mean([record.cost.usd for record in _records(group) if record.cost is not None])
+
+
+def _records(group: RunGroup) -> list[RunRecord]:
+    return [run.run_record for run in group.converged_runs if run.run_record is not None]
+
+
 def _describe_energy(group: RunGroup) -> Iterable[Finding]:
-    records = [run.run_record for run in group.converged_runs if run.run_record is not None]
+    records = _records(group)
     summaries = [record.telemetry for record in records if record.telemetry is not None]
     costs = [record.cost.usd for record in records if record.cost is not None]
     # Without GPUs the energy is that of the hosts.

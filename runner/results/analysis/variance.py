@@ -5,9 +5,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import fdtri
+from scipy.special import fdtri, stdtrit
 
-from .intervals import Array, Interval
+from .intervals import LEVEL, UNKNOWN, Array, Interval, Sample
+
+_MIN_RUNS = 4  # for a share of the epochs
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,24 @@ def variance_shares(values: Sequence[float], factors: Mapping[str, Sequence[Hash
             ratios[name] = Interval(max(0.0, f_ratio - 1) * dof / weight, low, high, dof + 1)
     total = 1 + sum(ratio.estimate for ratio in ratios.values())
     return [VarianceShare(name, _shares(ratio, total - ratio.estimate)) for name, ratio in ratios.items()]
+
+
+def epoch_share(epochs: Sample, pace: Sample) -> Interval:
+    """Return the share of the epochs in the spread of the times: var(log epochs) / (var(log epochs) + var(log pace)).
+
+    Each run has one value in both samples. The interval is Pitman's (1939) for the ratio of two correlated variances.
+    `UNKNOWN` for fewer than four runs, or if nothing varies.
+    """
+    n = len(epochs.values)
+    if n < _MIN_RUNS or n != len(pace.values):
+        return UNKNOWN
+    variances = [float(sample.logs.var(ddof=1)) for sample in (epochs, pace)]
+    if not all(variances):
+        return Interval(variances[0] / sum(variances), math.nan, math.nan, n) if any(variances) else UNKNOWN
+    ratio, r = variances[0] / variances[1], float(np.corrcoef(epochs.logs, pace.logs)[0, 1])
+    k = 1 + 2 * (1 - r * r) * float(stdtrit(n - 2, (1 + LEVEL) / 2)) ** 2 / (n - 2)
+    factor = k + math.sqrt(k * k - 1)
+    return _shares(Interval(ratio, ratio / factor, ratio * factor, n), 1.0)
 
 
 def _shares(ratio: Interval, rest: float) -> Interval:

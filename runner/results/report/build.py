@@ -26,6 +26,7 @@ from ..analysis.throughput_groups import ThroughputGroup
 from ..parse import external, sources
 from ..parse.external import OWN_RUNS, ExternalMeasurement
 from ..parse.runs import Run
+from .systems import Lineup, line_up
 
 
 @dataclass
@@ -35,6 +36,7 @@ class Report:
     paths: list[str]
     runs: list[Run] = field(default_factory=list)
     groups: list[RunGroup] = field(default_factory=list)
+    lineups: list[Lineup] = field(default_factory=list)
     throughput_groups: list[ThroughputGroup] = field(default_factory=list)
     rooflines: list[Roofline] = field(default_factory=list)
     measurements: list[ExternalMeasurement] = field(default_factory=list)
@@ -51,10 +53,11 @@ class Report:
         return [measurement for measurement in self.measurements if measurement.source != OWN_RUNS]
 
 
-def build_report(paths: Sequence[Path]) -> Report:
+def build_report(paths: Sequence[Path], baseline: str = "") -> Report:
     """Analyze run folders, published results, logs, and CSV or JSON files of external measurements at `paths`.
 
-    Raises `DataError` if there is nothing to read.
+    `baseline` is text in the name of the system that others are compared with. Raises `DataError` if there is nothing
+    to read, and `ConfigurationError` if no system has that name.
     """
     if not paths:
         raise DataError(
@@ -74,7 +77,8 @@ def build_report(paths: Sequence[Path]) -> Report:
     if not (report.runs or report.rooflines or report.measurements):
         sources.require_results(others, unreadable)
     report.groups = group_runs(report.runs)
-    report.comparisons = compare_all(list(_pair_with_baselines(report.groups)))
+    report.lineups = line_up(report.groups, baseline)
+    report.comparisons = compare_all([pair for lineup in report.lineups for pair in lineup.pairs])
     report.scores = score_gpus(report.comparisons)
     report.profiles = profile_performance(report.groups)
     repeats = throughput_groups.to_measurements(throughput_groups.split_by_run(report.throughput_groups))
@@ -133,15 +137,3 @@ def _banners(comparisons: Iterable[Comparison]) -> Iterable[Finding]:
                 "of them cannot be compared by time-to-train. Compare the time per epoch instead."
             )
             yield Finding("banner", workload, message)
-
-
-def _pair_with_baselines(groups: Iterable[RunGroup]) -> Iterable[tuple[RunGroup, RunGroup]]:
-    """Yield each group with the first of its workload that has as many accelerators, or with the first of all."""
-    by_workload: dict[str, list[RunGroup]] = {}
-    for group in groups:
-        by_workload.setdefault(group.workload, []).append(group)
-    for same in by_workload.values():
-        for position, other in enumerate(same[1:], start=1):
-            count = other.runs[0].num_accelerators
-            equal_count = (group for group in same[:position] if group.runs[0].num_accelerators == count)
-            yield next(equal_count, same[0]), other

@@ -4,7 +4,17 @@ import math
 import re
 
 from ..analysis.intervals import Interval
-from .drawing import format_number
+
+
+def format_number(value: float, significant_digits: int = 4) -> str:
+    """Return `value` rounded to `significant_digits`, "unknown" where it is not finite."""
+    if not math.isfinite(value):
+        return "unknown"
+    if value == 0 or abs(value) >= 1000:
+        decimals = 0
+    else:
+        decimals = max(0, significant_digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{decimals}f}"
 
 
 def count(number: int, singular: str, plural: str = "") -> str:

@@ -2,15 +2,12 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
 from ..analysis.roofline import Roofline, RooflinePoint, Roofs
-from .drawing import INK, MUTED, PAPER, SERIES, STYLE, Plot, draw_legend, format_number, render_plot, stacked_axes
+from .chart import MAX_SERIES, Axis, Chart, Plot
+from .page_text import format_number
 from .tables import Table
 
 EXPLANATION = (
@@ -26,39 +23,30 @@ _MICROBENCHMARK_COLUMNS = (
 )
 _FORMATS = ("fp32", "tf32", "bf16", "fp16")
 _MAX_WORKLOADS = 16  # per plot
-_MEASURED: dict[str, Any] = {"linewidth": 1.8}
-_DATASHEET: dict[str, Any] = {"linewidth": 0.7, "linestyle": (0, (4, 2))}
 
 
 def plot_roofline(name: str, roofline: Roofline) -> Plot:
     """Plot both roofs on log axes, measured ones thick and those of the data sheet thin, and the workloads below."""
     points, formats = _select_points(roofline.points), _formats(roofline)
-    with rc_context(STYLE):
-        figure, (axes,) = stacked_axes(3.3, legend_lines=len(points) + 2)
-        intensities = [value for point in points for value in (point.unfused_intensity, point.max_intensity)]
-        low, high = _axis_range(intensities, _ridge_points(roofline))
-        high *= 8  # room for the names of the roofs
-        for roofs, style in ((roofline.datasheet, _DATASHEET), (roofline.measured, _MEASURED)):
-            if roofs and roofs.gb_s:
-                _draw_roofs(axes, roofs, formats, low, high, style)
-        peaks = [roofs.tflops[name] for roofs in _known_roofs(roofline) for name in formats if name in roofs.tflops]
-        bottom, top = _axis_range([point.tflops for point in points], peaks)
-        _label_roofs(axes, roofline, formats, high)
-        for number, point in reversed(list(enumerate(points, start=1))):  # the fastest workload on top
-            _draw_point(axes, number, point)
-        axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(bottom, top))
-        axes.set(xlabel="operations per byte of memory traffic", ylabel="TFLOP/s per GPU")
-        for axis, ends in ((axes.xaxis, (low, high)), (axes.yaxis, (bottom, top))):
-            _set_decade_ticks(axis, *ends)
-        workload_entries = [_workload_entry(number, point) for number, point in enumerate(points, 1)]
-        draw_legend(figure, [*_roof_entries(roofline), *workload_entries])
+    intensities = [value for point in points for value in (point.unfused_intensity, point.max_intensity)]
+    low, high = _axis_range(intensities, _ridge_points(roofline))
+    high *= 8  # room for the names of the roofs
+    peaks = [roofs.tflops[name] for roofs in _known_roofs(roofline) for name in formats if name in roofs.tflops]
+    bottom, top = _axis_range([point.tflops for point in points], peaks)
+    x_axis = Axis(low, high, "operations per byte of memory traffic", is_log=True, ticks=_decades(low, high))
+    chart = Chart(x_axis, Axis(bottom, top, "", is_log=True, ticks=_decades(bottom, top)), height=250)
+    for roofs, kind in ((roofline.datasheet, "line thin"), (roofline.measured, "line thick")):
+        if roofs and roofs.gb_s:
+            _draw_roofs(chart, roofs, formats, kind)
+    _label_roofs(chart, roofline, formats)
+    for number, point in reversed(list(enumerate(points, start=1))):  # the fastest workload on top
+        _draw_point(chart, number, point)
     description = "; ".join(
         f"{point.title}: {format_number(point.tflops, 3)} TFLOP/s, {point.bound}" for point in points
     )
-    caption = _caption(roofline, len(points))
-    data = [_point_row(point) for point in roofline.points]
-    title = f"Roofline of {roofline.accelerator}"
-    return render_plot(name, title, caption, description or "Roofs without workloads", figure, data)
+    title = f"Roofline of {roofline.accelerator}, TFLOP/s per GPU"
+    plot = chart.plot(name, title, _caption(roofline, len(points)), description or "Roofs without workloads")
+    return replace(plot, legend=[_workload_entry(number, point) for number, point in enumerate(points, 1)])
 
 
 def _caption(roofline: Roofline, num_shown: int) -> str:
@@ -106,23 +94,22 @@ def _axis_range(points: Iterable[float], roofs: Iterable[float]) -> tuple[float,
     return min(known) / 3, max(known) * 2.2
 
 
-def _color(precision: str) -> str:
-    return SERIES[_FORMATS.index(precision)] if precision in _FORMATS else INK
+def _series(precision: str) -> int:
+    return _FORMATS.index(precision) if precision in _FORMATS else MAX_SERIES - 1
 
 
-def _draw_roofs(
-    axes: Axes, roofs: Roofs, formats: Sequence[str], low: float, high: float, style: dict[str, Any]
-) -> None:
+def _draw_roofs(chart: Chart, roofs: Roofs, formats: Sequence[str], kind: str) -> None:
     """Draw the slope up to the highest horizontal roof, and each horizontal roof from the slope on."""
-    slope = (roofs.gb_s or 0.0) / 1e3  # TFLOP/s for each operation per byte
+    slope, low, high = (roofs.gb_s or 0.0) / 1e3, chart.x.low, chart.x.high  # TFLOP/s for each operation per byte
     peaks = {name: roofs.tflops[name] for name in formats if name in roofs.tflops}
     top = max(peaks.values(), default=slope * high)
-    axes.plot([low, top / slope], [slope * low, top], color=MUTED, **style)
+    bottom = chart.y.low if chart.y else 0.0
+    chart.line([max(low, bottom / slope), top / slope], [max(slope * low, bottom), top], MAX_SERIES - 1, kind)
     for name, peak in peaks.items():
-        axes.plot([peak / slope, high], [peak, peak], color=_color(name), **style)
+        chart.line([peak / slope, high], [peak, peak], _series(name), kind)
 
 
-def _label_roofs(axes: Axes, roofline: Roofline, formats: Sequence[str], x: float) -> None:
+def _label_roofs(chart: Chart, roofline: Roofline, formats: Sequence[str]) -> None:
     """Write the format and peak of each horizontal roof at its right end; roofs of similar height share a line."""
     roofs = roofline.measured or roofline.datasheet
     if not roofs:
@@ -130,51 +117,30 @@ def _label_roofs(axes: Axes, roofline: Roofline, formats: Sequence[str], x: floa
     rows: list[tuple[float, list[str]]] = []
     for peak, name in sorted((roofs.tflops[name], name) for name in formats if name in roofs.tflops):
         label = f"{name} {format_number(peak, 3)}"
-        if rows and peak < 1.25 * rows[-1][0]:
+        if rows and peak < 1.4 * rows[-1][0]:
             rows[-1] = (peak, [*rows[-1][1], label])
         else:
             rows.append((peak, [label]))
-    background = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.6}
-    style: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "va": "top", "bbox": background}
     for height, labels in rows:
-        axes.annotate(", ".join(labels), (x, height), (-2, -3), fontsize=7.5, zorder=4, **style)
+        chart.text(chart.x.high, height, ", ".join(labels), "end", "above")
 
 
-def _draw_point(axes: Axes, number: int, point: RooflinePoint) -> None:
+def _draw_point(chart: Chart, number: int, point: RooflinePoint) -> None:
     """Draw a workload: its number at the unfused traffic, and a line to the minimum traffic."""
-    color = _color(point.precision)
-    axes.plot(
-        [point.unfused_intensity, point.max_intensity], [point.tflops] * 2, color=color, linewidth=1.0, alpha=0.55
-    )
-    axes.plot(point.max_intensity, point.tflops, "|", color=color, markersize=6)
-    axes.plot(point.unfused_intensity, point.tflops, "o", color=color, markersize=9.5, markeredgecolor=PAPER, zorder=5)
-    style: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": 6.2, "color": PAPER, "zorder": 6}
-    axes.text(point.unfused_intensity, point.tflops, str(number), fontweight="bold", **style)
+    series = _series(point.precision)
+    chart.line([point.unfused_intensity, point.max_intensity], [point.tflops] * 2, series, "line thin")
+    chart.dots([(point.unfused_intensity, point.tflops)], series, "disc")
+    chart.text(point.unfused_intensity, point.tflops, str(number), "middle", "inside")
 
 
-def _workload_entry(number: int, point: RooflinePoint) -> Line2D:
+def _workload_entry(number: int, point: RooflinePoint) -> tuple[int, str]:
     share = f", {format_number(100 * point.fraction_of_measured, 2)}% of peak" if point.fraction_of_measured else ""
-    label = f"{number}  {point.short_title}: {format_number(point.tflops, 3)} TFLOP/s{share}"
-    return Line2D([], [], color=_color(point.precision), marker="o", linewidth=1.0, label=label)
+    return _series(point.precision), (f"{number}  {point.short_title}: {format_number(point.tflops, 3)} TFLOP/s{share}")
 
 
-def _roof_entries(roofline: Roofline) -> list[Line2D]:
-    entries = []
-    for roofs, source, style in (
-        (roofline.measured, "measured", _MEASURED),
-        (roofline.datasheet, "data sheet", _DATASHEET),
-    ):
-        if roofs and roofs.gb_s:
-            label = f"{source}: memory bandwidth {format_number(roofs.gb_s, 3)} GB/s, arithmetic peak per format"
-            entries.append(Line2D([], [], color=MUTED, label=label, **style))
-    return entries
-
-
-def _set_decade_ticks(axis: Any, low: float, high: float) -> None:
+def _decades(low: float, high: float) -> list[tuple[float, str]]:
     powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
-    axis.set_major_locator(FixedLocator([10.0**power for power in powers]))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+    return [(10.0**power, f"{10**power:,}" if power >= 0 else f"{10.0**power:g}") for power in powers]
 
 
 def peaks_table(name: str, roofline: Roofline) -> Table:

@@ -4,12 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_MAX_ROWS = 24  # of a table that is not collapsed
+MAX_ROWS = 8  # that are shown without a click
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table as shown, and the rows of its CSV file `<name>.csv`; the first `text_columns` columns hold text."""
+    """A table as shown, and the rows of its CSV file `<name>.csv`; the first `text_columns` columns hold text.
+
+    `series` is the place of each row in the charts beside the table, which serves as their legend; None is not drawn.
+    `gpus` is what the filter matches.
+    """
 
     name: str
     caption: str
@@ -17,8 +21,5 @@ class Table:
     rows: Sequence[Sequence[str]]
     data: Sequence[Mapping[str, Any]]
     text_columns: int = 1
-
-    @property
-    def is_collapsed(self) -> bool:
-        """True for a long table, which is hidden until the reader opens it."""
-        return len(self.rows) > _MAX_ROWS
+    series: Sequence[int | None] = ()
+    gpus: Sequence[str] = ()

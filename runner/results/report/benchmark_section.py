@@ -1,0 +1,152 @@
+"""The section of one benchmark: its table, charts, and folded details."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..analysis.comparison import Comparison
+from ..analysis.groups import RunGroup
+from ..analysis.scaling import Scaling
+from .benchmark_charts import Series, charts_of_benchmark, plot_single_runs
+from .chart import MAX_SERIES, Plot, interval_columns
+from .comparison_table import ratio_table
+from .page_text import format_interval, format_number
+from .panels import format_bounds, shown_ratio, verdict_word
+from .systems import Lineup, System
+from .tables import Table
+
+
+@dataclass(frozen=True)
+class BenchmarkSection:
+    """What the page shows of one benchmark; everything from `single_runs` on is folded."""
+
+    title: str
+    anchor: str
+    round: str
+    scale: str
+    answer: str
+    table: Table
+    plots: Sequence[Plot]
+    single_runs: Plot | None
+    system_table: Table
+    ratios: Table | None
+    comparisons: Sequence[tuple[str, Comparison]]
+
+
+def benchmark_section(
+    workload: str, anchor: str, lineup: Lineup, comparisons: Sequence[Comparison], scalings: Sequence[Scaling]
+) -> BenchmarkSection:
+    """Return the section of a benchmark of a lineup."""
+    groups = [(system, group) for (system, name), group in lineup.groups.items() if name == workload]
+    groups.sort(key=lambda entry: (entry[0] != lineup.baseline, _minutes(entry[1])))
+    systems = {group.title: system for system, group in groups}
+    own = [comparison for comparison in comparisons if comparison.other.title in systems]
+    name = anchor.removeprefix("work-")
+    drawn = [Series(system.label, group) for system, group in groups[:MAX_SERIES]]
+    first = groups[0][1]
+    return BenchmarkSection(
+        " ".join(part for part in (first.model, first.round, first.runs[0].scale) if part),
+        anchor,
+        first.round,
+        first.runs[0].scale,
+        _answer(groups),
+        _group_table(f"{name}-groups", groups, own),
+        charts_of_benchmark(name, drawn, [scaling for scaling in scalings if scaling.source == workload]),
+        plot_single_runs(f"{name}-runs", drawn),
+        _system_table(f"{name}-systems", groups),
+        ratio_table(f"{name}-comparisons", own, systems) if own else None,
+        [(systems[comparison.other.title].label, comparison) for comparison in own],
+    )
+
+
+def _minutes(group: RunGroup) -> float:
+    return group.mean_minutes.estimate if group.converged_runs else math.inf
+
+
+def _answer(groups: Sequence[tuple[System, RunGroup]]) -> str:
+    """Return the fastest result in words."""
+    system, group = min(groups, key=lambda entry: _minutes(entry[1]))
+    if not group.converged_runs:
+        return "no run reached the target"
+    fastest = "" if len(groups) == 1 else f", the fastest of {len(groups)}"
+    return f"{format_number(group.mean_minutes.estimate, 3)} min on {system.label}{fastest}"
+
+
+def _group_table(name: str, groups: Sequence[tuple[System, RunGroup]], comparisons: Sequence[Comparison]) -> Table:
+    """Return a row per system: its times, and its speed against the baseline."""
+    by_title = {comparison.other.title: comparison for comparison in comparisons}
+    unit = groups[0][1].progress_unit
+    columns = ["GPUs", "Runs", "Minutes to train", unit.capitalize(), f"Seconds per {unit.removesuffix('s')}"]
+    columns += ["Against the baseline"] if by_title else []
+    rows, data = [], []
+    for system, group in groups:
+        means = [group.mean_minutes, group.mean_epochs, group.mean_seconds_per_epoch]
+        shown = [format_interval(mean, 3) if mean.n else "not reached" for mean in means]
+        row = [system.label, _run_counts(group), *shown]
+        rows.append([*row, _against(by_title.get(group.title))] if by_title else row)
+        entry: dict[str, Any] = {"group": group.title, "accelerators": group.accelerators, "runs": len(group.runs)}
+        entry |= {"failed": group.num_failed, "minutes_olympic": group.minutes_olympic}
+        for key, mean in zip(("minutes", "epochs", "seconds_per_epoch"), means, strict=True):
+            entry |= interval_columns(key, mean)
+        data.append(entry | {"scaling_factor": group.scaling_factor, "median_minutes": group.survival.median})
+    drawn: list[int | None] = [number if number < MAX_SERIES else None for number in range(len(groups))]
+    caption = "Geometric means of the runs that reached the target, with 95% intervals"
+    return Table(name, caption, columns, rows, data, 1, drawn, [system.gpu for system, _ in groups])
+
+
+def _against(comparison: Comparison | None) -> str:
+    if comparison is None:
+        return "baseline"
+    ratio = shown_ratio(comparison)
+    word = verdict_word(comparison.verdict, comparison.margin)
+    if not ratio.n:
+        return word
+    kind = "" if comparison.ratio else " per epoch"
+    bounds = f" ({format_bounds(ratio)})" if ratio.is_bounded else ""
+    return f"{format_number(ratio.estimate, 3)}×{kind}{bounds}, {word}"
+
+
+def _run_counts(group: RunGroup) -> str:
+    """Return the number of runs, and how many of them failed."""
+    return f"{len(group.runs)}, {group.num_failed} failed" if group.num_failed else str(len(group.runs))
+
+
+def _system_table(name: str, groups: Sequence[tuple[System, RunGroup]]) -> Table:
+    """Return what the logs call each system, with MLPerf's score, the median and the validity flags."""
+    columns = [
+        "GPUs",
+        "System",
+        "Device",
+        "Setting",
+        "Minutes, olympic mean",
+        "Minutes, median (Kaplan-Meier)",
+        "Flags",
+    ]
+    rows, data = [], []
+    for system, group in groups:
+        flags = Counter(flag for run in group.runs for flag in run.flags)
+        median = group.survival.median
+        row = [
+            system.label,
+            f"{group.submitter} {group.system}".strip() or "not reported",
+            group.accelerators or "not reported",
+            group.setting or "–",
+            _score(group),
+            format_number(median) if median is not None and math.isfinite(median) else "not reached",
+            ", ".join(f"{times} {flag}" for flag, times in flags.items()) or "none",
+        ]
+        rows.append(row)
+        data.append(dict(zip(columns, row, strict=True)))
+    gpus = [system.gpu for system, _ in groups]
+    return Table(name, "Systems as the logs name them, and MLPerf's score", columns, rows, data, 4, gpus=gpus)
+
+
+def _score(group: RunGroup) -> str:
+    if group.minutes_olympic is None:
+        failed = f"no result: {group.num_failed} of {len(group.runs)} failed"
+        return failed if group.num_failed else f"needs at least 3 runs, has {len(group.runs)}"
+    if group.scaling_factor:
+        return f"{format_number(group.minutes_scaled or 0.0)} (scaled; unscaled {format_number(group.minutes_olympic)})"
+    return format_number(group.minutes_olympic)

@@ -1,0 +1,329 @@
+"""The first screen: a table of GPUs and benchmarks against a baseline, one chart, and three sentences."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..analysis.comparison import Comparison, Verdict, decide
+from ..analysis.intervals import LEVEL, Interval, LogEstimate
+from ..analysis.scores import combine_fixed, pace_by_workload, ratios_by_workload
+from .build import Report
+from .chart import Axis, Chart, Plot, clip_label, describe
+from .page_text import count, format_number
+from .systems import Lineup, System
+
+_MARKS = {
+    "failed": "Runs failed: the expected time to a success is compared, with the time of the failed runs.",
+    "single": "No interval: a side has fewer than two independent runs that reached the target.",
+    "luck": "The epochs are not shown equal: the ratio holds the luck of the seeds too.",
+    "holm": "The 95% interval excludes 1, but not at the level that so many comparisons need.",
+    "flags": "Runs carry validity flags, such as loader-bound; see the benchmark's details.",
+    "warned": "A check warns of these runs; see Warnings.",
+}
+_TONES = {Verdict.FASTER: "faster", Verdict.SLOWER: "slower", Verdict.EQUAL: "equal"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One value of a first-screen table with what stands below it, its word, and the numbers of its marks."""
+
+    value: str
+    bounds: str = ""
+    word: str = ""
+    tone: str = "unsure"
+    marks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a first-screen table; `label` and `detail` name it, `gpu` is what the filter matches."""
+
+    label: str
+    detail: str
+    gpu: str
+    cells: Sequence[Cell]
+
+
+@dataclass
+class Panel:
+    """A table with its chart, sentences and legend; `columns` are (text, anchor of the benchmark or "")."""
+
+    name: str
+    title: str
+    caption: str
+    row_title: str
+    columns: Sequence[tuple[str, str]]
+    rows: Sequence[Row]
+    sentences: Sequence[tuple[str, str]]
+    legend: Sequence[str] = ()
+    has_mean: bool = True
+    plots: Sequence[Plot] = ()
+    rounds: Sequence[str] = ()
+    scale: str = ""
+
+    @property
+    def answer(self) -> str:
+        """The first values in words, for a folded panel."""
+        shown = [(row.label, row.cells[0]) for row in self.rows[:3] if row.cells[0].tone != "baseline"]
+        return "; ".join(f"{label}: {cell.value} {cell.word}".rstrip() for label, cell in shown)
+
+
+def comparison_panel(name: str, lineup: Lineup, report: Report, anchors: Mapping[str, str]) -> Panel:
+    """Return the panel of a lineup whose systems are compared with its baseline."""
+    by_title = {(comparison.baseline.title, comparison.other.title): comparison for comparison in report.comparisons}
+    comparisons = {
+        (system, workload): by_title[lineup.groups[lineup.baseline, workload].title, group.title]
+        for (system, workload), group in lineup.groups.items()
+        if system != lineup.baseline and (lineup.baseline, workload) in lineup.groups
+    }
+    warned = {finding.subject for finding in report.findings if finding.kind == "flag"}
+    causes = {key: _causes(comparison, warned) for key, comparison in comparisons.items()}
+    numbers = _number([cause for of_cell in causes.values() for cause in of_cell])
+    rows = []
+    means = {system: _mean(system, comparisons) for system in lineup.systems}
+    order = sorted(
+        lineup.systems[1:],
+        key=lambda system: (
+            not means[system],
+            -sum(key[0] == system for key in comparisons),
+            -_log(means[system]),
+        ),
+    )
+    for system in [lineup.baseline, *order]:
+        marks = {
+            workload: tuple(numbers[cause] for cause in causes.get((system, workload), ()))
+            for workload in lineup.workloads
+        }
+        cells = [_cell(lineup, system, workload, comparisons, marks[workload]) for workload in lineup.workloads]
+        cells.insert(0, _mean_cell(lineup, system, means[system], comparisons))
+        detail = ", ".join(part for part in (system.maker, system.remark) if part)
+        rows.append(Row(system.devices, detail, system.gpu, cells))
+    of_lineup = list(comparisons.values())
+    columns = [(_short(workload, lineup), anchors[workload]) for workload in lineup.workloads]
+    return Panel(
+        name,
+        _title(lineup),
+        f"Speed against {lineup.baseline.label}: times as fast to the quality target",
+        "GPUs",
+        [("All", ""), *columns],
+        rows,
+        _sentences(lineup, of_lineup, sum(map(bool, causes.values()))),
+        [_MARKS[cause] for cause in numbers],
+        True,
+        [plot_speeds(f"{name}-speeds", lineup.baseline.label, _speeds(order, comparisons, means))],
+        lineup.rounds,
+        next(iter(lineup.groups.values())).runs[0].scale,
+    )
+
+
+def format_bounds(interval: Interval) -> str:
+    """Return "1.79–1.90"; empty without bounds."""
+    if not interval.is_bounded:
+        return ""
+    return f"{format_number(interval.low, 3)}–{format_number(interval.high, 3)}"
+
+
+def verdict_word(verdict: Verdict, margin: float) -> str:
+    """Return the word of a verdict, with the margin of equality."""
+    return f"equal within {margin:.0%}" if verdict == Verdict.EQUAL else verdict.value
+
+
+def ratio_cell(verdict: Verdict, ratio: Interval, margin: float, marks: tuple[int, ...] = ()) -> Cell:
+    """Return the cell of a speed ratio."""
+    return Cell(
+        f"{format_number(ratio.estimate, 3)}×" if ratio.n else "–",
+        format_bounds(ratio),
+        verdict_word(verdict, margin),
+        _TONES.get(verdict, "unsure"),
+        marks,
+    )
+
+
+def shown_ratio(comparison: Comparison) -> Interval:
+    """Return the ratio of a comparison with its 95% interval: of the time per epoch if times are not comparable."""
+    return comparison.ratio.interval() if comparison.ratio else comparison.seconds_per_epoch
+
+
+def _title(lineup: Lineup) -> str:
+    scale = next(iter(lineup.groups.values())).runs[0].scale
+    return f"{scale.capitalize()} scale" if scale else lineup.title
+
+
+def _short(workload: str, lineup: Lineup) -> str:
+    """Return the name of a benchmark, with its round if the lineup has several."""
+    group = next(group for (_, name), group in lineup.groups.items() if name == workload)
+    return f"{group.model} {group.round}" if len(lineup.rounds) > 1 else group.model
+
+
+def _causes(comparison: Comparison, warned: set[str]) -> list[str]:
+    """Return the keys of the marks of a cell."""
+    sides, ratio = (comparison.baseline, comparison.other), shown_ratio(comparison)
+    is_comparable = comparison.verdict != Verdict.NOT_COMPARABLE
+    excludes_one = ratio.is_bounded and not ratio.low <= 1 <= ratio.high
+    applies = {
+        "failed": any(side.num_failed for side in sides),
+        "single": is_comparable and not ratio.is_bounded,
+        "luck": is_comparable and ratio.is_bounded and comparison.epochs_state == "not shown equal",
+        "holm": comparison.verdict == Verdict.CANNOT_TELL and excludes_one,
+        "flags": any(run.flags for side in sides for run in side.runs),
+        "warned": comparison.other.title in warned,
+    }
+    return [cause for cause in applies if applies[cause]]
+
+
+def _number(causes: Sequence[str]) -> dict[str, int]:
+    """Return the number of each cause that occurs, in the order of the legend."""
+    return {cause: number for number, cause in enumerate((cause for cause in _MARKS if cause in causes), start=1)}
+
+
+@dataclass(frozen=True)
+class _Mean:
+    """The one number of a system: over `used` comparable benchmarks, or if there are none by time per epoch."""
+
+    ratio: LogEstimate
+    used: int
+    is_pace: bool
+
+
+def _mean(system: System, comparisons: Mapping[tuple[System, str], Comparison]) -> _Mean | None:
+    own = [comparison for (row, _), comparison in comparisons.items() if row == system]
+    ratios = ratios_by_workload(own)
+    is_pace = not ratios
+    if is_pace and all(comparison.verdict == Verdict.NOT_COMPARABLE for comparison in own):
+        ratios = pace_by_workload(own)
+    return _Mean(combine_fixed(list(ratios.values())), len(ratios), is_pace) if ratios else None
+
+
+def _mean_cell(
+    lineup: Lineup,
+    system: System,
+    mean: _Mean | None,
+    comparisons: Mapping[tuple[System, str], Comparison],
+) -> Cell:
+    if system == lineup.baseline:
+        return Cell("1×", "", "baseline", "baseline")
+    own = [comparison for (row, _), comparison in comparisons.items() if row == system]
+    if mean is None:
+        return Cell("–", "", "not comparable" if own else "no common benchmark", "none")
+    interval, margin = mean.ratio.interval(LEVEL), own[0].margin
+    if mean.is_pace:
+        return _pace_cell(interval, ())
+    cell = ratio_cell(decide(mean.ratio, interval, margin), interval, margin)
+    return replace(cell, word=f"{cell.word} on {mean.used} of {len(lineup.workloads)}")
+
+
+def _pace_cell(ratio: Interval, marks: tuple[int, ...]) -> Cell:
+    """Return the cell of systems that are not comparable by time-to-train: their ratio by time per epoch."""
+    value = f"({format_number(ratio.estimate, 3)}×)" if ratio.n else "–"
+    return Cell(value, format_bounds(ratio), Verdict.NOT_COMPARABLE.value, "none", marks)
+
+
+def _log(mean: _Mean | None) -> float:
+    return mean.ratio.log if mean else -math.inf
+
+
+def _cell(
+    lineup: Lineup,
+    system: System,
+    workload: str,
+    comparisons: Mapping[tuple[System, str], Comparison],
+    marks: tuple[int, ...],
+) -> Cell:
+    group = lineup.groups.get((system, workload))
+    if group is None:
+        return Cell("", "", "not run", "none")
+    if system == lineup.baseline:
+        minutes = f"{format_number(group.mean_minutes.estimate, 3)} min" if group.converged_runs else "not reached"
+        return Cell("1×", minutes, "baseline", "baseline")
+    comparison = comparisons.get((system, workload))
+    if comparison is None:
+        return Cell("–", "", "no baseline run", "none")
+    if comparison.verdict == Verdict.NOT_COMPARABLE:
+        return _pace_cell(comparison.seconds_per_epoch, marks)
+    return ratio_cell(comparison.verdict, shown_ratio(comparison), comparison.margin, marks)
+
+
+def _sentences(lineup: Lineup, comparisons: Sequence[Comparison], num_marked: int) -> list[tuple[str, str]]:
+    """Return what was compared, what is luck, and what to distrust."""
+    verdicts = [comparison.verdict for comparison in comparisons]
+    runs = sum(len(group.runs) for group in lineup.groups.values())
+    compared = (
+        f"{count(runs, 'run')} of {count(len(lineup.systems), 'system')} on "
+        f"{count(len(lineup.workloads), 'benchmark')} against {lineup.baseline.label}, by "
+        "time-to-train; above 1 is faster, with 95% confidence intervals. The one number is the geometric mean over "
+        "the benchmarks that are comparable."
+    )
+    decided = sum(verdict in (Verdict.FASTER, Verdict.SLOWER) for verdict in verdicts)
+    equal, unsure = verdicts.count(Verdict.EQUAL), verdicts.count(Verdict.CANNOT_TELL)
+    tested = len(verdicts) - verdicts.count(Verdict.NOT_COMPARABLE)
+    luck = (
+        f"Of {count(tested, 'comparable pair')} {decided} differ beyond luck, {equal} are equal and of {unsure} nobody "
+        f"can tell speed from luck; all words of this page together are wrong with a chance of at most 5%."
+    )
+    if not tested:
+        luck = (
+            "The intervals hold for the time per epoch, which hardly varies between seeds; the epochs are left out, "
+            "because here they compare recipes."
+        )
+    distrust = []
+    if incomparable := verdicts.count(Verdict.NOT_COMPARABLE):
+        distrust.append(
+            f"{count(incomparable, 'ratio')} in parentheses compare the time per epoch only: recipes or targets "
+            "differ, so time-to-train would compare those."
+        )
+    if num_marked:
+        distrust.append(f"{num_marked} of {count(len(comparisons), 'cell')} carry marks, see below.")
+    if any(comparison.machines for comparison in comparisons):
+        distrust.append("One machine a side: differences hold between these machines.")
+    return [("Compared", compared), ("Luck", luck), ("Distrust", " ".join(distrust))]
+
+
+def _speeds(
+    systems: Sequence[System],
+    comparisons: Mapping[tuple[System, str], Comparison],
+    means: Mapping[System, _Mean | None],
+) -> list[tuple[str, Interval | None, list[float], list[float]]]:
+    """Return name, mean, comparable ratios and ratios per epoch of each system for the chart."""
+    rows = []
+    for system in systems:
+        own = [comparison for (row, _), comparison in comparisons.items() if row == system]
+        known = [(comparison, shown_ratio(comparison)) for comparison in own if shown_ratio(comparison).n]
+        solid = [ratio.estimate for comparison, ratio in known if comparison.verdict != Verdict.NOT_COMPARABLE]
+        hollow = [ratio.estimate for comparison, ratio in known if comparison.verdict == Verdict.NOT_COMPARABLE]
+        mean = means[system]
+        rows.append((system.label, mean.ratio.interval() if mean else None, solid, hollow))
+    return rows
+
+
+def plot_speeds(
+    name: str, baseline: str, rows: Sequence[tuple[str, Interval | None, Sequence[float], Sequence[float]]]
+) -> Plot:
+    """Plot one row a system: a diamond with its interval for the mean, a marker for each benchmark."""
+    drawn = rows[:10]
+    values = [value for _, mean, solid, hollow in drawn for value in (*solid, *hollow, *_ends(mean)) if value > 0]
+    low, high = min([*values, 0.8]) / 1.1, max([*values, 1.25]) * 1.1
+    axis = Axis(low, high, "times as fast (log scale) → faster", is_log=True)
+    chart = Chart(axis, None, height=38.0 * len(drawn) + 4, left=8)
+    chart.rule(1, is_vertical=True)
+    for number, (label, mean, solid, hollow) in enumerate(drawn):
+        middle = 38.0 * number + 27
+        chart.row_label(middle - 13, clip_label(label))
+        chart.dots([(value, middle) for value in hollow], 0, "hollow")
+        chart.dots([(value, middle) for value in solid], 0)
+        if mean:
+            if mean.is_bounded:
+                chart.line([mean.low, mean.high], [middle, middle], 1, "bar")
+            chart.dots([(mean.estimate, middle)], 1, "diamond")
+    caption = f"Speed against {baseline}. Diamond: the one number, with its 95% interval. Points: benchmarks"
+    caption += ", hollow ones by time per epoch only." if any(row[3] for row in drawn) else "."
+    caption += f" The first {len(drawn)} of {len(rows)}." if len(drawn) < len(rows) else ""
+    means = {label: mean.estimate for label, mean, _, _ in drawn if mean}
+    return chart.plot(
+        name, "Speed, times the baseline", caption, describe(means, "times as fast") if means else caption
+    )
+
+
+def _ends(mean: Interval | None) -> list[float]:
+    if mean is None:
+        return []
+    return [mean.low, mean.estimate, mean.high] if mean.is_bounded else [mean.estimate]
