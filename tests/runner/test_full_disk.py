@@ -102,7 +102,7 @@ def test_datasets_and_bundles(timetrial, disk, tmp_path):
     folder, data = disk("16k"), ["big", "--sources", tmp_path / "sources"]
     timetrial("data", "fetch", *data, "--from", tmp_path / "raw", "--data-dir", folder / "data")
     fetch = [sys.executable, "-P", "-m", "timetrial", "data", "fetch", *data, "--from", tmp_path / "raw"]
-    subprocess.run(fetch, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    subprocess.run(fetch, cwd=tmp_path, check=True, capture_output=True, timeout=600)
     timetrial("data", "bundle", *data, "--out", folder / "big.tar")
     check_nothing_is_half_made(folder)
     assert not (folder / "big.tar").exists()
@@ -126,7 +126,7 @@ def test_study(timetrial, disk, overrides, tmp_path):
     timetrial("batch", "plan", folder / "study", *overrides, "seed=1")
     (folder / "full").unlink()
     command = [sys.executable, "-P", "-m", "timetrial", "batch", "plan", "study", *overrides, "launcher=inline"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=600)
     timetrial("batch", "run", folder / "study", "0")
 
 

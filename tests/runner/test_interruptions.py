@@ -23,6 +23,7 @@ from timetrial.runner.record.run_dir import RunDir
 pytestmark = pytest.mark.integration
 
 KILLS = int(os.environ.get("TIMETRIAL_KILLS", "5"))
+HANG_SECONDS = 600  # a run takes seconds; on a busy machine, minutes
 OVERRIDES = ["recipe.global_batch_size=512", "recipe.target.v05.hit_rate=0.999", "resume=true"]
 
 
@@ -33,14 +34,24 @@ def start(tiny_ncf, tmp_path):
     def start_run(name, *overrides):
         folders = [f"data_dir={tmp_path}/data", f"run_dir={tmp_path}/{name}"]
         command = [sys.executable, "-P", "-m", "timetrial", "run", *tiny_ncf, *OVERRIDES, *folders, *overrides]
+        environment = os.environ | {"PYTHONFAULTHANDLER": "1"}  # SIGABRT prints the stacks
         with open(tmp_path / f"{name}.txt", "w") as output:
-            return subprocess.Popen(command, cwd=tmp_path, stdout=output, stderr=subprocess.STDOUT)
+            return subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output, stderr=subprocess.STDOUT)
 
-    return start_run
+    yield start_run
+    # Shown if the test fails.
+    for path in [*tmp_path.glob("*.txt"), *tmp_path.glob("*/std*.txt")]:
+        print(f"{path}:\n{path.read_text()}")
 
 
 def wait_until_finished(process):
-    assert process.wait(timeout=120) == Exit.TARGET_NOT_REACHED
+    try:
+        assert process.wait(timeout=HANG_SECONDS) == Exit.TARGET_NOT_REACHED
+    except subprocess.TimeoutExpired:
+        for member in [*psutil.Process(process.pid).children(recursive=True), process]:
+            member.send_signal(signal.SIGABRT)
+        process.wait()
+        raise
 
 
 def kill(process, *, ranks=True):
@@ -115,10 +126,10 @@ def test_run_killed_at_its_last_checkpoint_is_over(start, tiny_ncf, tmp_path):
     target = ["recipe.target.v05.hit_rate=0.01", "launcher=inline", "checkpoint.at_end=true"]
     folders = [f"data_dir={tmp_path}/data", f"run_dir={tmp_path}/run"]
     command = [sys.executable, "-P", "-c", KILLED_BEFORE_LAST_CHECKPOINT, "run", *tiny_ncf, *OVERRIDES]
-    process = subprocess.run([*command, *folders, *target], cwd=tmp_path, capture_output=True, timeout=120)
+    process = subprocess.run([*command, *folders, *target], cwd=tmp_path, capture_output=True, timeout=HANG_SECONDS)
     assert process.returncode == -signal.SIGKILL, process.stderr
     killed = record(tmp_path / "run")
-    assert start("run", *target).wait(timeout=120) == Exit.TARGET_REACHED
+    assert start("run", *target).wait(timeout=HANG_SECONDS) == Exit.TARGET_REACHED
     final = record(tmp_path / "run")
     assert final.training == killed.training
     assert (final.state, final.verdict.compliant) == ("target reached", True)
@@ -146,7 +157,7 @@ def test_rank_that_dies_after_the_end_does_not_undo_the_result(tiny_ncf, tmp_pat
     folders = [f"data_dir={tmp_path}/data", f"run_dir={tmp_path}/run"]
     target = ["recipe.target.v05.hit_rate=0.01", "launcher=local", "checkpoint.every_seconds=0"]
     command = [sys.executable, "-P", "-c", launcher, "run", *tiny_ncf, *OVERRIDES, *folders, *target]
-    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HANG_SECONDS)
     assert process.returncode == Exit.TARGET_REACHED, process.stdout + process.stderr
     assert (record(tmp_path / "run").state, record(tmp_path / "run").error) == ("target reached", "")
 
@@ -156,7 +167,7 @@ def test_restarts_without_a_new_checkpoint_are_counted(start, tmp_path):
     process = start("run", *overrides)
     wait_for(tmp_path / "run" / "quality.csv", process)
     process.terminate()
-    assert process.wait(timeout=60) == Exit.STOPPED
+    assert process.wait(timeout=HANG_SECONDS) == Exit.STOPPED
     for _ in range(2):
         before = (tmp_path / "run" / "status.json").stat().st_mtime_ns
         process = start("run", *overrides)
@@ -181,7 +192,7 @@ def test_ranks_of_a_killed_launcher_lock_the_run_directory_until_they_end(start,
         pass
     for rank in ranks:
         rank.resume()
-    psutil.wait_procs(ranks, timeout=60)
+    psutil.wait_procs(ranks, timeout=HANG_SECONDS)
     assert not run_dir.in_use()
     assert record(tmp_path / "run").exit_code == Exit.STOPPED  # they have written a checkpoint
     for process in [start("run", *overrides), start("uninterrupted", *overrides)]:
@@ -201,7 +212,7 @@ def test_resume_takes_over_an_empty_run_directory(launch, tmp_path):
 def test_resume_may_raise_the_time_limit(start, tmp_path, launcher):
     overrides = ["recipe.max_epochs=60", f"launcher={launcher}"]
     process = start("run", *overrides, "time_limit_seconds=0.5")
-    assert process.wait(timeout=60) == Exit.TIME_LIMIT
+    assert process.wait(timeout=HANG_SECONDS) == Exit.TIME_LIMIT
     wait_until_finished(start("run", *overrides, "time_limit_seconds=100", "system=elsewhere"))
     config = OmegaConf.load(tmp_path / "run" / "config.yaml")
     assert (config.time_limit_seconds, config.system != "elsewhere") == (100.0, True)

@@ -296,7 +296,7 @@ def test_resumed_run_equals_uninterrupted_run(run_to_end, start_endless, tmp_pat
     run_dir = tmp_path / "run"
     process = start_endless(run_dir, f"gpus={gpus}")
     process.send_signal(number)
-    output = process.communicate(timeout=60)[0]
+    output = process.communicate(timeout=600)[0]
     assert process.returncode == Exit.STOPPED, output
     assert f"run_dir={run_dir} resume=true" in output
     record = RunDir(run_dir, 1).record()
@@ -389,7 +389,7 @@ def test_rejects_directory_of_a_running_run(run_to_end, start_endless, tmp_path)
     assert "is in use by another process" in second.stderr
     assert process.poll() is None
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert process.returncode == Exit.STOPPED
 
 
@@ -398,7 +398,7 @@ def test_stop_signal_before_training_leaves_no_log(command, tmp_path):
     while not handles_signal(process.pid, signal.SIGTERM):
         time.sleep(0.01)
     process.terminate()
-    output = process.communicate(timeout=60)[1]
+    output = process.communicate(timeout=600)[1]
     assert process.returncode == Exit.STOPPED, output
     assert "run it again" in output
     assert not list((tmp_path / "runs").rglob("result_*"))
@@ -409,7 +409,7 @@ def test_lost_rank_ends_the_other_ranks_within_a_minute(start_endless, tmp_path,
     process = start_endless(tmp_path / "run", "gpus=2", "launcher.hang_timeout_seconds=5")
     os.kill(find_ranks(tmp_path / "run")[1], number)
     killed_at = time.monotonic()
-    output = process.communicate(timeout=90)[0]
+    output = process.communicate(timeout=600)[0]
     assert process.returncode == Exit.LOST_RANK, output
     assert time.monotonic() - killed_at < 60
     assert "rank" in output.lower()
