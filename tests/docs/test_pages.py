@@ -80,3 +80,8 @@ def test_glossary_names_existing_classes(pages, root):
     source = "".join(path.read_text() for folder in FOLDERS[:3] for path in (root / folder).rglob("*.py"))
     assert names
     assert names <= set(re.findall(r"^class (\w+)", source, re.M))
+
+
+def test_the_readme_and_its_pictures_stay_small(root):
+    assert len((root / "README.md").read_text().splitlines()) <= 150
+    assert not [path.name for path in (root / "docs" / "images").iterdir() if path.stat().st_size > 200_000]
