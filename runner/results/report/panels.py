@@ -13,7 +13,7 @@ from .page_text import count, format_number
 from .systems import Lineup, System
 
 _MARKS = {
-    "failed": "Runs failed: the expected time to a success is compared, with the time of the failed runs.",
+    "failed": "Runs failed: where times are comparable, the expected time to a success is, failed runs included.",
     "single": "No interval: a side has fewer than two independent runs that reached the target.",
     "luck": "The epochs are not shown equal: the ratio holds the luck of the seeds too.",
     "holm": "The 95% interval excludes 1, but not at the level that so many comparisons need.",
