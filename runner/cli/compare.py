@@ -1,8 +1,9 @@
 """The command `timetrial compare`."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -11,10 +12,22 @@ from ..core.errors import ConfigurationError, DataError
 from ..core.found_files import UnreadableFile, make_visible
 from .options import AsJson
 
+if TYPE_CHECKING:
+    from ..results.analysis.comparison import Comparison
+    from ..results.analysis.external_comparison import ExternalComparison
+    from ..results.analysis.findings import Finding
+    from ..results.analysis.throughput_groups import ThroughputComparison
+
 
 def compare(
-    baseline: Annotated[Path, typer.Argument(help="Run directories or logs of the baseline.", show_default=False)],
-    others: Annotated[list[Path], typer.Argument(help="Those of each other side.", show_default=False)],
+    sides: Annotated[
+        list[str],
+        typer.Argument(
+            help="Run directories, logs or tables of external measurements, the baseline first; for tables also names "
+            "of systems in them.",
+            show_default=False,
+        ),
+    ],
     margin: Annotated[
         float, typer.Option(help="Relative difference up to which two sides are called equal.", metavar="FRACTION")
     ] = 0.05,
@@ -22,36 +35,116 @@ def compare(
 ) -> None:
     """Compare GPUs or settings with a baseline: the verdict on each, its confidence interval, what else differs.
 
-    At most 5% of the calls give a false verdict, however many sides are compared.
+    At most 5% of the calls give a false verdict, however many sides are compared. A table compares its systems, or
+    those that are named: timetrial compare t4_v100_2019.csv T4 V100. For example:
+    timetrial compare runs/a runs/b runs/c
     """
-    from ..results.analysis import comparison, findings, throughput_groups
-    from ..results.analysis.groups import group_runs
-    from ..results.parse import sources
-    from ..results.report import terminal
+    from ..results.parse import external
 
     if not 0 < margin < 1:
         raise ConfigurationError(f"--margin {margin:g} is no fraction between 0 and 1: pass 0.05 for 5%.")
-    console = Console()
+    paths = [Path(side) for side in sides if Path(side).exists()]
+    tables = [path for path in paths if path.is_file() and external.is_measurement_file(path)]
+    names = [side for side in sides if not Path(side).exists()]
     unreadable: list[UnreadableFile] = []
-    throughput = [throughput_groups.read_throughput_groups([path], unreadable.append) for path in (baseline, *others)]
-    groups = [
-        group_runs(sources.read_runs([path], needed=not measured, pass_over=unreadable.append))
-        for path, measured in zip((baseline, *others), throughput, strict=True)
-    ]
+    if tables:
+        _compare_tables(tables, [path for path in paths if path not in tables], names, unreadable, as_json=as_json)
+        return
+    if names:
+        raise DataError(
+            f"{make_visible(names[0])} does not exist: pass run directories, logs or tables of external measurements."
+        )
+    _refuse_equal_sides(paths)
+    _compare_runs(paths, margin, unreadable, as_json=as_json)
+
+
+def _refuse_equal_sides(paths: Sequence[Path]) -> None:
+    """Raise `ConfigurationError` unless there are two sides at least and none contains another."""
+    if len(paths) < 2:
+        raise ConfigurationError("compare needs a baseline and another side: name two folders or logs.")
+    resolved = [path.resolve() for path in paths]
+    for index, path in enumerate(resolved):
+        for other in resolved[index + 1 :]:
+            if path == other or path in other.parents or other in path.parents:
+                first, second = (make_visible(str(paths[resolved.index(side)])) for side in (path, other))
+                raise ConfigurationError(
+                    f"{first} and {second} hold the same runs: name folders or logs that have none in common."
+                )
+
+
+def _compare_runs(paths: Sequence[Path], margin: float, unreadable: list[UnreadableFile], *, as_json: bool) -> None:
+    from ..results.analysis import comparison, findings, throughput_groups
+    from ..results.analysis.groups import group_runs
+    from ..results.parse import sources
+    from ..results.report import side_labels
+
+    throughput = side_labels.label_throughput_groups(
+        paths, [throughput_groups.read_throughput_groups([path], unreadable.append) for path in paths]
+    )
+    groups = side_labels.label_run_groups(
+        paths,
+        [
+            group_runs(sources.read_runs([path], needed=not measured, pass_over=unreadable.append))
+            for path, measured in zip(paths, throughput, strict=True)
+        ],
+    )
     pairs = [(a, b) for side in groups[1:] for a in groups[0] for b in side if a.benchmark == b.benchmark]
     throughput_pairs = throughput_groups.compare_closest(
         throughput[0], [group for side in throughput[1:] for group in side]
     )
     if not pairs and not throughput_pairs:
-        names = make_visible(f"{', '.join(map(str, others))} and {baseline}")
+        names = make_visible(f"{', '.join(map(str, paths[1:]))} and {paths[0]}")
         raise DataError(f"{names} have no benchmark in common: nothing to compare.")
     comparisons = comparison.compare_all(pairs, margin)
+    _print([*comparisons, *throughput_pairs], findings.list_unreadable(unreadable), as_json=as_json)
+
+
+def _compare_tables(
+    tables: Sequence[Path],
+    folders: Sequence[Path],
+    names: Sequence[str],
+    unreadable: list[UnreadableFile],
+    *,
+    as_json: bool,
+) -> None:
+    """Compare the systems in tables, and those of own runs beside them."""
+    from ..results.analysis import external_comparison, findings, throughput_groups
+    from ..results.analysis.groups import group_runs
+    from ..results.parse import external, sources
+
+    measurements = [entry for path in tables for entry in external.read_measurements(path)]
+    if folders:
+        measured = throughput_groups.read_throughput_groups(folders, unreadable.append)
+        runs = sources.read_runs(folders, needed=not measured, pass_over=unreadable.append)
+        measurements += throughput_groups.to_measurements(measured)
+        measurements += external_comparison.to_measurements(group_runs(runs))
+    comparisons = external_comparison.compare_systems(measurements, names)
+    shown = [comparisons[0].baseline, *(pair.other for pair in comparisons)]
+    compared = [entry for system in shown for entry in system.measurements]
+    notes = [*findings.list_unreadable(unreadable), *findings.check_epochs(compared)]
+    _print(comparisons, notes, as_json=as_json)
+
+
+def _print(
+    comparisons: "Sequence[Comparison | ThroughputComparison | ExternalComparison]",
+    notes: "Sequence[Finding]",
+    *,
+    as_json: bool,
+) -> None:
+    from ..results.analysis.comparison import Comparison
+    from ..results.analysis.throughput_groups import ThroughputComparison
+    from ..results.report import terminal
+
     if as_json:
-        pairs_as_json = [pair.to_json() for pair in comparisons] + [pair.to_json() for pair in throughput_pairs]
-        print(json.dumps(pairs_as_json, indent=2))
+        print(json.dumps([pair.to_json() for pair in comparisons], indent=2))
         return
-    terminal.show_findings(console, findings.list_unreadable(unreadable))
+    console = Console()
+    num_tests = sum(isinstance(pair, Comparison) for pair in comparisons)
     for pair in comparisons:
-        terminal.show_comparison(console, pair, len(comparisons))
-    for throughput_pair in throughput_pairs:
-        terminal.show_throughput_comparison(console, throughput_pair)
+        if isinstance(pair, Comparison):
+            terminal.show_comparison(console, pair, num_tests)
+        elif isinstance(pair, ThroughputComparison):
+            terminal.show_throughput_comparison(console, pair)
+        else:
+            terminal.show_external_comparison(console, pair)
+    terminal.show_findings(console, notes)

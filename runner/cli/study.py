@@ -1,6 +1,7 @@
 """The command `timetrial study`."""
 
 import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -16,13 +17,17 @@ def study(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Summarize repeated runs: scores, confidence intervals, failures, one number a GPU; measured throughput."""
+    """Summarize repeated runs: scores, confidence intervals, failures, one number a GPU; measured throughput.
+
+    Of tables of external measurements, the figures and what they show.
+    """
     from ..results.report import build as reports
     from ..results.report import study_json, terminal
 
     console, built = Console(), reports.build_report(paths)
     if as_json:
-        print(json.dumps([study_json.group_to_json(group) for group in built.groups], indent=2))
+        groups = [study_json.group_to_json(group) for group in built.groups]
+        print(json.dumps(groups + [asdict(entry) for entry in built.measurements], indent=2))
         return
     if plan:
         terminal.show_plan(console, built.groups, built.comparisons)
@@ -30,4 +35,5 @@ def study(
     terminal.show_run_groups(console, built.groups)
     terminal.show_scores(console, built.scores, built.profiles)
     terminal.show_throughput(console, built.throughput_groups)
+    terminal.show_measurements(console, built.external_measurements)
     terminal.show_findings(console, built.findings)

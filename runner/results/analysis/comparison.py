@@ -270,11 +270,11 @@ def compare_all(pairs: Sequence[tuple[RunGroup, RunGroup]], margin: float = MARG
     equal if their 90% interval lies within the margin.
     """
     assessed = [_Pair(baseline, other, margin) for baseline, other in pairs]
-    levels = _holm_levels([pair.ratio.p_value if pair.ratio else math.nan for pair in assessed])
+    levels = holm_levels([pair.ratio.p_value if pair.ratio else math.nan for pair in assessed])
     return [_conclude(pair, level) for pair, level in zip(assessed, levels, strict=True)]
 
 
-def _holm_levels(p_values: Sequence[float]) -> list[float]:
+def holm_levels(p_values: Sequence[float]) -> list[float]:
     """Return the confidence level at which each hypothesis is decided; NaN stands for one that is not tested."""
     tested = sorted((p, index) for index, p in enumerate(p_values) if math.isfinite(p))
     levels = [LEVEL] * len(p_values)

@@ -73,7 +73,7 @@ def check_measurements(
     """Return all findings about measurements, their scaling and their fits."""
     return [
         *(finding for scaling in scalings for finding in _check_scaling(scaling)),
-        *_check_epochs(measurements),
+        *check_epochs(measurements),
         # Own runs with and without peer-to-peer are paired by their whole configuration, in `throughput_groups`.
         *_check_interconnects([entry for entry in measurements if entry.source != OWN_RUNS]),
         *_pool_speedups(measurements),
@@ -104,7 +104,7 @@ def _check_scaling(scaling: Scaling) -> Iterable[Finding]:
             yield Finding("flag", scaling.title, f"{message}; {reason}.")
 
 
-def _check_epochs(measurements: Sequence[ExternalMeasurement]) -> Iterable[Finding]:
+def check_epochs(measurements: Sequence[ExternalMeasurement]) -> Iterable[Finding]:
     """Yield a banner for each workload whose epochs to converge differ: its time-to-train compares recipes."""
     workloads: dict[tuple[str, str], list[ExternalMeasurement]] = {}
     for entry in select_metric(measurements, "epochs"):

@@ -17,7 +17,8 @@ from .stats import SurvivalCurve
 class RunGroup:
     """Runs that differ only by seed and by chance.
 
-    `scaling_factor` is the factor that MLPerf applied to the score, None without one.
+    `scaling_factor` is the factor that MLPerf applied to the score, None without one. `label` replaces submitter,
+    system and setting in the title.
     """
 
     round: str
@@ -27,10 +28,13 @@ class RunGroup:
     setting: str
     runs: list[Run] = field(default_factory=list)
     scaling_factor: float | None = None
+    label: str = ""
 
     @property
     def title(self) -> str:
         """A name that is unique among all groups."""
+        if self.label:
+            return f"{self.label} ({self.benchmark} {self.round})"
         setting = self.setting and f", {self.setting}"
         return f"{self.submitter} {self.system}".strip() + f" ({self.benchmark} {self.round}{setting})"
 

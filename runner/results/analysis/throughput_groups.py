@@ -33,6 +33,7 @@ class ThroughputGroup:
 
     `accelerator` is the name of the accelerator's configuration, or the driver's name of a GPU without one. Runs that
     ran out of memory are counted in `out_of_memory` and have no result. `attempts` holds the last start of the others.
+    `label` is added to the title.
     """
 
     accelerator: str
@@ -41,6 +42,7 @@ class ThroughputGroup:
     attempts: list[Attempt] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
     out_of_memory: int = 0
+    label: str = ""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -84,7 +86,8 @@ class ThroughputGroup:
         """A description of the configuration."""
         interconnect = f", {self.interconnect}" if self.interconnect else ""
         accelerators = f"{self.num_accelerators} x {self.accelerator}"
-        return f"{self.network}, {accelerators}, {self.precision_label}, batch {self.batch} per GPU{interconnect}"
+        end = interconnect + (f", {self.label}" if self.label else "")
+        return f"{self.network}, {accelerators}, {self.precision_label}, batch {self.batch} per GPU{end}"
 
     @cached_property
     def samples_per_second(self) -> list[float]:

@@ -10,6 +10,7 @@ from rich.text import Text
 from ...core.console import table_console
 from ..analysis import planning, samples, stats
 from ..analysis.comparison import Comparison
+from ..analysis.external_comparison import ExternalComparison
 from ..analysis.failures import ExpectedTimeRatio
 from ..analysis.findings import Finding
 from ..analysis.groups import RunGroup
@@ -18,6 +19,7 @@ from ..analysis.planning import NextLook
 from ..analysis.scores import PROFILE_FACTORS, GpuScore, PerformanceProfile
 from ..analysis.throughput_groups import ThroughputComparison, ThroughputGroup
 from ..analysis.variance import variance_shares
+from ..parse.external import ExternalMeasurement
 
 _DETECTABLE_DIFFERENCES = (0.05, 0.10)
 _POWER_CURVE_RUNS = (3, 5, 10, 20, 30)
@@ -190,6 +192,42 @@ def show_throughput_comparison(console: Console, comparison: ThroughputCompariso
         console.print(f"  purchase price in $ per training sample/s: {first} vs. {second}", soft_wrap=True)
 
 
+def show_external_comparison(console: Console, comparison: ExternalComparison) -> None:
+    """Print the verdict on two systems, and a table of the measurements that it rests on."""
+    console.print()
+    console.print(Text(comparison.summary, style="bold"), soft_wrap=True)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    sides = (comparison.baseline.title, comparison.other.title)
+    for column in ("network", "task", "setting", "metric", *sides, "times as fast"):
+        table.add_column(Text(column), overflow="fold")
+    for row in comparison.rows:
+        values = (format_number(value) for value in (row.baseline, row.other))
+        cells = (row.workload, row.task, row.setting, row.metric, *values, f"{row.ratio:.3g}")
+        table.add_row(*map(Text, cells))
+    if comparison.rows:
+        table_console(console).print(table)
+        console.print("Each was measured once: the interval is for further networks of this kind.", soft_wrap=True)
+
+
+def show_measurements(console: Console, measurements: Sequence[ExternalMeasurement]) -> None:
+    """Print a table of each study's measurements."""
+    for study in dict.fromkeys((entry.study, entry.source, entry.published) for entry in measurements):
+        console.print(Text(study[0], style="bold underline"), soft_wrap=True)
+        console.print(Text(", ".join(part for part in study[1:] if part)), soft_wrap=True)
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        for column in ("network", "task", "GPUs", "precision", "interconnect", "batch", "metric", "value"):
+            table.add_column(column, overflow="fold", justify="right" if column in ("batch", "value") else "left")
+        for entry in measurements:
+            if (entry.study, entry.source, entry.published) == study:
+                against = f" over {entry.baseline}" if entry.baseline else ""
+                value = entry.outcome if entry.value is None else format_number(entry.value)
+                cells = (entry.workload, entry.task, f"{entry.num_accelerators} x {entry.accelerator}", entry.precision)
+                setting = (entry.interconnect, str(entry.batch or ""), entry.metric + against, value)
+                table.add_row(*map(Text, (*cells, *setting)))
+        table_console(console).print(table)
+        console.print()
+
+
 def show_findings(console: Console, findings: Sequence[Finding]) -> None:
     """Print banners, then flags, then notes."""
     styles = {"banner": "bold yellow", "flag": "red", "note": "dim"}
@@ -204,7 +242,7 @@ def format_number(value: float | None, digits: int = 3) -> str:
     """Return `value` with so many significant digits, or "-" if it is unknown."""
     if value is None or not math.isfinite(value):
         return "-"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.{digits}g}"
 
 
 def format_interval(interval: Interval) -> str:

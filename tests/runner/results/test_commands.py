@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 
@@ -9,6 +10,8 @@ import pytest
 
 from timetrial.runner.core.errors import Exit
 from timetrial.runner.results.parse import external
+
+STUDY = external.REFERENCE_DATA / "studies" / "t4_v100_2019.csv"
 
 
 def timetrial(folder, *arguments):
@@ -56,6 +59,36 @@ def test_compare_prints_verdict(tree, tmp_path):
     assert "1 of 6 runs of Maker a (gnmt v0.7) failed" in process.stdout
 
 
+def test_t4_against_v100_is_one_command(tmp_path):
+    process = timetrial(tmp_path, "compare", STUDY)
+    assert process.returncode == 0, process.stderr
+    verdict = "V100-PCIe against T4: faster, 2.99 times as fast (95% CI: 2.46 to 3.63) over 5 networks."
+    assert verdict in process.stdout
+    assert "epochs to converge differ" in process.stdout
+    (entry,) = json.loads(timetrial(tmp_path, "compare", STUDY, "V100", "T4", "--json").stdout)
+    assert (entry["baseline"], entry["other"], entry["verdict"]) == ("V100-PCIe", "T4", "slower")
+
+
+def test_study_shows_external_measurements(tmp_path):
+    process = timetrial(tmp_path, "study", STUDY)
+    assert process.returncode == 0, process.stderr
+    rows = [line.split() for line in process.stdout.splitlines() if line.startswith(("gnmt ", "maskrcnn "))]
+    assert ["gnmt", "train", "2", "x", "T4", "fp16", "epochs", "7"] in rows
+    assert ["maskrcnn", "train", "1", "x", "V100-PCIe", "fp16", "speedup", "over", "T4", "2.7"] in rows
+    entries = json.loads(timetrial(tmp_path, "study", STUDY, "--json").stdout)
+    assert sum(entry["metric"] == "epochs" for entry in entries) == 14
+
+
+def test_copies_of_one_folder_are_named_by_folder_and_never_faster(tree, tmp_path):
+    shutil.copytree(tree, tmp_path / "copied")
+    process = timetrial(tmp_path, "compare", "tree/v0.7/Maker/a", "copied/v0.7/Maker/a")
+    assert process.returncode == 0, process.stderr
+    (summary,) = [line for line in process.stdout.splitlines() if " against " in line]
+    assert summary.startswith("copied/v0.7/Maker/a (gnmt v0.7) against tree/v0.7/Maker/a (gnmt v0.7): ")
+    assert "1 times" not in process.stdout
+    assert "cannot tell which is faster" in summary or "equal within 5%" in summary
+
+
 def test_report_writes_page_and_tables(tree, tmp_path):
     tables = ["--runs-csv", "out/runs.csv", "--scores-csv", "out/scores.csv"]
     process = timetrial(tmp_path, "report", "tree", *tables)
@@ -78,6 +111,11 @@ def test_report_writes_page_and_tables(tree, tmp_path):
         (["study", "empty"], Exit.DATA, "No MLPerf log was found in empty"),
         (["compare", "tree/v0.7/Maker/a", "other"], Exit.DATA, "have no benchmark in common"),
         (["report", "tree", "--export-mlperf", "tree"], Exit.CONFIGURATION, "tree is not empty"),
+        (["compare", "tree", "tree"], Exit.CONFIGURATION, "tree and tree hold the same runs"),
+        (["compare", "tree", "tree/v0.7/Maker/a"], Exit.CONFIGURATION, "tree and tree/v0.7/Maker/a hold the same runs"),
+        (["compare", "tree"], Exit.CONFIGURATION, "name two folders or logs"),
+        (["compare", "tree", "absent"], Exit.DATA, "absent does not exist"),
+        (["compare", STUDY, "H100"], Exit.CONFIGURATION, "H100 is no path, and not the name of one system"),
         (["compare", "tree", "tree", "--margin", "5"], Exit.CONFIGURATION, "--margin 5 is no fraction"),
         (["report", "tree", "--colour", "red"], Exit.CONFIGURATION, "--colour"),
     ],

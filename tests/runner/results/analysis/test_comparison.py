@@ -183,7 +183,7 @@ def test_many_comparisons_are_tested_together(published):
 
 def test_holm_steps_from_the_smallest_p_value():
     """Holm 1979: 0.01 is tested at 0.05 / 4 and 0.015 at 0.05 / 3; 0.03 fails at 0.05 / 2, the level of the rest."""
-    levels = comparison_module._holm_levels([0.03, 0.01, math.nan, 0.9, 0.015])
+    levels = comparison_module.holm_levels([0.03, 0.01, math.nan, 0.9, 0.015])
     assert levels == pytest.approx([0.975, 0.9875, 0.95, 0.975, 1 - 0.05 / 3])
 
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from timetrial.runner.cli import main
+from timetrial.runner.cli.app import app
 from timetrial.runner.launch.run import launch
 from timetrial.runner.record.record_file import encode_record
 from timetrial.runner.record.run_record import RunState
@@ -95,14 +95,14 @@ def test_commands_read_run_directories_without_log(measured, tmp_path, monkeypat
     assert len(report.measurements) == 7
     (blocks,) = [found for found in report.findings if "in blocks" in found.message]
     assert (blocks.kind, blocks.subject) == ("flag", "peer_to_peer")
-    output = CliRunner().invoke(main.app, ["study", str(tree)]).stdout
+    output = CliRunner().invoke(app, ["study", str(tree)]).stdout
     assert "no peer-to-peer" in output
     assert "$ per sample/s" in output
     assert "faster (2.000 times" in output
-    output = CliRunner().invoke(main.app, ["compare", str(tree / "enabled_0"), str(tree / "disabled_0")]).stdout
+    output = CliRunner().invoke(app, ["compare", str(tree / "enabled_0"), str(tree / "disabled_0")]).stdout
     assert "peer_to_peer: True vs. False" in output
     monkeypatch.chdir(tmp_path)
-    CliRunner().invoke(main.app, ["report", str(tree)], catch_exceptions=False)
+    CliRunner().invoke(app, ["report", str(tree)], catch_exceptions=False)
     page = (tmp_path / "report" / "report.md").read_text()
     assert "timetrial throughput on" in page
 
