@@ -5,7 +5,7 @@ import math
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -261,17 +261,26 @@ def find_peaks(rows: Sequence[Row]) -> dict[str, Any]:
     """Return the roofs: the fastest case of each format (stored and computed in it, or fp32 in tf32) and copy.
 
     Cases whose operation count is not minimal do not count: by its count a 3x3 convolution in fp32 ran at 1.8 times
-    the data-sheet peak of an H200.
+    the data-sheet peak of an H200. `left_out` has the fastest of each kind that a roof leaves out for this reason.
     """
     fastest: dict[str, Row] = {}
+    left_out: dict[tuple[str, str], Row] = {}
     for row in rows:
-        if row.tflops and row.is_minimal and row.compute in (row.storage, "tf32"):
-            fastest[row.compute] = max(row, fastest.get(row.compute, row), key=lambda row: row.tflops or 0.0)
+        if row.tflops and row.compute in (row.storage, "tf32"):
+            if row.is_minimal:
+                fastest[row.compute] = max(row, fastest.get(row.compute, row), key=lambda row: row.tflops or 0.0)
+            else:
+                key = (row.compute, row.kind)
+                left_out[key] = max(row, left_out.get(key, row), key=lambda row: row.tflops or 0.0)
     copies = [row.gb_s for row in rows if row.kind == "copy" and row.gb_s]
     return {
         "tflops": {compute: row.tflops for compute, row in fastest.items()},
         "achieved_by": {compute: f"{row.kind} {row.shape}" for compute, row in fastest.items()},
         "gb_s": max(copies, default=None),
+        "left_out": [
+            {"compute": compute, "kind": kind, "shape": row.shape, "tflops": row.tflops}
+            for (compute, kind), row in left_out.items()
+        ],
     }
 
 
@@ -322,6 +331,21 @@ def show_peaks(console: Console, device_name: str, rows: Sequence[Row]) -> None:
         console.print(line, soft_wrap=True, highlight=False)
     if peaks["gb_s"]:
         console.print(_peak_line("memory", peaks["gb_s"], "GB/s", datasheet.get("bandwidth_gb_s")), highlight=False)
+    if peaks["left_out"]:
+        console.print(
+            "  No roof, because they can take fewer operations than are counted: "
+            f"{_format_left_out(peaks['left_out'])} TFLOP/s by the count.",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+
+def _format_left_out(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return such as "convolution (fp32 0.08, fp16 0.005), attention (fp32 0.01)"."""
+    rates: dict[str, list[str]] = {}
+    for row in rows:
+        rates.setdefault(row["kind"], []).append(f"{row['compute']} {format_number(row['tflops'])}")
+    return ", ".join(f"{kind} ({', '.join(same)})" for kind, same in rates.items())
 
 
 def _peak_line(name: str, value: float, unit: str, datasheet_value: float | None) -> str:

@@ -24,7 +24,6 @@ from .findings import Finding
 from .throughput_groups import NO_PEER_TO_PEER, ThroughputGroup
 
 PEAKS_FILE, PEAKS_SCHEMA = "peaks.json", 1
-_MAX_FRACTION_OF_PEAK = 1.02  # more than noise above a measured peak
 
 
 @dataclass(frozen=True)
@@ -267,15 +266,19 @@ def _find_bound(unfused: float, largest: float, roofs: Roofs | None, precision: 
 
 
 def check(rooflines: Iterable[Roofline]) -> list[Finding]:
-    """Flag workloads above a measured roof: one of the two measurements is wrong or ran at another clock."""
+    """Flag workloads above a roof: one of the two figures is wrong or belongs to another clock."""
     return [
         Finding(
             "flag",
             point.title,
-            f"{point.tflops:,.3g} TFLOP/s per accelerator is {point.fraction_of_measured:.0%} of the peak that "
-            "`timetrial peaks` measured: one of the measurements was disturbed, or the operations are miscounted.",
+            f"{point.tflops:,.3g} TFLOP/s per accelerator is {fraction:.1%} of the peak {source}: one of the "
+            "measurements was disturbed, or the operations are miscounted.",
         )
         for roofline in rooflines
         for point in roofline.points
-        if point.fraction_of_measured and point.fraction_of_measured > _MAX_FRACTION_OF_PEAK
+        for fraction, source in (
+            (point.fraction_of_measured, "that `timetrial peaks` measured"),
+            (point.fraction_of_datasheet, "of the data sheet"),
+        )
+        if fraction and fraction > 1
     ]

@@ -86,6 +86,7 @@ def test_peaks_are_the_fastest_cases_with_equal_storage_and_compute():
         "tflops": {"fp32": 50.0, "tf32": 400.0, "bf16": 200.0},
         "achieved_by": {"fp32": "gemm b", "tf32": "gemm b", "bf16": "lstm d"},
         "gb_s": 4300.0,
+        "left_out": [{"compute": "fp32", "kind": "convolution", "shape": "3²", "tflops": 99.0}],
     }
     text = io.StringIO()
     console = Console(file=text, width=150)
@@ -94,6 +95,7 @@ def test_peaks_are_the_fastest_cases_with_equal_storage_and_compute():
     assert "50 TFLOP/s, 75% of the data sheet's 67 (gemm b)" in text.getvalue()
     assert "4,300 GB/s, 90% of the data sheet's 4,800" in text.getvalue()
     assert "out of memory" in text.getvalue()
+    assert "fewer operations than are counted: convolution (fp32 99) TFLOP/s by the count" in text.getvalue()
 
 
 @pytest.mark.integration
@@ -155,6 +157,7 @@ def test_measured_peaks_reach_the_roofline_of_a_report(tmp_path):
     assert document["system"]["cpu"]["usable_cores"] >= 1
     overrides = [
         "workload=resnet50",
+        "scale=reference",
         "recipe.training.stages=[1,1,1,1]",
         "recipe.global_batch_size=16",
         "accelerator=cpu",

@@ -171,7 +171,16 @@ def test_flags_point_above_roof(tmp_path):
     write_run(tmp_path / "run", rate=60.0)
     (finding,) = [entry for entry in build.build_report([tmp_path]).findings if "timetrial peaks" in entry.message]
     assert (finding.kind, finding.subject) == ("flag", "net, 1 x h200, bf16, batch 64")
-    assert "120% of the peak that `timetrial peaks` measured" in finding.message
+    assert "120.0% of the peak that `timetrial peaks` measured" in finding.message
+
+
+@pytest.mark.parametrize(("rate", "is_flagged"), [(49.9, False), (50.2, True)])
+def test_anything_above_a_roof_is_flagged(tmp_path, rate, is_flagged):
+    """A rate of 60 is 120 TFLOP/s, so 50.2 is 0.4% above the roof."""
+    write_peaks(tmp_path / "peaks", bf16=100.0)
+    write_run(tmp_path / "run", rate=rate)
+    messages = [entry.message for entry in build.build_report([tmp_path]).findings if entry.kind == "flag"]
+    assert any("100.4% of the peak" in message for message in messages) == is_flagged
 
 
 def test_page_shows_roofs_or_workloads_alone(tmp_path):
