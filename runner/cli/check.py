@@ -1,5 +1,7 @@
 """The command `timetrial check`."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +11,7 @@ from rich.markup import escape
 
 from ..core.errors import DataError, Exit
 from ..core.found_files import make_visible
+from .options import AsJson
 
 
 def check(
@@ -16,6 +19,7 @@ def check(
         list[Path],
         typer.Argument(metavar="LOGS...", help="MLPerf logs (v0.7 and later) or run directories.", show_default=False),
     ],
+    as_json: AsJson = False,
 ) -> None:
     """Check MLPerf logs with the official checker, under the rules that apply to each, and explain every problem.
 
@@ -24,14 +28,18 @@ def check(
     from ..launch.result_table import format_verdict
     from ..mlperf import compliance
 
-    console, exit_code = Console(soft_wrap=True), Exit.TARGET_REACHED
+    console, exit_code, objects = Console(soft_wrap=True), Exit.TARGET_REACHED, []
     for path in _find_logs(paths):
         verdict = compliance.check(path)
-        console.print(f"{escape(make_visible(str(path)))}: {format_verdict(verdict)}", highlight=False)
-        for problem in verdict.problems:
-            console.print(f"  - {make_visible(problem)}", markup=False)
+        objects.append({"log": str(path), **asdict(verdict)})
         if verdict.compliant is False:
             exit_code = Exit.NOT_COMPLIANT
+        if not as_json:
+            console.print(f"{escape(make_visible(str(path)))}: {format_verdict(verdict)}", highlight=False)
+            for problem in verdict.problems:
+                console.print(f"  - {make_visible(problem)}", markup=False)
+    if as_json:
+        print(json.dumps(objects, indent=2))
     raise typer.Exit(int(exit_code))
 
 
