@@ -1,16 +1,27 @@
-"""The commands `timetrial run` and `timetrial throughput`: Hydra applications over the same configuration."""
+"""The command `timetrial run`: a Hydra application."""
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
 from ..core.errors import ConfigurationError, Exit
+from .run_arguments import check_arguments
 
-THROUGHPUT_DEFAULTS = {"scale": "reference", "data": "synthetic", "throughput.steps": "20"}
+if TYPE_CHECKING:
+    from ..launch.sweep import JobResult
+
+
+@dataclass(frozen=True)
+class HydraOutcome:
+    """The exit code of the run or of the whole sweep, and its jobs; none of what only prints."""
+
+    exit_code: Exit
+    jobs: "Sequence[JobResult]" = ()
 
 
 def run(context: typer.Context) -> None:
@@ -18,28 +29,13 @@ def run(context: typer.Context) -> None:
 
     `timetrial run --help` lists every group and key, `-m` sweeps, `--cfg job` only prints the configuration.
     """
-    raise typer.Exit(int(run_hydra("timetrial run", context.args)))
+    raise typer.Exit(int(run_hydra("timetrial run", context.args).exit_code))
 
 
-def throughput(context: typer.Context) -> None:
-    """Measure training and evaluation speed, on synthetic data unless data= is given. Takes the overrides of `run`.
+def run_hydra(program: str, arguments: Sequence[str], announce: Callable[[Any], None] | None = None) -> HydraOutcome:
+    """Run the Hydra application with these arguments, and return how it ended.
 
-    For instance: timetrial throughput -m workload=NAME recipe.global_batch_size=64,128,256 precision=bf16
-    """
-    arguments = list(context.args)
-    keys = {argument.split("=")[0].lstrip("+") for argument in arguments}
-    if "recipe" in keys:
-        keys.add("scale")  # a recipe has its own
-    if "throughput.steps=0" in arguments:
-        raise ConfigurationError("throughput.steps must be 1 or more: 0 would train to the target.")
-    if not {"--help", "-h"} & set(arguments):
-        defaults = [f"{key}={value}" for key, value in THROUGHPUT_DEFAULTS.items() if key not in keys]
-        arguments = [*defaults, *arguments]
-    raise typer.Exit(int(run_hydra("timetrial throughput", arguments)))
-
-
-def run_hydra(program: str, arguments: Sequence[str]) -> Exit:
-    """Run the Hydra application with these arguments; return the exit code of the run or of the whole sweep.
+    `announce` is called with the composed configuration before each run.
 
     `hydra.main` reads sys.argv and discards what jobs return, so its pieces are called here.
     """
@@ -55,7 +51,9 @@ def run_hydra(program: str, arguments: Sequence[str]) -> Exit:
     version.setbase("1.3")
     register_schema()
     parser = get_args_parser()
+    check_arguments(program, arguments, [name for action in parser._actions for name in action.option_strings])
     parser.prog = program
+    parser.error = _refuse  # type: ignore[assignment]
     if not {"--help", "-h", "--hydra-help", "--version"} & set(arguments):
         arguments = with_accelerator(arguments)
     options = parser.parse_args(overrides_first(arguments))
@@ -67,12 +65,18 @@ def run_hydra(program: str, arguments: Sequence[str]) -> Exit:
         search_path.prepend("command-line", folder, SearchPathQuery(provider="schema"))  # the schema stays last
     hydra = Hydra.create_main_hydra2(task_name="timetrial", config_search_path=search_path)
     try:
-        return _dispatch(hydra, parser, options)
+        return _dispatch(hydra, parser, options, announce)
     finally:
         GlobalHydra.instance().clear()
 
 
-def _dispatch(hydra: Any, parser: argparse.ArgumentParser, options: argparse.Namespace) -> Exit:
+def _refuse(problem: str) -> NoReturn:
+    raise ConfigurationError(f"{problem[:1].upper()}{problem[1:]}: see timetrial run --help.")
+
+
+def _dispatch(
+    hydra: Any, parser: argparse.ArgumentParser, options: argparse.Namespace, announce: Callable[[Any], None] | None
+) -> HydraOutcome:
     """Do what the options ask for: print help or the configuration, run once, or sweep."""
     from ..config.compose import CONFIG_NAME
 
@@ -91,23 +95,38 @@ def _dispatch(hydra: Any, parser: argparse.ArgumentParser, options: argparse.Nam
             resolve=options.resolve,
         )
     elif options.multirun:
-        return _sweep(hydra, CONFIG_NAME, options.overrides)
+        return _sweep(hydra, CONFIG_NAME, options.overrides, announce)
     else:
         from ..core.signals import StopSignal
         from ..launch.sweep import exit_code_of_run, run_job
 
-        job = hydra.run(CONFIG_NAME, partial(run_job, StopSignal()), options.overrides)
-        return exit_code_of_run(job.return_value)
-    return Exit.TARGET_REACHED
+        job = hydra.run(CONFIG_NAME, partial(run_job, StopSignal(), announce), options.overrides)
+        return HydraOutcome(exit_code_of_run(job.return_value), [job.return_value])
+    return HydraOutcome(Exit.TARGET_REACHED)
 
 
-def _sweep(hydra: Any, config_name: str, overrides: list[str]) -> Exit:
-    """Run a sweep, print its table and return its exit code."""
+def _sweep(hydra: Any, config_name: str, overrides: list[str], announce: Callable[[Any], None] | None) -> HydraOutcome:
+    """Run a sweep, print its table, and write its page."""
     from ..core.signals import StopSignal
     from ..launch.sweep import run_job, summarize_sweep
 
     with StopSignal().listen_for_children() as stop:
-        batches = hydra.multirun(config_name, partial(run_job, stop), ["hydra.mode=MULTIRUN", *overrides])
+        batches = hydra.multirun(config_name, partial(run_job, stop, announce), ["hydra.mode=MULTIRUN", *overrides])
     jobs = [job for batch in batches for job in batch]
     results = [job.return_value for job in jobs]
-    return summarize_sweep(results[0].sweep_dir, [job.overrides for job in jobs], results)
+    exit_code = summarize_sweep(results[0].sweep_dir, [job.overrides for job in jobs], results)
+    if exit_code != Exit.STOPPED:
+        _write_page(results)
+    return HydraOutcome(exit_code, results)
+
+
+def _write_page(jobs: "Sequence[JobResult]") -> None:
+    """Write the report on the runs of a sweep beside its sweep.json, and print its path."""
+    from rich.console import Console
+
+    from ..results.report import build, page
+
+    run_dirs = [job.run_dir for job in jobs if job.run_dir and job.numbers]
+    if run_dirs and jobs[0].sweep_dir:
+        path = page.write_page(build.build_report(run_dirs), jobs[0].sweep_dir / "report")
+        Console(soft_wrap=True).print(f"report: {path}", markup=False, highlight=False)

@@ -1,6 +1,6 @@
 """The jobs of `timetrial run` and `timetrial throughput`, and the table that ends a sweep."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,18 +29,30 @@ _STOPPED_FILE = "stopped"  # in the sweep's folder: the jobs that follow are not
 
 @dataclass(frozen=True)
 class JobResult:
-    """How one run ended: its exit code, the sentence of an error, and the numbers of its result."""
+    """How one run ended: its exit code, the sentence of an error, the numbers of its result, and its folders."""
 
     exit_code: Exit
     error: str = ""
     numbers: Mapping[str, Any] | None = None
+    run_dir: Path | None = None
     sweep_dir: Path | None = None
+    overrides: Sequence[str] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the run as the object that sweep.json and `timetrial throughput --json` show."""
+        return {
+            "overrides": list(self.overrides),
+            "exit_code": int(self.exit_code),
+            "error": self.error,
+            "run_dir": str(self.run_dir) if self.run_dir else None,
+            "numbers": self.numbers,
+        }
 
 
-def run_job(stop: StopSignal, node: DictConfig) -> JobResult:
+def run_job(stop: StopSignal, announce: Callable[[DictConfig], None] | None, node: DictConfig) -> JobResult:
     """Launch one composed run, in whichever process Hydra puts it. In a sweep, a run that fails is noted.
 
-    `stop` says whether the sweep was stopped before this job began.
+    `stop` says whether the sweep was stopped before this job began; `announce` is called with `node` first.
     """
     hydra = HydraConfig.get()
     sweep_dir = Path(hydra.sweep.dir) if hydra.mode == RunMode.MULTIRUN else None
@@ -49,6 +61,8 @@ def run_job(stop: StopSignal, node: DictConfig) -> JobResult:
     try:
         with stop_early(), disk_full_as_run_error():
             check_scale(node, hydra)
+            if announce:
+                announce(node)
             result = launch(node, Console())
     except (RunError, OmegaConfBaseException, StoppedEarly) as error:
         sentence = str(error) if isinstance(error, StoppedEarly) else format_error(error)
@@ -58,11 +72,11 @@ def run_job(stop: StopSignal, node: DictConfig) -> JobResult:
     else:
         record = result.run_dir.record()
         numbers = record.throughput or record.training
-        job = JobResult(result.exit_code, record.error, asdict(numbers) if numbers else None)
+        job = JobResult(result.exit_code, record.error, asdict(numbers) if numbers else None, result.run_dir.path)
     if sweep_dir and job.exit_code == Exit.STOPPED:
         sweep_dir.mkdir(parents=True, exist_ok=True)
         (sweep_dir / _STOPPED_FILE).touch()
-    return replace(job, sweep_dir=sweep_dir)
+    return replace(job, sweep_dir=sweep_dir, overrides=tuple(hydra.overrides.task))
 
 
 def exit_code_of_run(job: JobResult) -> Exit:
@@ -88,10 +102,7 @@ def summarize_sweep(folder: Path, overrides: Sequence[Sequence[str]], jobs: Sequ
         table.add_row(str(number), Text(" ".join(word for word in words if word not in shared)), state, *values)
     console = table_console()
     console.print(table)
-    runs = [
-        {"overrides": list(words), "exit_code": int(job.exit_code), "error": job.error, "numbers": job.numbers}
-        for words, job in zip(overrides, jobs, strict=True)
-    ]
+    runs = [replace(job, overrides=words).to_json() for words, job in zip(overrides, jobs, strict=True)]
     fastest = best_runs(overrides, jobs) if is_throughput else []
     for words, rate in fastest:
         chosen = " ".join(word for word in words if word not in shared)
