@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from timetrial.runner.results.analysis.variance import variance_shares
+from timetrial.runner.results.analysis.intervals import Sample
+from timetrial.runner.results.analysis.variance import epoch_share, variance_shares
 
 
 def estimates(values, factors):
@@ -71,3 +72,24 @@ def test_says_nothing_about_factors_that_cannot_be_told_apart():
     assert estimates(values, {"run": range(6), "one level": [0] * 6}) == {}
     assert estimates([1.0, 2.0, 1.0, 2.0], {"gpu": [0, 0, 1, 1]}) == {"gpu": 0}  # estimated below 0
     assert estimates([2.0] * 4, {"gpu": [0, 0, 1, 1]}) == {}  # nothing varies
+
+
+def test_share_of_epochs_covers_the_true_share_for_correlated_factors():
+    """Pitman's interval is exact for two normal logs, whatever their correlation."""
+    generator = np.random.default_rng(3)
+    deviations, correlation, covered = np.array([0.12, 0.06]), 0.6, 0
+    covariance = np.outer(deviations, deviations) * np.array([[1, correlation], [correlation, 1]])
+    true_share = deviations[0] ** 2 / (deviations**2).sum()
+    for _ in range(2000):
+        epochs, pace = np.exp(generator.multivariate_normal([2, 4], covariance, size=8)).T
+        share = epoch_share(Sample(tuple(epochs)), Sample(tuple(pace)))
+        covered += share.low <= true_share <= share.high
+    assert covered / 2000 == pytest.approx(0.95, abs=0.015)
+
+
+def test_share_of_epochs_needs_four_runs_that_vary():
+    values = Sample((3.0, 4.0, 5.0, 6.0))
+    assert epoch_share(values, Sample((1.0,) * 4)).estimate == 1
+    assert epoch_share(Sample((2.0,) * 4), values).estimate == 0
+    assert not epoch_share(Sample((2.0,) * 4), Sample((1.0,) * 4)).n
+    assert not epoch_share(Sample((3.0, 4.0, 5.0)), Sample((1.0, 2.0, 1.0))).n
