@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...runner.core.errors import DataError
+from ..registry.missing import missing_data
 
 IMAGE_SIZE, NUM_CLASSES = 32, 10
 TRAIN_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
@@ -18,7 +19,7 @@ def count(folder: Path, names: tuple[str, ...]) -> int:
     total = 0
     for path in (folder / name for name in names):
         if not path.is_file():
-            raise DataError(f"{path} is missing: run timetrial data fetch cifar-10-batches-bin, or set data_dir.")
+            raise missing_data(path, "set data_dir")
         size = path.stat().st_size
         if not size or size % _RECORD_BYTES:
             raise DataError(f"{path} is truncated: {size} bytes are not a multiple of {_RECORD_BYTES}-byte records.")

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...runner.core.errors import DataError
+from ..registry.missing import missing_data
 from . import coco_masks
 from .coco_masks import MAX_OUTSIDE, Report, Segments
 
@@ -139,13 +140,11 @@ def _garbage_collection_disabled() -> Iterator[None]:
 def _load(path: Path, object_hook: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, list[Any]]:
     """Return the three lists of the file at `path`."""
     if path.exists() and not path.is_file():
-        raise DataError(f"{path} cannot be read (it is not a file): put COCO's instances JSON there or set data_dir.")
+        raise DataError(f"{path} cannot be read (it is not a file): put COCO's instances JSON there.")
     try:
         text = path.read_bytes().decode().removeprefix("\ufeff")
     except OSError as error:
-        raise DataError(
-            f"{path} cannot be read ({error.strerror}): put COCO's instances JSON there or set data_dir."
-        ) from error
+        raise missing_data(path, "put COCO's instances JSON there", f"cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not text from byte {error.start} on: it is damaged; fetch it again.") from error
     try:
@@ -240,9 +239,7 @@ def _check_images(path: Path, folder: Path, images: Table, problems: Problems) -
         lambda index: f"{path}: image {ids[index]} is {width[index]}x{height[index]} pixels: correct width and height.",
     )
     if not folder.is_dir():
-        problems.add_one(
-            f"{folder} is missing: put the images of {path} there (see timetrial data fetch) or set data_dir."
-        )
+        problems.add_one(str(missing_data(folder, f"put the images of {path} there")))
         return np.zeros(len(ids), bool)
     listings: dict[str, set[str]] = {}  # listing a folder once is faster than one query per file
     absent = []

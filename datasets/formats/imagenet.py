@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ...runner.core.atomic_files import atomic_write
 from ...runner.core.errors import DataError
 from ...runner.core.found_files import open_regular
+from ..registry.missing import missing_data
 from . import shards
 
 _SUFFIXES = {".jpg", ".jpeg", ".png"}
@@ -124,9 +125,7 @@ def _split_folders(folder: Path) -> tuple[Path, Path]:
     train, val = folder / "train", next((folder / name for name in _VALIDATION_NAMES if (folder / name).is_dir()), None)
     if not train.is_dir() or val is None:
         missing = train if not train.is_dir() else folder / "val"
-        raise DataError(
-            f"{missing} is missing: put class folders or shards there (see timetrial data fetch) or set data_dir."
-        )
+        raise missing_data(missing, "put class folders or shards there")
     return train, val
 
 

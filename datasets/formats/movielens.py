@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ...runner.core.atomic_files import atomic_write
 from ...runner.core.errors import DataError
+from ..registry.missing import missing_data
 from .compressed import READ_ERRORS, open_compressed
 
 _HEADER = ["userId", "movieId", "rating", "timestamp"]
@@ -47,7 +48,7 @@ class Sizes(NamedTuple):
 def read_ratings(path: Path) -> pd.DataFrame:
     """Return columns user, item, time (int64) in file order; raises `DataError` naming the first invalid line."""
     if not path.is_file():
-        raise DataError(f"{path} is missing: run timetrial data fetch, or name your file with recipe.data.path=FILE.")
+        raise missing_data(path, "name your file with recipe.data.path=FILE")
     separated_by_colons = ".dat" in path.suffixes
     # pandas parses "::" slowly. Split at ":", every second field is empty.
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...runner.core.errors import DataError
+from ..registry.missing import missing_data
 from .compressed import READ_ERRORS, open_compressed
 
 # Control characters but the tab, and characters that other tools take for line ends. The rest of 0x80 to 0x9f
@@ -29,7 +30,7 @@ def read_lines(path: Path) -> Iterator[str]:
     Raises `DataError` for a file that is missing, truncated or in another encoding.
     """
     if not path.is_file():
-        raise DataError(f"{path} is missing: run timetrial data fetch, or name your text in recipe.data.")
+        raise missing_data(path, "name your text in recipe.data")
     number = 0
     try:
         with open_compressed(path, "rb") as file:

@@ -23,6 +23,7 @@ from ...runner.core.errors import DataError
 from ...runner.core.progress import ProgressCallback, no_progress
 from ..formats import parallel_text
 from ..formats.parallel_text import Pair
+from ..registry.missing import missing_data
 
 _CACHE_VERSION = 3  # increase it to discard older caches
 _CHUNK_PAIRS = 1000  # per task of a worker process
@@ -357,9 +358,7 @@ def _digest(corpus: Corpus, vocabulary_class: type[Vocabulary], size: int, vocab
     files = [path for pair in (*corpus.train, corpus.test) for path in pair]
     if vocabulary_path:
         if not vocabulary_path.exists():
-            raise DataError(
-                f"{vocabulary_path} is missing: name a vocabulary with recipe.data.vocabulary, or null to learn one."
-            )
+            raise missing_data(vocabulary_path, "name another with recipe.data.vocabulary, or null to learn one")
         files += sorted(vocabulary_path.iterdir()) if vocabulary_path.is_dir() else [vocabulary_path]
     stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
     key = (_CACHE_VERSION, vocabulary_class.name, size, str(vocabulary_path), asdict(corpus), stats)

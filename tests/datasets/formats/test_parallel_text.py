@@ -49,7 +49,7 @@ def test_names_the_first_unusable_line_of_a_test_set(tmp_path, source, target, s
 
 
 def test_names_missing_and_truncated_files(tmp_path):
-    with pytest.raises(DataError, match=r"a.gz is missing: run timetrial data fetch"):
+    with pytest.raises(DataError, match=r"a.gz is missing: name your text in recipe.data"):
         list(parallel_text.read_lines(tmp_path / "a.gz"))
     complete = gzip.compress(b"line\n" * 20000)
     (tmp_path / "a.gz").write_bytes(complete[: len(complete) // 2])

@@ -132,7 +132,7 @@ def test_uses_given_vocabulary(corpus, tmp_path):
     second = wmt.prepare(corpus, MosesBPE, 5, tmp_path / "other", vocabulary_path=vocabulary_path)
     assert contents(second.folder / "vocabulary") == contents(vocabulary_path)
     assert np.array_equal(second.tokens("train", "source").ids, first.tokens("train", "source").ids)
-    with pytest.raises(DataError, match="nowhere is missing: name a vocabulary"):
+    with pytest.raises(DataError, match="nowhere is missing: name another"):
         wmt.prepare(corpus, MosesBPE, 5, tmp_path / "other", vocabulary_path=tmp_path / "nowhere")
 
 

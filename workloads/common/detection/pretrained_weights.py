@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ....datasets.registry.missing import missing_data
 from ....runner.core.errors import DataError
 from ....runner.core.found_files import UnreadableFile, open_regular
 
@@ -26,7 +27,8 @@ def open_weights(path: Path, source: str) -> BufferedReader:
     try:
         return open_regular(path)
     except UnreadableFile as error:
-        raise weights_error(path, "is missing or cannot be opened", source) from error
+        remedy = f"download {source}, or set recipe.training.backbone=null to train from scratch"
+        raise missing_data(path, remedy, "is missing or cannot be opened") from error
 
 
 def load_torch_file(path: Path, source: str) -> dict[str, Any]:
