@@ -9,13 +9,11 @@ The meaning of a key is the string literal under its field:
 """
 
 import argparse
-import ast
 import importlib
 import inspect
 import json
 import re
 import sys
-import textwrap
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
@@ -27,6 +25,7 @@ import omegaconf
 import yaml
 
 from timetrial.runner.config import schema
+from timetrial.runner.config.key_help import attribute_docs
 
 ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf"
@@ -61,23 +60,6 @@ class Key:
     type: str
     default: str
     meaning: str
-
-
-def attribute_docs(owner: type) -> dict[str, str]:
-    """Return the string literals under the fields of the dataclass `owner` and its bases, by field name."""
-    docs: dict[str, str] = {}
-    for base in reversed(owner.__mro__):
-        if not is_dataclass(base):
-            continue
-        definition = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
-        assert isinstance(definition, ast.ClassDef)
-        for statement, following in zip(definition.body, definition.body[1:], strict=False):
-            if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
-                continue
-            match following:
-                case ast.Expr(value=ast.Constant(value=str(text))):
-                    docs[statement.target.id] = " ".join(text.split())
-    return docs
 
 
 def keys_of(owner: type, prefix: str = "", defaults: Mapping[str, Any] | None = None) -> Iterator[Key]:

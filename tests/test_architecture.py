@@ -86,7 +86,7 @@ def test_the_runner_names_no_workload(root):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("module", ["runner.cli.main", "runner.results.report.build", "runner.results.parse.sources"])
+@pytest.mark.parametrize("module", ["runner.cli.app", "runner.results.report.build", "runner.results.parse.sources"])
 def test_needs_no_framework(module, root):
     program = f"import sys, timetrial.{module}; print(*({{*sys.modules}} & {set(FRAMEWORKS)}))"
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)

@@ -1,10 +1,11 @@
-"""The observer that shows progress: a bar on a terminal, one plain line a minute elsewhere."""
+"""The observer that shows progress: a bar on a terminal, elsewhere a line per evaluation and one per minute."""
 
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ..core.console import is_quiet
 from ..training.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, RunStarted, RunStopped, StepEnded
 from ..training.loop import TrainingPlan
 
@@ -12,13 +13,17 @@ _SECONDS_BETWEEN_LINES = 60.0
 
 
 class ProgressBar:
-    """The observer that shows epoch, quality and throughput; `console` decides between a bar and lines."""
+    """The observer that shows epoch, quality and throughput; `console` decides between a bar and lines.
+
+    Lines are one per evaluation, and one per minute of training without an evaluation. Nothing is shown if quiet.
+    """
 
     def __init__(self, console: Console, plan: TrainingPlan, train_size: int) -> None:
         self._console, self._plan, self._train_size = console, plan, train_size
         self._text: dict[str, Any] = {"quality": "no evaluation yet", "rate": "", "phase": ""}
         self._block_started, self._last_line_time, self._samples = 0.0, 0.0, 0
-        self._bar = self._new_bar() if console.is_terminal else None
+        self._is_quiet = is_quiet()
+        self._bar = self._new_bar() if console.is_terminal and not self._is_quiet else None
         self._task = self._bar.add_task("", total=None, **self._text) if self._bar else None
 
     def __call__(self, event: Event) -> None:
@@ -35,16 +40,18 @@ class ProgressBar:
             case StepEnded(samples=samples):
                 self._samples += samples
                 self._update(completed=self._samples)
-                self._print_line(event.time)
+                if event.time - self._last_line_time >= _SECONDS_BETWEEN_LINES:
+                    self._print_line(event.time)
             case BlockEnded(samples=samples):
                 self._update(rate=f"{samples / (event.time - self._block_started):,.0f}/s")
             case EvalStarted(epoch=epoch):
                 self._update(phase=f"evaluating {epoch}/{self._plan.max_epochs}")
-            case EvalEnded(quality=quality):
+            case EvalEnded(epoch=epoch, quality=quality):
                 self._update(
+                    phase=f"epoch {epoch}/{self._plan.max_epochs}",
                     quality=", ".join(
                         f"{name} {quality[name]:.4f}/{value:g}" for name, value in self._plan.target.items()
-                    )
+                    ),
                 )
                 self._print_line(event.time)
             case RunStopped():
@@ -64,7 +71,7 @@ class ProgressBar:
             )
 
     def _print_line(self, time: float) -> None:
-        if self._bar is None and time - self._last_line_time >= _SECONDS_BETWEEN_LINES:
+        if self._bar is None and not self._is_quiet:
             self._last_line_time = time
             self._console.print(
                 "  ".join(part for part in (self._text["phase"], self._text["quality"], self._text["rate"]) if part),

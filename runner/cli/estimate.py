@@ -3,6 +3,8 @@
 import typer
 from rich.console import Console
 
+from .run_arguments import check_arguments
+
 
 def estimate(context: typer.Context) -> None:
     """Estimate hours, energy, cost and memory of a run: a short measurement times the epochs of known runs.
@@ -14,6 +16,7 @@ def estimate(context: typer.Context) -> None:
     from ..launch.overrides import with_accelerator
 
     overrides = list(context.args)
+    check_arguments("timetrial estimate", overrides)
     if not any(override.startswith("throughput.steps=") for override in overrides):
         overrides.append(f"throughput.steps={estimates.DEFAULT_STEPS}")
     estimates.run(with_accelerator(overrides), Console())

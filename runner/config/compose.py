@@ -1,6 +1,7 @@
 """Compose configurations: Hydra overrides in, one typed `Config` out."""
 
 import platform
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,10 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from ..core.error_messages import format_error
+from ..core.error_messages import choices_of_groups, format_error
 from ..core.errors import ConfigurationError
 from ..core.found_files import UnreadableFile, read_config
+from .key_help import describe_groups, describe_keys
 from .schema import Config
 from .validation import validate
 
@@ -36,11 +38,18 @@ def register_schema() -> None:
     OmegaConf.register_new_resolver("is_closed", lambda division: division == "closed", replace=True)
     OmegaConf.register_new_resolver("open_only", _open_only, replace=True)
     OmegaConf.register_new_resolver("latest", max, replace=True)
+    OmegaConf.register_new_resolver("help_on", _help_on, replace=True)
     ConfigStore.instance().store(name="schema", node=Config)
 
 
 def _open_only(division: str, value: Any) -> Any:
     return None if division == "closed" else value
+
+
+def _help_on(part: str) -> str:
+    """Return the groups or the keys for the template of `--help` in conf/config.yaml."""
+    columns = shutil.get_terminal_size().columns
+    return describe_groups(choices_of_groups(), columns) if part == "groups" else describe_keys(columns)
 
 
 def compose(overrides: Sequence[str]) -> Composition:

@@ -134,7 +134,8 @@ def _check_numbers(config: Config) -> Iterator[str]:
             yield f"{key} must be above 0, not {number}."
     for stream, seed in {**vars(config.seeds), "seed": config.seed}.items():
         if seed is not None and not 0 <= seed < 2**63:
-            yield f"The seed of {stream} must be from 0 to 2**63 - 1, not {seed}."
+            key = "seed" if stream == "seed" else f"seeds.{stream}"
+            yield f"{key} must be from 0 to 2**63 - 1, not {seed}."
     for key, count in (
         *((f"recipe.{name}", getattr(recipe, name)) for name in ("global_batch_size", "first_eval_epoch")),
         *((f"recipe.{name}", getattr(recipe, name)) for name in ("eval_every_epochs", "max_epochs")),

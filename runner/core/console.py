@@ -10,6 +10,13 @@ from rich.text import Text
 from .atomic_files import is_disk_full
 from .errors import Exit
 
+QUIET_VARIABLE = "TIMETRIAL_QUIET"  # set by --quiet, and inherited by the processes of ranks and jobs
+
+
+def is_quiet() -> bool:
+    """Return whether only results and errors are printed, no progress."""
+    return os.environ.get(QUIET_VARIABLE, "0") not in ("", "0")
+
 
 def table_console(console: Console | None = None) -> Console:
     """Return a console for tables: the given one or standard output, without folding where it is no terminal."""
@@ -82,7 +89,8 @@ class StatusLine:
 
     def __init__(self, console: Console) -> None:
         self._console, self._activity = console, ""
-        self._status = console.status("") if console.is_terminal else None
+        self._is_quiet = is_quiet()
+        self._status = console.status("") if console.is_terminal and not self._is_quiet else None
 
     def __enter__(self) -> "StatusLine":
         return self
@@ -92,7 +100,7 @@ class StatusLine:
         if self._status:
             self._status.update(Text(f"{activity}, {items:,} lines" if items else activity))
             self._status.start()
-        elif activity != self._activity:
+        elif activity != self._activity and not self._is_quiet:
             self._console.print(activity, soft_wrap=True, markup=False)
         self._activity = activity
 

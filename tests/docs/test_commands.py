@@ -7,7 +7,8 @@ import hydra
 import pytest
 import typer
 
-from timetrial.runner.cli.main import app
+from timetrial.runner.cli.app import app
+from timetrial.runner.cli.throughput import default_overrides
 from timetrial.runner.config.compose import CONFIG_MODULE, CONFIG_NAME, expand_sweep, register_schema
 from timetrial.runner.config.validation import validate
 
@@ -16,7 +17,6 @@ SHELL_VALUE = re.compile(r"\$\(\(.*?\)\)|\$\w+(?:\[\])?")  # of a batch system: 
 HYDRA_COMMANDS = ("run", "throughput", "estimate")
 HYDRA_OPTIONS = {"-m", "--multirun", "--cfg", "job", "--help"}
 PLACEHOLDERS = {"workload=NAME": "workload=ncf"}
-THROUGHPUT_DEFAULTS = {"scale": "reference", "data": "synthetic", "throughput.steps": "20"}
 
 
 def commands(pages):
@@ -58,8 +58,7 @@ def hydra_overrides(words):
     if "--config-dir" in words:
         return []
     if words[:1] == ["throughput"]:
-        given = {word.split("=")[0].lstrip("+") for word in words}
-        words = words + [f"{key}={value}" for key, value in THROUGHPUT_DEFAULTS.items() if key not in given]
+        words = [*words, *default_overrides(words)]
     if words[:1] and words[0] in HYDRA_COMMANDS:
         return [word for word in words[1:] if word not in HYDRA_OPTIONS]
     return [word for word in words if words[0] in ("batch", "data") and "=" in word and not word.startswith("-")]

@@ -104,7 +104,7 @@ def test_gpus_are_divided_over_nodes(script):
 def test_invalid_study_is_not_submitted(script, tmp_path):
     code, _, stderr = script("slurm/submit", "--dry-run", "study", "nonsense=1")
     assert code == Exit.CONFIGURATION
-    assert "nonsense is not set here" in stderr
+    assert "There is no key nonsense" in stderr
     assert "sbatch" not in stderr
 
 

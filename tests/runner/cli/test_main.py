@@ -48,7 +48,7 @@ def test_cfg_job_prints_the_configuration_and_runs_nothing(tmp_path):
     ("arguments", "code", "message"),
     [
         (["run", "accelerator=cpu", "nonsense=1"], Exit.CONFIGURATION, "nonsense"),
-        (["run", "accelerator=cpu", "seed=one"], Exit.CONFIGURATION, "'one'.*could not be converted to Integer"),
+        (["run", "accelerator=cpu", "seed=one"], Exit.CONFIGURATION, "seed must be a whole number, not one"),
         (["run", "accelerator=cpu", "round=v07"], Exit.CONFIGURATION, "not part of MLPerf round v07"),
         (["run", "accelerator=cpu", "--wrong"], Exit.CONFIGURATION, "--wrong"),
         (["run", "-m", "hydra/launcher=submitit_slurm", "seed=1,2"], Exit.CONFIGURATION, "name their GPU"),
@@ -64,7 +64,7 @@ def test_wrong_argument_is_reported_in_one_sentence_with_its_exit_code(tmp_path,
     assert re.search(message, completed.stderr), completed.stderr
     assert "Traceback" not in completed.stderr + completed.stdout
     if arguments[0] == "run" and "--wrong" not in arguments:
-        assert len(completed.stderr.strip().splitlines()) == 1
+        assert len(completed.stderr.strip().splitlines()) == 2  # what it does, and the error
     assert not (tmp_path / "runs").exists()
 
 
@@ -138,6 +138,10 @@ def test_check_reads_logs_and_run_directories(tiny, tmp_path):
     log.write_text("\n".join(line for line in log.read_text().splitlines() if "run_stop" not in line))
     bad = timetrial(tmp_path, "check", str(log))
     assert bad.returncode == Exit.NOT_COMPLIANT
+    printed = timetrial(tmp_path, "check", str(log), "--json")
+    (entry,) = json.loads(printed.stdout)
+    assert (printed.returncode, entry["log"], entry["compliant"]) == (Exit.NOT_COMPLIANT, str(log), False)
+    assert entry["problems"][0] in bad.stdout
     assert "The line run_stop is missing: it stops the clock" in bad.stdout
 
 

@@ -75,13 +75,14 @@ def test_peer_to_peer_follows_the_environment_unless_overridden(compose, monkeyp
     ("overrides", "message"),
     [
         (["gpus=two"], "gpus"),
-        (["nonsense=1"], "nonsense is not set here"),
-        (["recipe.training.momentum=0.9"], r"write \+recipe.training.momentum=..."),
+        (["nonsense=1"], "^There is no key nonsense: timetrial run --help"),
+        (["recipe.training.momentum=0.9"], "^There is no key recipe.training.momentum: timetrial run --help"),
+        (["workload=cifar10", "recipe.training.label_smoothing=0.1"], r"write \+recipe.training.label_smoothing=0.1 "),
         (["recipe.target.v05=null"], "recipe.target"),
         (["workload=resnet"], "resnet"),
-        (["workload=ncff"], "^workload=ncff is not known: choose one of cifar10, cnn, gnmt,"),
-        (["recipe=ncf/none"], "^recipe=ncf/none is not known: timetrial list"),
-        (["ncf"], "^ncf is no override: write KEY=VALUE"),
+        (["workload=ncff"], "^workload=ncff is not known: did you mean workload=ncf. Choose one of cifar10, cnn,"),
+        (["recipe=ncf/none"], "^recipe=ncf/none is not known: choose one of ncf/embedded, "),
+        (["ncf"], "^ncf is not an override: write workload=ncf"),
         (["usd_per_gpu_hour=nan"], "usd_per_gpu_hour must be 0 or more"),
         (["telemetry.every_seconds=inf"], "must be 0 or more"),
         (
@@ -98,7 +99,7 @@ def test_rejects_wrong_override_with_one_sentence(compose, overrides, message):
         validate(compose(*overrides))
     sentence = error_messages.format_error(caught.value)
     assert "\n" not in sentence
-    assert sentence.endswith(".")
+    assert sentence[-1] in ".?"
     assert re.search(message, sentence), sentence
 
 

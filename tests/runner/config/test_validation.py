@@ -31,7 +31,7 @@ def change_keys(overrides):
     ("overrides", "message"),
     [
         (["round=v07"], "NCF was not part of MLPerf round v07: use round=v05"),
-        (["recipe.training.learning_rate=fast"], "recipe.training: learning_rate.*'fast'"),
+        (["recipe.training.learning_rate=fast"], "recipe.training: learning_rate must be a number, not fast"),
         (["+recipe.training.momentum=0.9"], "recipe.training.*momentum"),
         (["+recipe.data.color=red"], "recipe.data.*color"),
         (["recipe.max_epochs=0"], "recipe.max_epochs must be 1 or more, not 0"),
@@ -48,7 +48,7 @@ def change_keys(overrides):
         (["recipe.max_grad_norm=0"], "recipe.max_grad_norm must be above 0"),
         (["time_limit_seconds=-1"], "time_limit_seconds must be above 0"),
         (["seed=-1"], "seed must be from 0"),
-        (["seeds.data_order=-1"], "seed of data_order must be from 0"),
+        (["seeds.data_order=-1"], "^seeds.data_order must be from 0"),
         (["recipe.training.mlp_layer_sizes=[63,32]"], "recipe.training: .*even"),
         (["recipe.training.learning_rate=0"], "recipe.training: learning_rate"),
         (["recipe.data.train_negatives=0"], "recipe.data: train_negatives"),
@@ -74,7 +74,7 @@ def test_rejects_invalid_configuration_with_one_sentence(overrides, message):
         validate(change_keys(overrides))
     sentence = error_messages.format_error(caught.value)
     assert "\n" not in sentence
-    assert sentence.endswith(".")
+    assert sentence[-1] in ".?"
     assert re.search(message, sentence), sentence
     assert caught.value.exit_code == Exit.CONFIGURATION
 

@@ -6,7 +6,7 @@ import os
 import pytest
 from typer.testing import CliRunner
 
-from timetrial.runner.cli import main
+from timetrial.runner.cli.app import app
 from timetrial.runner.core.errors import Exit
 from timetrial.runner.mlperf import compliance
 
@@ -98,7 +98,7 @@ def test_special_file_is_refused_in_a_sentence(tmp_path, make):
 def test_command_shows_invisible_characters(tmp_path):
     name = os.fsdecode(b"result_\xff\x1b[31m.txt")
     (tmp_path / name).write_text(SOUND[0] + "\n" + line("\x1b[31m\u202e[/nope]") + "\n:::MLLOG {\x1b[31m\n")
-    outcome = CliRunner().invoke(main.app, ["check", str(tmp_path)])
+    outcome = CliRunner().invoke(app, ["check", str(tmp_path)])
     assert outcome.exit_code == Exit.NOT_COMPLIANT, repr(outcome.exception)
     assert "\x1b" not in outcome.stdout
     assert "\\x1b[31m" in outcome.stdout

@@ -8,7 +8,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from timetrial.datasets.synthetic.detection import DetectionSpec, write_detection_dataset
-from timetrial.runner.cli.main import app
+from timetrial.runner.cli.app import app
 from timetrial.runner.core.errors import DataError
 from timetrial.runner.launch.run import launch
 
