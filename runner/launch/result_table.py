@@ -8,7 +8,7 @@ from rich.markup import escape
 from ..core.formatting import format_energy, format_number
 from ..record.reference_throughput import compare_with_references
 from ..record.run_dir import RunDir
-from ..record.run_record import RunRecord, Verdict
+from ..record.run_record import RunRecord, RunState, Verdict
 from ..record.throughput_result import ThroughputResult
 from ..record.training_result import TrainingResult
 
@@ -22,7 +22,7 @@ def show_result(console: Console, title: str, record: RunRecord, run_dir: RunDir
     if record.throughput is not None:
         rows += _throughput_rows(record.throughput, record.peak_memory_bytes)
     elif record.training is not None:
-        rows += _training_rows(record.training)
+        rows += _training_rows(record.training, is_over=record.state not in (RunState.STOPPED, RunState.TIME_LIMIT))
     rows += [("your GPU", escape(line)) for line in compare_with_references(record)]
     rows += _telemetry_rows(record)
     if record.restarts:
@@ -46,8 +46,9 @@ def show_rows(console: Console, title: str, rows: Sequence[Row]) -> None:
         console.print(f"  {name:<14}{value}", soft_wrap=True, highlight=False)
 
 
-def _training_rows(training: TrainingResult) -> Iterator[Row]:
-    reached = "[green]yes[/green]" if training.reached else "[yellow]no: a censored result[/yellow]"
+def _training_rows(training: TrainingResult, *, is_over: bool) -> Iterator[Row]:
+    missed = "no: a censored result" if is_over else "not yet: the run can be resumed"
+    reached = "[green]yes[/green]" if training.reached else f"[yellow]{missed}[/yellow]"
     shares = f"train {training.train_seconds:.2f} s, evaluation {training.eval_seconds:.2f} s"
     yield "target", _quality(training.target)
     yield "reached", f"{reached} ({_quality(training.quality)})"

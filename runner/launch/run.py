@@ -13,7 +13,7 @@ from rich.console import Console
 from ..config.compose import load_config, to_yaml
 from ..config.diff import diff_configs
 from ..config.schema import Config
-from ..config.validation import resolve_classes, run_seed, validate
+from ..config.validation import gradient_accumulation_steps, resolve_classes, run_seed, validate
 from ..core.atomic_files import disk_full_as_run_error, write_atomically
 from ..core.console import StatusLine
 from ..core.errors import ConfigurationError, Exit, error_of
@@ -43,6 +43,7 @@ _STATES = {
     Exit.HARDWARE: RunState.HARDWARE_FAULT,
     Exit.NOT_COMPLIANT: RunState.LOG_NOT_COMPLIANT,
 }
+_MANY_MICRO_BATCHES = 64  # per update and device; recipes of the reference scale need up to 16 on small GPUs
 _SEED_BYTES = 4  # short enough for the name of a run directory
 # With these a run never began: its directory is removed again.
 _NEVER_BEGAN = (Exit.CONFIGURATION, Exit.DATA, Exit.DEVICE)
@@ -67,6 +68,7 @@ def launch(node: DictConfig, console: Console) -> RunResult:
     node = with_seed(node)
     config = validate(node)
     devices.require_devices(config.accelerator.name, config.gpus // config.launcher.nodes)
+    _warn_of_small_micro_batches(config, console)
     if config.launcher.nodes > 1 and not rendezvous.is_first_node():
         return _join_run(config, console)
     run_dir, resumes = open_run_dir(node, config)
@@ -75,7 +77,8 @@ def launch(node: DictConfig, console: Console) -> RunResult:
         if resumes and record.exit_code in _FINISHED:
             if record.is_running:  # the launcher was killed after training, before it judged the log
                 return RunResult(finalize_run(config, run_dir, console, Exit.FAILURE), run_dir)
-            console.print(f"{run_dir.path} is finished: nothing to do.", soft_wrap=True, markup=False)
+            console.print(f"{run_dir.path} is finished: nothing to do. Its result:", soft_wrap=True, markup=False)
+            show_result(console, _title(config), record, run_dir)
             return RunResult(Exit(record.exit_code), run_dir)
         try:
             write_initial_record(node, run_dir, resumes)
@@ -91,6 +94,16 @@ def launch(node: DictConfig, console: Console) -> RunResult:
                 code = getattr(error, "exit_code", Exit.FAILURE)
                 run_dir.update_record(exit_code=int(code), state=_final_state(config, code), error=str(error))
             raise
+
+
+def _warn_of_small_micro_batches(config: Config, console: Console) -> None:
+    steps = gradient_accumulation_steps(config)
+    if steps > _MANY_MICRO_BATCHES:
+        console.print(
+            f"tuning.micro_batch_size={config.tuning.micro_batch_size} takes {steps:,} forward passes per update, "
+            "which is slow: choose the largest that fits into memory, or leave it out.",
+            style="yellow", soft_wrap=True, markup=False, highlight=False,
+        )  # fmt: skip
 
 
 def with_seed(node: DictConfig) -> DictConfig:
