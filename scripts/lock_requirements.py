@@ -80,7 +80,7 @@ def main() -> None:
         body = "".join(
             f"{pin.name}=={pin.version} --hash=sha256:{pin.sha256}\n" for pin in resolve(extras, constraints)
         )
-        path = ROOT / "requirements" / f"{kind}-{platform_name()}.txt"
+        path = ROOT / "scripts" / "requirements" / f"{kind}-{platform_name()}.txt"
         path.write_text(HASHES_HEADER.format(platform=platform_name()) + body, encoding="utf-8")
         print(path.relative_to(ROOT))
 

@@ -102,12 +102,12 @@ def test_installs_hashed_files_and_then_the_project_without_dependencies(checkou
     code, stderr, calls = set_up(checkout)
     assert (code, "no hashes" in stderr, len(calls)) == (0, False, 3)
     assert all("--require-hashes" in call for call in calls[:2])
-    assert f"requirements/run-{PLATFORM}.txt" in calls[1]
+    assert f"scripts/requirements/run-{PLATFORM}.txt" in calls[1]
     assert calls[2].endswith("--no-build-isolation --no-deps --editable .")
     assert set_up(checkout) == (0, "", [])  # nothing has changed
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt", "requirements/other.txt"])
+@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt", "scripts/requirements/other.txt"])
 def test_installs_again_when_a_list_changes(checkout, name):
     set_up(checkout)
     with open(checkout / name, "a") as file:
@@ -129,5 +129,5 @@ def test_other_files_are_refused_until_the_switch_is_set(checkout):
 def test_other_platforms_are_told_that_no_hash_is_checked(checkout):
     code, stderr, calls = set_up(checkout, "dev")  # which this checkout has no file for
     assert (code, len(calls)) == (0, 1)
-    assert f"no hashes are checked: requirements/dev-{PLATFORM}.txt does not exist" in stderr
+    assert f"no hashes are checked: scripts/requirements/dev-{PLATFORM}.txt does not exist" in stderr
     assert "--constraint constraints.txt --editable .[dev]" in calls[0]
