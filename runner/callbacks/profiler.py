@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import profile
 
+from ..hardware import devices
 from ..training.events import Event, RunStarted, RunStopped, StepEnded
 
 
@@ -13,8 +14,7 @@ class StepProfiler:
 
     def __init__(self, path: Path, first: int, last: int, device: torch.device) -> None:
         self._path, self._first, self._last = path, first, last
-        accelerator = {"cuda": [ProfilerActivity.CUDA], "xpu": [ProfilerActivity.XPU]}.get(device.type, [])
-        self._profiler = profile(activities=[ProfilerActivity.CPU, *accelerator], record_shapes=True)
+        self._profiler = profile(activities=devices.profiler_activities(device), record_shapes=True)
         self._steps, self._is_tracing = 0, False
 
     def __call__(self, event: Event) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity
 
 from ..core.errors import DeviceError
 from . import host
@@ -178,6 +179,12 @@ def last_level_cache_bytes(device: torch.device) -> int:
     properties = getattr(torch, device.type).get_device_properties(device) if device.type in ("cuda", "xpu") else None
     names = ("L2_cache_size", "last_level_cache_size")
     return int(next(filter(None, (getattr(properties, name, 0) for name in names)), _DEFAULT_CACHE_BYTES))
+
+
+def profiler_activities(device: torch.device) -> list[ProfilerActivity]:
+    """Return what PyTorch's profiler records of a program on this device: the host, and the device if it has one."""
+    kinds = {"cuda": [ProfilerActivity.CUDA], "xpu": [ProfilerActivity.XPU]}
+    return [ProfilerActivity.CPU, *kinds.get(device.type, [])]
 
 
 def reset_peak_memory(device: torch.device) -> None:

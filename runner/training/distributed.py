@@ -128,12 +128,12 @@ def local_store() -> Iterator[str]:
 def rank_environment(store: str, rank: int, local_rank: int, world_size: int, interface: str = "") -> dict[str, str]:
     """Return the environment variables of a rank, from which `join_world` makes its world.
 
-    Gloo and NCCL listen on `interface` only; without one, on the loopback interface of the node.
+    The backends of the collectives listen on `interface` only; without one, on the loopback interface of the node.
     """
     variables = {"RANK": str(rank), "LOCAL_RANK": str(local_rank), "WORLD_SIZE": str(world_size), _STORE: store}
     interface = interface or interface_of("127.0.0.1")
     if interface:
-        # NCCL takes a prefix unless an equals sign comes first.
+        # A prefix of names, unless an equals sign comes first.
         variables |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
     return variables
 
