@@ -89,9 +89,8 @@ def _published_ratios(entries: Sequence[ExternalMeasurement]) -> _Table | None:
 
 
 def _tabulate(entries: Sequence[ExternalMeasurement], wanted: str) -> _Table | None:
-    """Return the speeds of the metric that most entries have, each at its best batch size."""
-    counts = {metric: sum(entry.metric == metric for entry in entries) for metric in _METRICS}
-    metric = max(counts, key=counts.__getitem__)
+    """Return the speeds by the first of `_METRICS` that there is, each at its best batch size."""
+    metric = next((metric for metric in _METRICS if any(entry.metric == metric for entry in entries)), "")
     by_batch: dict[tuple[str, str], dict[int | None, list[float]]] = {}
     outcomes, gpus = {}, {}
     tasks = {entry.task for entry in entries if entry.metric == metric}
@@ -110,7 +109,8 @@ def _tabulate(entries: Sequence[ExternalMeasurement], wanted: str) -> _Table | N
         column = f"{entry.workload} {entry.task}" if len(tasks) > 1 else entry.workload
         gpus[system] = gpu_name(entry.accelerator)
         if entry.value:
-            speed = 1 / entry.value if metric in _TIMES else entry.value
+            passes = entry.batch or 1 if metric == "milliseconds" else 1
+            speed = passes / entry.value if metric in _TIMES else entry.value
             by_batch.setdefault((system, column), {}).setdefault(entry.batch, []).append(speed)
         else:
             outcomes[system, column] = entry.outcome

@@ -104,7 +104,7 @@ def test_point_names_loader_and_plot_shows_fewest_gpus(tmp_path):
     text = (tmp_path / "page" / "report.html").read_text()
     assert "Showing 2 of 3" in text
     assert "net on 2" not in text
-    assert 'href="#measurements">Throughput measurements</a>' in text
+    assert "Measurements: timetrial throughput on" in text
 
 
 def test_point_names_disabled_peer_to_peer(tmp_path):
