@@ -52,10 +52,12 @@ def list_datasets(data_dir: DataDir = Path("data"), sources: _Sources = None, as
         print(json.dumps([_to_json(source, store) for source in catalog.read(sources).values()], indent=2))
         return
     terminal = Console()
-    table = Table(box=None, padding=(0, 2, 0, 0), expand=terminal.is_terminal)
-    for title in ("dataset", "state", "download", "checksums", "used by", "license"):
-        ratio = {"used by": 1, "license": 2}.get(title) if terminal.is_terminal else None  # of the remaining width
-        table.add_column(title, no_wrap=True, ratio=ratio)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("dataset", "state", "download", "checksums", "used by"):
+        table.add_column(title, no_wrap=title != "used by")
+    licenses = Table(box=None, padding=(0, 2, 0, 0))
+    licenses.add_column("dataset", no_wrap=True)
+    licenses.add_column("license", overflow="fold")
     store, known = DatasetStore(data_dir), catalog.read(sources)
     for source in known.values():
         state = store.state(source)
@@ -64,10 +66,13 @@ def list_datasets(data_dir: DataDir = Path("data"), sources: _Sources = None, as
         if recorded := store.recorded_checksums(source):
             checksums += f", {recorded} recorded"
         license_ = f"{'acceptance required: ' if source.requires_acceptance else ''}{source.license}"
-        cells = (_format_download_size(source), checksums, source.used_by, license_)
+        cells = (_format_download_size(source), checksums, source.used_by)
         table.add_row(escape(source.name), f"[{STATE_COLORS[state]}]{state}[/]", *map(escape, cells))
+        licenses.add_row(escape(source.name), escape(license_))
     console = table_console(terminal)
     console.print(table)
+    console.print()
+    console.print(licenses)
     console.print(
         "Where no checksum is published, the first download's is recorded, and later downloads must match it."
     )

@@ -51,8 +51,10 @@ def run_data(*arguments):
 def test_list_shows_every_dataset_and_its_state(folder):
     result = run_data("list")
     assert result.exit_code == 0, result.output
-    lines = {line.split()[0]: line for line in result.output.splitlines()[1:-2]}
+    datasets, licenses = result.output.split("\n\n")
+    lines = {line.split()[0]: line for line in datasets.splitlines()[1:]}
     assert len(lines) == 15
+    assert "acceptance required: annotations CC BY 4.0; photographs under Flickr's terms of use" in licenses
     assert {"imagenet", "coco", "wmt17", "ml-20m", "toy"} < set(lines)
     assert "154.6 GB" in lines["imagenet"]
     assert "3 of 4" in lines["wmt16"]
