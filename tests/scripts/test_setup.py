@@ -34,7 +34,7 @@ def pins(path, pattern):
 
 
 def requirements(root):
-    return sorted((root / "requirements").glob("*.txt"))
+    return sorted((root / "scripts" / "requirements").glob("*.txt"))
 
 
 def test_hashed_requirements_agree_with_the_constraints_and_name_no_index(root):
@@ -50,7 +50,7 @@ def test_hashed_requirements_agree_with_the_constraints_and_name_no_index(root):
 @pytest.mark.parametrize(("kind", "extras"), [("run", {"cnn"}), ("dev", {"dev"})])
 def test_hashed_requirements_hold_every_dependency(root, kind, extras):
     """Follow the metadata of the installed distributions, which pip's resolver did not see."""
-    path = root / "requirements" / f"{kind}-{PLATFORM}.txt"
+    path = root / "scripts" / "requirements" / f"{kind}-{PLATFORM}.txt"
     if not path.exists():
         path = root / "constraints.txt"
     listed = {line.partition("==")[0] for line in path.read_text().splitlines()}
@@ -81,9 +81,9 @@ def checkout(tmp_path, root):
     python = tmp_path / ".venv" / "bin" / "python"
     python.write_text(FAKE_PYTHON)
     python.chmod(0o755)
-    (tmp_path / "requirements").mkdir()
-    (tmp_path / "requirements" / "other.txt").write_text("")
-    (tmp_path / "requirements" / f"run-{PLATFORM}.txt").write_text("setuptools==1 --hash=sha256:0\n")
+    (tmp_path / "scripts" / "requirements").mkdir()
+    (tmp_path / "scripts" / "requirements" / "other.txt").write_text("")
+    (tmp_path / "scripts" / "requirements" / f"run-{PLATFORM}.txt").write_text("setuptools==1 --hash=sha256:0\n")
     return tmp_path
 
 
