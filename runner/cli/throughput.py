@@ -62,7 +62,7 @@ def default_overrides(arguments: Sequence[str]) -> list[str]:
     values = dict(argument.lstrip("+").split("=", 1) for argument in arguments if "=" in argument)
     defaults = [] if "throughput.steps" in values else [f"throughput.steps={DEFAULT_STEPS}"]
     models = values.get("model", "null").split(",")
-    names = [name for model in models for name in _workloads_of(model) or values.get("workload", "ncf").split(",")]
+    names = [name for model in models for name in _workloads_of(model) or values.get("workload", _DEFAULT).split(",")]
     is_torch = values.get("engine", "torch") == "torch"  # others bring their loader
     if "data" not in values and is_torch and all(map(_has_synthetic_data, names)):
         defaults.append("data=synthetic")

@@ -123,7 +123,7 @@ def test_planning_checks_each_run_group_once_and_every_odd_seed(plan_study, monk
     [
         ("../../escape seed=1", r"line 1: \.\./\.\./escape is no name of a folder"),
         (".. seed=1", "is no name of a folder"),
-        ("/tmp/escape seed=1", "is no name of a folder"),
+        ("/escape seed=1", "is no name of a folder"),
         ("'a\x1b[31mb' seed=1", "is no name of a folder"),
         ("link seed=1", "link is no name of a folder"),
         (f"{'a' * 101} seed=1", "is no name of a folder"),

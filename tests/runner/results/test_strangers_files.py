@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from timetrial.runner.benchmarks.peaks import Row, to_document
-from timetrial.runner.cli import main
+from timetrial.runner.cli.app import app
 from timetrial.runner.config.compose import compose
 from timetrial.runner.launch.run import launch
 from timetrial.runner.results.parse.external import REFERENCE_DATA
@@ -59,7 +59,7 @@ def victim(tree, run_dirs):
 
 
 def timetrial(*arguments):
-    outcome = CliRunner().invoke(main.app, [os.fspath(argument) for argument in arguments], env={"COLUMNS": "300"})
+    outcome = CliRunner().invoke(app, [os.fspath(argument) for argument in arguments], env={"COLUMNS": "300"})
     assert outcome.exit_code == 0, repr(outcome.exception)
     return outcome.stdout
 
