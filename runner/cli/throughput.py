@@ -28,7 +28,7 @@ generates its own. --json prints the results as JSON.
 """
 _FOOTER = """\
 Examples
-  timetrial throughput                                 NCF at the embedded scale, on this machine, in seconds
+  timetrial throughput                                 the default workload on this machine, in seconds
   timetrial throughput workload=ssd scale=reference precision=bf16
   timetrial throughput -m workload=gnmt recipe.global_batch_size=64,128,256
   timetrial throughput throughput.steps=50 throughput.blocks=3      steps of a block, and blocks
@@ -62,11 +62,19 @@ def default_overrides(arguments: Sequence[str]) -> list[str]:
     values = dict(argument.lstrip("+").split("=", 1) for argument in arguments if "=" in argument)
     defaults = [] if "throughput.steps" in values else [f"throughput.steps={DEFAULT_STEPS}"]
     models = values.get("model", "null").split(",")
-    names = [name for model in models for name in _workloads_of(model) or values.get("workload", _DEFAULT).split(",")]
+    names = [
+        name
+        for model in models
+        for name in _workloads_of(model) or values.get("workload", _default_workload()).split(",")
+    ]
     is_torch = values.get("engine", "torch") == "torch"  # others bring their loader
     if "data" not in values and is_torch and all(map(_has_synthetic_data, names)):
         defaults.append("data=synthetic")
     return defaults
+
+
+def _default_workload() -> str:
+    return re.findall(r"- workload: (\w+)", (_CONF / "config.yaml").read_text(encoding="utf-8"))[0]
 
 
 def _workloads_of(model: str) -> list[str]:

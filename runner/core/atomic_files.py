@@ -1,14 +1,18 @@
 """Files and folders that appear complete or not at all, by temporary name and rename."""
 
 import errno
+import glob
 import json
 import os
+import platform
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeGuard
+
+import psutil
 
 from .errors import DataError, DiskFull, RunError
 
@@ -97,8 +101,10 @@ def atomic_directory(folder: Path) -> Iterator[Path]:
     If another process creates `folder` in the meantime, its folder is kept. Raises `DiskFull` or `DataError` if it
     cannot be written.
     """
-    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
+    mine = f".{folder.name}.{platform.node()}"
+    temporary = folder.with_name(f"{mine}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
+        _remove_leftovers(folder.parent, mine)
         temporary.mkdir(parents=True)
         yield temporary
         try:
@@ -110,3 +116,11 @@ def atomic_directory(folder: Path) -> Iterator[Path]:
         raise write_failure(folder, error, "set data_dir", DataError) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove_leftovers(parent: Path, prefix: str) -> None:
+    """Remove temporary folders of processes of this host that were killed."""
+    for leftover in parent.glob(f"{glob.escape(prefix)}.*.tmp"):
+        pid = leftover.name.removeprefix(f"{prefix}.").split(".")[0]
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(leftover, ignore_errors=True)

@@ -46,6 +46,7 @@ from ..training.torch_engine import TorchEngine
 from ..training.workload import BatchSharding
 from .staging import data_settings
 
+LAUNCHER_PID = "TIMETRIAL_LAUNCHER_PID"
 _ALL_REDUCE_MIB = 64  # tensor by which the speed of the interconnect is measured: milliseconds
 _RESULTS = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED, Exit.STOPPED, Exit.TIME_LIMIT)
 
@@ -327,6 +328,8 @@ def _stop_with_the_launcher() -> None:
     if sys.platform == "linux":
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+    if os.getppid() != int(os.environ[LAUNCHER_PID]):  # it was killed before the kernel knew
+        sys.exit(int(Exit.STOPPED))
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from ..analysis.throughput_groups import split_by_run, to_measurements
 from ..parse.external import METRICS, ExternalMeasurement
 from .build import Report
 from .page_text import count
-from .panels import Cell, Panel, Row, plot_speeds, ratio_cell
+from .panels import Panel, Row, TableCell, plot_speeds, ratio_cell
 from .systems import device_label, gpu_name
 
 _TIMES = ("minutes", "minutes_total", "milliseconds")
@@ -169,26 +169,26 @@ def _chart_row(
     return system, mean.interval() if mean else None, [math.exp(ratio.log) for ratio in ratios], []
 
 
-def _mean_cell(table: _Table, system: str, mean: LogEstimate | None) -> Cell:
+def _mean_cell(table: _Table, system: str, mean: LogEstimate | None) -> TableCell:
     if system == table.baseline:
-        return Cell("1×", "", "baseline", "baseline")
+        return TableCell("1×", "", "baseline", "baseline")
     if mean is None:
-        return Cell("–", "", "no common network", "none")
+        return TableCell("–", "", "no common network", "none")
     return _ratio(mean)
 
 
-def _cell(table: _Table, system: str, column: str) -> Cell:
+def _cell(table: _Table, system: str, column: str) -> TableCell:
     if system == table.baseline and (system, column) in table.speeds:
-        return Cell("1×", "", "baseline", "baseline")
+        return TableCell("1×", "", "baseline", "baseline")
     if ratio := table.ratio(system, column):
         return _ratio(ratio)
     if outcome := table.outcomes.get((system, column)):
-        return Cell("–", "", outcome, "none")
+        return TableCell("–", "", outcome, "none")
     is_measured = (system, column) in table.speeds
-    return Cell("–" if is_measured else "", "", "no baseline" if is_measured else "not measured", "none")
+    return TableCell("–" if is_measured else "", "", "no baseline" if is_measured else "not measured", "none")
 
 
-def _ratio(ratio: LogEstimate) -> Cell:
+def _ratio(ratio: LogEstimate) -> TableCell:
     interval = ratio.interval() if ratio.n else UNKNOWN
     verdict = decide(ratio, interval) if ratio.n else Verdict.CANNOT_TELL
     return ratio_cell(verdict, interval, MARGIN, () if interval.is_bounded else (1,))

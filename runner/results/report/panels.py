@@ -24,7 +24,7 @@ _TONES = {Verdict.FASTER: "faster", Verdict.SLOWER: "slower", Verdict.EQUAL: "eq
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One value of a first-screen table with what stands below it, its word, and the numbers of its marks."""
 
     value: str
@@ -41,7 +41,7 @@ class Row:
     label: str
     detail: str
     gpu: str
-    cells: Sequence[Cell]
+    cells: Sequence[TableCell]
 
 
 @dataclass
@@ -128,9 +128,9 @@ def verdict_word(verdict: Verdict, margin: float) -> str:
     return f"equal within {margin:.0%}" if verdict == Verdict.EQUAL else verdict.value
 
 
-def ratio_cell(verdict: Verdict, ratio: Interval, margin: float, marks: tuple[int, ...] = ()) -> Cell:
+def ratio_cell(verdict: Verdict, ratio: Interval, margin: float, marks: tuple[int, ...] = ()) -> TableCell:
     """Return the cell of a speed ratio."""
-    return Cell(
+    return TableCell(
         f"{format_number(ratio.estimate, 3)}×" if ratio.n else "–",
         format_bounds(ratio),
         verdict_word(verdict, margin),
@@ -199,12 +199,12 @@ def _mean_cell(
     system: System,
     mean: _Mean | None,
     comparisons: Mapping[tuple[System, str], Comparison],
-) -> Cell:
+) -> TableCell:
     if system == lineup.baseline:
-        return Cell("1×", "", "baseline", "baseline")
+        return TableCell("1×", "", "baseline", "baseline")
     own = [comparison for (row, _), comparison in comparisons.items() if row == system]
     if mean is None:
-        return Cell("–", "", "not comparable" if own else "no common benchmark", "none")
+        return TableCell("–", "", "not comparable" if own else "no common benchmark", "none")
     interval, margin = mean.ratio.interval(LEVEL), own[0].margin
     if mean.is_pace:
         return _pace_cell(interval, ())
@@ -212,10 +212,10 @@ def _mean_cell(
     return replace(cell, word=f"{cell.word} on {mean.used} of {len(lineup.workloads)}")
 
 
-def _pace_cell(ratio: Interval, marks: tuple[int, ...]) -> Cell:
+def _pace_cell(ratio: Interval, marks: tuple[int, ...]) -> TableCell:
     """Return the cell of systems that are not comparable by time-to-train: their ratio by time per epoch."""
     value = f"({format_number(ratio.estimate, 3)}×)" if ratio.n else "–"
-    return Cell(value, format_bounds(ratio), Verdict.NOT_COMPARABLE.value, "none", marks)
+    return TableCell(value, format_bounds(ratio), Verdict.NOT_COMPARABLE.value, "none", marks)
 
 
 def _log(mean: _Mean | None) -> float:
@@ -228,16 +228,16 @@ def _cell(
     workload: str,
     comparisons: Mapping[tuple[System, str], Comparison],
     marks: tuple[int, ...],
-) -> Cell:
+) -> TableCell:
     group = lineup.groups.get((system, workload))
     if group is None:
-        return Cell("", "", "not run", "none")
+        return TableCell("", "", "not run", "none")
     if system == lineup.baseline:
         minutes = f"{format_number(group.mean_minutes.estimate, 3)} min" if group.converged_runs else "not reached"
-        return Cell("1×", minutes, "baseline", "baseline")
+        return TableCell("1×", minutes, "baseline", "baseline")
     comparison = comparisons.get((system, workload))
     if comparison is None:
-        return Cell("–", "", "no baseline run", "none")
+        return TableCell("–", "", "no baseline run", "none")
     if comparison.verdict == Verdict.NOT_COMPARABLE:
         return _pace_cell(comparison.seconds_per_epoch, marks)
     return ratio_cell(comparison.verdict, shown_ratio(comparison), comparison.margin, marks)

@@ -11,7 +11,7 @@ from ..analysis.intervals import Interval, Sample, log_mean
 from ..analysis.variance import epoch_share
 from .chart import Axis, Chart, Plot, span
 from .page_text import count, format_number
-from .panels import Cell, Panel, Row
+from .panels import Panel, Row, TableCell
 from .systems import Lineup
 
 _MAX_ROWS, _MAX_DOTS = 8, 60  # of the chart, and in a row of it
@@ -52,7 +52,7 @@ def study_panel(name: str, lineup: Lineup) -> Panel:
     )
 
 
-def _cells(group: RunGroup) -> list[Cell]:
+def _cells(group: RunGroup) -> list[TableCell]:
     failed = f"{group.num_failed} not reached" if group.num_failed else "all reached"
     few = len(group.time_sample.values) < planning.MIN_PILOT_RUNS
     marks = [number for number, is_true in ((1, few), (2, bool(group.num_failed)), (3, _is_flagged(group))) if is_true]
@@ -60,27 +60,27 @@ def _cells(group: RunGroup) -> list[Cell]:
     seconds, short = (60.0, "min") if group.mean_minutes.estimate >= 2 else (1.0, "s")
     needed, share = planning.runs_needed(group.time_sample, MARGIN), _share(group)
     return [
-        Cell(str(len(group.runs)), "", failed, "none", tuple(marks)),
+        TableCell(str(len(group.runs)), "", failed, "none", tuple(marks)),
         _measured(group.mean_minutes.scaled(60 / seconds), lambda value: f"{format_number(value, 3)} {short}"),
         _measured(group.mean_epochs, lambda value: format_number(value, 3)),
         _measured(group.mean_seconds_per_epoch, lambda value: format_number(value, 3), unit),
-        Cell(f"{share.estimate:.0%}", f"{share.low:.0%}–{share.high:.0%}" if share.is_bounded else "", "", "none")
+        TableCell(f"{share.estimate:.0%}", f"{share.low:.0%}–{share.high:.0%}" if share.is_bounded else "", "", "none")
         if share.n
-        else Cell("–", "", "unknown", "none"),
-        Cell(str(needed), "a side", "", "none") if needed else Cell("–", "", "too few runs", "none"),
+        else TableCell("–", "", "unknown", "none"),
+        TableCell(str(needed), "a side", "", "none") if needed else TableCell("–", "", "too few runs", "none"),
     ]
 
 
-def _measured(mean: Interval, text: Callable[[float], str], word: str = "") -> Cell:
+def _measured(mean: Interval, text: Callable[[float], str], word: str = "") -> TableCell:
     if not mean.n:
-        return Cell("–", "", "unknown", "none")
+        return TableCell("–", "", "unknown", "none")
     bounds = f"{text(mean.low)} to {text(mean.high)}" if mean.is_bounded else ""
-    return Cell(text(mean.estimate), bounds, word, "none")
+    return TableCell(text(mean.estimate), bounds, word, "none")
 
 
 def _renumber(row: Row, used: Sequence[int]) -> Row:
     cells = [
-        Cell(cell.value, cell.bounds, cell.word, cell.tone, tuple(used.index(mark) + 1 for mark in cell.marks))
+        TableCell(cell.value, cell.bounds, cell.word, cell.tone, tuple(used.index(mark) + 1 for mark in cell.marks))
         for cell in row.cells
     ]
     return Row(row.label, row.detail, row.gpu, cells)

@@ -4,6 +4,8 @@ import contextlib
 import errno
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -87,6 +89,19 @@ def test_directory_appears_only_when_complete(tmp_path):
     with pytest.raises(DataError, match="Cannot write"), atomic_files.atomic_directory(tmp_path / "other"):
         raise PermissionError(13, "Permission denied")
     assert _names(tmp_path) == ["folder"]
+
+
+def test_leftover_folders_of_killed_processes_are_removed(tmp_path):
+    program = "import os, pathlib, sys; from timetrial.runner.core.atomic_files import atomic_directory as new\n"
+    program += "with new(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"
+    command = [sys.executable, "-P", "-c", program, str(tmp_path / "folder")]
+    assert subprocess.run(command).returncode == -9
+    (leftover,) = tmp_path.iterdir()
+    with atomic_files.atomic_directory(tmp_path / "folder") as mine:
+        assert not leftover.exists()
+        with atomic_files.atomic_directory(tmp_path / "folder"):
+            assert mine.exists()  # this process is alive
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

@@ -9,6 +9,8 @@ import time
 import psutil
 import pytest
 
+from timetrial.runner.core.errors import Exit
+from timetrial.runner.launch import worker
 from timetrial.runner.training import distributed
 
 pytestmark = pytest.mark.integration
@@ -49,6 +51,14 @@ def test_ranks_of_one_node_listen_on_the_loopback_interface_alone(sockets):
     num_processes, listening = sockets("gpus=2")
     assert num_processes >= 3
     assert {address for address, port in listening} <= {"127.0.0.1", "::1"}
+
+
+def test_rank_of_a_launcher_that_is_gone_ends_at_once(tmp_path):
+    """A launcher may be killed before its rank has asked the kernel for a signal."""
+    command = [sys.executable, "-P", "-m", "timetrial.runner.launch.worker", str(tmp_path)]
+    variables = distributed.rank_environment("", 0, 0, 1) | {worker.LAUNCHER_PID: "1"}
+    completed = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True)
+    assert (completed.returncode, completed.stderr) == (Exit.STOPPED, "")
 
 
 def test_only_the_user_can_enter_the_folder_in_which_ranks_meet():
