@@ -29,8 +29,8 @@ generates its own. --json prints the results as JSON.
 _FOOTER = """\
 Examples
   timetrial throughput                                 the default workload on this machine, in seconds
-  timetrial throughput workload=ssd scale=reference precision=bf16
-  timetrial throughput -m workload=gnmt recipe.global_batch_size=64,128,256
+  timetrial throughput workload=NAME scale=reference precision=bf16
+  timetrial throughput -m workload=NAME recipe.global_batch_size=64,128,256
   timetrial throughput throughput.steps=50 throughput.blocks=3      steps of a block, and blocks
 """
 

@@ -101,10 +101,10 @@ def atomic_directory(folder: Path) -> Iterator[Path]:
     If another process creates `folder` in the meantime, its folder is kept. Raises `DiskFull` or `DataError` if it
     cannot be written.
     """
-    mine = f".{folder.name}.{platform.node()}"
-    temporary = folder.with_name(f"{mine}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    prefix = f".{folder.name}.{platform.node()}"
+    temporary = folder.with_name(f"{prefix}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        _remove_leftovers(folder.parent, mine)
+        _remove_leftovers(folder.parent, prefix)
         temporary.mkdir(parents=True)
         yield temporary
         try:

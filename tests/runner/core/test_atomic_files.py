@@ -97,10 +97,10 @@ def test_leftover_folders_of_killed_processes_are_removed(tmp_path):
     command = [sys.executable, "-P", "-c", program, str(tmp_path / "folder")]
     assert subprocess.run(command).returncode == -9
     (leftover,) = tmp_path.iterdir()
-    with atomic_files.atomic_directory(tmp_path / "folder") as mine:
+    with atomic_files.atomic_directory(tmp_path / "folder") as temporary:
         assert not leftover.exists()
         with atomic_files.atomic_directory(tmp_path / "folder"):
-            assert mine.exists()  # this process is alive
+            assert temporary.exists()  # this process is alive
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 

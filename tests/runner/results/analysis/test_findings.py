@@ -180,7 +180,7 @@ def test_banner_for_different_epochs_only():
             {"metric": "epochs", "num_accelerators": count, "value": value}
             for count, value in enumerate(epochs, start=1)
         ]
-        return [found.kind for found in findings._check_epochs(measurements_of(rows))]
+        return [found.kind for found in findings.check_epochs(measurements_of(rows))]
 
     assert banners(10.0, 12.0) == ["banner"]
     assert banners(100.0, 104.0) == []
