@@ -14,7 +14,7 @@ from timetrial.runner.training.events import BlockEnded, BlockStarted, EvalEnded
 from timetrial.runner.training.loop import Outcome, TrainingPlan, train_to_target
 
 PURCHASE_PRICE = "accelerator.usd_per_gpu=300"
-TINY = ["workload=cifar10", "model=cnn10", "+recipe.training.width=2", "recipe.global_batch_size=8"]
+TINY = ["workload=cifar10", "model=cnn10", "++recipe.training.width=2", "recipe.global_batch_size=8"]
 
 
 def throughput(folder, *overrides):
@@ -63,11 +63,17 @@ def test_rates_are_medians_without_the_first_block(toy_data):
 @pytest.mark.integration
 def test_sweep_prints_a_line_per_run_out_of_memory_included(tmp_path):
     # No machine can address a batch of images a million pixels wide.
-    resnet = ["workload=resnet50", "recipe.training.stages=[1,1,1,1]", "recipe.global_batch_size=100"]
+    resnet = [
+        "workload=resnet50",
+        "scale=reference",
+        "recipe.training.stages=[1,1,1,1]",
+        "recipe.global_batch_size=100",
+    ]
     sizes = ["recipe.data.image_size=32,64,1000000", "recipe.data.eval_batch_size=10", "launcher=inline"]
     completed = throughput(tmp_path, "-m", *resnet, *sizes, "throughput.steps=1", "throughput.blocks=2")
     assert completed.returncode == 0, completed.stdout + completed.stderr
-    *_, first, second, third, fastest = completed.stdout.splitlines()
+    *_, first, second, third, fastest, report = completed.stdout.splitlines()
+    assert report.startswith("report: ")
     lines = [line.split() for line in (first, second, third)]
     for run, (line, size) in enumerate(zip(lines[:2], (32, 64), strict=True)):
         assert line[:3] == [str(run), f"recipe.data.image_size={size}", "measured"]
@@ -103,7 +109,7 @@ def test_two_ranks_share_the_batch_and_write_no_log(tmp_path):
 
 @pytest.mark.integration
 def test_rejects_workload_without_synthetic_data(tmp_path):
-    completed = throughput(tmp_path, "workload=ncf")
+    completed = throughput(tmp_path, "workload=ncf", "data=synthetic")
     assert completed.returncode == Exit.CONFIGURATION
     assert "NCF has no loader data=synthetic: choose data=torch." in completed.stderr
 

@@ -67,7 +67,7 @@ def test_plan_is_written_once(plan_study, tmp_path):
     for other in ("seed=1,3", "seed=1,2,3 precision=bf16", "seed=2"):
         with pytest.raises(ConfigurationError, match=r"a task that this plan leaves out .*a plan can only grow"):
             plan_study(*other.split())
-    with pytest.raises(ConfigurationError, match=r"'x'"):
+    with pytest.raises(ConfigurationError, match="seed must be a whole number, not x"):
         plan_study("seed=1,2,x")
     assert manifest.read_text() == before[0]
 
@@ -95,7 +95,7 @@ def test_plan_grows_and_keeps_its_tasks(plan_study):
         (["round=v05,v07"], r"round=v07: NCF was not part of MLPerf round v07"),
         (["nonsense=1"], "There is no key nonsense"),
         (["run_dir=here"], "run_dir is chosen by the study"),
-        (["seed=one,two"], "'one'"),
+        (["seed=one,two"], "seed must be a whole number, not one"),
     ],
 )
 def test_rejects_invalid_runs_before_the_plan_is_written(plan_study, tmp_path, overrides, message):
@@ -111,9 +111,9 @@ def test_planning_checks_each_run_group_once_and_every_odd_seed(plan_study, monk
     study = plan_study("precision=fp32,bf16", "seed=range(0,500)")
     assert len(study.tasks()) == 1000
     assert checked == [0, 0]
-    with pytest.raises(ConfigurationError, match=r"seed of seed must be from 0|'x'"):
+    with pytest.raises(ConfigurationError, match="seed must be from 0|not x"):
         Study(study.path / "other", 1).plan(["accelerator=cpu", "seed=1,2,-1"])
-    with pytest.raises(ConfigurationError, match=r"'x'"):
+    with pytest.raises(ConfigurationError, match="seed must be a whole number, not x"):
         Study(study.path / "other", 1).plan(["accelerator=cpu", "seed=1,2,x"])
 
 
@@ -135,7 +135,7 @@ def test_planning_checks_each_run_group_once_and_every_odd_seed(plan_study, monk
         ),
         ("0 +workload.loaders.torch=this.Thing", "but no classes"),
         ("0 'workload={workload: this.Thing}'", "but no classes"),
-        ("0 ' workload.workload=this.Thing'", "NoViableAlt"),
+        ("0 ' workload.workload=this.Thing'", "cannot be read"),
         ("0 'hydra.searchpath=[pkg://this]'", "no settings of Hydra"),
         ("0 'hydra={searchpath: [pkg://this]}'", "no settings of Hydra"),
         ("0 hydra/launcher=joblib", "no settings of Hydra"),

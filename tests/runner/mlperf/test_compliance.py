@@ -335,4 +335,4 @@ def test_full_disk_raises_a_run_error(tmp_path):
     (tmp_path / "log.txt").symlink_to("/dev/full")
     with pytest.raises(RunError, match=r"No space left on device.*free space") as caught:
         write_log(tmp_path / "log.txt")
-    assert caught.value.exit_code == Exit.FAILURE
+    assert caught.value.exit_code == Exit.DISK_FULL
