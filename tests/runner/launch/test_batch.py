@@ -111,7 +111,7 @@ def test_planning_checks_each_run_group_once_and_every_odd_seed(plan_study, monk
     study = plan_study("precision=fp32,bf16", "seed=range(0,500)")
     assert len(study.tasks()) == 1000
     assert checked == [0, 0]
-    with pytest.raises(ConfigurationError, match="seed must be from 0|not x"):
+    with pytest.raises(ConfigurationError, match=r"seed must be from 0|not x"):
         Study(study.path / "other", 1).plan(["accelerator=cpu", "seed=1,2,-1"])
     with pytest.raises(ConfigurationError, match="seed must be a whole number, not x"):
         Study(study.path / "other", 1).plan(["accelerator=cpu", "seed=1,2,x"])
