@@ -1,6 +1,7 @@
 """The batch scripts without a batch system."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -92,7 +93,8 @@ def test_dry_run_prints_every_command_and_writes_nothing(script, tmp_path):
     assert "--gres=gpu:4" in lines[2]
     assert all("--time=1:00:00" in line for line in lines[:3])
     assert "--dependency=afterany:" in lines[3]
-    assert "timetrial\\ report\\ study/runs" in lines[3]
+    report = next(word for word in shlex.split(lines[3]) if word.startswith("--wrap=")).removeprefix("--wrap=")
+    assert "timetrial report 'study'/runs --out 'study'/report" in report
     assert all("--account=a" in line for line in lines)
 
 

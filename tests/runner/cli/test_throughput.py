@@ -58,7 +58,7 @@ def test_expected_time_is_of_known_runs_on_such_a_device(capsys):
 def test_help_is_of_throughput(tmp_path):
     text = timetrial(tmp_path, "--help").stdout
     assert text.startswith("timetrial throughput: measure training and evaluation speed")
-    assert "timetrial throughput -m workload=gnmt" in text
+    assert "timetrial throughput -m workload=NAME" in text
     assert "timetrial run" not in text
     assert "train one workload" not in text
 
