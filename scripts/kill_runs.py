@@ -2,7 +2,7 @@
 """Kill runs at random moments with SIGKILL, resume each until it ends, and compare it with one never interrupted.
 
     .venv/bin/python scripts/kill_runs.py workload=ncf --kills 100
-    .venv/bin/python scripts/kill_runs.py workload=cifar10 --kills 100
+    .venv/bin/python scripts/kill_runs.py workload=cifar10 gpus=2 --kills 100
 
 Each run starts without data, so that kills fall into data generation too, writes checkpoints as often as it can, and
 one more at its end. A kill hits all processes, the launcher alone or one rank alone. After each, the files must be
@@ -14,6 +14,7 @@ than its processes lived. Prints one JSON line; exits with 1 after a mismatch.
 import argparse
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -145,12 +146,14 @@ def main() -> None:
     arguments = parser.parse_args()
     generator, folder = random.Random(arguments.seed), Path(tempfile.mkdtemp(prefix="timetrial_kills_"))
     counts: dict[str, int] = dict.fromkeys(_VICTIMS, 0)
+    has_several_ranks = any(re.fullmatch(r"gpus=[2-9]", override) for override in arguments.overrides)
+    launchers = ("local",) if has_several_ranks else ("local", "inline")
     runs, mismatches, started = 0, [], time.monotonic()
     expected = Trial(folder / "uninterrupted", arguments.overrides, "local")
     expected.run_dir.path.parent.mkdir()
     expected.run_for(3600.0, "")
     while sum(counts.values()) < arguments.kills:
-        trial = Trial(folder / f"killed_{runs}", arguments.overrides, ("local", "inline")[runs % 2])
+        trial = Trial(folder / f"killed_{runs}", arguments.overrides, launchers[runs % len(launchers)])
         trial.run_dir.path.parent.mkdir()
         while True:
             victim = generator.choice(_VICTIMS)
