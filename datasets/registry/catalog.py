@@ -11,6 +11,7 @@ import yaml
 
 from ...runner.core.errors import ConfigurationError
 from ...runner.core.found_files import UnreadableFile, read_text
+from ...runner.core.suggestions import choose_one_of
 
 _BUILT_IN = Path(__file__).with_name("sources")
 _FILE_NAME = re.compile(r"[\w][\w .+-]*")
@@ -106,7 +107,7 @@ def select(sources: Mapping[str, Source], names: Iterable[str]) -> list[Source]:
     selected = list(dict.fromkeys(names))
     for name in selected:
         if name not in sources:
-            raise ConfigurationError(f"{name} is not a dataset: choose from {', '.join(sources)}.")
+            raise ConfigurationError(f"{name} is not a dataset: {choose_one_of(name, list(sources))}.")
     return [sources[name] for name in selected]
 
 

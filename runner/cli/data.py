@@ -21,6 +21,7 @@ from ...datasets.registry import catalog
 from ...datasets.registry.catalog import Source
 from ..core.console import StatusLine, table_console
 from ..core.errors import ConfigurationError, DataError
+from ..core.suggestions import choose_one_of
 from .options import AsJson
 
 app = typer.Typer(no_args_is_help=True, help="List, fetch, prepare, verify and bundle datasets.")
@@ -170,7 +171,8 @@ def verify(
         store = DatasetStore(data_dir, jobs, progress)
         for name in names or _find_verifiable(store, known.values(), data_dir, console):
             if name not in known and not Path(name).is_file():
-                raise ConfigurationError(f"{name} is neither a dataset nor a bundle: choose from {', '.join(known)}.")
+                remedy = choose_one_of(name, list(known))
+                raise ConfigurationError(f"{name} is neither a dataset nor a bundle: {remedy}.")
             is_dataset = name in known
             faults = store.find_faults(known[name]) if is_dataset else bundles.find_faults(Path(name), progress)
             num_faults = _print_all(faults, console)

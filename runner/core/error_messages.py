@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .errors import RunError
-from .suggestions import closest, closest_keys
+from .suggestions import choose_one_of, closest, closest_keys
 
 _CONF = Path(__file__).parents[2] / "conf"
 _KINDS = {"Integer": "a whole number", "Float": "a number"}
@@ -94,9 +94,7 @@ def _unknown_choice(error: Exception, match: re.Match[str]) -> str:
     if group == "recipe":
         of_workload = [name for name in choices if name.startswith(choice.split("/")[0] + "/")]
         choices = of_workload or choices
-    guesses = closest(choice, choices)
-    guess = f"did you mean {group}={guesses[0]}? Choose" if guesses else "choose"
-    return f"{group}={choice} is not known: {guess} one of {', '.join(choices)}."
+    return f"{group}={choice} is not known: {choose_one_of(choice, choices, f'{group}=')}."
 
 
 def _not_multirun(error: Exception, match: re.Match[str]) -> str:

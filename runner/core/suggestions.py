@@ -15,6 +15,16 @@ def closest(name: str, known: Iterable[str]) -> list[str]:
     return [by_lower[match] for match in matches]
 
 
+def choose_one_of(name: str, known: Sequence[str], prefix: str = "") -> str:
+    """Return the remedy for a `name` that is not known: the closest of the known names, if any, and all of them.
+
+    `prefix` stands before the guess, such as "scale=".
+    """
+    guesses = closest(name, known)
+    guess = f"did you mean {prefix}{guesses[0]}? Choose" if guesses else "choose"
+    return f"{guess} one of {', '.join(known)}"
+
+
 def closest_keys(key: str, known: Sequence[str]) -> list[str]:
     """Return the known dotted keys that may be meant by `key`: at most three, of the first rule that finds any.
 

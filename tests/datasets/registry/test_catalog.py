@@ -128,8 +128,10 @@ def test_rejects_invalid_yaml(tmp_path, text):
 
 def test_unknown_name_lists_the_known_ones():
     sources = catalog.read()
-    with pytest.raises(ConfigurationError, match=r"ml-2m is not a dataset: choose from backbones, bccd, .*, wmt17\.$"):
-        catalog.select(sources, ["ml-1m", "ml-2m"])
+    with pytest.raises(ConfigurationError, match=r"^tow is not a dataset: choose one of backbones, bccd, .*, wmt17\.$"):
+        catalog.select(sources, ["ml-1m", "tow"])
+    with pytest.raises(ConfigurationError, match=r"^ml-2m is not a dataset: did you mean ml-20m\? Choose one of back"):
+        catalog.select(sources, ["ml-2m"])
     assert [source.name for source in catalog.select(sources, ["coco", "bccd", "coco"])] == ["coco", "bccd"]
     with pytest.raises(ConfigurationError, match="is not a folder"):
         catalog.read(catalog._BUILT_IN / "absent")

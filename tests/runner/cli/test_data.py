@@ -149,7 +149,10 @@ def test_damaged_dataset_is_not_overwritten(folder):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (["fetch", "tow"], ConfigurationError, "tow is not a dataset: choose from backbones, .*, toy, wmt16, wmt17"),
+        (["fetch", "tow"], ConfigurationError, "tow is not a dataset: choose one of backbones, .*, toy, wmt16, wmt17"),
+        (["fetch", "multi30"], ConfigurationError, r"multi30 is not a dataset: did you mean multi30k\? Choose one of"),
+        (["prepare", "Coco"], ConfigurationError, r"Coco is not a dataset: did you mean coco\? Choose one of"),
+        (["bundle", "imagnet", "--out", "a.tar"], ConfigurationError, r"did you mean imagenet\?"),
         (["fetch", "toy", "--jobs", "0"], ConfigurationError, "--jobs must be 1 or more"),
         (["fetch", "toy", "--from", "absent"], DataError, "absent is missing: name an existing folder or bundle"),
         (["fetch", "toy", "--from", "sources", "--accept-license"], DataError, r"sources does not contain toy\.zip"),
@@ -161,6 +164,7 @@ def test_damaged_dataset_is_not_overwritten(folder):
         (["prepare", "toy"], DataError, r"toy\.zip has not been fetched: run timetrial data fetch toy"),
         (["bundle", "toy", "--out", "a.tar"], DataError, r"toy\.zip has not been fetched"),
         (["verify", "tow"], ConfigurationError, "tow is neither a dataset nor a bundle"),
+        (["verify", "multi30"], ConfigurationError, r"a bundle: did you mean multi30k\? Choose one of backbones"),
         (["verify", "toy"], DataError, "data/toy is missing: run timetrial data fetch toy"),
         (["verify", "given/toy.zip"], DataError, r"given/toy\.zip is not a bundle"),
         (["prepare", "workload=nothing"], Exception, "nothing"),
