@@ -116,7 +116,7 @@ def _compare_tables(
     if folders:
         measured = throughput_groups.read_throughput_groups(folders, unreadable.append)
         runs = sources.read_runs(folders, needed=not measured, pass_over=unreadable.append)
-        measurements += throughput_groups.to_measurements(measured)
+        measurements += throughput_groups.to_measurements(throughput_groups.split_by_run(measured))
         measurements += external_comparison.to_measurements(group_runs(runs))
     comparisons = external_comparison.compare_systems(measurements, names)
     shown = [comparisons[0].baseline, *(pair.other for pair in comparisons)]

@@ -1,24 +1,26 @@
 """Compare systems by measurements that others have published, and by own runs beside them.
 
 Systems are compared where both were measured alike: one network, task, number of GPUs, precision, interconnect and
-batch size. Such measurements have no repeats, so the interval of the pooled ratio is over networks.
+batch size. The best batch size of each side would be another comparison: a larger batch takes other epochs to the
+target, and the best of several measurements is also the luckiest. The terminal and the report page show this one.
 """
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from ...core.errors import ConfigurationError, DataError
-from ..parse.external import OWN_RUNS, ExternalMeasurement
+from ..parse.external import OUTCOMES, OWN_RUNS, ExternalMeasurement
 from .comparison import MARGIN, Verdict, decide, holm_levels
 from .groups import RunGroup
-from .intervals import LEVEL, UNKNOWN, LogEstimate, Sample, bounds_as_json, log_mean
+from .intervals import LEVEL, UNKNOWN, LogEstimate, Sample, bounds_as_json, log_mean, log_ratio
+from .scores import combine_fixed
 
 _TIMES = ("minutes", "minutes_total", "milliseconds")
-_SPEEDS = (*_TIMES, "samples_per_second", "speedup")
+_SPEEDS = ("samples_per_second", *_TIMES, "speedup")  # each network is compared by the first that both systems have
 _SYSTEM_FIELDS = ("accelerator", "interconnect", "precision")  # the first that differs tells systems apart
 _COUNTED = re.compile(r"(\d{1,6}) ?[x×] ?(.+)")
 
@@ -38,12 +40,18 @@ class ExternalSystem:
         name = self.value or f"{self.field} not stated"
         return f"{self.count} x {name}" if self.count else name
 
+    def state(self, workload: str, task: str) -> str:
+        """Return what became of the speed of a network: one of `OUTCOMES`, the best there is, or "not measured"."""
+        same = (entry for entry in self.measurements if (entry.workload, entry.task) == (workload, task))
+        outcomes = {entry.outcome for entry in same if entry.metric in _SPEEDS}
+        return next((outcome for outcome in OUTCOMES if outcome in outcomes), "not measured")
+
 
 @dataclass(frozen=True)
 class SpeedRow:
-    """One measurement of both systems; `ratio` is the speed of the other over that of the baseline.
+    """One setting measured on both systems; `speed` is the speed of the other over that of the baseline.
 
-    `baseline` and `other` are None where the study publishes the ratio alone.
+    `baseline` and `other` are geometric means of repeats, None where the study publishes the ratio alone.
     """
 
     workload: str
@@ -52,7 +60,17 @@ class SpeedRow:
     metric: str
     baseline: float | None
     other: float | None
-    ratio: float
+    speed: LogEstimate
+
+    @property
+    def ratio(self) -> float:
+        """The estimate of `speed`."""
+        return math.exp(self.speed.log)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as `timetrial compare --json` prints it."""
+        fields = ("workload", "task", "setting", "metric", "baseline", "other", "ratio")
+        return {name: getattr(self, name) for name in fields}
 
 
 @dataclass(frozen=True)
@@ -64,14 +82,27 @@ class ExternalComparison:
     rows: list[SpeedRow]
     level: float = LEVEL
 
+    def ratios(self, task: str = "") -> dict[str, LogEstimate]:
+        """Return the speed ratio of each network, the mean over its settings; of one task if `task` is given."""
+        rows: dict[str, list[LogEstimate]] = {}
+        for row in self.rows:
+            if task in ("", row.task):
+                rows.setdefault(row.workload, []).append(row.speed)
+        return {workload: combine_fixed(speeds) for workload, speeds in rows.items()}
+
+    @cached_property
+    def trained(self) -> dict[str, LogEstimate]:
+        """The ratios that the one number rests on: of training, or of evaluation if nothing was trained."""
+        return self.ratios("train") or self.ratios()
+
     @cached_property
     def speed(self) -> LogEstimate:
-        """The mean ratio of training speed over networks, each of which counts once."""
-        trained = [row for row in self.rows if row.task == "train"] or self.rows
-        logs: dict[str, list[float]] = {}
-        for row in trained:
-            logs.setdefault(row.workload, []).append(math.log(row.ratio))
-        return log_mean(Sample(tuple(math.exp(sum(values) / len(values)) for values in logs.values())))
+        """The mean of `trained` over networks, each of which counts once.
+
+        Its interval is for further networks; for a single network it is that of its repeats.
+        """
+        ratios = list(self.trained.values())
+        return ratios[0] if len(ratios) == 1 else log_mean(Sample(tuple(math.exp(ratio.log) for ratio in ratios)))
 
     @property
     def verdict(self) -> Verdict:
@@ -89,7 +120,8 @@ class ExternalComparison:
         if not ratio.is_bounded:
             return f"{names}: cannot tell, one network was measured ({ratio.estimate:.3g} times as fast)."
         bounds = f"{self.level * 100:.3g}% CI: {ratio.low:.3g} to {ratio.high:.3g}"
-        return f"{names}: {words}, {ratio.estimate:.3g} times as fast ({bounds}) over {ratio.n} networks."
+        where = f"over {len(self.trained)} networks" if len(self.trained) > 1 else "on one network"
+        return f"{names}: {words}, {ratio.estimate:.3g} times as fast ({bounds}) {where}."
 
     def to_json(self) -> dict[str, Any]:
         """Return the comparison as the object that `timetrial compare --json` prints."""
@@ -100,7 +132,7 @@ class ExternalComparison:
             **bounds_as_json(self.speed.interval(self.level) if self.rows else UNKNOWN, "ratio"),
             "level": self.level,
             "basis": "published speed",
-            "measurements": [asdict(row) for row in self.rows],
+            "measurements": [row.to_json() for row in self.rows],
             "reasons": [] if self.verdict != Verdict.CANNOT_TELL else [self.summary],
             "differences": [],
         }
@@ -123,18 +155,55 @@ def compare_systems(measurements: Sequence[ExternalMeasurement], names: Sequence
     return [replace(pair, level=level) for pair, level in zip(comparisons, levels, strict=True)]
 
 
+def compare_studies(
+    measurements: Iterable[ExternalMeasurement], baseline: str = ""
+) -> dict[str, list[ExternalComparison]]:
+    """Return the comparisons of each study that measured two systems alike, by its title; own runs are one study.
+
+    `baseline` names the first system of the studies that have it.
+    """
+    studies: dict[str, list[ExternalMeasurement]] = {}
+    for entry in measurements:
+        studies.setdefault("Throughput runs" if entry.source == OWN_RUNS else entry.study, []).append(entry)
+    comparisons = {}
+    for title, entries in studies.items():
+        try:
+            pairs = compare_systems(entries, [baseline] if _is_system(entries, baseline) else [])
+        except DataError:
+            continue  # it is of one system
+        if any(pair.rows for pair in pairs):
+            comparisons[title] = pairs
+    return comparisons
+
+
+def _is_system(entries: Sequence[ExternalMeasurement], name: str) -> bool:
+    try:
+        return bool(name and _find_system(entries, name))
+    except ConfigurationError:
+        return False
+
+
 def _all_systems(entries: Sequence[ExternalMeasurement], names: Sequence[str]) -> list[ExternalSystem]:
-    """Return all systems, the named one first."""
-    field = next((field for field in _SYSTEM_FIELDS if len(_values(entries, field)) > 1), _SYSTEM_FIELDS[0])
-    systems = [_select(entries, field, value, None) for value in _values(entries, field)]
-    if not names:
-        return systems
-    first = _find_system(entries, names[0])
-    return [first, *(system for system in systems if system.value != first.value)]
+    """Return all systems, the named one first; where only the number of GPUs differs, a system for each number."""
+    named = _find_system(entries, names[0]) if names else None
+    fields = [*([named.field] if named else []), *(() if named and named.count else _SYSTEM_FIELDS)]
+    field = next((name for name in fields if len(_values(entries, name)) > 1), None)
+    if field:
+        systems = [_select(entries, field, value, None) for value in _values(entries, field)]
+    else:
+        counts = dict.fromkeys(entry.num_accelerators for entry in entries)
+        systems = [_select(entries, "accelerator", entries[0].accelerator, count) for count in counts]
+    if named and named.field == field:
+        return [named, *(system for system in systems if system.value != named.value)]
+    if named and named.count and not field:
+        return [named, *(system for system in systems if system.count != named.count)]
+    return systems
 
 
 def _values(entries: Iterable[ExternalMeasurement], field: str) -> list[str]:
-    return list(dict.fromkeys(getattr(entry, field) for entry in entries))
+    """Return the values of a field; a single GPU has no interconnect."""
+    known = (entry for entry in entries if field != "interconnect" or entry.num_accelerators > 1)
+    return list(dict.fromkeys(getattr(entry, field) for entry in known))
 
 
 def _select(entries: Iterable[ExternalMeasurement], field: str, value: str, count: int | None) -> ExternalSystem:
@@ -157,52 +226,76 @@ def _find_system(entries: Sequence[ExternalMeasurement], name: str) -> ExternalS
 
 
 def _match(baseline: ExternalSystem, other: ExternalSystem) -> list[SpeedRow]:
-    """Return a row for every setting that was measured on both, and for every published ratio of the two."""
-    is_counted = baseline.count is None and other.count is None
-    sides = [_by_setting(system, is_counted=is_counted, skipped=baseline.field) for system in (baseline, other)]
-    rows = []
-    for key, entries in sides[1].items():
-        if key in sides[0]:
-            first, second = _mean(sides[0][key]), _mean(entries)
-            ratio = first / second if entries[0].metric in _TIMES else second / first
-            rows.append(_row(entries[0], first, second, ratio, baseline.field, is_counted=is_counted))
-    for (system, reference), invert in (((other, baseline), False), ((baseline, other), True)):
+    """Return a row for every setting that was measured on both, or else for every published ratio of the two."""
+    rows = [*_measured_rows(baseline, other), *_published_rows(baseline, other)]
+    ranks: dict[tuple[str, str], int] = {}
+    for row in rows:
+        key = row.workload, row.task
+        ranks[key] = min(ranks.get(key, len(_SPEEDS)), _SPEEDS.index(row.metric))
+    return [row for row in rows if row.metric == _SPEEDS[ranks[row.workload, row.task]]]
+
+
+def _measured_rows(baseline: ExternalSystem, other: ExternalSystem) -> Iterator[SpeedRow]:
+    skipped = _skipped(baseline, other)
+    first, second = (_by_setting(system, skipped) for system in (baseline, other))
+    for key, entries in second.items():
+        entry = entries[0]
+        if key not in first:
+            continue
+        if entry.metric == "milliseconds" and entry.source == OWN_RUNS and baseline.count != other.count:
+            continue  # own batches are per GPU: passes of several GPUs handle more samples
+        base, own = (Sample(tuple(each.value or 1.0 for each in same)) for same in (first[key], entries))
+        speed = log_ratio(base, own) if entry.metric in _TIMES else log_ratio(own, base)
+        yield SpeedRow(
+            workload=entry.workload,
+            task=entry.task,
+            setting=_describe_setting(entry, skipped),
+            metric=entry.metric,
+            baseline=math.exp(log_mean(base).log),
+            other=math.exp(log_mean(own).log),
+            speed=speed,
+        )
+
+
+def _published_rows(baseline: ExternalSystem, other: ExternalSystem) -> Iterator[SpeedRow]:
+    for (system, reference), sign in (((other, baseline), 1), ((baseline, other), -1)):
         for entry in system.measurements:
             if entry.metric == "speedup" and entry.value and entry.baseline == reference.title:
-                ratio = 1 / entry.value if invert else entry.value
-                rows.append(SpeedRow(entry.workload, entry.task, entry.note, "speedup", None, None, ratio))
-    return rows
+                speed = LogEstimate(sign * math.log(entry.value), math.nan, math.nan, 1)
+                yield SpeedRow(entry.workload, entry.task, entry.note, "speedup", None, None, speed)
 
 
-def _by_setting(
-    system: ExternalSystem, *, is_counted: bool, skipped: str
-) -> dict[tuple[object, ...], list[ExternalMeasurement]]:
-    """Return the measured speeds by all that must be equal; `skipped` is the field that tells the systems apart."""
+def _skipped(baseline: ExternalSystem, other: ExternalSystem) -> set[str]:
+    """Return the fields that need not be equal: those that tell the systems apart, and the link of a single GPU."""
+    skipped = {baseline.field}
+    if baseline.count or other.count:
+        skipped.add("num_accelerators")
+    if 1 in (baseline.count, other.count):
+        skipped.add("interconnect")
+    return skipped
+
+
+def _by_setting(system: ExternalSystem, skipped: set[str]) -> dict[tuple[object, ...], list[ExternalMeasurement]]:
+    """Return the measured speeds by all that must be equal."""
+    fields = [name for name in (*_SYSTEM_FIELDS, "num_accelerators") if name not in skipped]
     settings: dict[tuple[object, ...], list[ExternalMeasurement]] = {}
     for entry in system.measurements:
         if entry.metric in _SPEEDS and entry.metric != "speedup" and entry.value:
-            if skipped == "interconnect" and entry.num_accelerators == 1:
+            if system.field == "interconnect" and entry.num_accelerators == 1:
                 continue  # it has nothing to connect
-            named = tuple("" if field == skipped else getattr(entry, field) for field in _SYSTEM_FIELDS)
-            count = entry.num_accelerators if is_counted else None
-            key = (entry.workload, entry.task, entry.metric, *named, entry.batch, count)
+            key = (entry.workload, entry.task, entry.metric, entry.batch, *(getattr(entry, name) for name in fields))
             settings.setdefault(key, []).append(entry)
     return settings
 
 
-def _mean(entries: Sequence[ExternalMeasurement]) -> float:
-    return math.exp(sum(math.log(entry.value or 1.0) for entry in entries) / len(entries))
-
-
-def _row(
-    entry: ExternalMeasurement, first: float, second: float, ratio: float, skipped: str, *, is_counted: bool
-) -> SpeedRow:
-    gpus = f"{entry.num_accelerators} GPU" + "s" * (entry.num_accelerators > 1) if is_counted else ""
-    named = {"precision": entry.precision, "interconnect": entry.interconnect}
-    parts = [gpus, *(value for field, value in named.items() if field != skipped)]
-    parts.append(f"batch {entry.batch}" if entry.batch else "")
-    setting = ", ".join(part for part in parts if part)
-    return SpeedRow(entry.workload, entry.task, setting, entry.metric, first, second, ratio)
+def _describe_setting(entry: ExternalMeasurement, skipped: set[str]) -> str:
+    parts = {
+        "num_accelerators": f"{entry.num_accelerators} GPU" + "s" * (entry.num_accelerators > 1),
+        "precision": entry.precision,
+        "interconnect": entry.interconnect,
+        "batch": f"batch {entry.batch}" if entry.batch else "",
+    }
+    return ", ".join(part for name, part in parts.items() if part and name not in skipped)
 
 
 def to_measurements(groups: Iterable[RunGroup]) -> list[ExternalMeasurement]:

@@ -253,8 +253,15 @@ def compare_peer_to_peer(groups: Sequence[ThroughputGroup]) -> list[Finding]:
 
 
 def split_by_run(groups: Iterable[ThroughputGroup]) -> list[ThroughputGroup]:
-    """Return a group for each measurement, so that `to_measurements` shows the repeats and not their mean."""
-    return [replace(group, results=[result], out_of_memory=0) for group in groups for result in group.results]
+    """Return a group for each measurement, so that `to_measurements` shows the repeats and not their mean.
+
+    A group of which all runs ran out of memory stays as it is.
+    """
+    return [
+        single
+        for group in groups
+        for single in [replace(group, results=[result], out_of_memory=0) for result in group.results] or [group]
+    ]
 
 
 def to_measurements(groups: Iterable[ThroughputGroup]) -> list[ExternalMeasurement]:

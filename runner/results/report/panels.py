@@ -314,7 +314,7 @@ def plot_speeds(
             if mean.is_bounded:
                 chart.line([mean.low, mean.high], [middle, middle], 1, "bar")
             chart.dots([(mean.estimate, middle)], 1, "diamond")
-    caption = f"Speed against {baseline}. Diamond: the one number, with its 95% interval. Points: benchmarks"
+    caption = f"Speed against {baseline}. Diamond: the one number, with its interval in the table. Points: benchmarks"
     caption += ", hollow ones by time per epoch only." if any(row[3] for row in drawn) else "."
     caption += f" The first {len(drawn)} of {len(rows)}." if len(drawn) < len(rows) else ""
     means = {label: mean.estimate for label, mean, _, _ in drawn if mean}

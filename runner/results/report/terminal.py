@@ -206,7 +206,15 @@ def show_external_comparison(console: Console, comparison: ExternalComparison) -
         table.add_row(*map(Text, cells))
     if comparison.rows:
         table_console(console).print(table)
-        console.print("Each was measured once: the interval is for further networks of this kind.", soft_wrap=True)
+        console.print(_describe_interval(comparison), soft_wrap=True)
+
+
+def _describe_interval(comparison: ExternalComparison) -> str:
+    if len(comparison.trained) == 1 and comparison.speed.interval().is_bounded:
+        return "The interval is from repeated measurements."
+    if any(math.isfinite(row.speed.error) for row in comparison.rows):
+        return "The interval is for further networks of this kind."
+    return "Each was measured once: the interval is for further networks of this kind."
 
 
 def show_measurements(console: Console, measurements: Sequence[ExternalMeasurement]) -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from timetrial.runner.core.errors import ConfigurationError, DataError
 from timetrial.runner.results.analysis.comparison import Verdict
-from timetrial.runner.results.analysis.external_comparison import compare_systems, to_measurements
+from timetrial.runner.results.analysis.external_comparison import compare_studies, compare_systems, to_measurements
 from timetrial.runner.results.analysis.groups import group_runs
 from timetrial.runner.results.parse import external, sources
-from timetrial.runner.results.parse.external import REFERENCE_DATA, ExternalMeasurement
+from timetrial.runner.results.parse.external import OWN_RUNS, REFERENCE_DATA, ExternalMeasurement
 
 
 def study(name):
@@ -63,6 +63,63 @@ def test_only_equal_settings_are_compared():
     (pair,) = compare_systems(entries, [])
     assert pair.summary == "b against a: cannot tell, nothing was measured on both at equal settings."
     assert pair.to_json()["ratio"] is None
+
+
+def test_a_faster_best_batch_decides_nothing():
+    """At batch 8 both take 10 ms. Only `a` was measured at batch 64, where it is four times as fast per sample."""
+    entries = [measurement("a", 10.0), measurement("a", 20.0, batch=64), measurement("b", 10.0)]
+    (pair,) = compare_systems(entries, [])
+    assert [(row.setting, row.ratio) for row in pair.rows] == [("1 GPU, fp32, batch 8", 1.0)]
+
+
+def test_a_network_counts_by_one_metric():
+    """Milliseconds are not used beside samples per second, and published speedups only without both."""
+    entries = [measurement("a", 10.0), measurement("b", 5.0)]
+    entries += [measurement(name, value, metric="samples_per_second") for name, value in (("a", 100.0), ("b", 300.0))]
+    entries += [measurement("b", 9.0, metric="speedup", baseline="a")]
+    entries += [measurement("b", 7.0, "other", metric="speedup", baseline="a")]
+    (pair,) = compare_systems(entries, [])
+    assert [(row.workload, row.metric, round(row.ratio, 9)) for row in pair.rows] == [
+        ("net", "samples_per_second", 3),
+        ("other", "speedup", 7),
+    ]
+
+
+def test_repeats_of_one_network_tell_speed_from_luck():
+    """Welch's interval by hand: three repeats a side with equal spread have 4 degrees of freedom."""
+    entries = [measurement("a", value) for value in (99.0, 100.0, 101.0)]
+    entries += [measurement("b", value / 2) for value in (99.0, 100.0, 101.0)]
+    (pair,) = compare_systems(entries, [])
+    logs = [math.log(value) for value in (99.0, 100.0, 101.0)]
+    deviation = math.sqrt(sum((log - sum(logs) / 3) ** 2 for log in logs) / 2)
+    half_width = 2.7764 * deviation * math.sqrt(2 / 3)
+    assert pair.speed.interval().high == pytest.approx(2 * math.exp(half_width), rel=1e-4)
+    assert pair.verdict == Verdict.FASTER
+    assert pair.summary.endswith(") on one network.")
+
+
+def test_numbers_of_gpus_are_systems_where_nothing_else_differs():
+    facts = {"metric": "samples_per_second", "source": OWN_RUNS}
+    entries = [measurement("a", 100.0, **facts), measurement("a", 10.0, task="eval", source=OWN_RUNS)]
+    entries += [measurement("a", 380.0, num_accelerators=4, interconnect="peer-to-peer", **facts)]
+    entries += [measurement("a", 10.0, task="eval", num_accelerators=4, interconnect="peer-to-peer", source=OWN_RUNS)]
+    (pair,) = compare_systems(entries, [])
+    assert (pair.baseline.title, pair.other.title) == ("1 x a", "4 x a")
+    assert [(row.task, row.ratio) for row in pair.rows] == [("train", pytest.approx(3.8))]
+    (pair,) = compare_systems(entries, ["4 x a"])
+    assert (pair.baseline.title, pair.other.title) == ("4 x a", "1 x a")
+
+
+def test_studies_are_compared_apart_and_own_runs_together():
+    entries = [measurement("a", 10.0), measurement("b", 5.0), measurement("c", 1.0, study="of one system")]
+    entries += [measurement("a", 9.0, study="on host 1", source=OWN_RUNS)]
+    entries += [measurement("b", 3.0, study="on host 2", source=OWN_RUNS)]
+    entries += [measurement("d", 1.0, study="apart"), measurement("e", 1.0, study="apart", precision="bf16")]
+    studies = compare_studies(entries, "b")
+    assert {title: (pair.baseline.title, round(pair.rows[0].ratio, 9)) for title, (pair,) in studies.items()} == {
+        "s": ("b", 0.5),
+        "Throughput runs": ("b", round(1 / 3, 9)),
+    }
 
 
 def test_one_name_is_the_baseline_of_all_others():

@@ -14,8 +14,12 @@ from html.parser import HTMLParser
 import pytest
 
 from timetrial.runner.core.errors import ConfigurationError
+from timetrial.runner.results.analysis.external_comparison import compare_systems
 from timetrial.runner.results.parse import external
 from timetrial.runner.results.report import build, page
+from timetrial.runner.results.report.page_text import format_number
+from timetrial.runner.results.report.panels import format_bounds
+from timetrial.runner.results.report.systems import gpu_name
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE_NAME = "<script>alert(1)<"  # of a folder, so it cannot contain a slash
@@ -251,6 +255,20 @@ def test_study_of_one_system_tells_luck_from_speed(tmp_path):
     assert row[3].startswith("4.39 ")  # geometric mean of the epochs
     assert row[5] == "100% 100% to 100%" or row[5].startswith("100% 100%")
     assert "of the spread is luck of the seeds" in text
+
+
+@pytest.mark.parametrize("name", ["rtx2080ti_tpuv2_2019", "rtx3060_2022", "rtx8000_nvlink_2020", "titan_v_2018"])
+def test_page_and_comparison_give_the_same_answer(name, tmp_path):
+    study = external.REFERENCE_DATA / "studies" / f"{name}.csv"
+    found = Page(page.write_page(build.build_report([study]), tmp_path).read_text())
+    for pair in compare_systems(external.read_measurements(study), []):
+        answer = found.row(gpu_name(pair.other.title))[1]
+        if pair.rows:
+            ratio = pair.speed.interval(pair.level)
+            assert answer.startswith(f"{format_number(ratio.estimate, 3)}× {format_bounds(ratio)}".strip())
+            assert pair.verdict.value in answer
+        else:
+            assert answer == "– no equal setting"
 
 
 def test_external_measurements_without_runs(tmp_path):
