@@ -1,13 +1,17 @@
 """The command `timetrial report`."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from ..core.found_files import UnreadableFile
 from .options import ResultPaths
+
+if TYPE_CHECKING:
+    from ..results.parse.runs import Run
 
 
 def report(
@@ -36,10 +40,8 @@ def report(
 
     With --runs-csv, --scores-csv or --export-mlperf only what they name is written, unless --out is given too.
     """
-    from ..results.analysis.groups import group_runs
     from ..results.parse import sources
     from ..results.report import build as reports
-    from ..results.report import csv_tables, mlperf_export
 
     console = Console(soft_wrap=True, highlight=False)
     outputs = [path for path in (runs_csv, scores_csv, export_mlperf) if path]
@@ -51,15 +53,9 @@ def report(
         runs = built.runs or sources.read_runs(paths, pass_over=unreadable.append)
         for error in unreadable:
             console.print(f"passed over: {error}", markup=False)
-        groups = built.groups or group_runs(runs)
-        if runs_csv:
-            csv_tables.write_runs(runs_csv, runs)
-        if scores_csv:
-            csv_tables.write_scores(scores_csv, groups)
-        if export_mlperf:
-            mlperf_export.export(groups, export_mlperf)
+        num_groups = _write_outputs(runs, runs_csv, scores_csv, export_mlperf)
         written = ", ".join(map(str, outputs))
-        console.print(f"logs: {len(runs)}, run groups: {len(groups)}; wrote {written}", markup=False)
+        console.print(f"logs: {len(runs)}, run groups: {num_groups}; wrote {written}", markup=False)
     if wants_page:
         from ..results.report import page
 
@@ -68,3 +64,20 @@ def report(
         counts += f", throughput groups: {len(built.throughput_groups)}"
         counts += f", external measurements: {len(built.external_measurements)}"
         console.print(f"{counts}; wrote {page_path}", markup=False)
+
+
+def _write_outputs(
+    runs: "Sequence[Run]", runs_csv: Path | None, scores_csv: Path | None, export_mlperf: Path | None
+) -> int:
+    """Write the files and the folder that are named, and return the number of run groups."""
+    from ..results.analysis.groups import group_runs
+    from ..results.report import csv_tables, mlperf_export
+
+    groups = group_runs(runs)
+    if runs_csv:
+        csv_tables.write_runs(runs_csv, runs)
+    if scores_csv:
+        csv_tables.write_scores(scores_csv, groups)
+    if export_mlperf:
+        mlperf_export.export(groups, export_mlperf)
+    return len(groups)

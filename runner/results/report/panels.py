@@ -1,6 +1,5 @@
 """The first screen: a table of GPUs and benchmarks against a baseline, one chart, and three sentences."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -79,26 +78,9 @@ def comparison_panel(name: str, lineup: Lineup, report: Report, anchors: Mapping
     warned = {finding.subject for finding in report.findings if finding.kind == "flag"}
     causes = {key: _causes(comparison, warned) for key, comparison in comparisons.items()}
     numbers = _number([cause for of_cell in causes.values() for cause in of_cell])
-    rows = []
+    marks = {key: tuple(numbers[cause] for cause in of_cell) for key, of_cell in causes.items()}
     means = {system: _mean(system, comparisons) for system in lineup.systems}
-    order = sorted(
-        lineup.systems[1:],
-        key=lambda system: (
-            not means[system],
-            -sum(key[0] == system for key in comparisons),
-            -_log(means[system]),
-        ),
-    )
-    for system in [lineup.baseline, *order]:
-        marks = {
-            workload: tuple(numbers[cause] for cause in causes.get((system, workload), ()))
-            for workload in lineup.workloads
-        }
-        cells = [_cell(lineup, system, workload, comparisons, marks[workload]) for workload in lineup.workloads]
-        cells.insert(0, _mean_cell(lineup, system, means[system], comparisons))
-        detail = ", ".join(part for part in (system.maker, system.remark) if part)
-        rows.append(Row(system.devices, detail, system.gpu, cells))
-    of_lineup = list(comparisons.values())
+    order = _order(lineup.systems[1:], comparisons, means)
     columns = [(_short(workload, lineup), anchors[workload]) for workload in lineup.workloads]
     return Panel(
         name,
@@ -106,8 +88,8 @@ def comparison_panel(name: str, lineup: Lineup, report: Report, anchors: Mapping
         f"Speed against {lineup.baseline.label}: times as fast to the quality target",
         "GPUs",
         [("All", ""), *columns],
-        rows,
-        _sentences(lineup, of_lineup, sum(map(bool, causes.values()))),
+        [_row(lineup, system, means[system], comparisons, marks) for system in [lineup.baseline, *order]],
+        _sentences(lineup, list(comparisons.values()), sum(map(bool, causes.values()))),
         [_MARKS[cause] for cause in numbers],
         True,
         [plot_speeds(f"{name}-speeds", lineup.baseline.label, _speeds(order, comparisons, means))],
@@ -194,6 +176,35 @@ def _mean(system: System, comparisons: Mapping[tuple[System, str], Comparison]) 
     return _Mean(combine_fixed(list(ratios.values())), len(ratios), is_pace) if ratios else None
 
 
+def _order(
+    systems: Sequence[System],
+    comparisons: Mapping[tuple[System, str], Comparison],
+    means: Mapping[System, _Mean | None],
+) -> list[System]:
+    """Return the systems with one number first, then those with the most benchmarks, then the fastest."""
+
+    def rank(system: System) -> tuple[bool, int, float]:
+        mean = means[system]
+        return mean is None, -sum(key[0] == system for key in comparisons), -mean.ratio.log if mean else 0.0
+
+    return sorted(systems, key=rank)
+
+
+def _row(
+    lineup: Lineup,
+    system: System,
+    mean: _Mean | None,
+    comparisons: Mapping[tuple[System, str], Comparison],
+    marks: Mapping[tuple[System, str], tuple[int, ...]],
+) -> Row:
+    cells = [_mean_cell(lineup, system, mean, comparisons)]
+    cells += [
+        _cell(lineup, system, workload, comparisons, marks.get((system, workload), ())) for workload in lineup.workloads
+    ]
+    detail = ", ".join(part for part in (system.maker, system.remark) if part)
+    return Row(system.devices, detail, system.gpu, cells)
+
+
 def _mean_cell(
     lineup: Lineup,
     system: System,
@@ -216,10 +227,6 @@ def _pace_cell(ratio: Interval, marks: tuple[int, ...]) -> TableCell:
     """Return the cell of systems that are not comparable by time-to-train: their ratio by time per epoch."""
     value = f"({format_number(ratio.estimate, 3)}×)" if ratio.n else "–"
     return TableCell(value, format_bounds(ratio), Verdict.NOT_COMPARABLE.value, "none", marks)
-
-
-def _log(mean: _Mean | None) -> float:
-    return mean.ratio.log if mean else -math.inf
 
 
 def _cell(
