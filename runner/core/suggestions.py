@@ -28,17 +28,19 @@ def choose_one_of(name: str, known: Sequence[str], prefix: str = "") -> str:
 def closest_keys(key: str, known: Sequence[str]) -> list[str]:
     """Return the known dotted keys that may be meant by `key`: at most three, of the first rule that finds any.
 
-    The rules compare the last parts: they are the same, they are similar, that of `key` is the other's initials (`lr`
-    for learning_rate), or one of its words (`epochs` for max_epochs).
+    The rules compare the last parts: they are the same, that of `key` is several words of the other (`batch_size` for
+    global_batch_size), they are similar, it is the other's initials (`lr` for learning_rate), or one of its words.
     """
     last = key.rpartition(".")[2].lower()
     last_parts = {name: name.rpartition(".")[2].lower() for name in known}
     similar = set(closest(last, set(last_parts.values())))
+    has_words = {name: len(last) >= _MIN_PART and f"_{last}_" in f"_{part}_" for name, part in last_parts.items()}
     rules = (
         lambda name: last_parts[name] == last,
+        lambda name: "_" in last and has_words[name],
         lambda name: last_parts[name] in similar,
         lambda name: "".join(word[0] for word in last_parts[name].split("_") if word) == last,
-        lambda name: len(last) >= _MIN_PART and f"_{last}_" in f"_{last_parts[name]}_",
+        lambda name: has_words[name],
     )
     for rule in rules:
         if matches := [name for name in known if rule(name)]:
