@@ -33,7 +33,7 @@ app = typer.Typer(
 _HYDRA_HELP: dict[str, Any] = HYDRA_CONTEXT | {"help_option_names": []}  # Hydra prints the help of these
 app.command(context_settings=_HYDRA_HELP, options_metavar="")(run)
 app.command(context_settings=_HYDRA_HELP, options_metavar="")(throughput)
-app.command(context_settings=HYDRA_CONTEXT, options_metavar="[GROUP=NAME | KEY=VALUE] ...")(estimate)
+app.command(context_settings=HYDRA_CONTEXT)(estimate)
 app.command("list")(list_recipes)
 for command in (doctor, peaks, check, report, study, compare, new_workload):
     app.command()(command)

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..core.console import table_console
+from ..core.console import StatusLine, is_quiet, table_console
 from ..core.errors import ConfigurationError, Exit, RunDirLocked
-from .options import HYDRA_CONTEXT, AsJson
+from .options import HYDRA_CONTEXT, AsJson, Overrides
 
 if TYPE_CHECKING:
     from ..launch.batch import Task, TaskState
@@ -27,7 +27,7 @@ _COLORS = {"done": "green", "running": "cyan", "waiting": "default", "failed": "
 
 
 @app.command(context_settings=HYDRA_CONTEXT)
-def plan(context: typer.Context, study: _Folder) -> None:
+def plan(study: _Folder, overrides: Overrides = None) -> None:
     """Write STUDY/manifest.txt: one line per task of a sweep, in the overrides of `timetrial run -m`.
 
     For instance: timetrial batch plan study workload=NAME,OTHER gpus=1,2 'seed=range(1,11)'. The same sweep over more
@@ -36,8 +36,9 @@ def plan(context: typer.Context, study: _Folder) -> None:
     from ..launch.batch import Study
 
     planned = Study(study, max_attempts=1)
-    with Console(stderr=True).status("checking each configuration"):
-        num_added = planned.plan(context.args)
+    with StatusLine(Console(stderr=True)) as status_line:
+        status_line("checking each configuration")
+        num_added = planned.plan(overrides or [])
     num_tasks = len(planned.tasks())
     added = f", of which {num_added or 'none'} new" if num_added < num_tasks else ""
     Console(soft_wrap=True).print(f"{study} has tasks 0 to {num_tasks - 1}{added}", markup=False, highlight=False)
@@ -60,7 +61,8 @@ def run(
     if not 0 <= index < len(tasks):
         raise ConfigurationError(f"{study} has tasks 0 to {len(tasks) - 1}, not {index}.")
     task = tasks[index]
-    console.print(f"task {index}: {shlex.join(task.overrides)}", soft_wrap=True, markup=False, highlight=False)
+    if not is_quiet():
+        console.print(f"task {index}: {shlex.join(task.overrides)}", soft_wrap=True, markup=False, highlight=False)
     try:
         exit_code = opened.run(task, console)
     except RunDirLocked as error:

@@ -1,12 +1,12 @@
 """The command `timetrial estimate`."""
 
-import typer
 from rich.console import Console
 
+from .options import Overrides
 from .run_arguments import check_arguments
 
 
-def estimate(context: typer.Context) -> None:
+def estimate(overrides: Overrides = None) -> None:
     """Estimate hours, energy, cost and memory of a run: a short measurement times the epochs of known runs.
 
     Takes the overrides of `run`, and measures on the run's own data unless data=synthetic is given. For instance:
@@ -15,7 +15,7 @@ def estimate(context: typer.Context) -> None:
     from ..benchmarks import estimate as estimates
     from ..launch.overrides import with_accelerator
 
-    overrides = list(context.args)
+    overrides = list(overrides or [])
     check_arguments("timetrial estimate", overrides)
     if not any(override.startswith("throughput.steps=") for override in overrides):
         overrides.append(f"throughput.steps={estimates.DEFAULT_STEPS}")

@@ -1,13 +1,24 @@
-"""Options that several commands share."""
+"""Options and arguments that several commands share."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from .completion import complete_override
+
 HYDRA_CONTEXT: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Typer settings of commands that pass their arguments on to Hydra."""
 
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Overrides, as of timetrial run.",
+        metavar="GROUP=NAME|KEY=VALUE",
+        show_default=False,
+        autocompletion=complete_override,
+    ),
+]
 DataDir = Annotated[Path, typer.Option(help="Folder of the datasets.", metavar="FOLDER")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 ResultPaths = Annotated[

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 
 from ..core.errors import ConfigurationError, Exit
+from .options import Overrides
 from .run_arguments import check_arguments
 
 if TYPE_CHECKING:
@@ -24,12 +25,12 @@ class HydraOutcome:
     jobs: "Sequence[JobResult]" = ()
 
 
-def run(context: typer.Context) -> None:
+def run(overrides: Overrides = None) -> None:
     """Train one workload to its target. Takes Hydra overrides: workload=NAME scale=mini seed=1 gpus=1 ...
 
     `timetrial run --help` lists every group and key, `-m` sweeps, `--cfg job` only prints the configuration.
     """
-    raise typer.Exit(int(run_hydra("timetrial run", context.args).exit_code))
+    raise typer.Exit(int(run_hydra("timetrial run", overrides or []).exit_code))
 
 
 def run_hydra(program: str, arguments: Sequence[str], announce: Callable[[Any], None] | None = None) -> HydraOutcome:

@@ -3,7 +3,10 @@
 import re
 from collections.abc import Collection, Sequence
 
+from ..config.key_help import list_keys
+from ..core.error_messages import choices_of_groups
 from ..core.errors import ConfigurationError
+from ..core.suggestions import closest_keys
 
 
 def check_arguments(program: str, arguments: Sequence[str], options: Collection[str] = ()) -> None:
@@ -18,11 +21,15 @@ def check_arguments(program: str, arguments: Sequence[str], options: Collection[
         following = "".join(arguments[index + 1 : index + 2])
         if not has_value and following and not following.startswith("-") and "=" not in following:
             argument, value = f"{argument} {following}", following
-        raise ConfigurationError(
-            f"{argument} is not an option of {program}: write {name.replace('-', '_')}={value or 'VALUE'}."
-            if len(name) > 1
-            else f"{argument} is not an option of {program}: write KEY=VALUE, such as seed=1."
-        )
+        override = _override_of(name, value or "VALUE") if len(name) > 1 else "KEY=VALUE, such as seed=1"
+        raise ConfigurationError(f"{argument} is not an option of {program}: write {override}.")
+
+
+def _override_of(option: str, value: str) -> str:
+    """Return the override that means the option, or several of them where its name is only part of a key's."""
+    name, known = option.replace("-", "_"), [*choices_of_groups(), *list_keys()]
+    matches = [name] if name in known else closest_keys(name, known) or [name]
+    return " or ".join(f"{match}={value}" for match in matches)
 
 
 def _abbreviates(argument: str, option: str) -> bool:

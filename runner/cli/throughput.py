@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, TextIO
 
 import typer
 
+from ..core.console import is_quiet
 from ..core.errors import ConfigurationError
+from .options import Overrides
 from .run import run_hydra
 
 if TYPE_CHECKING:
@@ -22,26 +24,27 @@ DEFAULT_STEPS = 20
 _CONF = Path(__file__).parents[2] / "conf"
 _HELP = {"--help", "-h"}
 _HEADER = """\
-timetrial throughput: measure training and evaluation speed over a few blocks of steps, without a target.
-The scale is embedded unless scale= or recipe= is given. The data are synthetic unless data= is given or the workload
-generates its own. --json prints the results as JSON.
+timetrial throughput: measure training and evaluation speed over a few blocks of
+steps, without a target. The scale is embedded unless scale= or recipe= is
+given. The data are synthetic unless data= is given or the workload generates
+its own. --json prints the results as JSON.
 """
 _FOOTER = """\
 Examples
-  timetrial throughput                                 the default workload on this machine, in seconds
+  timetrial throughput                    the default workload, in seconds
   timetrial throughput workload=NAME scale=reference precision=bf16
   timetrial throughput -m workload=NAME recipe.global_batch_size=64,128,256
-  timetrial throughput throughput.steps=50 throughput.blocks=3      steps of a block, and blocks
+  timetrial throughput throughput.steps=50 throughput.blocks=3
 """
 
 
-def throughput(context: typer.Context) -> None:
+def throughput(overrides: Overrides = None) -> None:
     """Measure training and evaluation speed, on synthetic data unless data= is given. Takes the overrides of `run`.
 
     The scale is embedded unless scale= is given. For instance:
     timetrial throughput -m workload=NAME recipe.global_batch_size=64,128,256 precision=bf16
     """
-    arguments = list(context.args)
+    arguments = list(overrides or [])
     if "throughput.steps=0" in arguments:
         raise ConfigurationError("throughput.steps must be 1 or more: 0 would train to the target.")
     if _HELP & set(arguments):
@@ -95,6 +98,8 @@ def announce(node: "DictConfig") -> None:
     """Print what is about to be measured, and how long it takes by known runs."""
     from rich.console import Console
 
+    if is_quiet():
+        return
     steps, blocks = node.throughput.steps, node.throughput.blocks
     text = (
         f"{node.workload.title}, scale {node.recipe.scale}, batch {node.recipe.global_batch_size}, {node.gpus} x "

@@ -31,25 +31,25 @@ def attribute_docs(owner: type) -> dict[str, str]:
     return docs
 
 
-def describe_keys(columns: int) -> str:
-    """Return a line for each key, as wide as the terminal: keys of `Config` itself first, then those of its groups."""
+def list_keys() -> dict[str, str]:
+    """Return the description of each key: those of `Config` itself first, then those of its groups."""
     hints, docs = get_type_hints(Config), attribute_docs(Config)
     groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-    keys = [(field.name, docs[field.name]) for field in fields(Config) if field.name not in groups]
+    keys = {field.name: docs[field.name] for field in fields(Config) if field.name not in groups}
     for group, owner in groups.items():
         if group not in _LEFT_OUT:
-            keys += [(f"{group}.{name}", text) for name, text in attribute_docs(owner).items()]  # type: ignore[arg-type]
-    return "\n".join(_line(key, text, min(columns, _MAX_WIDTH)) for key, text in keys)
+            keys |= {f"{group}.{name}": text for name, text in attribute_docs(owner).items()}  # type: ignore[arg-type]
+    return keys
+
+
+def describe_keys(columns: int) -> str:
+    """Return a line for each key, as wide as the terminal."""
+    return "\n".join(_line(key, text, min(columns, _MAX_WIDTH)) for key, text in list_keys().items())
 
 
 def describe_groups(choices: Mapping[str, Sequence[str]], columns: int) -> str:
-    """Return the choices of each group, wrapped; recipe and tuning have a group for each of their folders."""
-    groups: dict[str, list[str]] = {}
-    for group, names in choices.items():
-        for name in names:
-            folder, _, choice = f"{group}/{name}".rpartition("/")
-            groups.setdefault(folder, []).append(choice)
-    lines = (f"{group}: {', '.join(names)}" for group, names in groups.items())
+    """Return the choices of each group, wrapped."""
+    lines = (f"{group}: {', '.join(names)}" for group, names in choices.items())
     return "\n".join(textwrap.fill(line, min(columns, _MAX_WIDTH), subsequent_indent="  ") for line in lines)
 
 

@@ -12,7 +12,7 @@ MISTAKES = [
     ("run --gpus=2", "--gpus=2 is not an option of timetrial run: write gpus=2.", CONFIGURATION),
     ("run --seed 3", "--seed 3 is not an option of timetrial run: write seed=3.", CONFIGURATION),
     ("run --workload resnet50", "write workload=resnet50.", CONFIGURATION),
-    ("run --batch-size 4", "write batch_size=4.", CONFIGURATION),
+    ("run --batch-size 4", "write recipe.global_batch_size=4 or tuning.micro_batch_size=4.", CONFIGURATION),
     ("run -g 2", "write KEY=VALUE, such as seed=1.", CONFIGURATION),
     ("run -m --seed 3", "write seed=3.", CONFIGURATION),
     ("throughput --gpus=2", "is not an option of timetrial throughput: write gpus=2.", CONFIGURATION),

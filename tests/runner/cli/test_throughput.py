@@ -61,6 +61,7 @@ def test_help_is_of_throughput(tmp_path):
     assert "timetrial throughput -m workload=NAME" in text
     assert "timetrial run" not in text
     assert "train one workload" not in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 @pytest.mark.integration
