@@ -55,8 +55,9 @@ def write_failure(
     path: Path | str, error: OSError, remedy: str = "choose another place", kind: type[RunError] = RunError
 ) -> RunError:
     """Return the error for a file that cannot be written: `DiskFull` where space is missing, else one of `kind`."""
-    kind = DiskFull if is_disk_full(error) else kind
-    return kind(f"Cannot write {path} ({error.strerror or error}): free space there or {remedy}.")
+    if is_disk_full(error):
+        kind, remedy = DiskFull, f"free space there or {remedy}"
+    return kind(f"Cannot write {path} ({error.strerror or error}): {remedy}.")
 
 
 def is_disk_full(error: BaseException) -> TypeGuard[OSError]:

@@ -97,6 +97,16 @@ def _unknown_choice(error: Exception, match: re.Match[str]) -> str:
     return f"{group}={choice} is not known: {choose_one_of(choice, choices, f'{group}=')}."
 
 
+def _unknown_group(error: Exception, match: re.Match[str]) -> str:
+    """Return the sentence for a group that does not exist: a folder of a group, or `hydra` itself."""
+    names = f"{match[1]}/{match[2]}".split("/")
+    depth = 2 if names[0] == "hydra" else 1
+    group, choice = "/".join(names[:depth]), "/".join(names[depth:])
+    is_known = depth == 2 or group in choices_of_groups()
+    remedy = f"write {group}={choice}." if choice and is_known else "timetrial run --help lists groups and keys."
+    return f"There is no group {match[1]}: {remedy}"
+
+
 def _not_multirun(error: Exception, match: re.Match[str]) -> str:
     override, key = match[1], match[1].split("=")[0]
     values = override.partition("=")[2]
@@ -113,6 +123,8 @@ def _wrong_value(error: Exception, match: re.Match[str]) -> str:
     """Return the sentence for a value of the wrong type."""
     value, kind = match.groups()
     key = _full_key(error)
+    if not value:
+        return f"{key}= has no value: write {key}=VALUE, or leave it out."
     if value == "{}":
         return f"{key} has no keys below it: write {key}=VALUE."
     return f"{key} must be {_KINDS.get(kind, kind)}, not {value}."
@@ -142,6 +154,7 @@ def _cause(error: Exception, match: re.Match[str]) -> str:
 
 
 _HYDRA_ERRORS: dict[str, _Words] = {
+    r"Could not override '(\S+?)'\. No match in the defaults list\..*use \+[^=]*=(.*)": _unknown_group,
     r"Could not override '(\S+?)'\..*use \+[^=]*=(.*)": _unknown_key,
     r"Could not find '([^']+)'": _unknown_choice,
     r"Error merging override (\S+)": _cause,
@@ -166,6 +179,9 @@ _OMEGACONF_ERRORS: dict[str, _Words] = {
     r"Value '(.*)' of type '\w+' could not be converted to (\w+)": _wrong_value,
     r"Value '(.*)' is not a valid (bool)": (
         lambda error, match: f"{_full_key(error)} must be true or false, not {match[1]}."
+    ),
+    r"field '\w+' is not Optional": (
+        lambda error, _: f"{_full_key(error)} needs a value, not null: leave it out for its default."
     ),
     r"Cannot convert '(dict|list)' to string": (
         lambda error, _: f"{_full_key(error)} takes one value: write {_full_key(error)}=VALUE."

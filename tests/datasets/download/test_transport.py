@@ -384,6 +384,6 @@ def test_unknown_certificate_is_rejected(tls_server, place, monkeypatch):
 
 def test_reports_unwritable_path_in_one_sentence(server, place):
     place.parent.write_text("no folder")
-    message = r"^Cannot write .*file\.bin \(.*\): free space there or set --data-dir\.$"
+    message = r"^Cannot write .*file\.bin \(.*\): set --data-dir\.$"
     with pytest.raises(DataError, match=message):
         Transport(FAST_RETRIES).fetch(with_checksum(server.add("file.bin", DATA)), place, no_progress)

@@ -113,6 +113,12 @@ def test_full_disk_or_quota_has_its_own_exit_code(tmp_path, write, number):
     assert not _names(tmp_path)
 
 
+def test_folder_that_cannot_be_written_is_not_told_to_free_space(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=r"Cannot write .*\(Not a directory\): choose another place\.$"):
+        atomic_files.write_atomically(tmp_path / "file" / "path", "text")
+
+
 def test_full_disk_is_translated_wherever_it_is_noticed(tmp_path):
     (tmp_path / "source").write_text("text")
     with pytest.raises(DiskFull, match=r"Cannot write .*No space left"), atomic_files.disk_full_as_run_error():
