@@ -17,6 +17,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from ..core.atomic_files import to_json, write_atomically, write_failure
+from ..core.console import is_quiet
 from ..core.errors import ConfigurationError, DeviceError, HardwareError, OutOfMemory, RunError
 from ..core.formatting import format_number, slug
 from ..hardware import devices
@@ -117,7 +118,8 @@ def run(
     started, stopped = time.monotonic(), True
     rows: list[Row] = []
     try:
-        with Progress(*_PROGRESS_COLUMNS, console=console or Console(stderr=True), transient=True) as progress:
+        shown_on = console or Console(stderr=True)
+        with Progress(*_PROGRESS_COLUMNS, console=shown_on, transient=True, disable=is_quiet()) as progress:
             task = progress.add_task("", total=None)
             measured = measure_kinds(selected, accelerator, quick=quick, threads=threads)
             for kind, rows_of_kind in itertools.groupby(measured, key=lambda row: row.kind):
@@ -332,12 +334,9 @@ def show_peaks(console: Console, device_name: str, rows: Sequence[Row]) -> None:
     if peaks["gb_s"]:
         console.print(_peak_line("memory", peaks["gb_s"], "GB/s", datasheet.get("bandwidth_gb_s")), highlight=False)
     if peaks["left_out"]:
-        console.print(
-            "  No roof, because they can take fewer operations than are counted: "
-            f"{_format_left_out(peaks['left_out'])} TFLOP/s by the count.",
-            soft_wrap=True,
-            highlight=False,
-        )
+        rates = f"{_format_left_out(peaks['left_out'])} TFLOP/s by the count."
+        text = f"  No roof, because they can take fewer operations than are counted: {rates}"
+        console.print(text, soft_wrap=True, highlight=False)
 
 
 def _format_left_out(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -19,7 +19,7 @@ from ...datasets.build.store import DatasetStore
 from ...datasets.download import bundles
 from ...datasets.registry import catalog
 from ...datasets.registry.catalog import Source
-from ..core.console import StatusLine, table_console
+from ..core.console import StatusLine, is_quiet, table_console
 from ..core.errors import ConfigurationError, DataError
 from ..core.suggestions import choose_one_of
 from .options import AsJson
@@ -216,12 +216,15 @@ def bundle(
 
 
 class _ProgressDisplay:
-    """Progress bars on a terminal; elsewhere a line when an operation begins and one per minute. Thread-safe."""
+    """Progress bars on a terminal; elsewhere a line when an operation begins and one per minute. Thread-safe.
+
+    Nothing with `--quiet`.
+    """
 
     def __init__(self, console: Console) -> None:
-        self._console, self._lock = console, threading.Lock()
+        self._console, self._lock, self._is_quiet = console, threading.Lock(), is_quiet()
         self._bars: Progress | None = None
-        if console.is_terminal:
+        if console.is_terminal and not self._is_quiet:
             columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), DownloadColumn())
             self._bars = Progress(
                 *columns, TransferSpeedColumn(), TimeRemainingColumn(), console=console, transient=True
@@ -243,7 +246,7 @@ class _ProgressDisplay:
                     self._tasks[description] = self._bars.add_task(description, total=total)
                 self._bars.start()
                 self._bars.update(self._tasks[description], completed=done, total=total, visible=done != total)
-            elif is_new or done != total:
+            elif not self._is_quiet and (is_new or done != total):
                 of_total = f" of {_format_bytes(total)}" if total else ""
                 line = description if is_new else f"{description}: {_format_bytes(done)}{of_total}"
                 self._console.print(line, markup=False)
