@@ -19,13 +19,16 @@ _Column = tuple[str, str]  # network and task
 
 
 def measurement_panels(report: Report, baseline: str = "") -> list[Panel]:
-    """Return a panel for each study that measured two systems alike, those with the clearest answers first."""
+    """Return a panel for each study that measured two systems alike.
+
+    The clearest answers come first, and among these comparisons of GPUs before those of settings.
+    """
     entries = [*report.external_measurements, *to_measurements(split_by_run(report.throughput_groups))]
     panels = [
         _panel(f"study-{number}", study, pairs)
         for number, (study, pairs) in enumerate(compare_studies(entries, baseline).items(), start=1)
     ]
-    return sorted(panels, key=_share_undecided)
+    return sorted(panels, key=lambda panel: (_share_undecided(panel), len({row.gpu for row in panel.rows}) == 1))
 
 
 def _share_undecided(panel: Panel) -> float:

@@ -281,6 +281,14 @@ def test_external_measurements_without_runs(tmp_path):
     assert "What the logs do not state" not in text
 
 
+def test_clear_answers_on_gpus_come_first(tmp_path):
+    """Of five studies two have a clear answer; that of NVLink compares settings of one GPU."""
+    studies = sorted((external.REFERENCE_DATA / "studies").glob("*.csv"))
+    text = page.write_page(build.build_report(studies), tmp_path).read_text()
+    titles = [title.partition(" ")[0] for title in re.findall("<h2[^>]*>([^<]*)</h2>", text)]
+    assert titles[:2] == ["T4", "Quadro"]
+
+
 def test_baseline_is_chosen_by_name(tmp_path):
     for number in range(3):
         for box, devices in (("a", 4), ("b", 8), ("c", 16)):
