@@ -19,8 +19,6 @@ _SETTINGS: tuple[tuple[str, Callable[[RunGroup], object]], ...] = (
     ("precision", lambda group: group.runs[0].precision),
     ("peer-to-peer", lambda group: "off" if group.runs[0].execution.get("peer_to_peer") is False else "default"),
     ("software", lambda group: group.runs[0].software),
-    ("runs", lambda group: len(group.runs)),
-    ("failed runs", lambda group: group.num_failed),
 )
 # These can change how a model converges; that they do not must be shown.
 _RECIPE_SETTINGS = ("number of accelerators", "global batch size", "precision", "software")

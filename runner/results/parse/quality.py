@@ -16,9 +16,17 @@ _MASK_PREFIXES = ("segm", "mask")
 
 
 def meets_target(
-    quality: Mapping[str, float], target: Mapping[str, float], *, scale: float = 1.0, dialect: str = ""
+    quality: Mapping[str, float],
+    target: Mapping[str, float],
+    *,
+    lower_is_better: bool = False,
+    scale: float = 1.0,
+    dialect: str = "",
 ) -> bool:
     """Return True if every metric of `target` is reached by `quality`, which is in units of 1 / `scale`.
+
+    A metric is reached at or below its target if the rules know it as a loss, or with `lower_is_better`, which is what
+    a log states.
 
     Values count as logged, without a tolerance. There are two exceptions: percentages are compared in single precision,
     in which frameworks compute them (21.799999 is 21.8), and logs of v0.5 at the five decimals that its reference code
@@ -27,13 +35,14 @@ def meets_target(
     if len(target) == 1 and len(quality) == 1:
         quality = dict(zip(target, quality.values(), strict=True))
     return bool(target) and all(
-        _reaches(metric, quality.get(metric, math.nan), bound, scale, dialect) for metric, bound in target.items()
+        quality.get(metric, math.inf) <= bound
+        if lower_is_better or metric in rules.LOWER_IS_BETTER
+        else _is_at_least(quality.get(metric, math.nan), bound, scale, dialect)
+        for metric, bound in target.items()
     )
 
 
-def _reaches(metric: str, value: float, bound: float, scale: float, dialect: str) -> bool:
-    if metric in rules.LOWER_IS_BETTER:
-        return value <= bound
+def _is_at_least(value: float, bound: float, scale: float, dialect: str) -> bool:
     if scale != 1:
         return ctypes.c_float(value).value >= ctypes.c_float(bound * scale).value
     return (round(value, 5) if dialect == "v0.5" else value) >= bound
@@ -81,12 +90,15 @@ def _parse_dict(value: dict[Any, Any], benchmark: str) -> dict[str, float]:
     return metrics
 
 
-def target_as_fractions(logged: Mapping[str, float], benchmark: str) -> Mapping[str, float]:
+def target_as_fractions(
+    logged: Mapping[str, float], benchmark: str, *, lower_is_better: bool = False
+) -> Mapping[str, float]:
     """Return a logged target by the metric of the rules, from percent if it exceeds 1 and is no loss."""
     metrics = rules.metric_names(benchmark)
     if len(logged) == len(metrics) == 1:
         logged = dict(zip(metrics, logged.values(), strict=True))
-    is_percent = max(logged.values()) > 1 and not rules.LOWER_IS_BETTER.intersection(logged)
+    is_loss = lower_is_better or rules.LOWER_IS_BETTER.intersection(logged)
+    is_percent = max(logged.values()) > 1 and not is_loss
     return {metric: value / 100 if is_percent else value for metric, value in logged.items()}
 
 
@@ -96,12 +108,14 @@ def quality_scale(
     benchmark: str,
     dialect: str,
     note: Callable[[str], None],
+    *,
+    lower_is_better: bool = False,
 ) -> float:
     """Return 100 if the log's qualities are percentages, 1 if they are fractions or losses.
 
     The whole log decides, because a BLEU of 0.67 early in training can be a percentage.
     """
-    if rules.LOWER_IS_BETTER.intersection(rules.metric_names(benchmark)):
+    if lower_is_better or rules.LOWER_IS_BETTER.intersection(rules.metric_names(benchmark)):
         return 1.0
     largest = max((value for quality in qualities for value in quality.values()), default=0.0)
     targets = [

@@ -229,11 +229,15 @@ def _find_stop(entries: Sequence[LogEntry], start: int, start_ms: float) -> tupl
 def _set_evaluations(run: Run, entries: Sequence[LogEntry], start: int, stop: int) -> None:
     """Set target, evaluations and their progress, success and convergence."""
     note = run.inferred.append
-    run.target = _find_target(run, entries)
+    lower_is_better = any(
+        entry.key == "quality_target" and entry.metadata.get("lower_is_better") is True for entry in entries
+    )
+    run.target = _find_target(run, entries, lower_is_better=lower_is_better)
     run.progress_unit = progress.progress_unit(entries)
     label_of = partial(progress.read_label, unit=run.progress_unit, batch_size=run.global_batch_size)
     logged = evaluations.find_evaluations(entries, start, run.benchmark, label_of, note)
-    scale = quality.quality_scale(entries, [entry.quality for entry in logged], run.benchmark, run.dialect, note)
+    qualities = [entry.quality for entry in logged]
+    scale = quality.quality_scale(entries, qualities, run.benchmark, run.dialect, note, lower_is_better=lower_is_better)
     labels = [entry.label for entry in logged]
     if run.progress_unit == "epochs":
         starts = [label for entry in entries if entry.key == "eval_start" and (label := label_of(entry)) is not None]
@@ -249,7 +253,10 @@ def _set_evaluations(run: Run, entries: Sequence[LogEntry], start: int, stop: in
     eval_seconds = evaluations.eval_seconds(entries[max(start, 0) : stop], stop_ms)
     run.eval_seconds = eval_seconds if eval_seconds <= run.observed else 0.0  # else the clock ran backwards
     stopped_at = label_of(entries[stop]) if run.progress_unit == "samples" and stop < len(entries) else None
-    is_met = [quality.meets_target(entry.quality, run.target, scale=scale, dialect=run.dialect) for entry in logged]
+    is_met = [
+        quality.meets_target(value, run.target, lower_is_better=lower_is_better, scale=scale, dialect=run.dialect)
+        for value in qualities
+    ]
     counted = [
         (evaluation, met)
         for entry, evaluation, met in zip(logged, run.evaluations, is_met, strict=True)
@@ -294,13 +301,13 @@ def _set_success(
     run.progress_to_converge = converged.progress if (converged.progress or 0.0) > 0 else None
 
 
-def _find_target(run: Run, entries: Sequence[LogEntry]) -> Mapping[str, float]:
+def _find_target(run: Run, entries: Sequence[LogEntry], *, lower_is_better: bool) -> Mapping[str, float]:
     """Return the logged target, else that of the round's rules."""
     for entry in entries:
         if entry.key in ("quality_target", "eval_target", "target_accuracy"):
             logged = quality.parse_quality(entry.value, run.benchmark)
             if logged:
-                return quality.target_as_fractions(logged, run.benchmark)
+                return quality.target_as_fractions(logged, run.benchmark, lower_is_better=lower_is_better)
     target = rules.quality_target(run.benchmark, run.round)
     if target is None:
         return {}

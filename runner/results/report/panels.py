@@ -1,10 +1,13 @@
 """The first screen: a table of GPUs and benchmarks against a baseline, one chart, and three sentences."""
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..analysis.comparison import Comparison, Verdict, decide
-from ..analysis.intervals import LEVEL, Interval, LogEstimate
+from ..analysis.group_differences import list_recipe_differences
+from ..analysis.intervals import LEVEL, Interval
 from ..analysis.scores import combine_fixed, pace_by_workload, ratios_by_workload
 from .build import Report
 from .chart import Axis, Chart, Plot, clip_label, describe
@@ -12,7 +15,7 @@ from .page_text import count, format_number
 from .systems import Lineup, System
 
 _MARKS = {
-    "failed": "Runs failed: where times are comparable, the expected time to a success is, failed runs included.",
+    "failed": "Runs failed, and their time counts: the ratio is of the expected time to a success.",
     "single": "No interval: a side has fewer than two independent runs that reached the target.",
     "luck": "The epochs are not shown equal: the ratio holds the luck of the seeds too.",
     "holm": "The 95% interval excludes 1, but not at the level that so many comparisons need.",
@@ -64,7 +67,7 @@ class Panel:
     def answer(self) -> str:
         """The first values in words, for a folded panel."""
         shown = [(row.label, row.cells[0]) for row in self.rows[:3] if row.cells[0].tone != "baseline"]
-        return "; ".join(f"{label}: {cell.value} {cell.word}".rstrip() for label, cell in shown)
+        return "; ".join(f"{label} {cell.value}, {cell.word}" for label, cell in shown)
 
 
 def comparison_panel(name: str, lineup: Lineup, report: Report, anchors: Mapping[str, str]) -> Panel:
@@ -85,7 +88,7 @@ def comparison_panel(name: str, lineup: Lineup, report: Report, anchors: Mapping
     return Panel(
         name,
         _title(lineup),
-        f"Speed against {lineup.baseline.label}: times as fast to the quality target",
+        _caption(lineup, list(comparisons.values())),
         "GPUs",
         [("All", ""), *columns],
         [_row(lineup, system, means[system], comparisons, marks) for system in [lineup.baseline, *order]],
@@ -126,6 +129,13 @@ def shown_ratio(comparison: Comparison) -> Interval:
     return comparison.ratio.interval() if comparison.ratio else comparison.seconds_per_epoch
 
 
+def _caption(lineup: Lineup, comparisons: Sequence[Comparison]) -> str:
+    text = f"Speed against {lineup.baseline.label}: times as fast to the quality target"
+    if any(comparison.verdict == Verdict.NOT_COMPARABLE for comparison in comparisons):
+        text += "; in parentheses: by time per epoch, where times to the target are not comparable"
+    return text
+
+
 def _title(lineup: Lineup) -> str:
     scale = next(iter(lineup.groups.values())).runs[0].scale
     return f"{scale.capitalize()} scale" if scale else lineup.title
@@ -160,20 +170,30 @@ def _number(causes: Sequence[str]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _Mean:
-    """The one number of a system: over `used` comparable benchmarks, or if there are none by time per epoch."""
+    """The one number of a system: over `used` comparable benchmarks, or if there are none by time per epoch.
 
-    ratio: LogEstimate
+    `span` is from the lowest to the highest ratio.
+    """
+
+    ratio: Interval
+    verdict: Verdict
     used: int
-    is_pace: bool
+    span: tuple[float, float]
 
 
 def _mean(system: System, comparisons: Mapping[tuple[System, str], Comparison]) -> _Mean | None:
     own = [comparison for (row, _), comparison in comparisons.items() if row == system]
-    ratios = ratios_by_workload(own)
-    is_pace = not ratios
-    if is_pace and all(comparison.verdict == Verdict.NOT_COMPARABLE for comparison in own):
-        ratios = pace_by_workload(own)
-    return _Mean(combine_fixed(list(ratios.values())), len(ratios), is_pace) if ratios else None
+    comparable = [comparison for comparison in own if comparison.verdict != Verdict.NOT_COMPARABLE]
+    ratios = ratios_by_workload(own) if comparable else pace_by_workload(own)
+    if not ratios:
+        return None
+    mean, values = combine_fixed(list(ratios.values())), [math.exp(ratio.log) for ratio in ratios.values()]
+    interval, verdict = mean.interval(LEVEL), Verdict.NOT_COMPARABLE
+    if len(comparable) == 1:
+        interval, verdict = shown_ratio(comparable[0]), comparable[0].verdict
+    elif comparable:
+        verdict = decide(mean, interval, own[0].margin)
+    return _Mean(interval, verdict, len(ratios), (min(values), max(values)))
 
 
 def _order(
@@ -185,7 +205,7 @@ def _order(
 
     def rank(system: System) -> tuple[bool, int, float]:
         mean = means[system]
-        return mean is None, -sum(key[0] == system for key in comparisons), -mean.ratio.log if mean else 0.0
+        return mean is None, -sum(key[0] == system for key in comparisons), -mean.ratio.estimate if mean else 0.0
 
     return sorted(systems, key=rank)
 
@@ -216,10 +236,11 @@ def _mean_cell(
     own = [comparison for (row, _), comparison in comparisons.items() if row == system]
     if mean is None:
         return TableCell("–", "", "not comparable" if own else "no common benchmark", "none")
-    interval, margin = mean.ratio.interval(LEVEL), own[0].margin
-    if mean.is_pace:
-        return _pace_cell(interval, ())
-    cell = ratio_cell(decide(mean.ratio, interval, margin), interval, margin)
+    if mean.verdict == Verdict.NOT_COMPARABLE:
+        cell = _pace_cell(mean.ratio, ())
+        span = "–".join(format_number(value, 3) for value in mean.span)
+        return replace(cell, bounds=f"{span} over benchmarks") if mean.used > 1 else cell
+    cell = ratio_cell(mean.verdict, mean.ratio, own[0].margin)
     return replace(cell, word=f"{cell.word} on {mean.used} of {len(lineup.workloads)}")
 
 
@@ -257,15 +278,15 @@ def _sentences(lineup: Lineup, comparisons: Sequence[Comparison], num_marked: in
     compared = (
         f"{count(runs, 'run')} of {count(len(lineup.systems), 'system')} on "
         f"{count(len(lineup.workloads), 'benchmark')} against {lineup.baseline.label}, by "
-        "time-to-train; above 1 is faster, with 95% confidence intervals. The one number is the geometric mean over "
-        "the benchmarks that are comparable."
+        "time-to-train; above 1 is faster, with 95% confidence intervals. All: the geometric mean over the comparable "
+        "benchmarks; where there are none, in parentheses over all, with their range."
     )
     decided = sum(verdict in (Verdict.FASTER, Verdict.SLOWER) for verdict in verdicts)
     equal, unsure = verdicts.count(Verdict.EQUAL), verdicts.count(Verdict.CANNOT_TELL)
     tested = len(verdicts) - verdicts.count(Verdict.NOT_COMPARABLE)
     luck = (
-        f"Of {count(tested, 'comparable pair')} {decided} differ beyond luck, {equal} are equal and of {unsure} nobody "
-        f"can tell speed from luck; all words of this page together are wrong with a chance of at most 5%."
+        f"{count(tested, 'comparable pair')}: {decided} beyond luck, {equal} equal, {unsure} that nobody can tell from "
+        "luck. All words of this page together are wrong with a chance of at most 5%."
     )
     if not tested:
         luck = (
@@ -274,15 +295,20 @@ def _sentences(lineup: Lineup, comparisons: Sequence[Comparison], num_marked: in
         )
     distrust = []
     if incomparable := verdicts.count(Verdict.NOT_COMPARABLE):
-        distrust.append(
-            f"{count(incomparable, 'ratio')} in parentheses compare the time per epoch only: recipes or targets "
-            "differ, so time-to-train would compare those."
-        )
+        distrust.append(f"{count(incomparable, 'ratio')} in parentheses leave out the epochs{_cause(comparisons)}.")
     if num_marked:
         distrust.append(f"{num_marked} of {count(len(comparisons), 'cell')} carry marks, see below.")
     if any(comparison.machines for comparison in comparisons):
         distrust.append("One machine a side: differences hold between these machines.")
     return [("Compared", compared), ("Luck", luck), ("Distrust", " ".join(distrust))]
+
+
+def _cause(comparisons: Sequence[Comparison]) -> str:
+    """Return why times are not comparable: in what most of these pairs differ that may change the epochs."""
+    pairs = [(entry.baseline, entry.other) for entry in comparisons if entry.verdict == Verdict.NOT_COMPARABLE]
+    names = Counter(name for pair in pairs for name in list_recipe_differences(*pair))
+    most = [name.removeprefix("opt_").replace("_", " ") for name, _ in names.most_common(3)]
+    return f", because the recipes differ, mostly in {', '.join(most)}" if most else ", because the targets differ"
 
 
 def _speeds(
@@ -298,7 +324,7 @@ def _speeds(
         solid = [ratio.estimate for comparison, ratio in known if comparison.verdict != Verdict.NOT_COMPARABLE]
         hollow = [ratio.estimate for comparison, ratio in known if comparison.verdict == Verdict.NOT_COMPARABLE]
         mean = means[system]
-        rows.append((system.label, mean.ratio.interval() if mean else None, solid, hollow))
+        rows.append((system.label, mean.ratio if mean else None, solid, hollow))
     return rows
 
 

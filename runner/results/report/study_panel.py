@@ -109,10 +109,10 @@ def _sentences(
         interval = f" ({share.low:.0%} to {share.high:.0%})" if share.is_bounded else ""
         more = max(needed.high - len(largest.time_sample.values), 0)
         luck = (
-            f"{largest.workload}: epochs vary by {largest.epoch_sample.deviation:.1%} and the time per epoch by "
-            f"{largest.pace_sample.deviation:.1%}, so {share.estimate:.0%}{interval} of the spread is luck of the "
-            f"seeds and the rest speed of the machine. To find a difference of {MARGIN:.0%} plan {needed} runs a "
-            f"side: {f'up to {more} more' if more else 'these are enough'}."
+            f"{largest.workload}: the coefficient of variation is {largest.epoch_sample.deviation:.1%} for epochs and "
+            f"{largest.pace_sample.deviation:.1%} for the time per epoch, so {share.estimate:.0%}{interval} of the "
+            f"variance is luck of the seeds and the rest the machine. To find a difference of {MARGIN:.0%}, plan "
+            f"{needed} runs a side: {f'up to {more} more' if more else 'these are enough'}."
         )
     else:
         luck = "Too few runs of any recipe to tell luck from speed: repeat with other seeds, seed='range(1,11)'."
@@ -149,7 +149,7 @@ def _plot_spread(name: str, groups: Sequence[RunGroup]) -> Plot | None:
         thinned = values[:: max(1, math.ceil(len(values) / _MAX_DOTS))]
         chart.swarm(thinned, 48.0 * number + 34, 0)
     ranges = "; ".join(f"{label}: {min(values):.2f} to {max(values):.2f}" for label, values in shown.items())
-    caption = "One point a run, relative to the mean. The wider the points lie, the more is luck."
+    caption = "One point a run, relative to the mean. Epochs vary with the seed, the time per epoch with the machine."
     return chart.plot(name, "Spread of the runs", caption, f"Range of each row, times its mean. {ranges}.")
 
 

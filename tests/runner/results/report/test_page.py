@@ -254,7 +254,7 @@ def test_study_of_one_system_tells_luck_from_speed(tmp_path):
     assert row[1] == "6 all reached"
     assert row[3].startswith("4.39 ")  # geometric mean of the epochs
     assert row[5] == "100% 100% to 100%" or row[5].startswith("100% 100%")
-    assert "of the spread is luck of the seeds" in text
+    assert "of the variance is luck of the seeds" in text
 
 
 @pytest.mark.parametrize("name", ["rtx2080ti_tpuv2_2019", "rtx3060_2022", "rtx8000_nvlink_2020", "titan_v_2018"])
