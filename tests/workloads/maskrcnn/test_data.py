@@ -17,7 +17,7 @@ from timetrial.runner.core.errors import DataError
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.common.detection.data import CocoSource, synthetic_coco_set
-from timetrial.workloads.common.vision.manifest import write_manifest
+from timetrial.workloads.common.manifest import write_manifest
 from timetrial.workloads.common.vision.pipeline import ImageDataset
 from timetrial.workloads.maskrcnn.data import MaskRCNNData
 from timetrial.workloads.maskrcnn.masks import SIDE, Outlines, mask_targets

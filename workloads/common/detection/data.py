@@ -17,8 +17,8 @@ from ....datasets.synthetic.spec_digest import path_with_digest
 from ....runner.core.errors import DataError
 from ....runner.core.found_files import open_regular
 from ....runner.core.progress import ProgressCallback
+from ..manifest import manifest_path, read_manifest, write_manifest
 from ..vision.image_data import ImageData
-from ..vision.manifest import manifest_path, read_manifest, write_manifest
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from ....datasets.synthetic.spec_digest import path_with_digest
 from ....runner.core.progress import ProgressCallback
 from ....runner.training.seeds import Seeds
 from ....runner.training.workload import BatchSharding
+from ..manifest import manifest_path, read_manifest, write_manifest
 from ..vision.image_data import ImageData
-from ..vision.manifest import manifest_path, read_manifest, write_manifest
 from .transforms import ImageNetTransform
 
 

@@ -1,4 +1,4 @@
-"""The manifest of an image dataset: the sizes and counts that a run needs before its clock starts.
+"""The manifest of a dataset: the sizes and counts that a run needs before its clock starts.
 
 `prepare_data` writes it, and constructing the data reads it and touches no file of the dataset.
 """
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ....runner.core.atomic_files import atomic_write, to_json
-from ....runner.core.errors import DataError
+from ...runner.core.atomic_files import atomic_write, to_json
+from ...runner.core.errors import DataError
 
 
 def manifest_path(cache_dir: str, kind: str, *sources: Path) -> Path:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from timetrial.runner.core.errors import DataError
-from timetrial.workloads.common.vision.manifest import manifest_path, read_manifest, write_manifest
+from timetrial.workloads.common.manifest import manifest_path, read_manifest, write_manifest
 
 
 def test_reads_what_was_written_and_names_sources_apart(tmp_path):
