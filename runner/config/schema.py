@@ -49,7 +49,9 @@ class RecipeConfig:
     max_grad_norm: float | None = None
     """Norm that gradients are clipped to; null: no clipping."""
     target: dict[str, dict[str, float]] = MISSING
-    """Quality target per MLPerf round and metric, as fractions."""
+    """Quality target per MLPerf round and metric, as fractions or losses."""
+    lower_is_better: bool = False
+    """Whether a quality meets its target at or below it, like a loss; false: at or above it."""
     training: dict[str, Any] = field(default_factory=dict)
     """Hyperparameters of the workload; see its own table."""
     data: dict[str, Any] = field(default_factory=dict)

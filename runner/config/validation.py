@@ -93,7 +93,9 @@ def _check_target(config: Config) -> Iterator[str]:
     if not targets[round_name]:
         yield f"recipe.target.{round_name} names no metric: a run needs a target."
     for metric, target in targets[round_name].items():
-        if not 0 < target <= 1:
+        if config.recipe.lower_is_better and not 0 < target < math.inf:
+            yield f"recipe.target.{round_name}.{metric} must be a finite number above 0, not {target}."
+        elif not config.recipe.lower_is_better and not 0 < target <= 1:
             yield f"recipe.target.{round_name}.{metric} must be a fraction above 0, not {target}."
 
 

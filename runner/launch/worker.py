@@ -201,7 +201,7 @@ def _main_rank_observers(
     rank: Rank, plan: TrainingPlan, checkpoint: dict[str, Any] | None, closing: ExitStack
 ) -> dict[str, StatefulObserver]:
     """Return the observers of rank 0 whose state belongs to the checkpoint, continued from it."""
-    log = MLPerfLog(rank.run_dir.log, _log_header(rank.config), plan.target)
+    log = MLPerfLog(rank.run_dir.log, _log_header(rank.config), plan.target, lower_is_better=plan.lower_is_better)
     closing.callback(log.close)
     observers: dict[str, StatefulObserver] = {"log": log, "record": RecordWriter(rank.run_dir, plan)}
     if checkpoint:
@@ -304,6 +304,7 @@ def training_plan(config: Config) -> TrainingPlan:
         eval_every_epochs=recipe.eval_every_epochs,
         max_epochs=recipe.max_epochs,
         epochs_past_target=config.epochs_past_target,
+        lower_is_better=recipe.lower_is_better,
     )
 
 

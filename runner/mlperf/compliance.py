@@ -15,7 +15,7 @@ from mlperf_logging.compliance_checker.mlp_parser import ruleset_070
 
 from ..core.found_files import UnreadableFile, as_data, make_visible, read_bytes
 from ..record.run_record import Verdict
-from .log_writer import RESUMED, TARGET, VERSION
+from .log_writer import LOWER_IS_BETTER, RESUMED, TARGET, VERSION
 
 RULESET = "0.7.0"
 _OFFICIAL = Path(mlp_compliance.__file__).parent / f"training_{RULESET}"
@@ -54,6 +54,7 @@ class _Header(NamedTuple):
     benchmark: str | None
     division: str | None
     target: Any
+    lower_is_better: bool
 
 
 def check(path: Path) -> Verdict:
@@ -125,7 +126,13 @@ def _parse(path: Path) -> tuple[Sequence[Any], list[str]]:
 
 def _read_header(lines: Sequence[Any]) -> _Header:
     """Return the header; raise `_UncheckableLog` for values that must not become part of executed rules."""
-    header = _Header(_first(lines, "submission_benchmark"), _first(lines, "submission_division"), _first(lines, TARGET))
+    stated: dict[str, Any] = next((line.value["metadata"] for line in lines if line.key == TARGET), {})
+    header = _Header(
+        _first(lines, "submission_benchmark"),
+        _first(lines, "submission_division"),
+        _first(lines, TARGET),
+        stated.get(LOWER_IS_BETTER) is True,
+    )
     for key, value in (("submission_benchmark", header.benchmark), ("submission_division", header.division)):
         if value is not None and not (isinstance(value, str) and re.fullmatch(r"[\w-]+", value)):
             raise _UncheckableLog(f"The value of {key} is {str(value)[:40]!r}, which is not a name.")
@@ -242,17 +249,20 @@ def _derive_rules(header: _Header, folder: Path) -> Path:
             if record["NAME"] == "submission_benchmark":
                 record["CHECK"] = f"v['value'] == {header.benchmark!r}"
             if "ATLEAST_ONE_CHECK" in record:
-                record["ATLEAST_ONE_CHECK"] = _target_rule(header.target)
+                record["ATLEAST_ONE_CHECK"] = _target_rule(header)
         (folder / name).write_text(yaml.safe_dump(records))
     return folder / "common.yaml"
 
 
-def _target_rule(target: Any) -> str:
-    """Return the expression by which the checker tests a quality; `target` has passed `_is_quality`."""
-    if not isinstance(target, dict):
-        return f"v['value'] >= {float(target)!r} and v['value'] < 1"
-    parts = (f"v['value'][{key!r}] >= {float(least)!r} and v['value'][{key!r}] < 1" for key, least in target.items())
-    return " and ".join(parts)
+def _target_rule(header: _Header) -> str:
+    """Return the expression by which the checker tests a quality; the target has passed `_is_quality`."""
+    is_nested = isinstance(header.target, dict)
+    targets = {f"v['value'][{key!r}]": value for key, value in header.target.items()} if is_nested else {}
+    condition = "0 <= {quality} <= {target!r}" if header.lower_is_better else "{target!r} <= {quality} < 1"
+    return " and ".join(
+        condition.format(quality=quality, target=float(target))
+        for quality, target in (targets or {"v['value']": header.target}).items()
+    )
 
 
 def _official_messages(lines: Sequence[Any], config: str, benchmark: str | None) -> list[str]:

@@ -26,21 +26,27 @@ from ..training.events import (
 
 # Keys of our own: the official checker ignores them, `timetrial check` reads them.
 VERSION, TARGET, RESUMED = "timetrial_version", "quality_target", "timetrial_resumed"
+LOWER_IS_BETTER = "lower_is_better"  # in the metadata of TARGET
 
 
 class MLPerfLog:
     """The observer that writes the log of one run; `header` holds submission_* and what else precedes the parameters.
 
+    With `lower_is_better`, the line of the target says so in its metadata, where `check` and the reports read it.
+
     The log of a resumed run is cut back to its checkpoint and continues with one `timetrial_resumed` line.
     """
 
-    def __init__(self, path: Path, header: Mapping[str, Any], target: Mapping[str, float]) -> None:
+    def __init__(
+        self, path: Path, header: Mapping[str, Any], target: Mapping[str, float], *, lower_is_better: bool = False
+    ) -> None:
         self._file = _LogFile(path)
         logger = logging.Logger("mlperf")
         logger.addHandler(self._file)
         # Call sites are logged relative to the package, so that a log does not reveal the folders of the machine.
         self._log = MLLogger(logger=logger, root_dir=str(Path(__file__).resolve().parents[2]))
-        self._header, self._target = header, target
+        described = {"value": _value(target), "metadata": {LOWER_IS_BETTER: True}}
+        self._header = {**header, TARGET: described if lower_is_better else _value(target)}
         self._resumed_from: Mapping[str, Any] | None = None
         self._block_started = 0.0
         self._first_epoch = 1
@@ -97,7 +103,7 @@ class MLPerfLog:
             self._log.event(RESUMED, resumed, time_ms=ms)
             return
         self._log.event(VERSION, __version__, time_ms=ms)
-        for key, value in {**self._header, TARGET: _value(self._target), **params}.items():
+        for key, value in {**self._header, **params}.items():
             described = isinstance(value, dict) and value.keys() == {"value", "metadata"}
             value, metadata = (value["value"], value["metadata"]) if described else (value, None)
             self._log.event(key, value, metadata, time_ms=ms)

@@ -17,7 +17,7 @@ class Block:
     samples: int
     """Training samples over all ranks."""
     tokens: int
-    """Tokens of text, source and target, without padding; 0 for other data."""
+    """Tokens of text without padding, of source and target in translation; 0 for other data."""
     loss: float
     """Mean training loss of a step."""
     train_seconds: float
@@ -27,7 +27,7 @@ class Block:
     eval_seconds: float
     """Seconds of the evaluation."""
     quality: dict[str, float]
-    """Quality by metric, as fractions."""
+    """Quality by metric, as fractions or losses."""
     ended_at: float
     """End of the evaluation, in seconds since the epoch."""
     past_target: bool
@@ -50,7 +50,7 @@ class TrainingResult:
     """What training towards the target has come to so far; complete once the state is final."""
 
     target: dict[str, float]
-    """Quality target by metric, as fractions."""
+    """Quality target by metric, as fractions or losses."""
     reached: bool
     """Whether every metric reached its target; a run that did not is censored."""
     quality: dict[str, float] | None

@@ -87,7 +87,7 @@ class EvalStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class EvalEnded(Event):
-    """Evaluation ended with `quality`: fractions, higher is better.
+    """Evaluation ended with `quality`: fractions, or losses.
 
     For text, `tokens` counts the source and output tokens of this rank, without padding.
     """

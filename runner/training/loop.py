@@ -1,5 +1,6 @@
 """The training loop: train to a target quality, whatever the framework and the task."""
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -29,7 +30,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """When to evaluate and when to stop; epochs are 1-based, quality is in fractions."""
+    """When to evaluate and when to stop; epochs are 1-based, qualities are fractions, or losses: lower is better."""
 
     target: Mapping[str, float]
     first_eval_epoch: int
@@ -37,10 +38,12 @@ class TrainingPlan:
     max_epochs: int
     epochs_past_target: int = 0
     extra_eval_epochs: Sequence[int] = ()
+    lower_is_better: bool = False
 
     def target_reached(self, quality: Mapping[str, float]) -> bool:
         """Return whether every metric has reached its target; never without a target."""
-        return bool(self.target) and all(quality[metric] >= value for metric, value in self.target.items())
+        is_met = operator.le if self.lower_is_better else operator.ge
+        return bool(self.target) and all(is_met(quality[metric], value) for metric, value in self.target.items())
 
     def epochs_until_eval(self, completed_epochs: int) -> int:
         """Return the epochs to train until the next evaluation."""

@@ -71,16 +71,18 @@ class ScriptedEngine:
         return EvalResult(self.qualities[self.epoch - 1])
 
 
-def write_log(path, *, benchmark="ncf", division="open", target=None, plan=(1, 1, 2), engine=None, stop_at=None):
+def write_log(
+    path, *, benchmark="ncf", division="open", target=None, plan=(1, 1, 2), engine=None, stop_at=None, is_loss=False
+):
     """Write the log of a scripted run; `stop_at` counts the requests to stop, two per epoch, before it is stopped."""
     requests = itertools.count()
-    target = target or {"accuracy": 0.6}
-    log = MLPerfLog(path, HEADER | {"submission_division": division, "submission_benchmark": benchmark}, target)
+    target, header = target or {"accuracy": 0.6}, {"submission_division": division, "submission_benchmark": benchmark}
+    log = MLPerfLog(path, HEADER | header, target, lower_is_better=is_loss)
     with contextlib.closing(log):
         log(InitStarted())
         train_to_target(
             engine or ScriptedEngine(),
-            TrainingPlan(target, *plan),
+            TrainingPlan(target, *plan, lower_is_better=is_loss),
             [log],
             should_stop=lambda: next(requests) == stop_at,
         )
@@ -116,6 +118,19 @@ def test_complete_log_complies(tmp_path):
     verdict = compliance.check(write_log(tmp_path / "log.txt"))
     assert verdict.compliant, verdict.problems
     assert verdict.rules == "0.7.0 keys, own target"
+
+
+@pytest.mark.parametrize(("target", "converged"), [(1.5, True), (1.4, False)])
+def test_a_loss_is_judged_at_or_below_its_target(tmp_path, target, converged):
+    """Losses of 1.7 and 1.5, which the rules for fractions would refuse."""
+    engine = ScriptedEngine()
+    engine.qualities = [{"log_perplexity": loss} for loss in (1.7, 1.5)]
+    target = {"log_perplexity": target}
+    path = write_log(tmp_path / "log.txt", benchmark="gpt", target=target, engine=engine, is_loss=True)
+    verdict = compliance.check(path)
+    assert (verdict.compliant, verdict.converged) == (True, converged), verdict.problems
+    path.write_text(path.read_text().replace(', "lower_is_better": true', ""))
+    assert not compliance.check(path).converged
 
 
 def test_every_missing_required_line_is_named(tmp_path):

@@ -79,6 +79,14 @@ def test_every_metric_must_meet_its_target():
     assert not plan.target_reached({"BBOX": 0.9, "SEGM": 0.338})
 
 
+def test_a_loss_meets_its_target_at_or_below_it():
+    plan = TrainingPlan({"top1": 1.5}, 1, 1, 9, lower_is_better=True)
+    reached, engine, _ = run([1.7, 1.51, 1.5, 1.4], plan)
+    assert reached is Outcome.TARGET_REACHED
+    assert engine.epochs == [1, 2, 3]
+    assert not plan.target_reached({"top1": float("nan")})
+
+
 def test_exception_stops_the_clock_once():
     reached, _, events = run([0.1] * 5, TrainingPlan({"top1": 0.5}, 1, 1, 5), diverges_in=2)
     assert reached is None

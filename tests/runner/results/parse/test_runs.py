@@ -165,6 +165,17 @@ def test_logged_target_has_the_metric_of_the_rules(log, read):
     assert read(percent).target == {"accuracy": pytest.approx(0.759)}
 
 
+@pytest.mark.parametrize(("metadata", "epochs"), [({"lower_is_better": True}, 8), ({}, 4)])
+def test_logged_direction_of_the_quality(log, read, metadata, epochs):
+    """A loss of an own benchmark: 1.62 misses its target of 1.5, and neither is a percentage."""
+    writer = log(benchmark="gpt")("quality_target", 1.5, **metadata)("run_start")
+    writer.evaluate(4, 1.62).evaluate(8, 1.49).stop(after=0.0, status=None)
+    run = read(writer.write(), round_="v0.7")
+    assert (run.success, run.epochs_to_converge) == (True, epochs)
+    if metadata:
+        assert (run.target, run.last_quality) == ({"value": 1.5}, {"value": 1.49})
+
+
 def test_samples_to_converge(log, read):
     """LoRA: labels are samples, a loss above 1 is no percentage, and the first loss at the target counts."""
     writer = log(benchmark="llama2_70b_lora")("global_batch_size", 8)("run_start")
