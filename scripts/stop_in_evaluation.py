@@ -20,7 +20,7 @@ from pathlib import Path
 from timetrial.runner.record.run_dir import RunDir
 from timetrial.runner.training.checkpoint import load_checkpoint
 
-_WORKLOADS = ("ncf", "resnet50", "ssd", "maskrcnn", "gnmt", "transformer", "cifar10", "cnn")
+_WORKLOADS = ("ncf", "resnet50", "ssd", "maskrcnn", "gnmt", "transformer", "cifar10", "cnn", "gpt")
 
 
 def measure(overrides: list[str]) -> dict[str, object]:

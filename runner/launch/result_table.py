@@ -84,7 +84,7 @@ def _throughput_rows(result: ThroughputResult, peak_memory_bytes: int | None) ->
 
 def _token_rows(rate: float | None) -> list[Row]:
     """Return the row of the throughput in tokens, for text only."""
-    return [("", f"{rate:,.0f} tokens/s, source and target, without padding")] if rate else []
+    return [("", f"{rate:,.0f} tokens/s, without padding")] if rate else []
 
 
 def _telemetry_rows(record: RunRecord) -> Iterator[Row]:

@@ -39,10 +39,10 @@ def test_finds_commands_of_every_kind(pages):
 def test_commands_parse(pages):
     for page, words in commands(pages):
         command, rest = typer.main.get_command(app), list(words)
-        while rest and hasattr(command, "commands"):
+        while rest and hasattr(command, "commands") and not rest[0].startswith("--"):
             assert rest[0] in command.commands, (page, words)
             command = command.commands[rest.pop(0)]
-        if "--help" in rest:
+        if "--help" in rest or rest == ["--install-completion"]:  # it would write to the shell's start file
             continue
         try:
             command.make_context(None, rest)

@@ -55,7 +55,7 @@ def test_restored_state_gives_the_same_quality(engine):
     engine._step(next(iter(engine.data.train_batches(2))))
     engine.load_state_dict(state)
     assert engine.evaluate().quality == quality
-    assert all(0 <= value <= 1 for value in quality.values())
+    assert all(0 <= value <= 1 or name == "log_perplexity" for name, value in quality.items())
 
 
 @every_workload
@@ -64,7 +64,7 @@ def test_mlperf_params_cover_the_closed_rules(engine, compose, request):
     params = engine.mlperf_params()
     rules = [*RULES.glob(f"closed_{benchmark}.yaml"), *RULES.glob(f"closed_{benchmark}_{params.get('opt_name')}.yaml")]
     if not rules:
-        assert benchmark in ("ncf", "cifar10", "cnn")  # MLPerf has no rules for these
+        assert benchmark in ("ncf", "cifar10", "cnn", "gpt")  # MLPerf has no rules for these
         return
     records = [record["KEY"] for path in rules for record in yaml.safe_load(path.read_text()) if "KEY" in record]
     required = {record["NAME"] for record in records} - {"eval_accuracy"}

@@ -116,7 +116,7 @@ def test_throughput(show):
 def test_throughput_of_text_in_tokens(show):
     lines = show(RunRecord(throughput=throughput(tokens_per_second=5000.0, train_rates=(100.0,))))
     assert "  training      100 samples/s, 10.00 ms per step" in lines
-    assert lines[3] == "                5,000 tokens/s, source and target, without padding"
+    assert lines[3] == "                5,000 tokens/s, without padding"
 
 
 def test_record_without_a_result_shows_error_and_run_directory(show, tmp_path):

@@ -37,7 +37,18 @@ def fused_linear_cross_entropy(
     q is `smoothing_weight` for every word plus `target_weight` for the label; it must sum to 1. Rows with a negative
     label are ignored.
     """
-    return _FusedLinearCrossEntropy.apply(hidden, weight, bias, labels, target_weight, smoothing_weight)
+    if torch.is_grad_enabled():
+        return _FusedLinearCrossEntropy.apply(hidden, weight, bias, labels, target_weight, smoothing_weight)
+    dtype = matmul_dtype(weight)
+    with torch.autocast(hidden.device.type, enabled=False):
+        low_hidden, low_weight = hidden.to(dtype), weight.to(dtype)
+        low_bias = None if bias is None else bias.to(dtype)
+        rows = _chunk_rows(weight)
+        losses = [
+            _cross_entropy_(F.linear(part, low_weight, low_bias), part_labels, target_weight, smoothing_weight, 1.0)
+            for part, part_labels in zip(low_hidden.split(rows), labels.split(rows), strict=True)
+        ]
+    return torch.cat(losses).sum()
 
 
 class _FusedLinearCrossEntropy(torch.autograd.Function):
@@ -61,7 +72,7 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
             loss = torch.zeros((), dtype=torch.float32 if dtype.itemsize < 4 else dtype, device=hidden.device)
             grad_hidden, grad_weight = torch.empty_like(low_hidden), torch.zeros_like(weight)
             grad_bias = None if bias is None else torch.zeros_like(bias)
-            chunk_rows = max(1, _LOGITS_PER_CHUNK // len(weight))
+            chunk_rows = _chunk_rows(weight)
             for start in range(0, len(low_hidden), chunk_rows):
                 chunk = slice(start, start + chunk_rows)
                 logits = F.linear(low_hidden[chunk], low_weight, low_bias)
@@ -87,6 +98,11 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
             None,
             None,
         )
+
+
+def _chunk_rows(weight: Tensor) -> int:
+    """Return the rows whose logits are computed at a time."""
+    return max(1, _LOGITS_PER_CHUNK // len(weight))
 
 
 def _cross_entropy_(

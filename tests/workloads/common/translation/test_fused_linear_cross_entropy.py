@@ -58,6 +58,26 @@ def test_loss_and_gradients_equal_autograd(monkeypatch, biased, logits_per_chunk
         torch.testing.assert_close(result, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("rows_per_chunk", [1, 4, 9, 100])
+def test_loss_without_gradients_equals_the_reference(monkeypatch, biased, rows_per_chunk):
+    """With no row left in the last chunk, with some, and with ignored labels at both ends and in between."""
+    torch.manual_seed(1)
+    vocab_size, smoothing_weight = 13, 0.1 / 13
+    monkeypatch.setattr(module, "_LOGITS_PER_CHUNK", rows_per_chunk * vocab_size)
+    hidden, weight = torch.randn(9, 4, dtype=torch.float64), torch.randn(vocab_size, 4, dtype=torch.float64)
+    bias = torch.randn(vocab_size, dtype=torch.float64) if biased else None
+    labels = torch.randint(vocab_size, (9,))
+    labels[[0, 3, 4, 8]] = -1
+    inputs = [hidden.clone(), weight.clone(), None if bias is None else bias.clone(), labels.clone()]
+    with torch.no_grad():
+        loss = fused_linear_cross_entropy(*inputs, target_weight=0.9, smoothing_weight=smoothing_weight)
+    expected = reference(hidden, weight, bias, labels, 0.9, smoothing_weight)
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
+    unchanged = zip(inputs, (hidden, weight, bias, labels), strict=True)
+    assert all(after is before is None or torch.equal(after, before) for after, before in unchanged)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_close(dtype):
     torch.manual_seed(1)

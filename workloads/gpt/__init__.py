@@ -1,0 +1,1 @@
+"""GPT: language modeling with a decoder-only Transformer."""
