@@ -54,7 +54,7 @@ def test_list_shows_every_dataset_and_its_state(folder):
     assert result.exit_code == 0, result.output
     datasets, licenses = result.output.split("\n\n")
     lines = {line.split()[0]: line for line in datasets.splitlines()[1:]}
-    assert len(lines) == 15
+    assert len(lines) == 17
     assert "acceptance required: annotations CC BY 4.0; photographs under Flickr's terms of use" in licenses
     assert {"imagenet", "coco", "wmt17", "ml-20m", "toy"} < set(lines)
     assert "154.6 GB" in lines["imagenet"]
@@ -128,7 +128,7 @@ def test_verify_without_names_checks_all_that_is_present(folder):
 def test_list_as_json(folder):
     run_data("fetch", "toy", "--from", "given", "--accept-license")
     entries = {entry["dataset"]: entry for entry in json.loads(run_data("list", "--json").output)}
-    assert len(entries) == 15
+    assert len(entries) == 17
     facts = {key: entries["toy"][key] for key in ("state", "license", "requires_acceptance", "download_bytes")}
     assert facts == {"state": "ready", "license": "be kind", "requires_acceptance": True, "download_bytes": None}
     assert (entries["toy"]["published_checksums"], entries["toy"]["recorded_checksums"]) == (0, 1)
