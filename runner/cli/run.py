@@ -79,10 +79,14 @@ def _dispatch(
     hydra: Any, parser: argparse.ArgumentParser, options: argparse.Namespace, announce: Callable[[Any], None] | None
 ) -> HydraOutcome:
     """Do what the options ask for: print help or the configuration, run once, or sweep."""
+    from hydra.types import RunMode
+
     from ..config.compose import CONFIG_NAME
 
     if options.help:
-        hydra.app_help(config_name=CONFIG_NAME, args_parser=parser, args=options)
+        # Hydra's own help composes every group to list them all, which takes seconds; the template does without.
+        node = hydra.compose_config(CONFIG_NAME, options.overrides, RunMode.RUN, with_log_configuration=False)
+        print(node.hydra.help.template)
     elif options.hydra_help:
         hydra.hydra_help(config_name=CONFIG_NAME, args_parser=parser, args=options)
     elif options.info:

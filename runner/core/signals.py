@@ -105,5 +105,19 @@ def stop_early(*, ignore_after: bool = False) -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN if ignore_after else handler)
 
 
+@contextmanager
+def defer_stop() -> Iterator[None]:
+    """Hold stop signals back within the body; the first of them arrives after it."""
+    received: list[int] = []
+    previous = {number: signal.signal(number, lambda number, _: received.append(number)) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if received:
+        signal.raise_signal(received[0])
+
+
 def _ignore(number: int, frame: FrameType | None) -> None:
     """Handle a signal by doing nothing. Python reports an error if SIG_IGN replaces the handler of a pending one."""

@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 
 from ..core.errors import ConfigurationError, DeviceError
-from ..hardware import devices
+
+_REMOTE_LAUNCHERS = ("submitit", "ray", "rq")  # Hydra's plugins
 
 
 def overrides_first(arguments: Sequence[str]) -> list[str]:
@@ -18,10 +19,12 @@ def with_accelerator(arguments: Sequence[str]) -> list[str]:
     Raises `DeviceError` for gpus above 1 on a machine without a GPU, and `ConfigurationError` for a launcher whose
     jobs run on other machines.
     """
+    from ..hardware import devices  # imports PyTorch, which takes longer than a help page
+
     if any(argument.split("=")[0] == "accelerator" for argument in arguments):
         return list(arguments)
     launcher = next((argument for argument in arguments if argument.startswith("hydra/launcher=")), "")
-    if launcher and launcher != "hydra/launcher=basic" and not launcher.startswith("hydra/launcher=joblib"):
+    if launcher.removeprefix("hydra/launcher=").startswith(_REMOTE_LAUNCHERS):
         raise ConfigurationError(f"{launcher} runs on other machines: name their GPU, such as accelerator=h200.")
     name = devices.detect_accelerator()
     several = next((argument for argument in arguments if re.match(r"\+*gpus=(?![01]$)\D*\d", argument)), None)

@@ -3,6 +3,7 @@
 import os
 import platform
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ..core.console import StatusLine
 from ..core.errors import ConfigurationError, Exit, error_of
 from ..core.found_files import parse_yaml, read_config
 from ..core.progress import ProgressCallback
-from ..core.signals import StopSignal
+from ..core.signals import StopSignal, defer_stop
 from ..hardware import devices
 from ..mlperf import closed_division, compliance
 from ..record import environment
@@ -71,29 +72,42 @@ def launch(node: DictConfig, console: Console) -> RunResult:
     _warn_of_small_micro_batches(config, console)
     if config.launcher.nodes > 1 and not rendezvous.is_first_node():
         return _join_run(config, console)
-    run_dir, resumes = open_run_dir(node, config)
-    with run_dir.locked():
-        record = run_dir.record()
-        if resumes and record.exit_code in _FINISHED:
-            if record.is_running:  # the launcher was killed after training, before it judged the log
-                return RunResult(finalize_run(config, run_dir, console, Exit.FAILURE), run_dir)
-            console.print(f"{run_dir.path} is finished: nothing to do. Its result:", soft_wrap=True, markup=False)
-            show_result(console, _title(config), record, run_dir)
-            return RunResult(Exit(record.exit_code), run_dir)
+    new_run_dir: RunDir | None = None
+    with ExitStack() as stack:
         try:
-            write_initial_record(node, run_dir, resumes)
-            with disk_full_as_run_error():
-                prepare_data(config, run_dir, console)
-            with StopSignal().listen() as stop:  # also while the run is finalized
-                exit_code = _train(config, run_dir, console, stop)
-                return RunResult(finalize_run(config, run_dir, console, exit_code), run_dir)
-        except BaseException as error:
-            if not resumes and not run_dir.log.exists():
-                run_dir.discard()
-            elif run_dir.path.exists() and run_dir.record().is_running:  # a signal may arrive after the end
-                code = getattr(error, "exit_code", Exit.FAILURE)
-                run_dir.update_record(exit_code=int(code), state=_final_state(config, code), error=str(error))
+            with defer_stop():  # nothing is left behind of a run that is stopped here
+                run_dir, resumes = open_run_dir(node, config)
+                stack.enter_context(run_dir.locked())
+                new_run_dir = None if resumes else run_dir
+            return RunResult(_run_in(run_dir, resumes, node, config, console), run_dir)
+        except BaseException:
+            if new_run_dir and not new_run_dir.log.exists():
+                new_run_dir.discard()
             raise
+
+
+def _run_in(run_dir: RunDir, resumes: bool, node: DictConfig, config: Config, console: Console) -> Exit:
+    """Run in a run directory that is locked, or finish what is left of a run that has ended there."""
+    record = run_dir.record()
+    if resumes and record.exit_code in _FINISHED:
+        if record.is_running:  # the launcher was killed after training, before it judged the log
+            return finalize_run(config, run_dir, console, Exit.FAILURE)
+        console.print(f"{run_dir.path} is finished: nothing to do. Its result:", soft_wrap=True, markup=False)
+        show_result(console, _title(config), record, run_dir)
+        return Exit(record.exit_code)
+    try:
+        write_initial_record(node, run_dir, resumes)
+        with disk_full_as_run_error():
+            prepare_data(config, run_dir, console)
+        with StopSignal().listen() as stop:  # also while the run is finalized
+            exit_code = _train(config, run_dir, console, stop)
+            return finalize_run(config, run_dir, console, exit_code)
+    except BaseException as error:
+        began = resumes or run_dir.log.exists()
+        if began and run_dir.path.exists() and run_dir.record().is_running:  # a signal may arrive after the end
+            code = getattr(error, "exit_code", Exit.FAILURE)
+            run_dir.update_record(exit_code=int(code), state=_final_state(config, code), error=str(error))
+        raise
 
 
 def _warn_of_small_micro_batches(config: Config, console: Console) -> None:

@@ -25,7 +25,7 @@ from ..callbacks.throughput import BlockLines, LimitedBatches, ThroughputMeter
 from ..config.compose import load_config
 from ..config.schema import Config
 from ..config.validation import build_settings, gradient_accumulation_steps, profiled_steps, resolve_classes, run_seed
-from ..core.console import StatusLine
+from ..core.console import StatusLine, is_quiet
 from ..core.errors import Exit, RunError, Stopped
 from ..core.signals import StopSignal
 from ..hardware import devices
@@ -167,7 +167,8 @@ def _train(rank: Rank, telemetry_observers: list[Observer], checkpoint: dict[str
         observers: list[Observer] = [*stateful.values(), *telemetry_observers]
         observers += _optional_observers(rank, closing) if rank.is_main else []
         if rank.is_main:
-            rank.console.print(f"run directory {rank.run_dir.path}", soft_wrap=True, markup=False)
+            if not is_quiet():
+                rank.console.print(f"run directory {rank.run_dir.path}", soft_wrap=True, markup=False)
             bar = ProgressBar(rank.console, plan, engine.data.train_size)
             closing.callback(bar.close)
             observers.append(bar)

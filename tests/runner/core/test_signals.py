@@ -74,3 +74,26 @@ def test_children_get_the_stop_signals_of_their_parent_even_before_they_listen()
         [sys.executable, "-P", "-c", CHILDREN, CHILD], capture_output=True, text=True, timeout=60
     )
     assert completed.returncode == 0, completed.stderr
+
+
+DEFERRED = """
+import os, signal
+from timetrial.runner.core.signals import StoppedEarly, defer_stop, stop_early
+reached = False
+try:
+    with stop_early():
+        with defer_stop():
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
+            reached = True
+        print("not reached")
+except StoppedEarly as error:
+    assert (error.code, reached) == (12, True)
+"""
+
+
+@pytest.mark.integration
+def test_deferred_signal_arrives_after_the_body():
+    completed = subprocess.run([sys.executable, "-P", "-c", DEFERRED], capture_output=True, text=True, timeout=60)
+    assert (completed.returncode, completed.stdout) == (0, ""), completed.stderr
+    assert "Stopped by SIGINT" in completed.stderr
