@@ -12,7 +12,7 @@ from ..registry.missing import missing_data
 _MAX_CHARACTERS = 65_536  # different ones: ids are stored in 16 bits
 
 
-def read_text(path: Path) -> str:
+def read(path: Path) -> str:
     """Return the text of a UTF-8 file (uncompressed, .gz, .xz or .bz2).
 
     Raises `DataError` for a file that is missing, empty, binary or in another encoding.

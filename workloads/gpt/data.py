@@ -263,7 +263,7 @@ def _encode_text(settings: GPTData.Settings) -> int:
     paths = _text_paths(settings)
     if settings.generate is not None and not paths[0][0].parent.exists():
         language.write_parallel_text(paths[0][0].parent, settings.generate)
-    texts = [[characters.read_text(path) for path in part] for part in paths]
+    texts = [[characters.read(path) for path in part] for part in paths]
     vocabulary = characters.learn_vocabulary("".join(texts[0]))
     encoded = [
         np.concatenate([characters.encode(text, vocabulary, path) for text, path in zip(part, files, strict=True)])

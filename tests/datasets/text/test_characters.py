@@ -31,7 +31,7 @@ def test_reads_text_unchanged(tmp_path, suffix):
     compress = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}[suffix]
     path = tmp_path / f"text.txt{suffix}"
     path.write_bytes(compress(TEXT.encode()))
-    assert characters.read_text(path) == TEXT
+    assert characters.read(path) == TEXT
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_reads_text_unchanged(tmp_path, suffix):
 def test_rejects_what_is_no_text(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
-        characters.read_text(tmp_path / name)
+        characters.read(tmp_path / name)
     assert caught.value.exit_code == Exit.DATA
     assert str(caught.value).startswith(str(tmp_path))
     assert "\n" not in str(caught.value)
@@ -60,7 +60,7 @@ def test_rejects_what_is_no_text(tmp_path, name, content, message):
 
 def test_names_missing_file(tmp_path):
     with pytest.raises(DataError, match=r"nowhere\.txt is missing: name your text in recipe\.data\.") as caught:
-        characters.read_text(tmp_path / "nowhere.txt")
+        characters.read(tmp_path / "nowhere.txt")
     assert caught.value.exit_code == Exit.DATA
 
 
