@@ -20,7 +20,7 @@ from pathlib import Path
 from timetrial.runner.record.run_dir import RunDir
 from timetrial.runner.training.checkpoint import load_checkpoint
 
-_WORKLOADS = ("ncf", "resnet50", "ssd", "maskrcnn", "gnmt", "transformer", "cifar10", "cnn", "gpt")
+_CONF = Path(__file__).resolve().parents[1] / "conf"
 
 
 def measure(overrides: list[str]) -> dict[str, object]:
@@ -46,7 +46,8 @@ def measure(overrides: list[str]) -> dict[str, object]:
 
 def main() -> None:
     """Measure one run or every workload."""
-    runs = [sys.argv[1:]] if sys.argv[1:] else [[f"workload={name}"] for name in _WORKLOADS]
+    workloads = sorted(path.stem for path in (_CONF / "workload").glob("*.yaml"))
+    runs = [sys.argv[1:]] if sys.argv[1:] else [[f"workload={name}"] for name in workloads]
     for overrides in runs:
         print(json.dumps({"run": " ".join(overrides)} | measure(overrides)), flush=True)
 

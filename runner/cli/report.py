@@ -11,6 +11,7 @@ from ..core.found_files import UnreadableFile
 from .options import ResultPaths
 
 if TYPE_CHECKING:
+    from ..results.analysis.groups import RunGroup
     from ..results.parse.runs import Run
 
 
@@ -40,6 +41,7 @@ def report(
 
     With --runs-csv, --scores-csv or --export-mlperf only what they name is written, unless --out is given too.
     """
+    from ..results.analysis.groups import group_runs
     from ..results.parse import sources
     from ..results.report import build as reports
 
@@ -53,9 +55,10 @@ def report(
         runs = built.runs or sources.read_runs(paths, pass_over=unreadable.append)
         for error in unreadable:
             console.print(f"passed over: {error}", markup=False)
-        num_groups = _write_outputs(runs, runs_csv, scores_csv, export_mlperf)
+        groups = built.groups or group_runs(runs)
+        _write_outputs(runs, groups, runs_csv, scores_csv, export_mlperf)
         written = ", ".join(map(str, outputs))
-        console.print(f"logs: {len(runs)}, run groups: {num_groups}; wrote {written}", markup=False)
+        console.print(f"logs: {len(runs)}, run groups: {len(groups)}; wrote {written}", markup=False)
     if wants_page:
         from ..results.report import page
 
@@ -67,17 +70,18 @@ def report(
 
 
 def _write_outputs(
-    runs: "Sequence[Run]", runs_csv: Path | None, scores_csv: Path | None, export_mlperf: Path | None
-) -> int:
-    """Write the files and the folder that are named, and return the number of run groups."""
-    from ..results.analysis.groups import group_runs
+    runs: "Sequence[Run]",
+    groups: "Sequence[RunGroup]",
+    runs_csv: Path | None,
+    scores_csv: Path | None,
+    export_mlperf: Path | None,
+) -> None:
+    """Write the files and the folder that are named."""
     from ..results.report import csv_tables, mlperf_export
 
-    groups = group_runs(runs)
     if runs_csv:
         csv_tables.write_runs(runs_csv, runs)
     if scores_csv:
         csv_tables.write_scores(scores_csv, groups)
     if export_mlperf:
         mlperf_export.export(groups, export_mlperf)
-    return len(groups)

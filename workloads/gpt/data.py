@@ -138,9 +138,9 @@ class GPTData(Data):
 
     def _epoch_starts(self, epoch: int) -> NDArray[np.int64]:
         """Return the first token of each window of the epoch; an epoch continues where the last one ended."""
-        start, total, found = (epoch - 1) * self.train_size, sum(self._windows), []
         if self._settings.epoch_windows is None:  # each epoch is a pass of its own
             return self._pass_starts(epoch)[: self.train_size]
+        start, total, found = (epoch - 1) * self.train_size, sum(self._windows), []
         remaining = self.train_size
         while remaining:
             number, offset = divmod(start, total)

@@ -15,7 +15,7 @@ from .page_text import count, format_number
 from .systems import Lineup, System
 
 _MARKS = {
-    "failed": "Runs failed, and their time counts: the ratio is of the expected time to a success.",
+    "failed": "Runs failed; where times are comparable, the ratio is of the expected time to a success.",
     "single": "No interval: a side has fewer than two independent runs that reached the target.",
     "luck": "The epochs are not shown equal: the ratio holds the luck of the seeds too.",
     "holm": "The 95% interval excludes 1, but not at the level that so many comparisons need.",
@@ -295,7 +295,9 @@ def _sentences(lineup: Lineup, comparisons: Sequence[Comparison], num_marked: in
         )
     distrust = []
     if incomparable := verdicts.count(Verdict.NOT_COMPARABLE):
-        distrust.append(f"{count(incomparable, 'ratio')} in parentheses leave out the epochs{_cause(comparisons)}.")
+        distrust.append(
+            f"{count(incomparable, 'ratio')} in parentheses leave out the epochs{_reason_to_leave_out(comparisons)}."
+        )
     if num_marked:
         distrust.append(f"{num_marked} of {count(len(comparisons), 'cell')} carry marks, see below.")
     if any(comparison.machines for comparison in comparisons):
@@ -303,12 +305,14 @@ def _sentences(lineup: Lineup, comparisons: Sequence[Comparison], num_marked: in
     return [("Compared", compared), ("Luck", luck), ("Distrust", " ".join(distrust))]
 
 
-def _cause(comparisons: Sequence[Comparison]) -> str:
+def _reason_to_leave_out(comparisons: Sequence[Comparison]) -> str:
     """Return why times are not comparable: in what most of these pairs differ that may change the epochs."""
     pairs = [(entry.baseline, entry.other) for entry in comparisons if entry.verdict == Verdict.NOT_COMPARABLE]
     names = Counter(name for pair in pairs for name in list_recipe_differences(*pair))
     most = [name.removeprefix("opt_").replace("_", " ") for name, _ in names.most_common(3)]
-    return f", because the recipes differ, mostly in {', '.join(most)}" if most else ", because the targets differ"
+    if not most:
+        return ", because the targets differ"
+    return f", because the recipes differ, mostly in {', '.join(most)}"
 
 
 def _speeds(

@@ -39,10 +39,8 @@ def fused_linear_cross_entropy(
     """
     if torch.is_grad_enabled():
         return _FusedLinearCrossEntropy.apply(hidden, weight, bias, labels, target_weight, smoothing_weight)
-    dtype = matmul_dtype(weight)
+    low_hidden, low_weight, low_bias = _cast(hidden, weight, bias)
     with torch.autocast(hidden.device.type, enabled=False):
-        low_hidden, low_weight = hidden.to(dtype), weight.to(dtype)
-        low_bias = None if bias is None else bias.to(dtype)
         rows = _chunk_rows(weight)
         losses = [
             _cross_entropy_(F.linear(part, low_weight, low_bias), part_labels, target_weight, smoothing_weight, 1.0)
@@ -64,10 +62,9 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
         target_weight: float,
         smoothing_weight: float,
     ) -> Tensor:
-        dtype = matmul_dtype(weight)
+        low_hidden, low_weight, low_bias = _cast(hidden, weight, bias)
+        dtype = low_weight.dtype
         with torch.autocast(hidden.device.type, enabled=False):
-            low_hidden, low_weight = hidden.to(dtype), weight.to(dtype)
-            low_bias = None if bias is None else bias.to(dtype)
             gradient_scale = _FP16_GRADIENT_SCALE if dtype == torch.float16 else 1.0
             loss = torch.zeros((), dtype=torch.float32 if dtype.itemsize < 4 else dtype, device=hidden.device)
             grad_hidden, grad_weight = torch.empty_like(low_hidden), torch.zeros_like(weight)
@@ -98,6 +95,12 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
             None,
             None,
         )
+
+
+def _cast(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the operands in the dtype of matrix products."""
+    dtype = matmul_dtype(weight)
+    return hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
 
 
 def _chunk_rows(weight: Tensor) -> int:
