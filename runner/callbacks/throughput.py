@@ -26,6 +26,7 @@ class LimitedBatches:
         self.steps_per_epoch = data.steps_per_epoch
         self.eval_samples = self.num_eval_batches = 0  # of this rank in the last evaluation
         self.synthetic_train_batches = data.synthetic_train_batches
+        self.synthetic_train_steps = data.synthetic_train_steps
         self.synthetic_eval_batch = data.synthetic_eval_batch
         self.mlperf_params = data.mlperf_params
         self.open = data.open

@@ -291,7 +291,11 @@ def build_engine(config: Config, world: World, device: torch.device) -> Engine:
         engine: Engine = engine_class(**common, precision=config.precision.name, gpus=config.gpus)
         return engine
     return TorchEngine(
-        **common, precision=Precision(config.precision.name, device), max_grad_norm=recipe.max_grad_norm, world=world
+        **common,
+        precision=Precision(config.precision.name, device),
+        max_grad_norm=recipe.max_grad_norm,
+        capture_steps=config.engine.capture_steps,
+        world=world,
     )
 
 

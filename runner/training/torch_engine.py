@@ -15,14 +15,20 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..core.errors import Diverged
 from ..hardware import devices
+from ..hardware.device_graphs import supports_graphs
 from ..hardware.precision import Precision
 from . import seeds
+from .captured_steps import CapturedSteps, load_optimizer_state
 from .distributed import World
 from .engine import EvalResult, StepResult, TrainingStats
 from .workload import Batch, Data, TextPredictions, Workload
 
 # Values of `engine.compile` beyond the modes of torch.compile.
 _COMPILE_OPTIONS: dict[str, dict[str, Any]] = {"tuned": {"options": {"coordinate_descent_tuning": True}}}
+
+
+# Modes in which torch.compile captures graphs itself.
+_CAPTURING_COMPILE_MODES = ("reduce-overhead", "max-autotune")
 
 
 class _EvaluationStopped(Exception):
@@ -49,6 +55,7 @@ class TorchEngine:
         precision: Precision,
         max_grad_norm: float | None = None,
         compile_mode: str | None = None,
+        capture_steps: bool = True,
         run_seeds: seeds.Seeds,
         world: World,
     ) -> None:
@@ -64,7 +71,12 @@ class TorchEngine:
         self.model = self._wrap(self.unwrapped_model)
         self.optimizer, self.lr_scheduler = workload.build_optimizer(self.unwrapped_model, data.steps_per_epoch)
         self.scaler = precision.grad_scaler()
-        self._reset_loss()
+        self._loss_sum, self._steps = torch.zeros((), device=self.device), 0
+        self._captured_steps: CapturedSteps | None = None
+        # Loss scaling decides on the host whether to update, and collectives are not captured.
+        has_host_work = self.scaler.is_enabled() or world.size > 1 or compile_mode in _CAPTURING_COMPILE_MODES
+        if capture_steps and workload.capturable and supports_graphs(self.device) and not has_host_work:
+            self._captured_steps = CapturedSteps(self._update, self.optimizer, self.device)
         self._data_wait = devices.DeviceTimer(self.device)
         self._position = (0, 0)  # epoch last trained in, and steps completed in it
         seeds.seed_everything(seeds.derive_seed(run_seeds.dropout, world.rank))
@@ -82,19 +94,21 @@ class TorchEngine:
         }
 
     def warm_up(self, steps: int = 3) -> None:
-        """Compile and allocate on synthetic batches, then restore the state: nothing is learned.
+        """Compile, allocate and capture on synthetic batches, then restore the state: nothing is learned.
 
         Compilers that record device graphs do so in the second of `steps` passes.
         """
         initial_state = copy.deepcopy(self.state_dict())
-        batches = self.data.synthetic_train_batches()
-        # Ranks compile at different speeds: without collectives in the first step, none can time out.
-        if self.world.size > 1:
-            with self._no_gradient_sync():
-                self._backward(batches[0], batches[0].weight or 1.0)
-            self.world.barrier()
-        for _ in range(steps):
-            self._step(batches)
+        for number, batches in enumerate(self.data.synthetic_train_steps()):
+            # Ranks compile at different speeds: without collectives in the first step, none can time out.
+            if self.world.size > 1 and not number:
+                with self._no_gradient_sync():
+                    self._backward(batches[0], batches[0].weight or 1.0)
+                self.world.barrier()
+            for _ in range(steps):
+                self._step(batches)
+            if self._captured_steps is not None:
+                self._captured_steps.capture(batches)
         self.unwrapped_model.eval()
         with torch.no_grad(), self.precision.autocast():
             self.workload.predict(self.unwrapped_model, [self.data.synthetic_eval_batch()] * steps)
@@ -170,7 +184,7 @@ class TorchEngine:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict()` of the same number of ranks."""
         self.unwrapped_model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer_state(self.optimizer, state["optimizer"])
         self.lr_scheduler.load_state_dict(state["schedule"])
         self.scaler.load_state_dict(state["scaler"])
         self._position = tuple(state["position"])
@@ -199,6 +213,14 @@ class TorchEngine:
     def _step(self, micro_batches: Sequence[Batch]) -> int:
         """Update the weights once and return the samples of the global batch. Nothing here waits for the device."""
         total_weight = self._total_weight(micro_batches)
+        if self._captured_steps is None or not self._captured_steps.replay(micro_batches, total_weight):
+            self._update(micro_batches, total_weight)
+        self.lr_scheduler.step()
+        self._steps += 1
+        return micro_batches[0].global_samples
+
+    def _update(self, micro_batches: Sequence[Batch], total_weight: float | Tensor) -> None:
+        """Compute the gradients and update the weights."""
         self.optimizer.zero_grad(set_to_none=True)
         for batch in micro_batches[:-1]:
             with self._no_gradient_sync():
@@ -209,9 +231,6 @@ class TorchEngine:
             nn.utils.clip_grad_norm_(self.unwrapped_model.parameters(), self.max_grad_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.lr_scheduler.step()
-        self._steps += 1
-        return micro_batches[0].global_samples
 
     def _backward(self, batch: Batch, total_weight: float | Tensor) -> None:
         with self.precision.autocast():
@@ -228,7 +247,8 @@ class TorchEngine:
         return self.world.all_reduce_sum(torch.tensor(rank_weight, device=self.device, dtype=torch.float32))
 
     def _reset_loss(self) -> None:
-        self._loss_sum, self._steps = torch.zeros((), device=self.device), 0
+        self._loss_sum.zero_()
+        self._steps = 0
 
     def _no_gradient_sync(self) -> AbstractContextManager[object]:
         return self.model.no_sync() if self.world.size > 1 else nullcontext()

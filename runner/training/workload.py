@@ -94,6 +94,10 @@ class Data(Protocol):
         """Return the micro-batches of one step in the shapes of `train_batches`, without touching the data."""
         ...
 
+    def synthetic_train_steps(self) -> Iterable[Sequence[Batch]]:
+        """Yield the micro-batches of a step in each shape that `train_batches` yields often. Default: one shape."""
+        yield self.synthetic_train_batches()
+
     def synthetic_eval_batch(self) -> Batch:
         """Return one batch in the shape of `eval_batches`, without touching the data."""
         ...
@@ -114,6 +118,16 @@ class Workload(Protocol):
 
     Settings: ClassVar[type]
     """Dataclass of the keys of `recipe.training`."""
+
+    @property
+    def capturable(self) -> bool:
+        """Whether steps can be captured in device graphs (CUDA graphs): a class attribute will do.
+
+        Steps in the shapes of `Data.synthetic_train_steps` are then captured before the clock starts. `compute_loss`
+        reads only tensors of `batch.inputs`, all on the device, and never waits for it. The optimizer is a fused one
+        of PyTorch, which reads its learning rate on the device.
+        """
+        ...
 
     def build_model(self) -> nn.Module:
         """Return a newly initialized model, drawing from torch's default generator."""

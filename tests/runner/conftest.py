@@ -1,6 +1,7 @@
 """A toy task with everything that tells engines apart: batch norm, dropout, uneven weights."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pytest
 import torch
@@ -52,6 +53,9 @@ class ToyData:
         size = self.global_batch_size
         return [Batch((torch.randn(n, 5), torch.randn(n, 1), torch.ones(n)), n, size, size) for n in sizes]
 
+    def synthetic_train_steps(self):
+        yield self.synthetic_train_batches()
+
     def synthetic_eval_batch(self):
         return Batch((torch.randn(8, 5), torch.randn(8, 1)), 8, 8, 8)
 
@@ -64,6 +68,7 @@ class ToyWorkload:
     dropout: float = 0.0
     batch_norm: bool = False
     learning_rate: float = 0.05
+    capturable: ClassVar[bool] = False
 
     def build_model(self):
         middle = [nn.BatchNorm1d(8)] if self.batch_norm else []

@@ -6,6 +6,7 @@ tokens. Shapes: T tokens, time step by time step, of sentences in order of desce
 gates i, f, g, o in the order of nn.LSTM.
 """
 
+from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
@@ -136,13 +137,13 @@ class _PackedLSTM(torch.autograd.Function):
         return grad_gates @ weight_ih, grad_gates.T @ x, grad_weight_hh, grad_gates.sum(0), None
 
 
-def packed_lstm(layer: nn.Module, x: Tensor, batch_sizes: Tensor) -> Tensor:
+def packed_lstm(layer: nn.Module, x: Tensor, batch_sizes: Sequence[int]) -> Tensor:
     """Apply the nn.LSTM `layer`, of one layer, to packed x [T, I] from a zero state; return [T, H].
 
-    `batch_sizes` int64, on the CPU, are the sentences that reach each time step.
+    `batch_sizes` are the sentences that reach each time step.
     """
     dtype = matmul_dtype(x)
     weight_ih, weight_hh, bias_ih, bias_hh = layer.parameters()
     with torch.autocast(x.device.type, enabled=False):
         weights = weight_ih.to(dtype), weight_hh.to(dtype)
-        return _PackedLSTM.apply(x.to(dtype), *weights, (bias_ih + bias_hh).to(dtype), batch_sizes.tolist())
+        return _PackedLSTM.apply(x.to(dtype), *weights, (bias_ih + bias_hh).to(dtype), batch_sizes)

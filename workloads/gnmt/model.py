@@ -107,7 +107,7 @@ class GNMT(nn.Module):
         if kernels.triton_available(x):
             return packed_lstm(layer, x, sentences.batch_sizes)
         # On the CPU a PackedSequence takes twice as long: each step's gradient is as large as the whole input.
-        padded = _pad(x, sentences.padded_indices, int(sentences.batch_sizes[0]), sentences.max_length)
+        padded = _pad(x, sentences.padded_indices, sentences.batch_sizes[0], sentences.max_length)
         return layer(padded.transpose(0, 1))[0].transpose(0, 1).flatten(0, 1)[sentences.padded_indices]
 
     def _embed(self, ids: Tensor) -> Tensor:
@@ -161,8 +161,9 @@ def _pad(x: Tensor, padded_indices: Tensor, count: int, max_length: int) -> Tens
 
 
 def _reversal(padded_indices: Tensor, lengths: Tensor, max_length: int) -> Tensor:
-    """Return the indices int64 [T] that reverse the tokens of each packed sentence."""
+    """Return the indices int64 [T] that reverse the tokens of each packed sentence, and leave padding in place."""
     sentence, position = padded_indices // max_length, padded_indices % max_length
     packed_indices = torch.empty(len(lengths) * max_length, dtype=torch.int64, device=padded_indices.device)
     packed_indices[padded_indices] = torch.arange(len(padded_indices), device=padded_indices.device)
-    return packed_indices[sentence * max_length + lengths[sentence] - 1 - position]
+    reversed_position = torch.where(position < lengths[sentence], lengths[sentence] - 1 - position, position)
+    return packed_indices[sentence * max_length + reversed_position]

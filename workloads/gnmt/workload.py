@@ -22,6 +22,8 @@ _WARMUP_START = 0.01  # learning rate factor of the first update
 class GNMTWorkload(TranslationWorkload):
     """Translation with GNMT; quality is BLEU of lower-cased text with international tokenization."""
 
+    data: GNMTData
+
     @dataclass
     class Settings:
         """Hyperparameters of GNMT, of Adam and of the beam search.
@@ -67,6 +69,11 @@ class GNMTWorkload(TranslationWorkload):
 
     def __init__(self, settings: Settings, data: GNMTData) -> None:
         self.settings, self.data = settings, data
+
+    @property
+    def capturable(self) -> bool:
+        """Whether batches have few shapes, so that steps can be captured."""
+        return self.data.has_few_shapes
 
     def build_model(self) -> nn.Module:
         """Build GNMT for the data's vocabulary."""

@@ -19,6 +19,8 @@ from .model import GPT
 class GPTWorkload:
     """Predict the next token; quality is the mean loss of the validation text in nats a token: lower is better."""
 
+    capturable = True
+
     @dataclass
     class Settings:
         """Sizes of the model, and hyperparameters of AdamW.

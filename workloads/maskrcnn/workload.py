@@ -30,6 +30,8 @@ _LR_DECAY = 0.1
 class InstanceSegmentation:
     """Detects objects; the quality is COCO's average precision of boxes and of masks at IoU .50 to .95."""
 
+    capturable = False
+
     @dataclass
     class Settings:
         """The network, and SGD with linear warmup followed by two steps."""

@@ -1,7 +1,7 @@
 """NCF's data: the whole rating matrix on the device, where negatives are sampled anew in every epoch."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ from ...runner.core.progress import ProgressCallback
 from ...runner.training.seeds import Seeds
 from ...runner.training.workload import Batch, BatchSharding, Data
 from . import sampling
+
+_SAMPLES_AT_A_TIME = 1 << 20  # gathered together: the workspace of sorting
+_STARTS_AT_A_TIME = 1 << 26  # of users' and items' segments: 256 MiB
 
 
 @dataclass
@@ -103,10 +106,12 @@ class NCFData(Data):
         order = sampling.shuffle_into_batches(
             self.train_size, self._global_batch_size, self._generator("data_order", epoch)
         )
-        for start in range(0, self.train_size, self._global_batch_size):
-            samples = order[start : start + self._global_batch_size]
-            parts = (samples[part] for part in self._sharding.micro_batches(samples.numel()))
-            yield [self._batch(part, samples.numel(), data, negatives) for part in parts]
+        num_full = self.train_size // self._global_batch_size * self._global_batch_size
+        for batches in (
+            *order[:num_full].view(-1, self._global_batch_size).split(self._batches_at_a_time),
+            order[None, num_full:],
+        ):
+            yield from self._gather(batches, data, negatives)
 
     def eval_batches(self) -> Iterable[Batch]:
         """Yield this rank's users with their negatives; the held-out positive is the last item."""
@@ -139,9 +144,23 @@ class NCFData(Data):
             "eval_hp_num_neg": self._settings.eval_negatives,
         }
 
-    def _batch(self, samples: Tensor, global_samples: int, data: _OnDevice, negatives: Tensor) -> Batch:
-        inputs = sampling.gather_batch(samples, data.users, data.items, negatives, self.num_users, self.num_items)
-        return Batch(inputs, samples.numel(), global_samples, global_samples)
+    @property
+    def _batches_at_a_time(self) -> int:
+        """Batches that are gathered together, so that small ones cost few kernels, within limits of memory."""
+        per_batch = self.num_users + self.num_items
+        return max(1, min(_SAMPLES_AT_A_TIME // self._global_batch_size, _STARTS_AT_A_TIME // per_batch))
+
+    def _gather(self, samples: Tensor, data: _OnDevice, negatives: Tensor) -> Iterator[list[Batch]]:
+        """Yield this rank's micro-batches of the global batches `samples` [n, B]."""
+        size = samples.shape[1]
+        sizes = (self.num_users, self.num_items)
+        parts = [
+            sampling.gather_batches(samples[:, part].contiguous(), data.users, data.items, negatives, *sizes)
+            for part in self._sharding.micro_batches(size)
+        ]
+        for number in range(len(samples) if size else 0):
+            inputs = [tuple(tensor[number] for tensor in part) for part in parts]
+            yield [Batch(tensors, tensors[0].numel(), size, size) for tensors in inputs]
 
     def _random_batch(self, size: int, global_samples: int) -> Batch:
         users = torch.randint(self.num_users, (size,), dtype=torch.int32, device=self._device).sort().values

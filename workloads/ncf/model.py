@@ -268,7 +268,9 @@ def _tower(
     `layers` in this order (0 for the GMF part of the output weight), then the loss. Gradients are those of the summed,
     unscaled loss, so that fp16 can hold them.
     """
-    rows, samples, dtype, programs = first[0], batch[0].numel(), first[0].dtype, kernels.count_multiprocessors(first[0])
+    rows, samples, dtype = first[0], batch[0].numel(), first[0].dtype
+    # Each program writes a part of the sums, so there are no more of them than tiles of samples.
+    programs = max(1, min(kernels.count_multiprocessors(rows), -(-samples // kernels.TILE)))
     (h2, h1), h3, g = layers[0].shape, layers[2].shape[0], gmf[0].shape[1]
     weights = (layers[0].to(dtype), layers[1], layers[2].to(dtype), *layers[3:])
     width = sum(layer.numel() for layer in layers[1:]) + 1

@@ -59,21 +59,22 @@ def shuffle_into_batches(num_samples: int, batch_size: int, generator: Generator
 
 
 def segment_starts(ids: Tensor, count: int) -> Tensor:
-    """Return where the segment of each id starts in the ascending `ids`: int32 [count + 1]."""
-    return torch.searchsorted(ids, torch.arange(count + 1, dtype=ids.dtype, device=ids.device), out_int32=True)
+    """Return where the segment of each id starts in the ascending ids [..., B]: int32 [..., count + 1]."""
+    bounds = torch.arange(count + 1, dtype=ids.dtype, device=ids.device)
+    return torch.searchsorted(ids, bounds.repeat(*ids.shape[:-1], 1) if ids.ndim > 1 else bounds, out_int32=True)
 
 
 def sort_by_item(items: Tensor, num_items: int) -> tuple[Tensor, Tensor]:
-    """Return the stable order by item, int32 [B], and the start of each item's segment, int32 [I + 1]."""
+    """Return the stable order by item, int32 [..., B], and the start of each item's segment, int32 [..., I + 1]."""
     key = items.short() if num_items <= torch.iinfo(torch.int16).max else items  # half the radix passes
     sorted_items, by_item = key.sort(stable=True)
     return by_item.int(), segment_starts(sorted_items, num_items)
 
 
-def gather_batch(
+def gather_batches(
     samples: Tensor, positive_users: Tensor, positive_items: Tensor, negatives: Tensor, num_users: int, num_items: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the arguments of `NeuMF.forward` for ascending sample indices. Does not wait for the device.
+    """Return the arguments of `NeuMF.forward` for ascending sample indices [..., B]. Does not wait for the device.
 
     With n negatives per positive, sample s belongs to positive s // (1 + n): it is the positive itself if
     s % (1 + n) == 0, else one of its negatives.

@@ -19,6 +19,8 @@ from .model import NeuMF
 class NCF:
     """Rank a held-out item among 999 others; quality is the hit rate at 10."""
 
+    capturable = True
+
     @dataclass
     class Settings:
         """Sizes of NeuMF and hyperparameters of Adam, whose learning rate is constant."""

@@ -25,6 +25,8 @@ from .model import SSD
 class SingleShotDetection:
     """Detects objects; the quality is COCO's average precision of boxes at IoU .50 to .95."""
 
+    capturable = False
+
     @dataclass
     class Settings:
         """The network, and SGD with linear warmup followed by steps."""

@@ -22,6 +22,8 @@ from .model import Transformer
 class TransformerWorkload(TranslationWorkload):
     """Translation with the Transformer; quality is the reference's uncased BLEU."""
 
+    capturable = True
+
     @dataclass
     class Settings:
         """Hyperparameters of the Transformer, of Adam and of the beam search.

@@ -9,13 +9,13 @@ for inputs, units, lengths in ((6, 4, [5, 3, 3, 1]), (8, 16, [1, 1]), (4, 24, [7
     with torch.no_grad():
         for weight in layer.parameters():
             weight.uniform_(-0.8, 0.8)
-    batch_sizes = torch.tensor([sum(length > step for length in lengths) for step in range(lengths[0])])
+    batch_sizes = [sum(length > step for length in lengths) for step in range(lengths[0])]
     x, grad_out = torch.randn(sum(lengths), inputs), torch.randn(sum(lengths), units)
     inputs = x.clone().requires_grad_()
     out = packed_lstm(layer, inputs, batch_sizes)
     (out * grad_out).sum().backward()
     gradients = {name: weight.grad.double() for name, weight in layer.named_parameters()}
-    starts = [0, *itertools.accumulate(batch_sizes.tolist())]
+    starts = [0, *itertools.accumulate(batch_sizes)]
     wide = x.double().requires_grad_()
     layer.double().zero_grad()
     expected = torch.zeros(len(x), units, dtype=torch.float64)

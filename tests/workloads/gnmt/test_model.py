@@ -43,7 +43,8 @@ def oracle_weights(model):
 class GivenPairs(GNMTData):
     """Packs given pairs; nothing is prepared or read."""
 
-    def __init__(self, pairs):
+    def __init__(self, pairs, pad_to_bucket=False):
+        self._settings = GNMTData.Settings([""], [""], max_length=10, vocabulary_size=1, pad_to_bucket=pad_to_bucket)
         self._device, sides = torch.device("cpu"), []
         for side in zip(*pairs, strict=True):
             lengths = np.array([len(ids) for ids in side])
@@ -56,9 +57,12 @@ class GivenPairs(GNMTData):
         return self.pack(np.arange(self.corpus.lengths.shape[1]), self.corpus)
 
 
-def test_loss_and_gradients_equal_oracle():
+@pytest.mark.parametrize("pad_to_bucket", [False, True])
+def test_loss_and_gradients_equal_oracle(pad_to_bucket):
     model = make_model()
-    loss = model(GivenPairs(PAIRS).batch())
+    batch = GivenPairs(PAIRS, pad_to_bucket).batch()
+    assert (batch.labels < 0).any() == pad_to_bucket
+    loss = model(batch)
     loss.backward()
     weights = {name: weight.detach().clone().requires_grad_() for name, weight in oracle_weights(model).items()}
     expected = oracle.loss(weights, PAIRS, 0.1)

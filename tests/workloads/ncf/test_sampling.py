@@ -84,7 +84,7 @@ def test_gather_batch():
     bits = sampling.build_bitset(users, items, USERS, ITEMS)
     negatives = sampling.sample_negatives(users, bits, ITEMS, 4, generator())
     samples = sampling.shuffle_into_batches(users.numel() * 5, 300, generator())[:300]
-    batch = sampling.gather_batch(samples, users, items, negatives, USERS, ITEMS)
+    batch = sampling.gather_batches(samples, users, items, negatives, USERS, ITEMS)
     u, i, labels, by_item, user_starts, item_starts = batch
     for n, s in enumerate(samples.tolist()):
         positive, index = divmod(s, 5)
@@ -103,7 +103,7 @@ def test_gather_batch():
 def test_gather_empty_batch():
     _, users, items = make_pairs()
     negatives = torch.zeros(users.numel(), 4, dtype=torch.int32)
-    batch = sampling.gather_batch(torch.zeros(0, dtype=torch.int32), users, items, negatives, USERS, ITEMS)
+    batch = sampling.gather_batches(torch.zeros(0, dtype=torch.int32), users, items, negatives, USERS, ITEMS)
     assert [x.numel() for x in batch] == [0, 0, 0, 0, USERS + 1, ITEMS + 1]
     assert not batch[4].any()
     assert not batch[5].any()

@@ -13,6 +13,8 @@ from ....runner.training.workload import Batch
 class Classification:
     """The part of a workload that all image classifiers share; `settings` must have `label_smoothing`."""
 
+    capturable = True
+
     settings: Any
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:

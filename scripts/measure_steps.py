@@ -1,0 +1,151 @@
+#!/usr/bin/env python
+"""Measure training steps of one run: their time, the share in which the device computes, and captured against eager.
+
+    python -P scripts/measure_steps.py [--steps N] [--eager] KEY=VALUE...
+
+Prints one JSON line. `kernel_share` is the union of all kernels' spans over the time of the steps, in a trace of the
+profiler; `graph_ms` the replay of each captured graph alone; `loss_difference` the largest relative difference between
+the losses of captured and eager steps at equal seeds, and `repeat_difference` that between two captured runs. Leave the
+machine idle. --eager measures eager steps.
+"""
+
+import argparse
+import itertools
+import json
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import profile
+
+from timetrial.runner.config.compose import compose
+from timetrial.runner.config.schema import Config
+from timetrial.runner.config.validation import validate
+from timetrial.runner.hardware import devices
+from timetrial.runner.launch import worker
+from timetrial.runner.training.distributed import World
+from timetrial.runner.training.torch_engine import TorchEngine
+
+_WARM_UP_STEPS = 20
+_REPLAYS = 50
+_LONGEST = 8
+
+
+def build(config: Config) -> TorchEngine:
+    """Return the engine of the run, warmed up, on open data."""
+    device = devices.select_device(config.accelerator.name, 0)
+    engine = worker.build_engine(config, World(), device)
+    assert isinstance(engine, TorchEngine)
+    engine.warm_up()
+    engine.open_data()
+    return engine
+
+
+def endless_steps(engine: TorchEngine) -> Any:
+    """Yield the micro-batches of the steps of all epochs."""
+    return itertools.chain.from_iterable(engine.data.train_batches(epoch) for epoch in itertools.count(1))
+
+
+def time_steps(engine: TorchEngine, batches: Any, steps: int) -> tuple[float, float]:
+    """Return milliseconds a step, and those of the host alone."""
+    for batch in itertools.islice(batches, _WARM_UP_STEPS):
+        engine._step(batch)
+    devices.synchronize(engine.device)
+    started = time.perf_counter()
+    for batch in itertools.islice(batches, steps):
+        engine._step(batch)
+    submitted = time.perf_counter()
+    devices.synchronize(engine.device)
+    return (time.perf_counter() - started) / steps * 1e3, (submitted - started) / steps * 1e3
+
+
+def trace(engine: TorchEngine, batches: Any, steps: int) -> dict[str, Any]:
+    """Return the share of kernels in the time of `steps` steps, kernels a step, and the kernels that take longest."""
+    with profile(activities=devices.profiler_activities(engine.device)[1:]) as profiler:
+        for batch in itertools.islice(batches, steps):
+            engine._step(batch)
+        devices.synchronize(engine.device)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    kernels = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in kernels)
+    busy, end = 0.0, spans[0][0]
+    for start, stop in spans:
+        busy += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    seconds: Counter[str] = Counter()
+    for event in kernels:
+        seconds[event["name"][:60]] += event["dur"]
+    return {
+        "kernel_share": round(busy / (end - spans[0][0]), 3),
+        "kernel_ms": round(busy / steps / 1e3, 4),
+        "kernels_per_step": round(len(kernels) / steps, 1),
+        "longest_us_per_step": {name: round(us / steps, 1) for name, us in seconds.most_common(_LONGEST)},
+    }
+
+
+def losses(engine: TorchEngine, steps: int) -> list[float]:
+    """Return the summed loss of each of the first steps."""
+    found = []
+    for batch in itertools.islice(endless_steps(engine), steps):
+        engine._reset_loss()
+        engine._step(batch)
+        found.append(float(engine._loss_sum))
+    return found
+
+
+def largest_difference(first: list[float], second: list[float]) -> float:
+    """Return the largest relative difference of two lists."""
+    return max(abs(one - other) / abs(other) for one, other in zip(first, second, strict=True))
+
+
+def measure(overrides: list[str], steps: int, *, eager: bool) -> dict[str, Any]:
+    """Return the figures of one run."""
+    with tempfile.TemporaryDirectory() as folder:
+        base = [f"run_dir={folder}/run", *overrides]
+        config = validate(compose([*base, f"engine.capture_steps={str(not eager).lower()}"]).node)
+        engine = build(config)
+        batches = endless_steps(engine)
+        step_ms, host_ms = time_steps(engine, batches, steps)
+        result = {
+            "run": " ".join(overrides),
+            "eager": eager,
+            "step_ms": round(step_ms, 4),
+            "host_ms": round(host_ms, 4),
+        }
+        result |= trace(engine, batches, steps) if engine.device.type != "cpu" else {}
+        captured = engine._captured_steps
+        if captured is not None:
+            replays = [step.graph.replay for step in captured._steps.values()]
+            result["graph_ms"] = [round(time_replays(engine, replay), 4) for replay in replays]
+            first, again = losses(build(config), steps), losses(build(config), steps)
+            other = losses(build(validate(compose([*base, "engine.capture_steps=false"]).node)), steps)
+            result["loss_difference"] = largest_difference(first, other)
+            result["repeat_difference"] = largest_difference(first, again)
+            result["first_and_last_loss"] = [first[0], first[-1], other[-1]]
+    return result
+
+
+def time_replays(engine: TorchEngine, replay: Any) -> float:
+    """Return the milliseconds of one of many replays in a row."""
+    replay()
+    return devices.time_on_device(engine.device, lambda: [replay() for _ in range(_REPLAYS)])[0] / _REPLAYS * 1e3
+
+
+def main() -> None:
+    """Measure the run of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--eager", action="store_true")
+    arguments, overrides = parser.parse_known_args()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    print(json.dumps(measure(overrides, arguments.steps, eager=arguments.eager)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
