@@ -2,11 +2,10 @@
 
 import math
 import re
-import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 _MAX_ORDER = 4  # of n-grams
 
@@ -42,11 +41,11 @@ def tokenize(text: str) -> list[str]:
     a punctuation mark that follows another one and precedes a digit may stay with the digit. A backslash is punctuation
     as in Unicode and mteval; the reference's pattern misses it because it is not escaped.
     """
-    after_non_digit, before_non_digit, symbol = _patterns()
+    after_non_digit, before_non_digit = _patterns("".join(sorted(filter(_is_punctuation, set(text)))))
     # A match consumes both characters, so of two marks in a row the first pattern sees only one: the second quirk.
     text = after_non_digit.sub(r"\1 \2 ", text)
     text = before_non_digit.sub(r" \1 \2", text)
-    return symbol.sub(r" \1 ", text).split()
+    return text.translate(_SPACED_SYMBOLS).split()
 
 
 def _count_ngrams(tokens: list[str], order: int) -> Counter[tuple[str, ...]]:
@@ -64,13 +63,28 @@ def _mean_log_precision(matches: list[int], possible: list[int]) -> float:
 
 
 @cache
-def _patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """Return patterns of punctuation after a non-digit, punctuation before a non-digit, and symbols.
+def _is_punctuation(character: str) -> bool:
+    return unicodedata.category(character).startswith("P")
 
-    `re` has no Unicode categories, so their members are listed; on first use, since that scans all of Unicode.
+
+@lru_cache(4096)
+def _patterns(punctuation: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return patterns of these marks after and before a character that is not a digit.
+
+    `re` has no Unicode categories, and listing all members would take half a second.
     """
-    members: dict[str, list[str]] = {"P": [], "S": []}
-    for character in map(chr, range(sys.maxunicode + 1)):
-        members.get(unicodedata.category(character)[0], []).append(re.escape(character))
-    punctuation, symbols = (f"([{''.join(members[category])}])" for category in "PS")
-    return re.compile(rf"(\D){punctuation}"), re.compile(rf"{punctuation}(\D)"), re.compile(symbols)
+    marks = f"([{re.escape(punctuation)}])" if punctuation else "((?!))"
+    return re.compile(rf"(\D){marks}"), re.compile(rf"{marks}(\D)")
+
+
+class _SpacedSymbols(dict[int, str]):
+    """A table of `str.translate` that puts spaces around symbols."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        is_symbol = unicodedata.category(character).startswith("S")
+        self[code] = f" {character} " if is_symbol else character
+        return self[code]
+
+
+_SPACED_SYMBOLS = _SpacedSymbols()
