@@ -4,9 +4,9 @@
     python -P scripts/measure_steps.py [--steps N] [--eager] KEY=VALUE...
 
 Prints one JSON line. `kernel_share` is the union of all kernels' spans over the time of the steps, in a trace of the
-profiler; `graph_ms` the replay of each captured graph alone; `loss_difference` the largest relative difference between
-the losses of captured and eager steps at equal seeds, and `repeat_difference` that between two captured runs. Leave the
-machine idle. --eager measures eager steps.
+profiler; `graph_ms` the replay of each captured graph alone; `evaluation_s` four evaluations, and a fifth without the
+score; `loss_difference` the largest relative difference between the losses of captured and eager steps at equal seeds,
+and `repeat_difference` that between two captured runs. Leave the machine idle. --eager measures eager steps.
 """
 
 import argparse
@@ -23,20 +23,25 @@ from torch.profiler import profile
 
 from timetrial.runner.config.compose import compose
 from timetrial.runner.config.schema import Config
-from timetrial.runner.config.validation import validate
+from timetrial.runner.config.validation import resolve_classes, validate
+from timetrial.runner.core.progress import no_progress
 from timetrial.runner.hardware import devices
 from timetrial.runner.launch import worker
+from timetrial.runner.launch.staging import data_settings
 from timetrial.runner.training.distributed import World
 from timetrial.runner.training.torch_engine import TorchEngine
 
 _WARM_UP_STEPS = 20
 _REPLAYS = 50
+_EVALUATIONS = 4
 _LONGEST = 8
 
 
 def build(config: Config) -> TorchEngine:
     """Return the engine of the run, warmed up, on open data."""
     device = devices.select_device(config.accelerator.name, 0)
+    _, data_class = resolve_classes(config)
+    data_class.prepare_data(data_settings(config, data_class), no_progress)
     engine = worker.build_engine(config, World(), device)
     assert isinstance(engine, TorchEngine)
     engine.warm_up()
@@ -108,7 +113,7 @@ def measure(overrides: list[str], steps: int, *, eager: bool) -> dict[str, Any]:
     """Return the figures of one run."""
     with tempfile.TemporaryDirectory() as folder:
         base = [f"run_dir={folder}/run", *overrides]
-        config = validate(compose([*base, f"engine.capture_steps={str(not eager).lower()}"]).node)
+        config = validate(compose([*base, f"engine.capture={str(not eager).lower()}"]).node)
         engine = build(config)
         batches = endless_steps(engine)
         step_ms, host_ms = time_steps(engine, batches, steps)
@@ -119,16 +124,31 @@ def measure(overrides: list[str], steps: int, *, eager: bool) -> dict[str, Any]:
             "host_ms": round(host_ms, 4),
         }
         result |= trace(engine, batches, steps) if engine.device.type != "cpu" else {}
+        result["evaluation_s"] = [round(seconds, 3) for seconds in time_evaluations(engine)]
         captured = engine._captured_steps
         if captured is not None:
             replays = [step.graph.replay for step in captured._steps.values()]
             result["graph_ms"] = [round(time_replays(engine, replay), 4) for replay in replays]
             first, again = losses(build(config), steps), losses(build(config), steps)
-            other = losses(build(validate(compose([*base, "engine.capture_steps=false"]).node)), steps)
+            other = losses(build(validate(compose([*base, "engine.capture=false"]).node)), steps)
             result["loss_difference"] = largest_difference(first, other)
             result["repeat_difference"] = largest_difference(first, again)
             result["first_and_last_loss"] = [first[0], first[-1], other[-1]]
     return result
+
+
+def time_evaluations(engine: TorchEngine) -> list[float]:
+    """Return the seconds of four evaluations in a row, and of a fifth one without the score."""
+    found = []
+    for _ in range(_EVALUATIONS):
+        started = time.perf_counter()
+        engine.evaluate()
+        found.append(time.perf_counter() - started)
+    engine.unwrapped_model.eval()
+    started = time.perf_counter()
+    with torch.no_grad(), engine.precision.autocast():
+        engine.workload.predict(engine.unwrapped_model, engine.data.eval_batches())
+    return [*found, time.perf_counter() - started]
 
 
 def time_replays(engine: TorchEngine, replay: Any) -> float:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 
+from ..core import command_clock as command_clock  # first: it takes the time
 from ..core.atomic_files import disk_full_as_run_error
 from ..core.console import flush_output, is_quiet, survive_output_errors
 from ..core.errors import Exit, RunError

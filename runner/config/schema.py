@@ -77,8 +77,9 @@ class EngineConfig:
     execution."""
     warm_up: bool = True
     """Compile and allocate on synthetic batches before the clock starts; the weights are restored afterwards."""
-    capture_steps: bool = True
-    """Capture the training steps of workloads that allow it in device graphs (CUDA graphs), and replay them."""
+    capture: bool = True
+    """Capture the training steps and beam searches of workloads that allow it in device graphs (CUDA graphs), and
+    replay them without Python; false: eager execution."""
     stock_random: bool = False
     """Draw dropout masks with the generators of PyTorch and Triton, as the closed division requires, instead of faster
     hashes; default: true with `division=closed`."""

@@ -5,7 +5,6 @@ from typing import Any, Protocol
 
 import torch
 
-_EAGER_PASSES = 2  # before the capture: kernels are compiled and workspaces allocated, which cannot be captured
 _memory_pools: dict[torch.device, Any] = {}
 
 
@@ -22,17 +21,19 @@ def supports_graphs(device: torch.device) -> bool:
     return device.type == "cuda" and not torch.version.hip
 
 
-def capture_graph(device: torch.device, function: Callable[[], object]) -> DeviceGraph:
-    """Run `function` twice, capture the device work that it submits, and return the graph.
+def capture_graph(device: torch.device, function: Callable[[], object], eager_passes: int = 0) -> DeviceGraph:
+    """Capture the device work that `function` submits, which is not done yet, and return the graph.
 
-    The function must neither wait for the device nor allocate anything that outlives it, other than gradients. The
-    graphs of a device share their memory, so they must not be replayed at the same time.
+    The function must not wait for the device. Kernels are compiled and workspaces allocated at their first use, which
+    cannot be captured: run the function before, or let it run `eager_passes` times. The graphs of a device share their
+    memory. So none may be replayed while another runs, and what one leaves in a tensor of its own is lost once a graph
+    that was captured while that tensor did not exist is replayed.
     """
     pool = _memory_pools.setdefault(device, torch.cuda.graph_pool_handle())
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
-        for _ in range(_EAGER_PASSES):
+        for _ in range(eager_passes):
             function()
     torch.cuda.current_stream(device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()

@@ -18,6 +18,7 @@ from ..record.run_dir import RankError, RunDir
 from ..record.run_record import Rendezvous
 from ..training import distributed
 from . import rendezvous
+from .startup_clock import RANK_STARTED
 from .worker import LAUNCHER_PID
 
 _WORKER = "timetrial.runner.launch.worker"
@@ -43,6 +44,7 @@ def start_ranks(config: Config, run_dir: RunDir, stop: StopSignal, meeting_point
             rank = rendezvous.node_rank() * local_size + local_rank if meeting_point else local_rank
             variables = distributed.rank_environment(store, rank, local_rank, world_size, interface)
             variables[LAUNCHER_PID] = str(os.getpid())
+            variables[RANK_STARTED] = str(time.time())
             command = [sys.executable, "-P", "-m", _WORKER, str(run_dir.path)]
             # In a session of its own, a rank receives Ctrl-C from the launcher alone.
             process = subprocess.Popen(command, env=os.environ | variables, start_new_session=True)

@@ -15,6 +15,7 @@ from ..config.compose import load_config, to_yaml
 from ..config.diff import diff_configs
 from ..config.schema import Config
 from ..config.validation import gradient_accumulation_steps, resolve_classes, run_seed, validate
+from ..core import command_clock
 from ..core.atomic_files import disk_full_as_run_error, write_atomically
 from ..core.console import StatusLine
 from ..core.errors import ConfigurationError, Exit, error_of
@@ -84,6 +85,8 @@ def launch(node: DictConfig, console: Console) -> RunResult:
             if new_run_dir and not new_run_dir.log.exists():
                 new_run_dir.discard()
             raise
+        finally:
+            command_clock.begin_again()
 
 
 def _run_in(run_dir: RunDir, resumes: bool, node: DictConfig, config: Config, console: Console) -> Exit:
@@ -176,7 +179,8 @@ def write_initial_record(node: DictConfig, run_dir: RunDir, resumes: bool) -> No
         record = replace(record, run_class=run_class, training=None)
     described = environment.describe(run_dir=run_dir.path, data=Path(str(node.data_dir)))
     config = OmegaConf.to_container(node, resolve=True)
-    attempt = Attempt(started_at=time.time(), hostname=platform.node(), pid=os.getpid())
+    startup = {"configuration": round(command_clock.seconds_since_begin(), 2)}
+    attempt = Attempt(started_at=time.time(), hostname=platform.node(), pid=os.getpid(), startup=startup)
     run_dir.update_record(
         state=RunState.RUNNING,
         run_class=record.run_class,

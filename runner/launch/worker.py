@@ -45,6 +45,7 @@ from ..training.loop import Outcome, TrainingPlan, train_to_target
 from ..training.torch_engine import TorchEngine
 from ..training.workload import BatchSharding
 from .staging import data_settings
+from .startup_clock import StartupClock
 
 LAUNCHER_PID = "TIMETRIAL_LAUNCHER_PID"
 _ALL_REDUCE_MIB = 64  # tensor by which the speed of the interconnect is measured: milliseconds
@@ -243,8 +244,11 @@ def _build_and_warm_up(rank: Rank) -> Engine:
     Compiling can take minutes, and so can cuDNN's search for the fastest convolutions of large fp32 batches.
     """
     config, device = rank.config, rank.device
+    attempts = rank.run_dir.record().attempts
+    clock = StartupClock(attempts[-1])
     devices.reset_peak_memory(device)
     engine = build_engine(config, rank.world, device)
+    clock.end("model and data")
     if config.division == "closed":
         closed_division.check_sizes(config, train_size=engine.data.train_size, eval_size=engine.data.eval_size)
     activity = "compiling" if config.engine.compile is not None else "warming up"
@@ -255,6 +259,11 @@ def _build_and_warm_up(rank: Rank) -> Engine:
                 status_line(f"{activity}, which can take minutes" if takes_minutes else activity)
             engine.warm_up()
         engine.synchronize()
+    clock.end(activity)
+    if rank.is_main:
+        rank.run_dir.update_record(attempts=(*attempts[:-1], replace(attempts[-1], startup=clock.seconds)))
+        if not is_quiet():
+            rank.console.print(str(clock), soft_wrap=True, markup=False, highlight=False)
     if rank.world.size > 1:
         speed = all_reduce.bus_gb_s(rank.world, device, _ALL_REDUCE_MIB if device.type != "cpu" else 1)
         if rank.is_main:
@@ -294,7 +303,7 @@ def build_engine(config: Config, world: World, device: torch.device) -> Engine:
         **common,
         precision=Precision(config.precision.name, device),
         max_grad_norm=recipe.max_grad_norm,
-        capture_steps=config.engine.capture_steps,
+        capture_steps=config.engine.capture,
         world=world,
     )
 

@@ -49,6 +49,8 @@ class Attempt:
     """Host of the launcher."""
     pid: int
     """Process id of the launcher."""
+    startup: dict[str, float] = field(default_factory=dict)
+    """Seconds of each phase from the command to the start of the clock, on the first rank."""
 
 
 @dataclass(frozen=True)

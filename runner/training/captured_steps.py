@@ -19,6 +19,8 @@ from torch.utils import _pytree as pytree
 from ..hardware.device_graphs import DeviceGraph, capture_graph
 from .workload import Batch
 
+_EAGER_PASSES = 2  # on the stream of the capture: kernels choose their workspaces there
+
 Update = Callable[[Sequence[Batch], Tensor], None]
 """Run forward pass, backward pass and optimizer on the micro-batches; the second argument divides the loss."""
 
@@ -54,7 +56,7 @@ class CapturedSteps:
         batches = [dataclasses.replace(batch, inputs=part) for batch, part in zip(micro_batches, inputs, strict=True)]
         self._set_rates()
         with self._rates_on_device():
-            graph = capture_graph(self._device, lambda: self._update(batches, self._total_weight))
+            graph = capture_graph(self._device, lambda: self._update(batches, self._total_weight), _EAGER_PASSES)
         by_dtype: dict[torch.dtype, tuple[list[Tensor], list[int]]] = defaultdict(lambda: ([], []))
         for place, tensor in enumerate(leaf for leaf in own if isinstance(leaf, Tensor)):
             group, places = by_dtype[tensor.dtype]

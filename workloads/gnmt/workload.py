@@ -1,5 +1,6 @@
 """GNMT of MLPerf v0.5 to v0.7: recurrent translation, scored by sacreBLEU."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from torch.optim import Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from ...datasets.text.moses_bpe import BEGIN, END
-from ..common.translation.beam_search import ScoreFunction, SharedBeam, beam_search, length_penalty
+from ..common.translation.beam_search import BeamSearch, ScoreFunction, SharedBeam, length_penalty
 from ..common.translation.workload import TranslationWorkload
 from .data import GNMTData, PackedSentences
 from .model import GNMT, Memory, State
@@ -56,6 +57,8 @@ class GNMTWorkload(TranslationWorkload):
         """Exponent alpha of the length penalty ((5 + length) / 6) ** alpha."""
         coverage_penalty: float = 0.1
         """Factor beta of the coverage penalty."""
+        capture_search: bool = True
+        """Capture the beam search in device graphs (CUDA graphs); the recipes take it from `engine.capture`."""
 
         def __post_init__(self) -> None:
             if self.hidden_size < 1 or self.learning_rate <= 0:
@@ -98,15 +101,15 @@ class GNMTWorkload(TranslationWorkload):
             return 1.0
         return float(0.5 ** min(self.settings.num_halvings, (position - remain_steps) // decay_interval + 1))
 
-    def translate(self, model: GNMT, source: tuple[PackedSentences, Tensor]) -> list[list[int]]:
-        """Translate by beam search; the score has a length and a coverage penalty (Wu et al. 2016, equation 14)."""
+    def start_search(self, model: GNMT, source: tuple[PackedSentences, Tensor]) -> BeamSearch:
+        """Start a beam search whose score has a length and a coverage penalty (Wu et al. 2016, equation 14)."""
         sentences, lengths = source
         memory = model.encode(sentences, lengths)
         beam_size, count = self.settings.beam_size, len(lengths)
         score = length_coverage_score(self.settings.length_penalty, self.settings.coverage_penalty)
         beam = SharedBeam(count, beam_size, END, score, sentences.max_length, lengths.device)
         start_ids = torch.full((count * beam_size,), BEGIN, device=lengths.device)
-        return beam_search(Decoder(model, memory), beam, start_ids, self.settings.max_decode_length)
+        return BeamSearch(Decoder(model, memory), beam, start_ids, self.settings.max_decode_length)
 
     def bleu(self, references: Sequence[str], hypotheses: Sequence[str]) -> float:
         """Return sacreBLEU of lower-cased text with international tokenization, as a fraction.
@@ -166,6 +169,10 @@ class Decoder:
         """Return the logits [R, V] and the attention [R, S] after the tokens `ids` [R]."""
         logits, self._state, attention = self._model.decode_step(ids, self._state, self._memory)
         return logits, attention
+
+    def fork(self) -> "Decoder":
+        """Return a decoder that goes on from this state."""
+        return copy.copy(self)
 
     def reorder(self, rows: Tensor) -> None:
         """Replace the state of each row r with that of row `rows[r]`."""

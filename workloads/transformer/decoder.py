@@ -4,6 +4,8 @@ Shapes: N sentences, K hypotheses per sentence, R = N * K rows, s tokens of the 
 decoded so far.
 """
 
+import copy
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -47,6 +49,12 @@ class Decoder:
             x = layer.feed_forward(x + layer.cross_out(cross.transpose(1, 2).flatten(0, 1).flatten(1)))
         self._position += 1
         return F.linear(model.decoder_norm(x), model.embedding), None
+
+    def fork(self) -> "Decoder":
+        """Return a decoder that goes on from this state, in the same buffers."""
+        forked = copy.copy(self)
+        forked._caches = [copy.copy(cache) for cache in self._caches]
+        return forked
 
     def reorder(self, rows: Tensor) -> None:
         """Replace the state of each row r with that of row `rows[r]`."""

@@ -11,7 +11,7 @@ from torch.optim import Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from ...datasets.text.subwords import EOS, PAD
-from ..common.translation.beam_search import SplitBeam, beam_search
+from ..common.translation.beam_search import BeamSearch, SplitBeam
 from ..common.translation.workload import TranslationWorkload
 from .bleu import uncased_bleu
 from .data import PackedSentences, TransformerData
@@ -59,6 +59,8 @@ class TransformerWorkload(TranslationWorkload):
         """Exponent alpha of the length penalty ((5 + length) / 6) ** alpha."""
         extra_decode_length: int = 50
         """Tokens that a translation may be longer than the longest source of its batch."""
+        capture_search: bool = True
+        """Capture the beam search in device graphs (CUDA graphs); the recipes take it from `engine.capture`."""
         stock_random: bool = True
         """Draw dropout with PyTorch's and Triton's generators; false: with hashes, which are faster. The recipes take
         it from `engine.stock_random`."""
@@ -109,13 +111,13 @@ class TransformerWorkload(TranslationWorkload):
         warmup_steps = self._warmup_steps()
         return float(min((step + 1) / warmup_steps, (warmup_steps / (step + 1)) ** 0.5))
 
-    def translate(self, model: Transformer, source: PackedSentences) -> list[list[int]]:
-        """Translate by beam search with a length penalty."""
+    def start_search(self, model: Transformer, source: PackedSentences) -> BeamSearch:
+        """Start a beam search with a length penalty."""
         count, beam_size = len(source.cu_seqlens) - 1, self.settings.beam_size
         max_length = source.max_seqlen + self.settings.extra_decode_length
         beam = SplitBeam(count, beam_size, EOS, self.settings.length_penalty, max_length, source.ids.device)
         start_ids = torch.full((count * beam_size,), PAD, device=source.ids.device)
-        return beam_search(Decoder(model, source), beam, start_ids, max_length)
+        return BeamSearch(Decoder(model, source), beam, start_ids, max_length)
 
     def bleu(self, references: Sequence[str], hypotheses: Sequence[str]) -> float:
         """Return the reference's uncased BLEU."""

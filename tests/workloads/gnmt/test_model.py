@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from timetrial.workloads.common.translation.beam_search import SharedBeam, beam_search
+from timetrial.workloads.common.translation.beam_search import BeamSearch, SharedBeam
 from timetrial.workloads.common.translation.parallel_data import TokenizedPairs, TokenizedSide
 from timetrial.workloads.gnmt.data import GNMTData
 from timetrial.workloads.gnmt.model import GNMT
@@ -115,7 +115,7 @@ def test_wide_beam_equals_exhaustive_search(seed):
         score = length_coverage_score(0.6, 0.0)
         beam = SharedBeam(3, 5**max_length, 3, score, batch.source.max_length, torch.device("cpu"))
         start_ids = torch.full((3 * 5**max_length,), 2)
-        translations = beam_search(Decoder(model, memory), beam, start_ids, max_length)
+        translations = BeamSearch(Decoder(model, memory), beam, start_ids, max_length).run()
         for ids, translation in zip(sources, translations, strict=True):
 
             def oracle_score(total, length, rows):
@@ -167,7 +167,7 @@ def test_coverage_stays_at_its_place_in_the_beam():
         batch = GivenPairs([(ids, [2, 3])]).batch()
         memory = model.encode(batch.source, batch.lengths[0])
         beam = SharedBeam(1, 3, 3, length_coverage_score(0.6, beta), len(ids), torch.device("cpu"))
-        (translation,) = beam_search(Decoder(model, memory), beam, torch.full((3,), 2), max_length)
+        (translation,) = BeamSearch(Decoder(model, memory), beam, torch.full((3,), 2), max_length).run()
         weights = oracle_weights(model)
         at_place, moving = (search_one(weights, ids, 3, max_length, beta, moves) for moves in (False, True))
         assert translation == at_place

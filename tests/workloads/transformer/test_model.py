@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from timetrial.workloads.common.translation.beam_search import SplitBeam, beam_search
+from timetrial.workloads.common.translation.beam_search import BeamSearch, SplitBeam
 from timetrial.workloads.common.translation.parallel_data import TokenizedSide
 from timetrial.workloads.transformer import decoder
 from timetrial.workloads.transformer.data import PackedPairs, TransformerData
@@ -121,7 +121,7 @@ def test_wide_beam_equals_exhaustive_search(seed, small_cache):
         source = GivenPairs([(ids, [1]) for ids in sources]).pairs().source
         beam = SplitBeam(3, 5**max_length, 1, 0.6, max_length, torch.device("cpu"))
         start_ids = torch.zeros(3 * 5**max_length, dtype=torch.int64)
-        translations = beam_search(Decoder(model, source), beam, start_ids, max_length)
+        translations = BeamSearch(Decoder(model, source), beam, start_ids, max_length).run()
         weights = dict(model.named_parameters())
         for ids, translation in zip(sources, translations, strict=True):
             expected, _ = oracle.exhaustive_search(

@@ -1,17 +1,20 @@
 """Beam search over a batch of sentences on the device, with two ways to treat finished hypotheses.
 
+A search has parts of some steps each; between them the host asks whether it has finished.
+
 Shapes: N sentences, K hypotheses (beams) per sentence, R = N * K rows ordered by sentence, V vocabulary, S source
 tokens, L tokens of a hypothesis so far.
 """
 
+import copy
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_CHECK_INTERVAL = 8  # steps between two checks whether the search has finished: a check waits for the device
+_STEPS_PER_PART = 8  # a check whether the search has finished waits for the device
 
 ScoreFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(log probabilities [N, K], lengths [N, K], coverage [N, K, S]) -> scores [N, K]."""
@@ -26,6 +29,10 @@ class Decoder(Protocol):
 
     def reorder(self, rows: Tensor) -> None:
         """Replace the state of each row r with that of row `rows[r]`; `rows` is int64 [R]."""
+        ...
+
+    def fork(self) -> Self:
+        """Return a decoder that goes on from this state and leaves this object, but not its buffers, as it is."""
         ...
 
 
@@ -45,16 +52,42 @@ class Beam(Protocol):
         ...
 
 
-def beam_search(decoder: Decoder, beam: Beam, start_ids: Tensor, max_length: int) -> list[list[int]]:
-    """Return the best hypotheses of at most `max_length` tokens; `start_ids` int64 [R] are the first decoder inputs."""
-    ids = start_ids
-    for step in range(1, max_length + 1):
-        logits, attention = decoder.step(ids)
-        rows, ids = beam.advance(logits.float().log_softmax(1), attention)
-        decoder.reorder(rows)
-        if step % _CHECK_INTERVAL == 0 and beam.is_finished():
-            break
-    return beam.best()
+class BeamSearch:
+    """A search of at most `max_length` tokens; `start_ids` int64 [R] are the first inputs of the decoder."""
+
+    def __init__(self, decoder: Decoder, beam: Beam, start_ids: Tensor, max_length: int) -> None:
+        self._decoder, self._beam, self._ids = decoder, beam, start_ids
+        self._remaining = max_length
+
+    def run(self) -> list[list[int]]:
+        """Search to the end and return the best hypothesis of each sentence."""
+        self.run_part()
+        while not self.is_finished():
+            self.run_part()
+        return self.best()
+
+    def run_part(self) -> None:
+        """Do the next steps. Nothing here waits for the device."""
+        steps = min(_STEPS_PER_PART, self._remaining)
+        for _ in range(steps):
+            logits, attention = self._decoder.step(self._ids)
+            rows, self._ids = self._beam.advance(logits.float().log_softmax(1), attention)
+            self._decoder.reorder(rows)
+        self._remaining -= steps
+
+    def is_finished(self) -> bool:
+        """Return whether another part would change nothing; waits for the device."""
+        return not self._remaining or self._beam.is_finished()
+
+    def best(self) -> list[list[int]]:
+        """Return the best hypothesis of each sentence, including its end token if it has one."""
+        return self._beam.best()
+
+    def fork(self) -> "BeamSearch":
+        """Return a search that goes on from here and leaves this object, but not its decoder's buffers, as it is."""
+        forked = copy.copy(self)
+        forked._decoder, forked._beam = self._decoder.fork(), copy.copy(self._beam)
+        return forked
 
 
 def length_penalty(lengths: Tensor, alpha: float) -> Tensor:

@@ -7,6 +7,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from ....runner.training.workload import Batch, TextPredictions
+from .beam_search import BeamSearch
+from .captured_search import CapturedSearches
 from .parallel_data import ParallelTextData
 
 Translations = list[tuple[int, list[int]]]
@@ -17,6 +19,8 @@ class TranslationWorkload:
     """Base class of workloads whose model maps a batch to its summed loss; subclasses search and score."""
 
     data: ParallelTextData
+    settings: Any
+    _searches: CapturedSearches | None = None
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the summed loss, which the model computes itself."""
@@ -28,10 +32,18 @@ class TranslationWorkload:
         tokens = 0
         for batch in batches:
             source, numbers = batch.inputs
-            outputs = self.translate(model, source)
+            outputs = self._translate(model, source)
             tokens += batch.global_tokens + sum(map(len, outputs))
             translations += zip(np.asarray(numbers).tolist(), outputs, strict=True)
         return TextPredictions(translations, tokens)
+
+    def _translate(self, model: Any, source: Any) -> list[list[int]]:
+        """Return the token ids of the best translation of each sentence of a packed source."""
+        if not self.settings.capture_search:
+            return self.start_search(model, source).run()
+        if self._searches is None:
+            self._searches = CapturedSearches(lambda own_source: self.start_search(model, own_source))
+        return self._searches.run(source)
 
     def score(self, parts: Sequence[TextPredictions]) -> dict[str, float]:
         """Return the corpus BLEU of all translated sentences, as a fraction."""
@@ -40,8 +52,8 @@ class TranslationWorkload:
         hypotheses = [self.data.decode(ids) for _, ids in translations]
         return {"bleu": self.bleu([references[number] for number, _ in translations], hypotheses)}
 
-    def translate(self, model: Any, source: Any) -> list[list[int]]:
-        """Return the token ids of the best translation of each sentence of a packed source."""
+    def start_search(self, model: Any, source: Any) -> BeamSearch:
+        """Encode a packed source and return the search for the translation of each sentence."""
         raise NotImplementedError
 
     def bleu(self, references: Sequence[str], hypotheses: Sequence[str]) -> float:
