@@ -1,12 +1,14 @@
 #!/usr/bin/env python
 """Measure training steps of one run: their time, the share in which the device computes, and captured against eager.
 
-    python -P scripts/measure_steps.py [--steps N] [--eager] KEY=VALUE...
+    python -P scripts/measure_steps.py [--steps N] [--eager] [--losses] KEY=VALUE...
 
-Prints one JSON line. `kernel_share` is the union of all kernels' spans over the time of the steps, in a trace of the
-profiler; `graph_ms` the replay of each captured graph alone; `evaluation_s` four evaluations, and a fifth without the
-score; `loss_difference` the largest relative difference between the losses of captured and eager steps at equal seeds,
-and `repeat_difference` that between two captured runs. Leave the machine idle. --eager measures eager steps.
+Prints one JSON line. `kernel_ms` is the union of all kernels' spans in a trace of the profiler, a step; `kernel_share`
+its share in the time of the traced steps, and `kernel_share_untraced` in `step_ms`, which the profiler does not slow
+down; `graph_ms` the replay of each captured graph alone; `evaluation_s` four evaluations, and a fifth without the
+score. With --losses, `loss_difference` is the largest relative difference between the losses of captured and eager
+steps at equal seeds, and `repeat_difference` that between two captured runs. --eager measures eager steps. Leave the
+machine idle.
 """
 
 import argparse
@@ -109,7 +111,7 @@ def largest_difference(first: list[float], second: list[float]) -> float:
     return max(abs(one - other) / abs(other) for one, other in zip(first, second, strict=True))
 
 
-def measure(overrides: list[str], steps: int, *, eager: bool) -> dict[str, Any]:
+def measure(overrides: list[str], steps: int, *, eager: bool, with_losses: bool) -> dict[str, Any]:
     """Return the figures of one run."""
     with tempfile.TemporaryDirectory() as folder:
         base = [f"run_dir={folder}/run", *overrides]
@@ -123,12 +125,15 @@ def measure(overrides: list[str], steps: int, *, eager: bool) -> dict[str, Any]:
             "step_ms": round(step_ms, 4),
             "host_ms": round(host_ms, 4),
         }
-        result |= trace(engine, batches, steps) if engine.device.type != "cpu" else {}
+        if engine.device.type != "cpu":
+            result |= trace(engine, batches, steps)
+            result["kernel_share_untraced"] = round(result["kernel_ms"] / step_ms, 3)
         result["evaluation_s"] = [round(seconds, 3) for seconds in time_evaluations(engine)]
         captured = engine._captured_steps
         if captured is not None:
             replays = [step.graph.replay for step in captured._steps.values()]
             result["graph_ms"] = [round(time_replays(engine, replay), 4) for replay in replays]
+        if with_losses:
             first, again = losses(build(config), steps), losses(build(config), steps)
             other = losses(build(validate(compose([*base, "engine.capture=false"]).node)), steps)
             result["loss_difference"] = largest_difference(first, other)
@@ -162,9 +167,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--losses", action="store_true")
     arguments, overrides = parser.parse_known_args()
     torch.backends.cuda.matmul.allow_tf32 = False
-    print(json.dumps(measure(overrides, arguments.steps, eager=arguments.eager)), flush=True)
+    print(
+        json.dumps(measure(overrides, arguments.steps, eager=arguments.eager, with_losses=arguments.losses)), flush=True
+    )
 
 
 if __name__ == "__main__":

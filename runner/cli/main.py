@@ -8,6 +8,7 @@ from ..core.atomic_files import disk_full_as_run_error
 from ..core.console import flush_output, is_quiet, survive_output_errors
 from ..core.errors import Exit, RunError
 from ..core.signals import stop_early
+from ..launch import early_ranks
 
 _USAGE_ERROR = 2  # of Typer, which has said what is wrong with an argument
 # Commands that import PyTorch or read many files before they print anything.
@@ -23,7 +24,9 @@ _FIRST_LINES = {
     "study": "reading the results",
     "compare": "reading the results",
 }
-_SILENT_OPTIONS = {"--help", "-h", "--hydra-help", "--version", "--quiet", "--json", "--cfg", "-c", "--info", "-i"}
+_TRAINING_COMMANDS = ("run", "throughput")
+_PRINTING_OPTIONS = {"--help", "-h", "--hydra-help", "--version", "--cfg", "-c", "--info", "-i"}
+_SILENT_OPTIONS = {*_PRINTING_OPTIONS, "--quiet", "--json"}
 
 
 def main() -> None:
@@ -36,6 +39,8 @@ def main() -> None:
 def run_command(arguments: Sequence[str]) -> int:
     """Run the command with its arguments and return its exit code."""
     _print_first_line(arguments)
+    if arguments and arguments[0] in _TRAINING_COMMANDS and not _PRINTING_OPTIONS & set(arguments):
+        early_ranks.start(arguments)
     try:
         with disk_full_as_run_error():
             from .app import GLOBAL_OPTIONS, app

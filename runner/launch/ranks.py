@@ -1,9 +1,7 @@
 """Start the ranks of one node as processes, watch them, and find out why they failed."""
 
-import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -17,11 +15,8 @@ from ..core.signals import StopSignal
 from ..record.run_dir import RankError, RunDir
 from ..record.run_record import Rendezvous
 from ..training import distributed
-from . import rendezvous
-from .startup_clock import RANK_STARTED
-from .worker import LAUNCHER_PID
+from . import early_ranks, rendezvous
 
-_WORKER = "timetrial.runner.launch.worker"
 _POLL_SECONDS = 0.25
 _GRACE_SECONDS = 4.0  # in which other ranks may still write what they know of a failure
 
@@ -43,11 +38,7 @@ def start_ranks(config: Config, run_dir: RunDir, stop: StopSignal, meeting_point
         for local_rank in range(local_size):
             rank = rendezvous.node_rank() * local_size + local_rank if meeting_point else local_rank
             variables = distributed.rank_environment(store, rank, local_rank, world_size, interface)
-            variables[LAUNCHER_PID] = str(os.getpid())
-            variables[RANK_STARTED] = str(time.time())
-            command = [sys.executable, "-P", "-m", _WORKER, str(run_dir.path)]
-            # In a session of its own, a rank receives Ctrl-C from the launcher alone.
-            process = subprocess.Popen(command, env=os.environ | variables, start_new_session=True)
+            process = early_ranks.run_rank(run_dir.path, variables)
             closing.callback(_end, process)
             ranks[rank] = process
         return _Watch(run_dir, config.launcher.hang_timeout_seconds, stop, ranks).until_all_ended()

@@ -4,8 +4,7 @@ import os
 import time
 
 from ..record.run_record import Attempt
-
-RANK_STARTED = "TIMETRIAL_RANK_STARTED"  # set for a rank's process: when the launcher started it
+from .early_ranks import RANK_STARTED
 
 
 class StartupClock:

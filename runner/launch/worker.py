@@ -44,10 +44,10 @@ from ..training.events import InitStarted, Observer, StatefulObserver
 from ..training.loop import Outcome, TrainingPlan, train_to_target
 from ..training.torch_engine import TorchEngine
 from ..training.workload import BatchSharding
+from .early_ranks import LAUNCHER_PID, wait_for_run_dir
 from .staging import data_settings
 from .startup_clock import StartupClock
 
-LAUNCHER_PID = "TIMETRIAL_LAUNCHER_PID"
 _ALL_REDUCE_MIB = 64  # tensor by which the speed of the interconnect is measured: milliseconds
 _RESULTS = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED, Exit.STOPPED, Exit.TIME_LIMIT)
 
@@ -348,9 +348,11 @@ def _stop_with_the_launcher() -> None:
 
 
 def main() -> None:
-    """Run one rank: `python -P -m timetrial.runner.launch.worker RUN_DIR`, as the launcher starts it."""
-    path, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    """Run one rank, for the launcher that started this process."""
     _stop_with_the_launcher()
+
+    path = wait_for_run_dir()
+    rank = int(os.environ["RANK"])
     terminal = os.fdopen(os.dup(2), "w")
     for number, name in ((1, "stdout"), (2, "stderr")):
         with open(path / f"{name}_{rank}.txt", "ab") as file:

@@ -1,5 +1,6 @@
 """Tests that need a GPU: fused kernels, steps without synchronization, whole runs (`scripts/test --gpu`)."""
 
+import copy
 import itertools
 import sys
 from pathlib import Path
@@ -12,11 +13,13 @@ from rich.console import Console
 from torchvision.ops import roi_align
 
 from timetrial.datasets.synthetic.detection import DetectionSpec
-from timetrial.runner.config.validation import validate
+from timetrial.runner.config.validation import resolve_classes, validate
 from timetrial.runner.core.errors import Exit
+from timetrial.runner.core.progress import no_progress
 from timetrial.runner.hardware import devices
 from timetrial.runner.launch import worker
 from timetrial.runner.launch.run import launch
+from timetrial.runner.launch.staging import data_settings
 from timetrial.runner.training import seeds
 from timetrial.runner.training.distributed import World
 from timetrial.runner.training.workload import BatchSharding
@@ -219,6 +222,52 @@ def test_steps_do_not_synchronize_with_the_device(compose, tmp_path, precision, 
     finally:
         torch.cuda.set_sync_debug_mode("default")
     engine.synchronize()
+
+
+@pytest.mark.parametrize("workload", ["ncf", "gnmt", "transformer", "gpt", "cifar10", "cnn", "resnet50"])
+def test_captured_steps_and_searches_equal_eager_ones(compose, tmp_path, workload):
+    """Losses, weights and qualities are those of eager steps; a state that was saved goes on as if never stopped."""
+    name = devices.detect_accelerator()
+    overrides = [f"workload={workload}", f"accelerator={name}", "precision=bf16", f"data_dir={tmp_path}"]
+    overrides += ["recipe.data.pad_to_bucket=true"] if workload == "gnmt" else []
+
+    def build(capture):
+        config = validate(compose(*overrides, f"engine.capture={capture}"))
+        _, data_class = resolve_classes(config)
+        data_class.prepare_data(data_settings(config, data_class), no_progress)
+        engine = worker.build_engine(config, World(), devices.select_device(name, 0))
+        engine.warm_up()
+        engine.open_data()
+        return engine
+
+    def train(engine, batches, steps):
+        losses = []
+        for batch in itertools.islice(batches, steps):
+            engine._reset_loss()
+            engine._step(batch)
+            losses.append(float(engine._loss_sum))
+        return losses
+
+    captured, eager = build("true"), build("false")
+    assert captured._captured_steps is not None
+    assert eager._captured_steps is None
+    batches = [list(itertools.islice(engine.data.train_batches(1), 12)) for engine in (captured, eager)]
+    assert all(captured._captured_steps.replay(batch, 1.0) for batch in batches[0][:4])  # their shapes are captured
+    captured, eager = build("true"), build("false")
+    losses = [train(engine, of_engine, 8) for engine, of_engine in zip((captured, eager), batches, strict=True)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    for weight, other in zip(captured.unwrapped_model.parameters(), eager.unwrapped_model.parameters(), strict=True):
+        torch.testing.assert_close(weight, other, rtol=1e-3, atol=1e-4)
+    qualities = [captured.evaluate().quality for _ in range(3)]
+    assert qualities[0] == qualities[1] == qualities[2]
+    saved = copy.deepcopy(captured.state_dict())
+    going_on = train(captured, batches[0][8:], 4)
+    train(captured, batches[0], 3)
+    captured.load_state_dict(saved)
+    assert train(captured, batches[0][8:], 4) == going_on
+    resumed = build("true")
+    resumed.load_state_dict(saved)
+    assert train(resumed, batches[0][8:], 4) == going_on
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])

@@ -70,11 +70,9 @@ class TransformerData(ParallelTextData):
         return batches
 
     def pack(self, numbers: NDArray[np.int64], corpus: TokenizedPairs) -> PackedPairs:
-        """Pack both sides in the same order; all batches but the last of an epoch are filled up to the same size."""
+        """Pack both sides in the same order; all batches of a GPU are filled up to the same size."""
         both_lengths = corpus.lengths[:, numbers]
-        used = both_lengths.sum(1)
-        # The last batch of an epoch is not worth filling up.
-        size = self._padded_size() if used.max() > 0.9 * self.global_batch_size / self._num_parts else 0
+        used, size = both_lengths.sum(1), self._padded_size()
         sentences = max(len(numbers) + 2, -(-size // _MIN_MEAN_LENGTH)) + -(-size // self._settings.max_length)
         packed = [
             self._pack(numbers, lengths, side, max(size, int(total)), sentences if size else 0)

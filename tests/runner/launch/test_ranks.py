@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from timetrial.runner.core.errors import Exit
-from timetrial.runner.launch import worker
+from timetrial.runner.launch import early_ranks, worker
 from timetrial.runner.training import distributed
 
 pytestmark = pytest.mark.integration
@@ -53,9 +53,9 @@ def test_ranks_of_one_node_listen_on_the_loopback_interface_alone(sockets):
     assert {address for address, port in listening} <= {"127.0.0.1", "::1"}
 
 
-def test_rank_of_a_launcher_that_is_gone_ends_at_once(tmp_path):
+def test_rank_of_a_launcher_that_is_gone_ends_at_once():
     """A launcher may be killed before its rank has asked the kernel for a signal."""
-    command = [sys.executable, "-P", "-m", "timetrial.runner.launch.worker", str(tmp_path)]
+    command = [sys.executable, "-P", "-m", "timetrial.runner.launch.worker"]
     variables = distributed.rank_environment("", 0, 0, 1) | {worker.LAUNCHER_PID: "1"}
     completed = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True)
     assert (completed.returncode, completed.stderr) == (Exit.STOPPED, "")
@@ -69,3 +69,42 @@ def test_only_the_user_can_enter_the_folder_in_which_ranks_meet():
         assert not os.path.exists(os.path.dirname(store))
     finally:
         os.umask(previous)
+
+
+START_EARLY = """
+import os, sys, time
+from pathlib import Path
+from timetrial.runner.launch import early_ranks
+early_ranks._WORKER = "echo_worker"
+early_ranks.start(["run", "gpus=2"])
+waiting = list(early_ranks._waiting)
+if sys.argv[1] == "use one":
+    process = early_ranks.run_rank(Path("/some/where"), {"RANK": "3"})
+    assert process in waiting
+    process.wait()
+print(*(process.pid for process in waiting))
+"""
+ECHO_WORKER = """
+import os, sys
+from timetrial.runner.launch.early_ranks import LAUNCHER_PID, wait_for_run_dir
+assert int(os.environ[LAUNCHER_PID]) == os.getppid()
+print(wait_for_run_dir(), os.environ["RANK"], flush=True)
+"""
+
+
+@pytest.mark.parametrize("usage", ["use one", "use none"])
+def test_ranks_that_were_started_early_run_or_end_with_the_command(tmp_path, monkeypatch, usage):
+    (tmp_path / "echo_worker.py").write_text(ECHO_WORKER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    command = [sys.executable, "-P", "-c", START_EARLY, usage]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    assert lines[:-1] == (["/some/where 3"] if usage == "use one" else [])
+    pids = lines[-1].split()
+    assert len(pids) == 2
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_sweeps_and_inline_runs_start_no_rank_early():
+    for arguments in (["run", "-m", "seed=1,2"], ["run", "launcher=inline"]):
+        early_ranks.start(arguments)
+        assert not early_ranks._waiting

@@ -74,14 +74,13 @@ def quality_rows(run_dir):
 def find_ranks(run_dir):
     """Return the process ids of a run's workers by rank."""
     pids = {}
-    for entry in os.listdir("/proc"):
+    for output in Path("/proc").glob("[0-9]*/fd/1"):
         try:
-            arguments = Path(f"/proc/{entry}/cmdline").read_text().split("\0") if entry.isdigit() else []
-            if "timetrial.runner.launch.worker" in arguments and str(run_dir) in arguments[-2]:
-                environment = Path(f"/proc/{entry}/environ").read_text().split("\0")
-                pids[int(next(line for line in environment if line.startswith("RANK="))[5:])] = int(entry)
+            path = output.readlink()
         except OSError:
             continue
+        if path.parent == run_dir and path.name.startswith("stdout_"):
+            pids[int(path.stem.removeprefix("stdout_"))] = int(output.parts[2])
     return pids
 
 

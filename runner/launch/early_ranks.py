@@ -1,0 +1,84 @@
+"""Processes of ranks that are started with the command, so that their imports run beside those of the launcher.
+
+They wait for the launcher to say what to run. This module imports nothing that takes long.
+"""
+
+import atexit
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+LAUNCHER_PID = "TIMETRIAL_LAUNCHER_PID"
+RANK_STARTED = "TIMETRIAL_RANK_STARTED"  # when the launcher let a rank begin, in seconds since the epoch
+_WORKER = "timetrial.runner.launch.worker"
+_MAX_RANKS = 8
+_waiting: "list[subprocess.Popen[bytes]]" = []
+
+
+def start(arguments: Sequence[str]) -> None:
+    """Start the ranks that a single run with these arguments will need on this node."""
+    if any(argument in ("-m", "--multirun") or argument.startswith("launcher") for argument in arguments):
+        return
+    gpus = [match[1] for argument in arguments if (match := re.fullmatch(r"gpus=([1-9])", argument))]
+    for _ in range(min(int(gpus[-1]) if gpus else 1, _MAX_RANKS)):
+        _waiting.append(_start_process())
+    atexit.register(_end_waiting)
+
+
+def run_rank(run_dir: Path, variables: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    """Let a rank run, with these environment variables beside those of the launcher; one that waits is preferred."""
+    variables = {**variables, RANK_STARTED: str(time.time())}
+    while _waiting:
+        process = _waiting.pop()
+        if process.poll() is None and _tell(process, {"run_dir": str(run_dir), "variables": variables}):
+            return process
+        _end(process)
+    process = _start_process()
+    _tell(process, {"run_dir": str(run_dir), "variables": variables})
+    return process
+
+
+def wait_for_run_dir() -> Path:
+    """Return the run directory that the launcher names, and set the environment variables that it sends.
+
+    Ends this process if the launcher needs no rank.
+    """
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit(0)
+    message = json.loads(line)
+    os.environ.update(message["variables"])
+    return Path(message["run_dir"])
+
+
+def _start_process() -> "subprocess.Popen[bytes]":
+    environment = os.environ | {LAUNCHER_PID: str(os.getpid())}
+    command = [sys.executable, "-P", "-m", _WORKER]
+    # In a session of its own, a rank receives Ctrl-C from the launcher alone.
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, start_new_session=True)
+
+
+def _tell(process: "subprocess.Popen[bytes]", message: dict[str, object]) -> bool:
+    """Send a message and close the pipe; return False if the process has ended."""
+    assert process.stdin is not None
+    try:
+        with process.stdin as pipe:
+            pipe.write(json.dumps(message).encode() + b"\n")
+    except BrokenPipeError:
+        return False
+    return True
+
+
+def _end_waiting() -> None:
+    while _waiting:
+        _end(_waiting.pop())
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait()

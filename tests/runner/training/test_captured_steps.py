@@ -1,0 +1,66 @@
+"""What captured steps rest on: state is loaded in place. The capture itself needs a GPU (test_on_accelerator.py)."""
+
+import copy
+
+import pytest
+import torch
+from torch.optim import SGD, Adam
+
+from timetrial.runner.training.captured_steps import _flatten, load_optimizer_state
+from timetrial.runner.training.workload import Batch
+
+OPTIMIZERS = [lambda weights: Adam(weights, 0.1, fused=True), lambda weights: SGD(weights, 0.1, 0.9, fused=True)]
+
+
+def train(model, optimizer, steps, seed):
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 3, generator=generator)).square().sum().backward()
+        optimizer.step()
+
+
+def tensors_of(optimizer):
+    return [value for state in optimizer.state.values() for value in state.values()]
+
+
+@pytest.mark.parametrize("build", OPTIMIZERS)
+@pytest.mark.parametrize("steps_before", [0, 3])
+def test_state_is_loaded_into_the_tensors_that_a_graph_writes(build, steps_before):
+    """As after the warm-up: what was saved before the first step, or after some, replaces what the warm-up left."""
+    model = torch.nn.Linear(3, 2)
+    expected = copy.deepcopy(model)
+    optimizer, expected_optimizer = build(model.parameters()), build(expected.parameters())
+    train(model, optimizer, steps_before, seed=1)
+    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    train(model, optimizer, 5, seed=2)
+    optimizer.param_groups[0]["lr"] = 7.0
+    places = [tensor.data_ptr() for tensor in tensors_of(optimizer)]
+    model.load_state_dict(saved[0])
+    load_optimizer_state(optimizer, saved[1])
+    assert [tensor.data_ptr() for tensor in tensors_of(optimizer)] == places
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    train(model, optimizer, 4, seed=3)
+    train(expected, expected_optimizer, steps_before, seed=1)
+    train(expected, expected_optimizer, 4, seed=3)
+    for weight, other in zip(model.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(weight, other)
+
+
+def test_an_optimizer_without_state_takes_all_of_what_is_loaded():
+    model = torch.nn.Linear(3, 2)
+    optimizer = OPTIMIZERS[0](model.parameters())
+    train(model, optimizer, 2, seed=1)
+    fresh = OPTIMIZERS[0](model.parameters())
+    load_optimizer_state(fresh, copy.deepcopy(optimizer.state_dict()))
+    for one, other in zip(tensors_of(fresh), tensors_of(optimizer), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_shapes_differ_by_sizes_dtypes_and_numbers():
+    ids = torch.zeros(3, dtype=torch.int64)
+    inputs = [(ids, 5), (ids, 6), (ids[:2], 5), (ids.int(), 5), (ids, 5, ids)]
+    shapes = [_flatten([Batch(of_batch, 1, 1)])[1] for of_batch in inputs]
+    assert len(set(shapes)) == len(inputs)
+    assert _flatten([Batch((ids + 1, 5), 2, 2)])[1] == shapes[0]
+    assert _flatten([Batch(inputs[0], 1, 1)] * 2)[1] != shapes[0]
