@@ -38,12 +38,19 @@ def register_schema() -> None:
     OmegaConf.register_new_resolver("is_closed", lambda division: division == "closed", replace=True)
     OmegaConf.register_new_resolver("open_only", _open_only, replace=True)
     OmegaConf.register_new_resolver("latest", max, replace=True)
+    OmegaConf.register_new_resolver("compile_mode", _compile_mode, replace=True)
     OmegaConf.register_new_resolver("help_on", _help_on, replace=True)
     ConfigStore.instance().store(name="schema", node=Config)
 
 
 def _open_only(division: str, value: Any) -> Any:
     return None if division == "closed" else value
+
+
+def _compile_mode(engine: str, accelerator_compiles: bool, scale: str, workload_is_compiled: bool) -> str | None:
+    """Return the default of `engine.compile`."""
+    pays = accelerator_compiles and workload_is_compiled and scale == "reference"
+    return "default" if engine == "torch" and pays else None
 
 
 def _help_on(part: str) -> str:

@@ -28,6 +28,9 @@ class WorkloadConfig:
     """Import path of the data class for each value of `data=`."""
     engines: dict[str, str] = field(default_factory=dict)
     """Import path of the engine class for each framework other than PyTorch."""
+    compiled: bool = False
+    """Whether the model is compiled by default, on accelerators that compile and at the scale `reference`; runs at the
+    other scales are too short."""
 
 
 @dataclass
@@ -74,12 +77,12 @@ class EngineConfig:
     """torch or tensorflow."""
     compile: str | None = None
     """Mode of torch.compile; `tuned` also searches the tiles of each generated kernel, which takes minutes; null: eager
-    execution."""
+    execution. Default: `default` for compiled workloads at the scale `reference` on accelerators that compile."""
     warm_up: bool = True
     """Compile and allocate on synthetic batches before the clock starts; the weights are restored afterwards."""
     capture: bool = True
-    """Capture the training steps and beam searches of workloads that allow it in device graphs (CUDA graphs), and
-    replay them without Python; false: eager execution."""
+    """Capture the training steps and beam searches of workloads that allow it in device graphs, and replay them
+    without Python; false: eager execution."""
     stock_random: bool = False
     """Draw dropout masks with the generators of PyTorch and Triton, as the closed division requires, instead of faster
     hashes; default: true with `division=closed`."""
@@ -111,6 +114,8 @@ class AcceleratorConfig:
     """Host threads of a rank; null: PyTorch's default."""
     vendor: str | None = None
     """Vendor of the GPU."""
+    compiles: bool = False
+    """Whether torch.compile generates fast code for it. A GPU without a file in conf/accelerator/ is asked."""
     memory_gib: float | None = None
     """Device memory in GiB."""
     bandwidth_gb_s: float | None = None
@@ -127,7 +132,7 @@ class AcceleratorConfig:
 
 @dataclass
 class TuningConfig:
-    """conf/tuning: what differs between GPU models without changing the training."""
+    """What differs between GPUs without changing the training."""
 
     micro_batch_size: int | None = None
     """Samples of one forward pass on one GPU; null: `global_batch_size / gpus`, no gradient accumulation."""
@@ -240,7 +245,7 @@ class Config:
     accelerator: AcceleratorConfig = field(default_factory=AcceleratorConfig)
     """Choice of conf/accelerator; default: what this machine has."""
     tuning: TuningConfig = field(default_factory=TuningConfig)
-    """Choice of conf/tuning; default: `<accelerator>/<workload>` if there is one."""
+    """What differs between GPUs without changing the training."""
     launcher: LauncherConfig = field(default_factory=LauncherConfig)
     """Choice of conf/launcher."""
     division: str = "open"

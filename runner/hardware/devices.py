@@ -269,5 +269,10 @@ def pci_address(index: int) -> str | None:
     return f"{domain:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
 
 
+def compiles_well() -> bool:
+    """Return whether torch.compile generates fast code for the accelerator, of which there must be one."""
+    return _compute_capability(torch.device(accelerator_type(), 0)) >= (8, 0)
+
+
 def _compute_capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device) if device.type == "cuda" and not torch.version.hip else (0, 0)

@@ -33,4 +33,5 @@ def with_accelerator(arguments: Sequence[str]) -> list[str]:
             f"{several} was asked for but this machine has no GPU that PyTorch can use: "
             "leave it out, or add accelerator=cpu to mean CPU processes.",
         )
-    return [f"accelerator={name}", *arguments]
+    compiles = ["accelerator.compiles=true"] if name == "auto" and devices.compiles_well() else []
+    return [f"accelerator={name}", *compiles, *arguments]

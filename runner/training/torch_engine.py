@@ -27,10 +27,6 @@ from .workload import Batch, Data, TextPredictions, Workload
 _COMPILE_OPTIONS: dict[str, dict[str, Any]] = {"tuned": {"options": {"coordinate_descent_tuning": True}}}
 
 
-# Modes in which torch.compile captures graphs itself.
-_CAPTURING_COMPILE_MODES = ("reduce-overhead", "max-autotune")
-
-
 class _EvaluationStopped(Exception):
     """A stop was requested within an evaluation."""
 
@@ -73,8 +69,8 @@ class TorchEngine:
         self.scaler = precision.grad_scaler()
         self._loss_sum, self._steps = torch.zeros((), device=self.device), 0
         self._captured_steps: CapturedSteps | None = None
-        # Loss scaling decides on the host whether to update, and collectives are not captured.
-        has_host_work = self.scaler.is_enabled() or world.size > 1 or compile_mode in _CAPTURING_COMPILE_MODES
+        # Loss scaling decides on the host whether to update; collectives and compiled models are not captured.
+        has_host_work = self.scaler.is_enabled() or world.size > 1 or self.compiled
         if capture_steps and workload.capturable and supports_graphs(self.device) and not has_host_work:
             self._captured_steps = CapturedSteps(self._update, self.optimizer, self.device)
         self._data_wait = devices.DeviceTimer(self.device)

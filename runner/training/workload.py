@@ -121,7 +121,7 @@ class Workload(Protocol):
 
     @property
     def capturable(self) -> bool:
-        """Whether steps can be captured in device graphs (CUDA graphs): a class attribute will do.
+        """Whether steps can be captured in device graphs: a class attribute will do.
 
         Steps in the shapes of `Data.synthetic_train_steps` are then captured before the clock starts. `compute_loss`
         reads only tensors of `batch.inputs`, all on the device, and never waits for it. The optimizer is a fused one

@@ -58,7 +58,7 @@ class GNMTWorkload(TranslationWorkload):
         coverage_penalty: float = 0.1
         """Factor beta of the coverage penalty."""
         capture_search: bool = True
-        """Capture the beam search in device graphs (CUDA graphs); the recipes take it from `engine.capture`."""
+        """Capture the beam search in device graphs; the recipes take it from `engine.capture`."""
 
         def __post_init__(self) -> None:
             if self.hidden_size < 1 or self.learning_rate <= 0:

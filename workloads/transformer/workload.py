@@ -60,7 +60,7 @@ class TransformerWorkload(TranslationWorkload):
         extra_decode_length: int = 50
         """Tokens that a translation may be longer than the longest source of its batch."""
         capture_search: bool = True
-        """Capture the beam search in device graphs (CUDA graphs); the recipes take it from `engine.capture`."""
+        """Capture the beam search in device graphs; the recipes take it from `engine.capture`."""
         stock_random: bool = True
         """Draw dropout with PyTorch's and Triton's generators; false: with hashes, which are faster. The recipes take
         it from `engine.stock_random`."""

@@ -15,7 +15,6 @@ from timetrial.runner.core.errors import ConfigurationError
 CONF = Path(__file__).resolve().parents[3] / "conf"
 RECIPES = sorted(str(path.relative_to(CONF / "recipe"))[:-5] for path in (CONF / "recipe").rglob("*.yaml"))
 ACCELERATORS = sorted(path.stem for path in (CONF / "accelerator").glob("*.yaml"))
-TUNED_ACCELERATORS = sorted(path.name for path in (CONF / "tuning").iterdir())
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
 
@@ -30,13 +29,11 @@ def groups():
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recipe_is_valid_with_every_precision_and_accelerator(compose, groups, recipe):
-    """Accelerators with a tuning group are composed; the others change nothing outside of their own node."""
     accelerators, precisions = groups
     choices = [f"recipe={recipe}", f"workload={recipe.split('/')[0]}"]
     base = compose(*choices)
     for index, name in enumerate(ACCELERATORS):
-        node = compose(*choices, f"accelerator={name}") if name in TUNED_ACCELERATORS else base
-        precision = PRECISIONS[index % len(PRECISIONS)]
+        node, precision = base, PRECISIONS[index % len(PRECISIONS)]
         node.accelerator, node.precision = accelerators[name], precisions[precision]
         config = validate(node)
         assert (config.accelerator.name, config.precision.name) == (name, precision)
@@ -44,12 +41,30 @@ def test_recipe_is_valid_with_every_precision_and_accelerator(compose, groups, r
 
 def test_every_precision_is_among_as_many_accelerators(compose, groups):
     assert len(ACCELERATORS) >= len(PRECISIONS)
-    assert TUNED_ACCELERATORS == ["h200"]
     accelerators, precisions = groups
     for accelerator, precision in (("a100", "bf16"), ("auto", "tf32")):
         replaced = compose()
         replaced.accelerator, replaced.precision = accelerators[accelerator], precisions[precision]
         assert replaced == compose(f"accelerator={accelerator}", f"precision={precision}")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "mode"),
+    [
+        ("accelerator=h100 workload=resnet50 recipe=resnet50/reference", "default"),
+        ("accelerator=a100 workload=ssd recipe=ssd/mini", None),
+        ("accelerator=h200 workload=transformer recipe=transformer/reference", "default"),
+        ("accelerator=h200 workload=transformer recipe=transformer/mini", None),  # its steps are captured
+        ("accelerator=h100 workload=ncf recipe=ncf/reference", None),
+        ("accelerator=v100 workload=resnet50 recipe=resnet50/reference", None),
+        ("accelerator=cpu workload=resnet50 recipe=resnet50/reference", None),
+        ("accelerator=h100 workload=resnet50 recipe=resnet50/reference engine=tensorflow", None),
+        ("accelerator=h100 workload=resnet50 recipe=resnet50/reference engine.compile=null", None),
+        ("accelerator=t4 workload=ncf engine.compile=tuned", "tuned"),
+    ],
+)
+def test_models_are_compiled_by_default_where_it_pays(compose, overrides, mode):
+    assert validate(compose(*overrides.split())).engine.compile == mode
 
 
 def test_every_loader_engine_and_model_composes(compose):

@@ -15,7 +15,6 @@ def compose(override):
     [
         ("hydra=launcher/basic", "There is no group hydra", "hydra/launcher=basic"),
         ("recipe/ncf=mini", "There is no group recipe/ncf", "recipe=ncf/mini"),
-        ("tuning/h200=resnet50", "There is no group tuning/h200", "tuning=h200/resnet50"),
     ],
 )
 def test_remedy_for_a_misplaced_group_composes(override, problem, remedy, capsys):
