@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
-
-_memory_pools: dict[torch.device, Any] = {}
 
 
 class DeviceGraph(Protocol):
@@ -14,6 +13,10 @@ class DeviceGraph(Protocol):
     def replay(self) -> None:
         """Submit the work again."""
         ...
+
+
+_pools: dict[torch.device, Any] = {}
+_graphs: dict[torch.device, WeakSet[DeviceGraph]] = {}  # those alive: their pool dies with the last of them
 
 
 def supports_graphs(device: torch.device) -> bool:
@@ -29,15 +32,17 @@ def capture_graph(device: torch.device, function: Callable[[], object], eager_pa
     memory. So none may be replayed while another runs, and what one leaves in a tensor of its own is lost once a graph
     that was captured while that tensor did not exist is replayed.
     """
-    pool = _memory_pools.setdefault(device, torch.cuda.graph_pool_handle())
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
         for _ in range(eager_passes):
             function()
     torch.cuda.current_stream(device).wait_stream(stream)
+    if not _graphs.setdefault(device, WeakSet()):
+        _pools[device] = torch.cuda.graph_pool_handle()
     graph = torch.cuda.CUDAGraph()
     # Only this thread is watched: others, which decode images or pin memory, may go on allocating.
-    with torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, _pools[device], stream, capture_error_mode="thread_local"):
         function()
+    _graphs[device].add(graph)
     return graph

@@ -229,7 +229,7 @@ def test_captured_steps_and_searches_equal_eager_ones(compose, tmp_path, workloa
     """Losses, weights and qualities are those of eager steps; a state that was saved goes on as if never stopped."""
     name = devices.detect_accelerator()
     overrides = [f"workload={workload}", f"accelerator={name}", "precision=bf16", f"data_dir={tmp_path}"]
-    overrides += ["recipe.data.pad_to_bucket=true"] if workload == "gnmt" else []
+    overrides += ["+recipe.data.pad_to_bucket=true"] if workload == "gnmt" else []
 
     def build(capture):
         config = validate(compose(*overrides, f"engine.capture={capture}"))
