@@ -303,7 +303,7 @@ def build_engine(config: Config, world: World, device: torch.device) -> Engine:
         **common,
         precision=Precision(config.precision.name, device),
         max_grad_norm=recipe.max_grad_norm,
-        capture_steps=config.engine.capture,
+        capture=config.engine.capture,
         world=world,
     )
 

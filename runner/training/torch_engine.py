@@ -51,7 +51,7 @@ class TorchEngine:
         precision: Precision,
         max_grad_norm: float | None = None,
         compile_mode: str | None = None,
-        capture_steps: bool = True,
+        capture: bool = True,
         run_seeds: seeds.Seeds,
         world: World,
     ) -> None:
@@ -71,7 +71,7 @@ class TorchEngine:
         self._captured_steps: CapturedSteps | None = None
         # Loss scaling decides on the host whether to update; collectives and compiled models are not captured.
         has_host_work = self.scaler.is_enabled() or world.size > 1 or self.compiled
-        if capture_steps and workload.capturable and supports_graphs(self.device) and not has_host_work:
+        if capture and workload.capturable and supports_graphs(self.device) and not has_host_work:
             self._captured_steps = CapturedSteps(self._update, self.optimizer, self.device)
         self._data_wait = devices.DeviceTimer(self.device)
         self._position = (0, 0)  # epoch last trained in, and steps completed in it

@@ -64,8 +64,7 @@ class NCFData(Data):
     ) -> None:
         self._settings, self._sharding, self._device, self._seeds = settings, sharding, device, seeds
         self._global_batch_size = global_batch_size
-        self._prepared = self._prepare(settings)
-        self.num_users, self.num_items, positives = movielens.read_sizes(self._prepared)
+        self.num_users, self.num_items, positives = self._read_sizes()
         self.train_size = positives * (1 + settings.train_negatives)
         self.eval_size = self.num_users
         self.steps_per_epoch = math.ceil(self.train_size / global_batch_size)
@@ -87,15 +86,24 @@ class NCFData(Data):
 
     def open(self) -> None:
         """Read the ratings to the device and sample the evaluation set, which the reference does on the clock too."""
-        split = movielens.read_split(self._prepared)
-        users, items, held_out = (
-            torch.from_numpy(array).to(self._device) for array in (split.users, split.items, split.held_out)
-        )
+        users, items, held_out = self._read_ratings()
         bits = sampling.build_bitset(users, items, self.num_users, self.num_items)
         evaluation = sampling.sample_evaluation_items(
             bits, held_out, self.num_items, self._generator("sampling", 0), self._settings.eval_negatives
         )
         self._opened = _OnDevice(users, items, bits, *evaluation)
+
+    def _read_sizes(self) -> movielens.Sizes:
+        self._prepared = self._prepare(self._settings)
+        return movielens.read_sizes(self._prepared)
+
+    def _read_ratings(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return users and items of all training pairs, by user, and the held-out item of each user: int32."""
+        split = movielens.read_split(self._prepared)
+        users, items, held_out = (
+            torch.from_numpy(array).to(self._device) for array in (split.users, split.items, split.held_out)
+        )
+        return users, items, held_out
 
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Yield this rank's micro-batches of all positives and newly sampled negatives, shuffled over the epoch."""

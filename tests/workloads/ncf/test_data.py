@@ -9,16 +9,17 @@ from timetrial.datasets.synthetic.ratings import RatingsSpec
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.ncf.data import NCFData
+from timetrial.workloads.ncf.synthetic import SyntheticNCFData
 
 TASTES = RatingsSpec(num_users=60, num_items=200, num_ratings=1800, num_clusters=3)
 
 
-def build(tmp_path, sharding=None, batch=512, seed=1, opened=True):
+def build(tmp_path, sharding=None, batch=512, seed=1, opened=True, data_class=NCFData, generate=TASTES):
     settings = NCFData.Settings(
-        path=str(tmp_path / "ratings.csv"), cache_dir=str(tmp_path / "prepared"), generate=TASTES, eval_negatives=50,
+        path=str(tmp_path / "ratings.csv"), cache_dir=str(tmp_path / "prepared"), generate=generate, eval_negatives=50,
         eval_batch_size=16,
     )  # fmt: skip
-    data = NCFData(
+    data = data_class(
         settings,
         global_batch_size=batch,
         sharding=sharding or BatchSharding(),
@@ -107,3 +108,23 @@ def test_sizes_and_synthetic_batches_come_from_the_manifest(tmp_path):
     assert (data.train_size, data.eval_size, data.num_items) == (opened.train_size, 60, opened.num_items)
     assert data.synthetic_train_batches()[0].weight == 512
     assert data.synthetic_eval_batch().weight == 16
+
+
+def test_synthetic_ratings_are_distinct_and_need_no_file(tmp_path):
+    data = build(tmp_path, data_class=SyntheticNCFData)
+    assert (data.num_users, data.num_items, data.train_size) == (60, 200, 5 * 60 * 29)
+    samples = [triple for step in samples_of(data.train_batches(1)) for triple in step]
+    positives = [(user, item) for user, item, label in samples if label]
+    held_out = [
+        (user, int(items[-1]))
+        for batch in data.eval_batches()
+        for user, items in zip(*map(torch.Tensor.tolist, batch.inputs[:2]), strict=True)
+    ]
+    assert len(set(positives + held_out)) == len(positives) + len(held_out) == 60 * 30
+    assert not list(tmp_path.iterdir())
+
+
+def test_synthetic_ratings_are_as_many_as_those_of_movielens_20m(tmp_path):
+    data = build(tmp_path, data_class=SyntheticNCFData, generate=None, opened=False)
+    assert (data.num_users, data.num_items) == (138_493, 26_744)
+    assert abs(data.train_size / 5 + data.num_users - 20_000_263) < 138_493
