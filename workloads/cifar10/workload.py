@@ -19,6 +19,8 @@ _REFERENCE_BATCH_SIZE = 128
 class Cifar10(Classification):
     """Classifies images; the quality is the top-1 accuracy on the test images."""
 
+    capturable = True
+
     @dataclass
     class Settings:
         """The network, and SGD with linear warmup followed by steps or by linear decay."""

@@ -61,7 +61,6 @@ class ResNet50(Classification):
 
     def __init__(self, settings: Settings, data: ImageNetData) -> None:
         self.settings, self._data = settings, data
-        self.capturable = settings.optimizer == "sgd"  # LARS reads its learning rate on the host
 
     def build_model(self) -> nn.Module:
         """Build the newly initialized network."""

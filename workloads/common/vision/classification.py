@@ -13,7 +13,7 @@ from ....runner.training.workload import Batch
 class Classification:
     """The part of a workload that all image classifiers share; `settings` must have `label_smoothing`."""
 
-    capturable = True
+    capturable = False
 
     settings: Any
 

@@ -1,0 +1,19 @@
+"""The measurement of steps, on the CPU, where nothing is captured."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+RATINGS = "recipe.data.generate={num_users: 60, num_items: 200, num_ratings: 1800, num_clusters: 3}"
+
+
+@pytest.mark.integration
+def test_captured_and_eager_losses_are_compared(root, tmp_path):
+    overrides = ["accelerator=cpu", "seed=1", RATINGS, "recipe.data.eval_negatives=50", f"data_dir={tmp_path}"]
+    command = [sys.executable, "-P", str(root / "scripts/measure_steps.py"), "--steps", "3", "--losses", *overrides]
+    result = json.loads(subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout)
+    assert result["step_ms"] > 0
+    assert len(result["evaluation_s"]) == 5
+    assert (result["loss_difference"], result["repeat_difference"]) == (0, 0)
