@@ -100,15 +100,12 @@ class CapturedSteps:
 
 
 def load_optimizer_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Load a `state_dict()` of the optimizer into the tensors it has, if it has any.
+    """Load a `state_dict()` into the tensors of an optimizer whose steps are captured.
 
-    What the loaded state lacks becomes 0: it was saved before the first step, and the optimizers start from 0.
+    What the loaded state lacks becomes 0: it was saved before the first step, where PyTorch's fused optimizers start
+    from 0.
     """
-    own = optimizer.state_dict()["state"]
-    if not own:
-        optimizer.load_state_dict(state)
-        return
-    for number, values in own.items():
+    for number, values in optimizer.state_dict()["state"].items():
         loaded = state["state"].get(number, {})
         for name, value in values.items():
             if isinstance(value, Tensor):

@@ -180,7 +180,10 @@ class TorchEngine:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict()` of the same number of ranks."""
         self.unwrapped_model.load_state_dict(state["model"])
-        load_optimizer_state(self.optimizer, state["optimizer"])
+        if self._captured_steps is None or not self.optimizer.state:
+            self.optimizer.load_state_dict(state["optimizer"])
+        else:
+            load_optimizer_state(self.optimizer, state["optimizer"])
         self.lr_scheduler.load_state_dict(state["schedule"])
         self.scaler.load_state_dict(state["scaler"])
         self._position = tuple(state["position"])

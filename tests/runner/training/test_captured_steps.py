@@ -47,16 +47,6 @@ def test_state_is_loaded_into_the_tensors_that_a_graph_writes(build, steps_befor
         assert torch.equal(weight, other)
 
 
-def test_an_optimizer_without_state_takes_all_of_what_is_loaded():
-    model = torch.nn.Linear(3, 2)
-    optimizer = OPTIMIZERS[0](model.parameters())
-    train(model, optimizer, 2, seed=1)
-    fresh = OPTIMIZERS[0](model.parameters())
-    load_optimizer_state(fresh, copy.deepcopy(optimizer.state_dict()))
-    for one, other in zip(tensors_of(fresh), tensors_of(optimizer), strict=True):
-        assert torch.equal(one, other)
-
-
 def test_shapes_differ_by_sizes_dtypes_and_numbers():
     ids = torch.zeros(3, dtype=torch.int64)
     inputs = [(ids, 5), (ids, 6), (ids[:2], 5), (ids.int(), 5), (ids, 5, ids)]
