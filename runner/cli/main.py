@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from ..core import command_clock as command_clock  # first: it takes the time
 from ..core.atomic_files import disk_full_as_run_error
 from ..core.console import flush_output, is_quiet, survive_output_errors
 from ..core.errors import Exit, RunError
 from ..core.signals import stop_early
-from ..launch import early_ranks
+from ..launch.early_ranks import started_early
 
 _USAGE_ERROR = 2  # of Typer, which has said what is wrong with an argument
 # Commands that import PyTorch or read many files before they print anything.
@@ -32,15 +33,16 @@ _SILENT_OPTIONS = {*_PRINTING_OPTIONS, "--quiet", "--json"}
 def main() -> None:
     """Run the command line; an error is one sentence on stderr and its documented exit code."""
     survive_output_errors()
+    arguments = sys.argv[1:]
     with stop_early(ignore_after=True):  # until training handles the signals
-        sys.exit(flush_output(run_command(sys.argv[1:])))
+        _print_first_line(arguments)
+        with _ranks_started_early(arguments):
+            code = run_command(arguments)
+        sys.exit(flush_output(code))
 
 
 def run_command(arguments: Sequence[str]) -> int:
     """Run the command with its arguments and return its exit code."""
-    _print_first_line(arguments)
-    if arguments and arguments[0] in _TRAINING_COMMANDS and not _PRINTING_OPTIONS & set(arguments):
-        early_ranks.start(arguments)
     try:
         with disk_full_as_run_error():
             from .app import GLOBAL_OPTIONS, app
@@ -59,6 +61,11 @@ def _print_first_line(arguments: Sequence[str]) -> None:
     activity = _FIRST_LINES.get(arguments[0]) if arguments else None
     if activity and not is_quiet() and not _SILENT_OPTIONS & set(arguments):
         print(f"timetrial: {activity}", file=sys.stderr, flush=True)
+
+
+def _ranks_started_early(arguments: Sequence[str]) -> AbstractContextManager[None]:
+    trains = bool(arguments) and arguments[0] in _TRAINING_COMMANDS and not _PRINTING_OPTIONS & set(arguments)
+    return started_early(arguments) if trains else nullcontext()
 
 
 def _report(error: Exception) -> int:

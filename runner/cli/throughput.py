@@ -2,12 +2,10 @@
 
 import json
 import os
-import re
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import typer
@@ -21,13 +19,12 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 DEFAULT_STEPS = 20
-_CONF = Path(__file__).parents[2] / "conf"
 _HELP = {"--help", "-h"}
 _HEADER = """\
 timetrial throughput: measure training and evaluation speed over a few blocks of
 steps, without a target. The scale is embedded unless scale= or recipe= is
-given. The data are synthetic unless data= is given or the workload generates
-its own. --json prints the results as JSON.
+given. The data are synthetic unless data= is given. --json prints the results
+as JSON.
 """
 _FOOTER = """\
 Examples
@@ -64,34 +61,9 @@ def default_overrides(arguments: Sequence[str]) -> list[str]:
     """Return the overrides of a measurement that the arguments leave open."""
     values = dict(argument.lstrip("+").split("=", 1) for argument in arguments if "=" in argument)
     defaults = [] if "throughput.steps" in values else [f"throughput.steps={DEFAULT_STEPS}"]
-    models = values.get("model", "null").split(",")
-    names = [
-        name
-        for model in models
-        for name in _workloads_of(model) or values.get("workload", _default_workload()).split(",")
-    ]
-    is_torch = values.get("engine", "torch") == "torch"  # others bring their loader
-    if "data" not in values and is_torch and all(map(_has_synthetic_data, names)):
+    if "data" not in values and values.get("engine", "torch") == "torch":  # other engines bring their loader
         defaults.append("data=synthetic")
     return defaults
-
-
-def _default_workload() -> str:
-    return re.findall(r"- workload: (\w+)", (_CONF / "config.yaml").read_text(encoding="utf-8"))[0]
-
-
-def _workloads_of(model: str) -> list[str]:
-    """Return the workload that a model chooses, if it chooses one."""
-    path = _CONF / "model" / f"{model}.yaml"
-    return re.findall(r"override /workload: (\w+)", path.read_text(encoding="utf-8")) if path.is_file() else []
-
-
-def _has_synthetic_data(workload: str) -> bool:
-    """Return whether the workload has the loader; False for an unknown workload, which Hydra refuses."""
-    from omegaconf import OmegaConf
-
-    path = _CONF / "workload" / f"{workload}.yaml"
-    return path.is_file() and "synthetic" in OmegaConf.load(path).loaders
 
 
 def announce(node: "DictConfig") -> None:

@@ -3,14 +3,14 @@
 They wait for the launcher to say what to run. This module imports nothing that takes long.
 """
 
-import atexit
 import json
 import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 LAUNCHER_PID = "TIMETRIAL_LAUNCHER_PID"
@@ -20,14 +20,19 @@ _MAX_RANKS = 8
 _waiting: "list[subprocess.Popen[bytes]]" = []
 
 
-def start(arguments: Sequence[str]) -> None:
-    """Start the ranks that a single run with these arguments will need on this node."""
-    if any(argument in ("-m", "--multirun") or argument.startswith("launcher") for argument in arguments):
-        return
-    gpus = [match[1] for argument in arguments if (match := re.fullmatch(r"gpus=([1-9])", argument))]
-    for _ in range(min(int(gpus[-1]) if gpus else 1, _MAX_RANKS)):
-        _waiting.append(_start_process())
-    atexit.register(_end_waiting)
+@contextmanager
+def started_early(arguments: Sequence[str]) -> Iterator[None]:
+    """Start the ranks that a single run with these arguments will need on this node; end those unused after the body.
+
+    A rank inherits the environment variables and the working directory that this process has now.
+    """
+    try:
+        for _ in range(_num_ranks(arguments)):
+            _waiting.append(_start_process())
+        yield
+    finally:
+        while _waiting:
+            _end(_waiting.pop())
 
 
 def run_rank(run_dir: Path, variables: Mapping[str, str]) -> "subprocess.Popen[bytes]":
@@ -56,6 +61,13 @@ def wait_for_run_dir() -> Path:
     return Path(message["run_dir"])
 
 
+def _num_ranks(arguments: Sequence[str]) -> int:
+    if any(argument in ("-m", "--multirun") or argument.startswith("launcher") for argument in arguments):
+        return 0
+    gpus = [match[1] for argument in arguments if (match := re.fullmatch(r"gpus=([1-9])", argument))]
+    return min(int(gpus[-1]) if gpus else 1, _MAX_RANKS)
+
+
 def _start_process() -> "subprocess.Popen[bytes]":
     environment = os.environ | {LAUNCHER_PID: str(os.getpid())}
     command = [sys.executable, "-P", "-m", _WORKER]
@@ -72,11 +84,6 @@ def _tell(process: "subprocess.Popen[bytes]", message: dict[str, object]) -> boo
     except BrokenPipeError:
         return False
     return True
-
-
-def _end_waiting() -> None:
-    while _waiting:
-        _end(_waiting.pop())
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

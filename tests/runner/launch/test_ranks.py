@@ -76,12 +76,16 @@ import os, sys, time
 from pathlib import Path
 from timetrial.runner.launch import early_ranks
 early_ranks._WORKER = "echo_worker"
-early_ranks.start(["run", "gpus=2"])
-waiting = list(early_ranks._waiting)
-if sys.argv[1] == "use one":
-    process = early_ranks.run_rank(Path("/some/where"), {"RANK": "3"})
-    assert process in waiting
-    process.wait()
+with early_ranks.started_early(["run", "gpus=2"]):
+    waiting = list(early_ranks._waiting)
+    if sys.argv[1] == "use one":
+        process = early_ranks.run_rank(Path("/some/where"), {"RANK": "3"})
+        assert process in waiting
+        process.wait()
+    elif sys.argv[1] == "fail":
+        print(*(process.pid for process in waiting), flush=True)
+        sys.exit(1)
+assert not any(os.path.exists(f"/proc/{process.pid}") for process in waiting)
 print(*(process.pid for process in waiting))
 """
 ECHO_WORKER = """
@@ -92,12 +96,14 @@ print(wait_for_run_dir(), os.environ["RANK"], flush=True)
 """
 
 
-@pytest.mark.parametrize("usage", ["use one", "use none"])
+@pytest.mark.parametrize("usage", ["use one", "use none", "fail"])
 def test_ranks_that_were_started_early_run_or_end_with_the_command(tmp_path, monkeypatch, usage):
     (tmp_path / "echo_worker.py").write_text(ECHO_WORKER)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     command = [sys.executable, "-P", "-c", START_EARLY, usage]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert completed.returncode == (usage == "fail"), completed.stderr
+    lines = completed.stdout.splitlines()
     assert lines[:-1] == (["/some/where 3"] if usage == "use one" else [])
     pids = lines[-1].split()
     assert len(pids) == 2
@@ -106,5 +112,5 @@ def test_ranks_that_were_started_early_run_or_end_with_the_command(tmp_path, mon
 
 def test_sweeps_and_inline_runs_start_no_rank_early():
     for arguments in (["run", "-m", "seed=1,2"], ["run", "launcher=inline"]):
-        early_ranks.start(arguments)
-        assert not early_ranks._waiting
+        with early_ranks.started_early(arguments):
+            assert not early_ranks._waiting
