@@ -3,14 +3,15 @@
 They wait for the launcher to say what to run. This module imports nothing that takes long.
 """
 
+import importlib
 import json
 import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LAUNCHER_PID = "TIMETRIAL_LAUNCHER_PID"
@@ -35,16 +36,22 @@ def started_early(arguments: Sequence[str]) -> Iterator[None]:
             _end(_waiting.pop())
 
 
+def import_modules(names: Iterable[str]) -> None:
+    """Let the ranks that wait import these modules meanwhile."""
+    for process in _waiting:
+        _tell(process, {"modules": [*names]})
+
+
 def run_rank(run_dir: Path, variables: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     """Let a rank run, with these environment variables beside those of the launcher; one that waits is preferred."""
     variables = {**variables, RANK_STARTED: str(time.time())}
     while _waiting:
         process = _waiting.pop()
-        if process.poll() is None and _tell(process, {"run_dir": str(run_dir), "variables": variables}):
+        if process.poll() is None and _let_run(process, run_dir, variables):
             return process
         _end(process)
     process = _start_process()
-    _tell(process, {"run_dir": str(run_dir), "variables": variables})
+    _let_run(process, run_dir, variables)
     return process
 
 
@@ -53,12 +60,15 @@ def wait_for_run_dir() -> Path:
 
     Ends this process if the launcher needs no rank.
     """
-    line = sys.stdin.readline()
-    if not line:
-        sys.exit(0)
-    message = json.loads(line)
-    os.environ.update(message["variables"])
-    return Path(message["run_dir"])
+    for line in sys.stdin:
+        message = json.loads(line)
+        for name in message.get("modules", ()):
+            with suppress(Exception):  # the launcher meets the same error, and says so
+                importlib.import_module(name)
+        if "run_dir" in message:
+            os.environ.update(message["variables"])
+            return Path(message["run_dir"])
+    sys.exit(0)
 
 
 def _num_ranks(arguments: Sequence[str]) -> int:
@@ -75,12 +85,19 @@ def _start_process() -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, start_new_session=True)
 
 
+def _let_run(process: "subprocess.Popen[bytes]", run_dir: Path, variables: Mapping[str, str]) -> bool:
+    assert process.stdin is not None
+    with suppress(BrokenPipeError), process.stdin:
+        return _tell(process, {"run_dir": str(run_dir), "variables": variables})
+    return False
+
+
 def _tell(process: "subprocess.Popen[bytes]", message: dict[str, object]) -> bool:
-    """Send a message and close the pipe; return False if the process has ended."""
+    """Send a message; return False if the process has ended."""
     assert process.stdin is not None
     try:
-        with process.stdin as pipe:
-            pipe.write(json.dumps(message).encode() + b"\n")
+        process.stdin.write(json.dumps(message).encode() + b"\n")
+        process.stdin.flush()
     except BrokenPipeError:
         return False
     return True

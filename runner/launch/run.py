@@ -28,7 +28,7 @@ from ..record import environment
 from ..record.energy import summarize_telemetry
 from ..record.run_dir import RunDir, claim_run_dir, create_run_dir
 from ..record.run_record import Attempt, RunClass, RunRecord, RunState, Staging
-from . import page_cache, rendezvous, staging
+from . import early_ranks, page_cache, rendezvous, staging
 from .ranks import start_ranks
 from .result_table import show_result
 from .staging import data_settings
@@ -63,6 +63,7 @@ class RunResult:
 
 def launch(node: DictConfig, console: Console) -> RunResult:
     """Run the composed configuration once; raise `RunError` for a run that never began."""
+    _import_in_waiting_ranks(node)
     config = validate(node)
     if config.division == "closed":
         closed_division.check_config(config)
@@ -87,6 +88,15 @@ def launch(node: DictConfig, console: Console) -> RunResult:
             raise
         finally:
             command_clock.begin_again()
+
+
+def _import_in_waiting_ranks(node: DictConfig) -> None:
+    """Let ranks that were started early import what they will need, while this process imports it to validate."""
+    loader, engine = OmegaConf.select(node, "data.loader"), OmegaConf.select(node, "engine.name")
+    keys = ["workload.workload", f"workload.loaders.{loader}", f"workload.engines.{engine}"]
+    classes = [str(path) for key in keys if (path := OmegaConf.select(node, key))]
+    compiler = ["torch._dynamo"] if engine == "torch" else []  # which PyTorch loads when an optimizer is made
+    early_ranks.import_modules([*(path.rpartition(".")[0] for path in classes), *compiler])
 
 
 def _run_in(run_dir: RunDir, resumes: bool, node: DictConfig, config: Config, console: Console) -> Exit:

@@ -118,10 +118,11 @@ def _check_target(config: Config, _: ClosedRules) -> Iterator[str]:
 def _check_classes(config: Config, _: ClosedRules) -> Iterator[str]:
     """Yield a problem for a workload, loader or engine that is not the one of conf/workload/."""
     path = _CONF / "workload" / f"{config.workload.name}.yaml"
-    reference = OmegaConf.to_container(OmegaConf.load(path)) if path.exists() else {}
+    schema = OmegaConf.structured(type(config.workload))
+    reference = OmegaConf.to_container(OmegaConf.merge(schema, OmegaConf.load(path)) if path.exists() else schema)
     own, shipped = dict(flatten(asdict(config.workload))), dict(flatten(reference))
     for key in sorted(own.keys() | shipped.keys()):
-        if own.get(key) != shipped.get(key) and own.get(key) != {}:
+        if own.get(key) != shipped.get(key):
             yield f"workload.{key} is not that of the reference: leave it out, {_OTHERWISE}"
 
 

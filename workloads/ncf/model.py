@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+from ..common.nn.eager import keep_eager
 from . import kernels
 
 _SCORE_CHUNK = 1 << 20  # samples scored at a time without the kernels
@@ -98,7 +99,7 @@ class NeuMF(nn.Module):
         """
         return self.gmf_user.num_embeddings + self.gmf_item.num_embeddings <= 2 * users.numel()
 
-    @torch.compiler.disable
+    @keep_eager
     def _fused_dtype(self, tensor: Tensor) -> torch.dtype | None:
         """Return the dtype of the fused kernels if they can run: under autocast, for layers that fit on chip.
 
@@ -138,14 +139,14 @@ class _Lookup(torch.autograd.Function):
         return kernels.segment_sum(grad.contiguous(), order, starts).to(grad.dtype), None, None, None
 
 
-@torch.compiler.disable
+@keep_eager
 def _fused_loss(
     dtype: torch.dtype, projects_tables: bool, batch: tuple[Tensor, ...], parameters: tuple[Tensor, ...]
 ) -> Tensor:
     return _FusedLoss.apply(dtype, projects_tables, *batch, *parameters)
 
 
-@torch.compiler.disable
+@keep_eager
 def _fused_scores(dtype: torch.dtype, users: Tensor, items: Tensor, parameters: tuple[Tensor, ...]) -> Tensor:
     gmf_user, gmf_item, mlp_user, mlp_item, weight, bias, *layers = parameters
     mlp_dim = mlp_user.shape[1]

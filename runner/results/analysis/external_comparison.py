@@ -162,11 +162,8 @@ def compare_studies(
 
     `baseline` names the first system of the studies that have it.
     """
-    studies: dict[str, list[ExternalMeasurement]] = {}
-    for entry in measurements:
-        studies.setdefault("Throughput runs" if entry.source == OWN_RUNS else entry.study, []).append(entry)
     comparisons = {}
-    for title, entries in studies.items():
+    for title, entries in _by_study(measurements).items():
         try:
             pairs = compare_systems(entries, [baseline] if _is_system(entries, baseline) else [])
         except DataError:
@@ -174,6 +171,18 @@ def compare_studies(
         if any(pair.rows for pair in pairs):
             comparisons[title] = pairs
     return comparisons
+
+
+def is_system(measurements: Iterable[ExternalMeasurement], name: str) -> bool:
+    """Return whether a study has a system of this name."""
+    return any(_is_system(entries, name) for entries in _by_study(measurements).values())
+
+
+def _by_study(measurements: Iterable[ExternalMeasurement]) -> dict[str, list[ExternalMeasurement]]:
+    studies: dict[str, list[ExternalMeasurement]] = {}
+    for entry in measurements:
+        studies.setdefault("Throughput runs" if entry.source == OWN_RUNS else entry.study, []).append(entry)
+    return studies
 
 
 def _is_system(entries: Sequence[ExternalMeasurement], name: str) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...core.errors import DataError
+from ...core.errors import ConfigurationError, DataError
 from ...core.found_files import UnreadableFile, make_visible
 from ..analysis import (
     convergence,
@@ -17,6 +17,7 @@ from ..analysis import (
     validity,
 )  # fmt: skip
 from ..analysis.comparison import Comparison, Verdict, compare_all
+from ..analysis.external_comparison import is_system
 from ..analysis.findings import Finding
 from ..analysis.groups import RunGroup, group_runs
 from ..analysis.roofline import Roofline
@@ -26,7 +27,7 @@ from ..analysis.throughput_groups import ThroughputGroup
 from ..parse import external, sources
 from ..parse.external import OWN_RUNS, ExternalMeasurement
 from ..parse.runs import Run
-from .systems import Lineup, line_up
+from .systems import Lineup, has_name, line_up
 
 
 @dataclass
@@ -78,6 +79,8 @@ def build_report(paths: Sequence[Path], baseline: str = "") -> Report:
         sources.require_results(others, unreadable)
     report.groups = group_runs(report.runs)
     report.lineups = line_up(report.groups, baseline)
+    if baseline:
+        _require_system(report, baseline)
     report.comparisons = compare_all([pair for lineup in report.lineups for pair in lineup.pairs])
     report.scores = score_gpus(report.comparisons)
     report.profiles = profile_performance(report.groups)
@@ -86,6 +89,16 @@ def build_report(paths: Sequence[Path], baseline: str = "") -> Report:
     report.peak_fits = scaling.fit_speed_to_peaks(report.measurements, report.groups)
     report.findings = [*findings.list_unreadable(unreadable), *_find(report)]
     return report
+
+
+def _require_system(report: Report, name: str) -> None:
+    """Raise `ConfigurationError` if no system has the name."""
+    systems = dict.fromkeys(system for lineup in report.lineups for system in lineup.systems)
+    if any(has_name(system, name) for system in systems) or is_system(report.measurements, name):
+        return
+    known = [system.label for system in systems] + [entry.accelerator for entry in report.measurements]
+    names = "; ".join(list(dict.fromkeys(known))[:12])
+    raise ConfigurationError(f"No system is called --baseline '{name}': choose part of one of: {names}.")
 
 
 def _read_tables(paths: Iterable[Path], unreadable: list[UnreadableFile]) -> list[ExternalMeasurement]:

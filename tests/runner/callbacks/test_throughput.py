@@ -108,13 +108,6 @@ def test_two_ranks_share_the_batch_and_write_no_log(tmp_path):
 
 
 @pytest.mark.integration
-def test_rejects_workload_without_synthetic_data(tmp_path):
-    completed = throughput(tmp_path, "workload=ncf", "data=synthetic")
-    assert completed.returncode == Exit.CONFIGURATION
-    assert "NCF has no loader data=synthetic: choose data=torch." in completed.stderr
-
-
-@pytest.mark.integration
 def test_defaults_apply_whatever_override_comes_last(tmp_path):
     completed = throughput(tmp_path, "model=vgg16", "--cfg", "job")
     assert completed.returncode == 0, completed.stderr

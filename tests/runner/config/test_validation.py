@@ -33,6 +33,7 @@ def change_keys(overrides):
         (["round=v07"], "NCF was not part of MLPerf round v07: use round=v05"),
         (["recipe.training.learning_rate=fast"], "recipe.training: learning_rate must be a number, not fast"),
         (["+recipe.training.momentum=0.9"], "recipe.training.*momentum"),
+        (["data=dali"], r"NCF has no loader data=dali: choose data=torch\|synthetic"),
         (["+recipe.data.color=red"], "recipe.data.*color"),
         (["recipe.max_epochs=0"], "recipe.max_epochs must be 1 or more, not 0"),
         (["tuning.micro_batch_size=0"], "tuning.micro_batch_size must be 1 or more"),

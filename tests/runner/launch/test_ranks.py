@@ -79,6 +79,7 @@ early_ranks._WORKER = "echo_worker"
 with early_ranks.started_early(["run", "gpus=2"]):
     waiting = list(early_ranks._waiting)
     if sys.argv[1] == "use one":
+        early_ranks.import_modules(["no_such_module", "colorsys"])
         process = early_ranks.run_rank(Path("/some/where"), {"RANK": "3"})
         assert process in waiting
         process.wait()
@@ -92,7 +93,7 @@ ECHO_WORKER = """
 import os, sys
 from timetrial.runner.launch.early_ranks import LAUNCHER_PID, wait_for_run_dir
 assert int(os.environ[LAUNCHER_PID]) == os.getppid()
-print(wait_for_run_dir(), os.environ["RANK"], flush=True)
+print(wait_for_run_dir(), os.environ["RANK"], "colorsys" in sys.modules, flush=True)
 """
 
 
@@ -104,7 +105,7 @@ def test_ranks_that_were_started_early_run_or_end_with_the_command(tmp_path, mon
     completed = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert completed.returncode == (usage == "fail"), completed.stderr
     lines = completed.stdout.splitlines()
-    assert lines[:-1] == (["/some/where 3"] if usage == "use one" else [])
+    assert lines[:-1] == (["/some/where 3 True"] if usage == "use one" else [])
     pids = lines[-1].split()
     assert len(pids) == 2
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)

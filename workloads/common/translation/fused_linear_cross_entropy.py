@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..nn.eager import keep_eager
 from ..nn.triton_support import triton_available
 from . import kernels
 
@@ -22,7 +23,7 @@ def matmul_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else x.dtype
 
 
-@torch.compiler.disable
+@keep_eager
 def fused_linear_cross_entropy(
     hidden: Tensor,
     weight: Tensor,

@@ -16,4 +16,4 @@ def test_parses_counts_and_ranges():
     assert (len(ncf.epochs), ncf.runs, ncf.epoch_range) == (249, 300, "13 to 20")
     assert expectations.find_expectation("ssd/mini", "v07").epochs == (30, 35)
     assert expectations.find_expectation("gnmt/reference", "v05") is None  # published for another target
-    assert expectations.find_expectation("gnmt/mini", "v05").accelerator == "h200"
+    assert expectations.find_expectation("gnmt/mini", "v05").accelerator == "h100"

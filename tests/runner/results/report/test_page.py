@@ -300,6 +300,10 @@ def test_baseline_is_chosen_by_name(tmp_path):
         assert {pair.baseline.runs[0].num_accelerators for pair in built.comparisons} == {int(baseline.split()[0])}
     with pytest.raises(ConfigurationError, match="No system is called --baseline 'T4': choose part of one of: "):
         build.build_report([tmp_path], "T4")
+    table = external.REFERENCE_DATA / "studies" / "t4_v100_2019.csv"
+    assert build.build_report([tmp_path, table], "T4").lineups  # a system of the table alone
+    with pytest.raises(ConfigurationError, match=r"'A1000': choose part of one of: .*T4"):
+        build.build_report([table], "A1000")
 
 
 def test_many_runs_are_drawn_as_bands_and_only_some_as_lines(tmp_path):
