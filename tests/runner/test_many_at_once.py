@@ -14,6 +14,7 @@ from timetrial.runner.results.parse import sources
 PROGRAM = """
 import os, sys
 import torch
+import torch._dynamo
 from rich.console import Console
 from timetrial.runner.config.compose import compose
 from timetrial.runner.config.validation import validate
