@@ -70,8 +70,8 @@ class MaskRCNNData(CocoData):
             return TrainTransform(self.short_edge, self.long_edge, self.max_boxes)
         return EvalTransform(self.short_edge, self.long_edge)
 
-    def train_plan(self, epoch: int) -> tuple[list[int], list[list[int]]]:
-        """Return the samples of each global batch, and the image indices of each micro-batch of this rank, shuffled.
+    def train_plan(self, epoch: int) -> list[list[int]]:
+        """Return the image indices of each micro-batch of this rank, shuffled.
 
         Wide images are batched among themselves, as are the others. The last batch of either is padded with the first
         images of its order.
@@ -83,7 +83,7 @@ class MaskRCNNData(CocoData):
             batches += list(np.resize(order, (steps, self.step_size)))
         parts = self.sharding.micro_batches(self.step_size)
         numbers = generator.permutation(len(batches)).tolist()
-        return [self.step_size] * len(batches), [batches[number][part].tolist() for number in numbers for part in parts]
+        return [batches[number][part].tolist() for number in numbers for part in parts]
 
     def eval_plan(self) -> list[list[int]]:
         """Return the image indices of this rank's evaluation batches, of wide images or of others, each image once."""

@@ -125,16 +125,16 @@ class TensorFlowEngine:
         if epoch < current_epoch:  # resumed in a later epoch
             return
         steps = steps if current_epoch == epoch else 0
-        sizes, plan = self.data.train_plan(epoch)
-        batches = self.data.tensorflow_batches(True, epoch, plan[steps:])
-        for size in sizes[steps:]:
+        plan = self.data.train_plan(epoch)[steps:]
+        batches = self.data.tensorflow_batches(True, ((epoch, indices) for indices in plan))
+        for _ in plan:
             started = time.perf_counter()
             pixels, labels = next(batches)
             self._data_wait_seconds += time.perf_counter() - started
             self._train(pixels, labels)
             steps += 1
             self._position = (epoch, steps)
-            yield StepResult(size)
+            yield StepResult(self.data.step_size)
 
     def synchronize(self) -> TrainingStats:
         """Wait for all devices and return the statistics since the last call.
@@ -159,8 +159,9 @@ class TensorFlowEngine:
             for copy in copies:
                 copy.assign(mean)
         batch_size, correct = self._eval_batch_size(), tf.constant(0, tf.int64)
+        plan = ((0, indices) for indices in self.data.eval_plan())
         with _raise_out_of_memory():
-            for pixels, labels in self.data.tensorflow_batches(False, 0, self.data.eval_plan()):
+            for pixels, labels in self.data.tensorflow_batches(False, plan):
                 if stop_requested():
                     return None
                 # Pad to one batch size, so that nothing is compiled on the clock; no prediction equals the label -1.

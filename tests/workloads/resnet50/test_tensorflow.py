@@ -326,7 +326,7 @@ def test_names_a_damaged_file(data, tmp_path, end):
     data_bytes = path.read_bytes()
     path.write_bytes(data_bytes[: len(data_bytes) // 2] + end)  # with an end marker, only a decoder notices
     with pytest.raises(DataError, match=f"{path.parent.name}/{path.name} cannot be decoded"):
-        list(images.tensorflow_batches(True, 1, images.train_plan(1)[1]))
+        list(images.tensorflow_batches(True, ((1, indices) for indices in images.train_plan(1))))
 
 
 def test_reports_exhausted_memory(build):

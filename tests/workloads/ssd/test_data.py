@@ -51,7 +51,7 @@ def test_ranks_micro_batches_and_workers_split_the_same_global_batches(place):
 
 def test_every_image_with_a_box_is_trained_on_and_evaluated_once(place):
     data = ssd_data(place)
-    order = list(itertools.chain(*data.train_plan(1)[1]))
+    order = list(itertools.chain(*data.train_plan(1)))
     assert sorted(order[: data.train_size]) == list(range(len(data.train_set)))
     assert [batch.weight for step in data.train_batches(1) for batch in step] == [8] * 4
     assert 28 <= data.train_size < 32

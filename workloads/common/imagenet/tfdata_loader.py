@@ -1,14 +1,14 @@
 """data=tfdata: TensorFlow's input pipeline decodes the crop, resizes and flips, on the CPU."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 import torch
 
 from ....runner.core.errors import ConfigurationError
 from ..vision import gpu_decode
-from ..vision.decode_workers import BatchWorkers, Plan
+from ..vision.decode_workers import BatchWorkers, Key
 from ..vision.pipeline import EncodedBatch, ImageBatch, ImageDataset, locate_bad_image
 from .data import ImageNetData
 
@@ -35,9 +35,9 @@ class TfDataImageNetData(ImageNetData):
         self._loaders[train] = loader
         return loader
 
-    def tensorflow_batches(self, train: bool, epoch: int, plan: Plan) -> Iterator[tuple[Any, Any]]:
+    def tensorflow_batches(self, train: bool, plan: Iterable[Key]) -> Iterator[tuple[Any, Any]]:
         """Yield the batches of `plan` as `TfDataLoader.tensorflow_batches` does, for TensorFlow's engine."""
-        return self._loaders[train].tensorflow_batches(epoch, plan)
+        return self._loaders[train].tensorflow_batches(plan)
 
 
 class TfDataLoader:
@@ -47,18 +47,18 @@ class TfDataLoader:
         self._tf, self._source, self._size = tf, dataset.source, size
         self._workers = BatchWorkers(dataset.encoded_batch, workers, pin_memory=pin_memory)
 
-    def batches(self, epoch: int, plan: Plan) -> Iterator[ImageBatch]:
+    def batches(self, plan: Iterable[Key]) -> Generator[ImageBatch]:
         """Yield the batches of `plan` in CPU memory; raise `DataError` on a bad image."""
-        for pixels, labels in self.tensorflow_batches(epoch, plan):
+        for pixels, labels in self.tensorflow_batches(plan):
             yield ImageBatch(torch.tensor(pixels.numpy()), (torch.tensor(labels.numpy()),))
 
-    def tensorflow_batches(self, epoch: int, plan: Plan) -> Iterator[tuple[Any, Any]]:
+    def tensorflow_batches(self, plan: Iterable[Key]) -> Iterator[tuple[Any, Any]]:
         """Yield TensorFlow's tensors on the CPU: pixels uint8 [N, size, size, 3], labels int64 [N].
 
         Raises `DataError` on a bad image.
         """
         tf, read_errors, pending = self._tf, list[Exception](), deque[EncodedBatch]()
-        encoded_batches = self._workers.run(epoch, plan)
+        encoded_batches = self._workers.run(plan)
 
         def read() -> Iterator[Any]:
             try:

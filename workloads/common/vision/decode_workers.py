@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,18 +17,18 @@ from ....runner.core.errors import DataError
 
 MAX_WORKERS = 16  # per rank: more processes slow each other down
 
-Plan = Sequence[Sequence[int]]  # image indices of every batch
+Key = tuple[int, Sequence[int]]  # epoch and image indices of a batch
 MakeBatch = Callable[[int, Sequence[int]], Any]  # of an epoch and image indices
 
 
 class BatchWorkers:
-    """Calls `make_batch` for every batch of a plan in `workers` processes, or in this one for 0, and keeps the order.
+    """Calls `make_batch` for every key of a plan in `workers` processes, or in this one for 0, and keeps the order.
 
     Batches need a `pin_memory` method. The processes start in the constructor, in the caller's thread.
     """
 
     def __init__(self, make_batch: MakeBatch, workers: int, *, pin_memory: bool) -> None:
-        self._sampler = _PlanSampler()
+        self._sampler = _KeySampler()
         self._loader: DataLoader[Any] = DataLoader(
             _Batches(make_batch),
             batch_sampler=self._sampler,  # type: ignore[arg-type] # a key is an epoch with a list of indices
@@ -50,9 +50,12 @@ class BatchWorkers:
             iter(self._loader)
             gc.unfreeze()
 
-    def run(self, epoch: int, plan: Plan) -> Iterator[Any]:
-        """Yield the batches of `plan`; raise the `DataError` that `make_batch` raised."""
-        self._sampler.set_plan(epoch, plan)
+    def run(self, plan: Iterable[Key]) -> Iterator[Any]:
+        """Yield the batches of `plan`, which may be endless; raise the `DataError` that `make_batch` raised.
+
+        Batches that an earlier call has not yielded are dropped.
+        """
+        self._sampler.plan = plan
         return map(_raise_error, iter(self._loader))
 
 
@@ -64,21 +67,14 @@ def worker_count(requested: int | None, ranks: int) -> int:
     return max(1, min(MAX_WORKERS, cores // ranks))
 
 
-class _PlanSampler:
-    """A batch sampler of the next pass; each key is (epoch, image indices)."""
+class _KeySampler:
+    """A batch sampler whose keys can be replaced, as `DistributedSampler.set_epoch` replaces its epoch."""
 
     def __init__(self) -> None:
-        self._epoch, self._plan = 0, list[Sequence[int]]()
+        self.plan: Iterable[Key] = ()
 
-    def set_plan(self, epoch: int, plan: Plan) -> None:
-        """Set the batches of the next pass, as `DistributedSampler.set_epoch` sets its epoch."""
-        self._epoch, self._plan = epoch, list(plan)
-
-    def __iter__(self) -> Iterator[tuple[int, Sequence[int]]]:
-        return iter([(self._epoch, indices) for indices in self._plan])
-
-    def __len__(self) -> int:
-        return len(self._plan)
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self.plan)
 
 
 class _Batches(Dataset[Any]):

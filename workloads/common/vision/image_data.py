@@ -2,8 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import weakref
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -14,7 +14,7 @@ from ....runner.core.errors import DataError
 from ....runner.training.seeds import Seeds
 from ....runner.training.workload import Batch, BatchSharding, Data
 from . import gpu_decode
-from .decode_workers import worker_count
+from .decode_workers import Key, worker_count
 from .pipeline import Decoder, GpuDecoder, ImageBatch, ImageDataset, ImageLoader, ImageSource, Loader, Transform
 
 
@@ -96,12 +96,11 @@ class ImageData(Data):
         decoder = self.build_decoder(dataset.transform, train)
         return ImageLoader(dataset, workers=self._workers(), device=self.device, decoder=decoder)
 
-    def train_plan(self, epoch: int) -> tuple[list[int], list[list[int]]]:
-        """Return the samples of each global batch, and the image indices of each micro-batch of this rank, shuffled."""
+    def train_plan(self, epoch: int) -> list[list[int]]:
+        """Return the image indices of each micro-batch of this rank, shuffled."""
         generator = np.random.default_rng(self.seeds.derive("data_order", epoch))
         order = self.pad(generator.permutation(self.train_size))
-        plan = [order[part].tolist() for step in self.steps() for part in step]
-        return [self.step_size] * self.steps_per_epoch, plan
+        return [order[part].tolist() for step in self.steps() for part in step]
 
     def pad(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the epoch's `order` of all training images, padded from its start to full steps."""
@@ -162,25 +161,37 @@ class ImageData(Data):
         return worker_count(self.settings.workers, self.sharding.ranks)
 
 
-@dataclass(frozen=True)
 class LoadedBatches:
-    """Reads the planned images by two loaders."""
+    """Reads the planned images by two loaders, the first batches of an epoch during the evaluation before it."""
 
-    train_loader: Loader
-    eval_loader: Loader
+    def __init__(self, train_loader: Loader, eval_loader: Loader) -> None:
+        self._train_loader, self._eval_loader = train_loader, eval_loader
+        self._images: Generator[ImageBatch] | None = None
+        self._next_epoch = 0  # that of the next batch of `_images`; 0: none
 
     def train_batches(self, data: ImageData, epoch: int) -> Iterator[Sequence[Batch]]:
         """Yield the images of the epoch's plan."""
-        sizes, plan = data.train_plan(epoch)
-        images = self.train_loader.batches(epoch, plan)
-        for size in sizes:
+        if self._images is None or epoch != self._next_epoch:
+            if self._images is not None:
+                self._images.close()
+            # The loader keeps its plan, and lives until the data are gone: the plan must not keep those.
+            self._images = self._train_loader.batches(_plan_from(weakref.proxy(data), epoch))
+        images, self._next_epoch = self._images, 0
+        for _ in range(data.steps_per_epoch):
             parts = [next(images) for _ in range(data.sharding.accumulation)]
-            yield [data.make_batch(part, size) for part in parts]
+            yield [data.make_batch(part, data.step_size) for part in parts]
+        self._next_epoch = epoch + 1
 
     def eval_batches(self, data: ImageData) -> Iterator[Batch]:
         """Yield every image of the rank's plan once."""
-        for images in self.eval_loader.batches(0, data.eval_plan()):
+        for images in self._eval_loader.batches((0, indices) for indices in data.eval_plan()):
             yield data.make_batch(images, data.eval_size)
+
+
+def _plan_from(data: ImageData, epoch: int) -> Iterator[Key]:
+    """Yield the keys of the batches of this and all later epochs."""
+    for number in itertools.count(epoch):
+        yield from ((number, indices) for indices in data.train_plan(number))
 
 
 class SyntheticBatches:

@@ -9,7 +9,7 @@
 `ImageData` (image_data.py) plans the epochs and makes each `ImageBatch` of a loader a `Batch` for the model.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -22,7 +22,7 @@ from ....datasets.formats import jpeg
 from ....datasets.formats.jpeg import Jpeg
 from ....runner.core.errors import DataError
 from . import gpu_decode
-from .decode_workers import BatchWorkers, Plan
+from .decode_workers import BatchWorkers, Key
 from .gpu_decode import GpuImages
 
 Box = tuple[int, int, int, int]  # top, left, height, width in pixels
@@ -211,8 +211,11 @@ class GpuDecoder:
 class Loader(Protocol):
     """Makes the batches of a plan."""
 
-    def batches(self, epoch: int, plan: Plan) -> Iterator[ImageBatch]:
-        """Yield the batches of `plan`, on the device or in CPU memory; raise `DataError` on a bad image."""
+    def batches(self, plan: Iterable[Key]) -> Generator[ImageBatch]:
+        """Yield the batches of `plan`, on the device or in CPU memory; raise `DataError` on a bad image.
+
+        The plan may be endless. One call's batches are complete, or closed, before the next call.
+        """
         ...
 
 
@@ -226,14 +229,14 @@ class ImageLoader:
         make_batch = dataset.encoded_batch if decoder else dataset.image_batch
         self._workers = BatchWorkers(make_batch, workers, pin_memory=gpu_decode.is_supported(device))
 
-    def batches(self, epoch: int, plan: Plan) -> Iterator[ImageBatch]:
+    def batches(self, plan: Iterable[Key]) -> Generator[ImageBatch]:
         """Yield the batches of `plan`; on an NVIDIA GPU they are prefetched to it."""
-        batches = self._workers.run(epoch, plan)
+        batches = self._workers.run(plan)
         if self._decoder is not None:
             batches = _decode(batches, self._decoder, self._source)
         if gpu_decode.is_supported(self._device):
             batches = gpu_decode.prefetch((batch.to(self._device) for batch in batches), self._device)
-        return batches
+        yield from batches
 
 
 def _decode(batches: Iterator[EncodedBatch], decoder: Decoder, source: ImageSource) -> Iterator[ImageBatch]:

@@ -109,7 +109,7 @@ def resized(pixels, height, width):
 
 def oracle_pixels(data):
     """Return what `everything` should: the dataset's crops, decoded by PIL and resized in float64."""
-    plans = [(True, 1, data.train_plan(1)[1]), (True, 2, data.train_plan(2)[1]), (False, 0, data.eval_plan())]
+    plans = [(True, 1, data.train_plan(1)), (True, 2, data.train_plan(2)), (False, 0, data.eval_plan())]
     out, flips = [], []
     for train, epoch, plan in plans:
         dataset = data.build_dataset(train)
@@ -222,7 +222,7 @@ def test_bad_image_ends_the_epoch_and_is_named(tmp_path, loader, workers, damage
 def test_batches_before_a_bad_image_are_yielded(tmp_path, loader, workers):
     data = build(tmp_path / "shapes", loader, workers, generate=ClassificationSpec(2, 8, 4, 40))
     whole = [batches[0].inputs[0] for batches in data.train_batches(1)]
-    victim = Path(data.train_set.files[data.train_plan(1)[1][-1][0]])
+    victim = Path(data.train_set.files[data.train_plan(1)[-1][0]])
     victim.write_bytes(b"no image")
     steps = iter(build(tmp_path / "shapes", loader, workers, generate=ClassificationSpec(2, 8, 4, 40)).train_batches(1))
     assert all(torch.equal(next(steps)[0].inputs[0], expected) for expected in whole[:-1])
