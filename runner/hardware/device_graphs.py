@@ -1,10 +1,14 @@
 """Device graphs (CUDA graphs): device work that is submitted once by Python and replayed without it."""
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from functools import cache
 from typing import Any, Protocol
 from weakref import WeakSet
 
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 
 class DeviceGraph(Protocol):
@@ -15,6 +19,7 @@ class DeviceGraph(Protocol):
         ...
 
 
+# The graphs of a device share a pool and a stream, because memory is reused within one of each only.
 _pools: dict[torch.device, Any] = {}
 _graphs: dict[torch.device, WeakSet[DeviceGraph]] = {}  # those alive: their pool dies with the last of them
 
@@ -32,17 +37,57 @@ def capture_graph(device: torch.device, function: Callable[[], object], eager_pa
     memory. So none may be replayed while another runs, and what one leaves in a tensor of its own is lost once a graph
     that was captured while that tensor did not exist is replayed.
     """
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
+    current = torch.cuda.current_stream(device)
+    stream = _capture_stream(device)
+    stream.wait_stream(current)
     with torch.cuda.stream(stream):
         for _ in range(eager_passes):
             function()
-    torch.cuda.current_stream(device).wait_stream(stream)
+    current.wait_stream(stream)
     if not _graphs.setdefault(device, WeakSet()):
         _pools[device] = torch.cuda.graph_pool_handle()
     graph = torch.cuda.CUDAGraph()
-    # Only this thread is watched: others, which decode images or pin memory, may go on allocating.
-    with torch.cuda.graph(graph, _pools[device], stream, capture_error_mode="thread_local"):
+    # Autocast keeps its copies of the weights. A graph must make its own: others may change, or be freed.
+    torch.clear_autocast_cache()
+    # Only this thread is watched: others, which decode images or pin memory, may go on allocating. The outer context
+    # restores the stream even if the capture fails.
+    with torch.cuda.stream(current), torch.cuda.graph(graph, _pools[device], stream, capture_error_mode="thread_local"):
         function()
+    torch.clear_autocast_cache()
     _graphs[device].add(graph)
     return graph
+
+
+@cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+class StaticInputs:
+    """The inputs that a graph reads: copies of the tensors in nested containers, which later values overwrite."""
+
+    def __init__(self, values: Any) -> None:
+        leaves, spec = pytree.tree_flatten(values)
+        own = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self.values = pytree.tree_unflatten(own, spec)
+        # By dtype, because one kernel copies tensors of one: the copies, and their places among all tensors.
+        self._groups: dict[torch.dtype, tuple[list[Tensor], list[int]]] = defaultdict(lambda: ([], []))
+        for place, tensor in enumerate(leaf for leaf in own if isinstance(leaf, Tensor)):
+            copies, places = self._groups[tensor.dtype]
+            copies.append(tensor)
+            places.append(place)
+
+    def copy_from(self, tensors: Sequence[Tensor]) -> None:
+        """Overwrite the copies by the tensors of values with the same key (`flatten_inputs`)."""
+        for copies, places in self._groups.values():
+            torch._foreach_copy_(copies, [tensors[place] for place in places], non_blocking=True)
+
+
+def flatten_inputs(values: Any) -> tuple[Hashable, list[Tensor]]:
+    """Return the tensors in nested containers, and a key that is equal for values that one graph can read.
+
+    The key has their structure, the shapes and dtypes of the tensors, and all values that are not tensors.
+    """
+    leaves, spec = pytree.tree_flatten(values)
+    shapes = tuple((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+    return (spec, shapes), [leaf for leaf in leaves if isinstance(leaf, Tensor)]

@@ -72,7 +72,7 @@ class TorchEngine:
         # Loss scaling decides on the host whether to update; collectives and compiled models are not captured.
         has_host_work = self.scaler.is_enabled() or world.size > 1 or self.compiled
         if capture and workload.capturable and supports_graphs(self.device) and not has_host_work:
-            self._captured_steps = CapturedSteps(self._update, self.optimizer, self.device)
+            self._captured_steps = CapturedSteps(self.optimizer, self.device)
         self._data_wait = devices.DeviceTimer(self.device)
         self._position = (0, 0)  # epoch last trained in, and steps completed in it
         seeds.seed_everything(seeds.derive_seed(run_seeds.dropout, world.rank))
@@ -104,10 +104,11 @@ class TorchEngine:
             for _ in range(steps):
                 self._step(batches)
             if self._captured_steps is not None:
-                self._captured_steps.capture(batches)
+                self._captured_steps.capture(self._update, batches)
         self.unwrapped_model.eval()
         with torch.no_grad(), self.precision.autocast():
-            self.workload.predict(self.unwrapped_model, [self.data.synthetic_eval_batch()] * steps)
+            eval_steps = steps if self.compiled else 1
+            self.workload.predict(self.unwrapped_model, [self.data.synthetic_eval_batch()] * eval_steps)
         self.unwrapped_model.train()
         self.load_state_dict(initial_state)
         self.optimizer.zero_grad(set_to_none=True)

@@ -10,7 +10,7 @@ RATINGS = "recipe.data.generate={num_users: 60, num_items: 200, num_ratings: 180
 
 
 @pytest.mark.integration
-def test_captured_and_eager_losses_are_compared(root, tmp_path):
+def test_times_and_losses_of_two_engines_are_printed(root, tmp_path):
     overrides = ["accelerator=cpu", "seed=1", RATINGS, "recipe.data.eval_negatives=50", f"data_dir={tmp_path}"]
     command = [sys.executable, "-P", str(root / "scripts/measure_steps.py"), "--steps", "3", "--losses", *overrides]
     result = json.loads(subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout)

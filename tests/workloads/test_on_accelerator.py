@@ -202,13 +202,14 @@ def test_mask_targets_equal_those_of_the_cpu():
     assert torch.equal(actual.cpu(), expected)
 
 
-@pytest.mark.parametrize("workload", ["ncf", "gnmt", "transformer", "ssd", "maskrcnn"])
+@pytest.mark.parametrize("workload", ["ncf", "gnmt", "transformer", "ssd", "maskrcnn", "gpt", "cifar10"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_steps_do_not_synchronize_with_the_device(compose, tmp_path, precision, workload):
     name = devices.detect_accelerator()
     overrides = [f"workload={workload}", f"accelerator={name}", f"precision={precision}", f"data_dir={tmp_path}"]
     if workload in ("ssd", "maskrcnn"):  # their loader's thread may wait, and the check is for all threads
         overrides += ["data=synthetic", "recipe.data.generate=null"]
+    overrides += ["recipe.data.cutout_size=8"] if workload == "cifar10" else []
     config = validate(compose(*overrides))
     engine = worker.build_engine(config, World(), devices.select_device(name, 0))
     engine.warm_up()
@@ -224,15 +225,25 @@ def test_steps_do_not_synchronize_with_the_device(compose, tmp_path, precision, 
     engine.synchronize()
 
 
-@pytest.mark.parametrize("workload", ["ncf", "gnmt", "transformer", "gpt", "cifar10"])
-def test_captured_steps_and_searches_equal_eager_ones(compose, tmp_path, workload):
-    """Losses, weights and qualities are those of eager steps; a state that was saved goes on as if never stopped."""
-    name = devices.detect_accelerator()
-    overrides = [f"workload={workload}", f"accelerator={name}", "precision=bf16", f"data_dir={tmp_path}"]
-    overrides += ["+recipe.data.pad_to_bucket=true"] if workload == "gnmt" else []
+CAPTURED = {
+    "ncf": [],
+    "gnmt": ["+recipe.data.pad_to_bucket=true", "recipe.training.dropout=0.1"],
+    "transformer": ["recipe.training.dropout=0.1", "tuning.micro_batch_size=512"],
+    "gpt": ["tuning.micro_batch_size=8"],
+    "cifar10": [],
+}
+# Relative, where kernels sum in an order that varies: cuDNN's backward passes of attention and of convolutions.
+TOLERANCES = {"gpt": 1e-2, "cifar10": 1e-3}
 
-    def build(capture):
-        config = validate(compose(*overrides, f"engine.capture={capture}"))
+
+@pytest.fixture
+def build_engine(compose, tmp_path):
+    """build_engine(workload, capture): an engine after its warm-up, with its data opened."""
+
+    def build(workload, capture):
+        name = devices.detect_accelerator()
+        overrides = [f"workload={workload}", f"accelerator={name}", "precision=bf16", f"data_dir={tmp_path}"]
+        config = validate(compose(*overrides, *CAPTURED[workload], f"engine.capture={capture}"))
         _, data_class = resolve_classes(config)
         data_class.prepare_data(data_settings(config, data_class), no_progress)
         engine = worker.build_engine(config, World(), devices.select_device(name, 0))
@@ -240,34 +251,64 @@ def test_captured_steps_and_searches_equal_eager_ones(compose, tmp_path, workloa
         engine.open_data()
         return engine
 
-    def train(engine, batches, steps):
-        losses = []
-        for batch in itertools.islice(batches, steps):
-            engine._reset_loss()
-            engine._step(batch)
-            losses.append(float(engine._loss_sum))
-        return losses
+    return build
 
-    captured, eager = build("true"), build("false")
+
+def train(engine, steps):
+    """Return the loss of each step."""
+    losses = []
+    for step in steps:
+        engine._reset_loss()
+        engine._step(step)
+        losses.append(float(engine._loss_sum))
+    return losses
+
+
+@pytest.mark.parametrize("workload", CAPTURED)
+def test_captured_steps_equal_eager_ones(build_engine, workload):
+    """Losses and weights are those of eager steps; a state that was saved goes on as if never stopped."""
+    captured, eager = build_engine(workload, "true"), build_engine(workload, "false")
     assert captured._captured_steps is not None
     assert eager._captured_steps is None
     batches = [list(itertools.islice(engine.data.train_batches(1), 12)) for engine in (captured, eager)]
     assert all(captured._captured_steps.replay(batch, 1.0) for batch in batches[0][:4])  # their shapes are captured
-    captured, eager = build("true"), build("false")
-    losses = [train(engine, of_engine, 8) for engine, of_engine in zip((captured, eager), batches, strict=True)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    captured, eager = build_engine(workload, "true"), build_engine(workload, "false")
+    losses = [train(engine, of_engine[:8]) for engine, of_engine in zip((captured, eager), batches, strict=True)]
+    assert losses[0] == pytest.approx(losses[1], rel=TOLERANCES.get(workload, 1e-5))
     for weight, other in zip(captured.unwrapped_model.parameters(), eager.unwrapped_model.parameters(), strict=True):
-        torch.testing.assert_close(weight, other, rtol=1e-3, atol=1e-4)
-    qualities = [captured.evaluate().quality for _ in range(3)]
-    assert qualities[0] == qualities[1] == qualities[2]
+        torch.testing.assert_close(weight, other, rtol=1e-3, atol=TOLERANCES.get(workload, 1e-4))
     saved = copy.deepcopy(captured.state_dict())
-    going_on = train(captured, batches[0][8:], 4)
-    train(captured, batches[0], 3)
+    expected = pytest.approx(train(captured, batches[0][8:]), rel=TOLERANCES.get(workload, 0), abs=0)
+    train(captured, batches[0][:3])
     captured.load_state_dict(saved)
-    assert train(captured, batches[0][8:], 4) == going_on
-    resumed = build("true")
+    assert train(captured, batches[0][8:]) == expected
+    resumed = build_engine(workload, "true")
     resumed.load_state_dict(saved)
-    assert train(resumed, batches[0][8:], 4) == going_on
+    assert train(resumed, batches[0][8:]) == expected
+
+
+@pytest.mark.parametrize("workload", ["gnmt", "transformer"])
+def test_captured_searches_use_the_weights_of_their_time(build_engine, workload):
+    """Searches are eager in the first of four evaluations, captured in the second, and replayed after it."""
+    captured, eager = build_engine(workload, "true"), build_engine(workload, "false")
+    steps = list(itertools.islice(captured.data.train_batches(1), 40))
+
+    def translate(engine):
+        engine.unwrapped_model.eval()
+        with torch.no_grad(), engine.precision.autocast():
+            predictions = engine.workload.predict(engine.unwrapped_model, engine.data.eval_batches()).predictions
+        engine.unwrapped_model.train()
+        return predictions
+
+    last = None
+    for number in range(4):
+        train(captured, steps[10 * number : 10 * number + 10])
+        eager.load_state_dict(captured.state_dict())
+        found, expected = translate(captured), translate(eager)
+        assert expected != last
+        equal = sum(one == other for one, other in zip(found, expected, strict=True))
+        assert equal >= 0.95 * len(expected)  # products of other algorithms can change the better of two equal beams
+        last = expected
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])

@@ -83,6 +83,7 @@ class ResidentBatches:
         pixels, self._train_labels = self._read(cifar.TRAIN_FILES)
         self._padded_pixels = F.pad(pixels, [0, 0, *[crop_padding] * 4])
         self._eval_pixels, self._eval_labels = self._read(cifar.VAL_FILES)
+        self._mean_color = torch.tensor(MEAN, device=device).to(torch.uint8)
 
     def train_batches(self, data: ImageData, epoch: int) -> Iterator[Sequence[Batch]]:
         """Yield all images, shuffled and transformed at random; an epoch is the same for any number of ranks."""
@@ -97,7 +98,7 @@ class ResidentBatches:
                 indices = order[part]
                 crops = _crop(self._padded_pixels, indices, shifts[indices], flipped[indices])
                 if self._cutout_size:
-                    crops = _cut_out(crops, corners[indices], self._cutout_size)
+                    crops = _cut_out(crops, corners[indices], self._cutout_size, self._mean_color)
                 step.append(data.make_batch(ImageBatch(crops, (self._train_labels[indices],)), data.step_size))
             yield step
 
@@ -149,9 +150,9 @@ def _crop(padded: Tensor, indices: Tensor, shifts: Tensor, flipped: Tensor) -> T
     return padded[indices[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
-def _cut_out(pixels: Tensor, corners: Tensor, edge: int) -> Tensor:
-    """Cover a square of each image [N, 32, 32, 3] with the mean color, its top left corner at `corners` [N, 2]."""
+def _cut_out(pixels: Tensor, corners: Tensor, edge: int, color: Tensor) -> Tensor:
+    """Cover a square of each image [N, 32, 32, 3] with `color` [3], its top left corner at `corners` [N, 2]."""
     pixel = torch.arange(cifar.IMAGE_SIZE, device=pixels.device)
     rows, columns = ((pixel >= first) & (pixel < first + edge) for first in corners[:, :, None].unbind(1))
     covered = (rows[:, :, None] & columns[:, None, :])[..., None]
-    return torch.where(covered, torch.tensor(MEAN, device=pixels.device).to(torch.uint8), pixels)
+    return torch.where(covered, color, pixels)

@@ -57,8 +57,8 @@ class GNMTWorkload(TranslationWorkload):
         """Exponent alpha of the length penalty ((5 + length) / 6) ** alpha."""
         coverage_penalty: float = 0.1
         """Factor beta of the coverage penalty."""
-        capture_search: bool = True
-        """Capture the beam search in device graphs; the recipes take it from `engine.capture`."""
+        capture_search: bool = False
+        """Capture the beam search in device graphs; recipes of small models take it from `engine.capture`."""
 
         def __post_init__(self) -> None:
             if self.hidden_size < 1 or self.learning_rate <= 0:

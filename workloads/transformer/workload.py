@@ -59,8 +59,8 @@ class TransformerWorkload(TranslationWorkload):
         """Exponent alpha of the length penalty ((5 + length) / 6) ** alpha."""
         extra_decode_length: int = 50
         """Tokens that a translation may be longer than the longest source of its batch."""
-        capture_search: bool = True
-        """Capture the beam search in device graphs; the recipes take it from `engine.capture`."""
+        capture_search: bool = False
+        """Capture the beam search in device graphs; recipes of small models take it from `engine.capture`."""
         stock_random: bool = True
         """Draw dropout with PyTorch's and Triton's generators; false: with hashes, which are faster. The recipes take
         it from `engine.stock_random`."""

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.optim import SGD, Adam
 
-from timetrial.runner.training.captured_steps import _flatten, load_optimizer_state
-from timetrial.runner.training.workload import Batch
+from timetrial.runner.training.captured_steps import load_optimizer_state
 
 OPTIMIZERS = [lambda weights: Adam(weights, 0.1, fused=True), lambda weights: SGD(weights, 0.1, 0.9, fused=True)]
 
@@ -45,12 +44,3 @@ def test_state_is_loaded_into_the_tensors_that_a_graph_writes(build, steps_befor
     train(expected, expected_optimizer, 4, seed=3)
     for weight, other in zip(model.parameters(), expected.parameters(), strict=True):
         assert torch.equal(weight, other)
-
-
-def test_shapes_differ_by_sizes_dtypes_and_numbers():
-    ids = torch.zeros(3, dtype=torch.int64)
-    inputs = [(ids, 5), (ids, 6), (ids[:2], 5), (ids.int(), 5), (ids, 5, ids)]
-    shapes = [_flatten([Batch(of_batch, 1, 1)])[1] for of_batch in inputs]
-    assert len(set(shapes)) == len(inputs)
-    assert _flatten([Batch((ids + 1, 5), 2, 2)])[1] == shapes[0]
-    assert _flatten([Batch(inputs[0], 1, 1)] * 2)[1] != shapes[0]

@@ -5,10 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils import _pytree as pytree
 
-from ....runner.hardware.device_graphs import DeviceGraph, capture_graph, supports_graphs
+from ....runner.hardware.device_graphs import (
+    DeviceGraph,
+    StaticInputs,
+    capture_graph,
+    flatten_inputs,
+    supports_graphs,
+)
 from .beam_search import BeamSearch
 
 _MAX_SHAPES = 4  # of batches; a graph keeps some 1,000 kernels for each part of a search
@@ -29,7 +33,7 @@ class _Part:
 class _Shape:
     """What is known of batches of one shape: the source that the graphs read, and the parts of their search so far."""
 
-    source: Any
+    source: StaticInputs
     eager_parts: int = 0
     parts: list[_Part] = field(default_factory=list)
 
@@ -40,47 +44,43 @@ class CapturedSearches:
     A part that no earlier search reached runs eagerly, so that its kernels are compiled before they are captured.
     """
 
-    def __init__(self, start: StartSearch) -> None:
-        self._start = start
+    def __init__(self) -> None:
         self._shapes: dict[Hashable, _Shape] = {}
 
-    def run(self, source: Any) -> list[list[int]]:
+    def run(self, start: StartSearch, source: Any) -> list[list[int]]:
         """Return the best translation of each sentence of a packed source."""
-        leaves, spec = pytree.tree_flatten(source)
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        key = (spec, *((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves))
-        if not supports_graphs(tensors[0].device) or (key not in self._shapes and len(self._shapes) >= _MAX_SHAPES):
-            return self._start(source).run()
-        shape = self._shapes.get(key)
-        if shape is None:
-            own = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-            shape = self._shapes[key] = _Shape(pytree.tree_unflatten(own, spec))
-        for own, tensor in zip(pytree.tree_leaves(shape.source), leaves, strict=True):
-            if isinstance(tensor, Tensor):
-                own.copy_(tensor)
-        return self._search(shape, tensors[0].device)
-
-    def _search(self, shape: _Shape, device: torch.device) -> list[list[int]]:
-        search, number, known_parts = None, 0, shape.eager_parts
+        key, tensors = flatten_inputs(source)
+        device = tensors[0].device
+        if not supports_graphs(device):
+            return start(source).run()
+        if key not in self._shapes:
+            self._shapes[key] = _Shape(StaticInputs(source))
+        shape = self._shapes[key]
+        shape.source.copy_from(tensors)
+        may_capture = shape.parts or sum(bool(known.parts) for known in self._shapes.values()) < _MAX_SHAPES
+        known_parts = shape.eager_parts if may_capture else 0
+        search, number = None, 0
         while search is None or not search.is_finished():
             if number == len(shape.parts) < known_parts:
-                shape.parts.append(self._capture(shape.source, search, device))
+                shape.parts.append(_capture(start, shape.source.values, search, device))
             if number < len(shape.parts):
                 shape.parts[number].graph.replay()
                 search = shape.parts[number].search
             else:
-                search = self._next_part(shape.source, search)
+                search = _next_part(start, shape.source.values, search)
                 shape.eager_parts = number + 1
             number += 1
         return search.best()
 
-    def _next_part(self, source: Any, search: BeamSearch | None) -> BeamSearch:
-        """Return the search after the next part; the one given stays as it is, since a graph may write its tensors."""
-        following = self._start(source) if search is None else search.fork()
-        following.run_part()
-        return following
 
-    def _capture(self, source: Any, search: BeamSearch | None, device: torch.device) -> _Part:
-        found: list[BeamSearch] = []
-        graph = capture_graph(device, lambda: found.append(self._next_part(source, search)))
-        return _Part(graph, found[0])
+def _next_part(start: StartSearch, source: Any, search: BeamSearch | None) -> BeamSearch:
+    """Return the search after the next part; the one given stays as it is, since a graph may write its tensors."""
+    following = start(source) if search is None else search.fork()
+    following.run_part()
+    return following
+
+
+def _capture(start: StartSearch, source: Any, search: BeamSearch | None, device: torch.device) -> _Part:
+    found: list[BeamSearch] = []
+    graph = capture_graph(device, lambda: found.append(_next_part(start, source, search)))
+    return _Part(graph, found[0])

@@ -42,8 +42,8 @@ class TranslationWorkload:
         if not self.settings.capture_search:
             return self.start_search(model, source).run()
         if self._searches is None:
-            self._searches = CapturedSearches(lambda own_source: self.start_search(model, own_source))
-        return self._searches.run(source)
+            self._searches = CapturedSearches()
+        return self._searches.run(lambda own_source: self.start_search(model, own_source), source)
 
     def score(self, parts: Sequence[TextPredictions]) -> dict[str, float]:
         """Return the corpus BLEU of all translated sentences, as a fraction."""
