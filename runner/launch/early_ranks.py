@@ -23,10 +23,7 @@ _waiting: "list[subprocess.Popen[bytes]]" = []
 
 @contextmanager
 def started_early(arguments: Sequence[str]) -> Iterator[None]:
-    """Start the ranks that a single run with these arguments will need on this node; end those unused after the body.
-
-    A rank inherits the environment variables and the working directory that this process has now.
-    """
+    """Start the ranks that a single run with these arguments will need on this node; unused ones end after the body."""
     try:
         for _ in range(_num_ranks(arguments)):
             _waiting.append(_start_process())
@@ -44,31 +41,48 @@ def import_modules(names: Iterable[str]) -> None:
 
 def run_rank(run_dir: Path, variables: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     """Let a rank run, with these environment variables beside those of the launcher; one that waits is preferred."""
-    variables = {**variables, RANK_STARTED: str(time.time())}
+    environment = os.environ | {LAUNCHER_PID: str(os.getpid()), **variables, RANK_STARTED: str(time.time())}
+    message = {"run_dir": str(run_dir), "environment": environment, "folder": os.getcwd()}
     while _waiting:
         process = _waiting.pop()
-        if process.poll() is None and _let_run(process, run_dir, variables):
+        if process.poll() is None and _let_run(process, message):
             return process
         _end(process)
     process = _start_process()
-    _let_run(process, run_dir, variables)
+    _let_run(process, message)
     return process
 
 
 def wait_for_run_dir() -> Path:
-    """Return the run directory that the launcher names, and set the environment variables that it sends.
+    """Return the run directory that the launcher names, and take over its environment variables and working directory.
 
     Ends this process if the launcher needs no rank.
     """
     for line in sys.stdin:
         message = json.loads(line)
-        for name in message.get("modules", ()):
-            with suppress(Exception):  # the launcher meets the same error, and says so
-                importlib.import_module(name)
-        if "run_dir" in message:
-            os.environ.update(message["variables"])
+        if "modules" in message:
+            _import(message["modules"])
+        else:
+            os.environ.clear()
+            os.environ.update(message["environment"])
+            os.chdir(message["folder"])
             return Path(message["run_dir"])
     sys.exit(0)
+
+
+def _import(names: Iterable[str]) -> None:
+    """Import modules; what they print, and their errors, are those of the launcher, which imports them too."""
+    terminal = [os.dup(number) for number in (1, 2)]
+    with open(os.devnull, "ab") as nowhere:
+        for number in (1, 2):
+            os.dup2(nowhere.fileno(), number)
+    for name in names:
+        with suppress(Exception):
+            importlib.import_module(name)
+    sys.stdout.flush()
+    for number, original in zip((1, 2), terminal, strict=True):
+        os.dup2(original, number)
+        os.close(original)
 
 
 def _num_ranks(arguments: Sequence[str]) -> int:
@@ -79,20 +93,20 @@ def _num_ranks(arguments: Sequence[str]) -> int:
 
 
 def _start_process() -> "subprocess.Popen[bytes]":
-    environment = os.environ | {LAUNCHER_PID: str(os.getpid())}
     command = [sys.executable, "-P", "-m", _WORKER]
+    environment = os.environ | {LAUNCHER_PID: str(os.getpid())}
     # In a session of its own, a rank receives Ctrl-C from the launcher alone.
     return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, start_new_session=True)
 
 
-def _let_run(process: "subprocess.Popen[bytes]", run_dir: Path, variables: Mapping[str, str]) -> bool:
+def _let_run(process: "subprocess.Popen[bytes]", message: Mapping[str, object]) -> bool:
     assert process.stdin is not None
     with suppress(BrokenPipeError), process.stdin:
-        return _tell(process, {"run_dir": str(run_dir), "variables": variables})
+        return _tell(process, message)
     return False
 
 
-def _tell(process: "subprocess.Popen[bytes]", message: dict[str, object]) -> bool:
+def _tell(process: "subprocess.Popen[bytes]", message: Mapping[str, object]) -> bool:
     """Send a message; return False if the process has ended."""
     assert process.stdin is not None
     try:

@@ -79,7 +79,10 @@ early_ranks._WORKER = "echo_worker"
 with early_ranks.started_early(["run", "gpus=2"]):
     waiting = list(early_ranks._waiting)
     if sys.argv[1] == "use one":
-        early_ranks.import_modules(["no_such_module", "colorsys"])
+        early_ranks.import_modules(["no_such_module", "noisy"])
+        os.environ["ADDED"] = "later"
+        del os.environ["REMOVED"]
+        os.chdir(sys.argv[2])
         process = early_ranks.run_rank(Path("/some/where"), {"RANK": "3"})
         assert process in waiting
         process.wait()
@@ -93,22 +96,36 @@ ECHO_WORKER = """
 import os, sys
 from timetrial.runner.launch.early_ranks import LAUNCHER_PID, wait_for_run_dir
 assert int(os.environ[LAUNCHER_PID]) == os.getppid()
-print(wait_for_run_dir(), os.environ["RANK"], "colorsys" in sys.modules, flush=True)
+path = wait_for_run_dir()
+print(path, os.environ["RANK"], os.environ["ADDED"], "REMOVED" in os.environ, "noisy" in sys.modules, os.getcwd())
 """
 
 
 @pytest.mark.parametrize("usage", ["use one", "use none", "fail"])
 def test_ranks_that_were_started_early_run_or_end_with_the_command(tmp_path, monkeypatch, usage):
     (tmp_path / "echo_worker.py").write_text(ECHO_WORKER)
+    (tmp_path / "noisy.py").write_text("print('noise')")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setenv("REMOVED", "1")
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    command = [sys.executable, "-P", "-c", START_EARLY, usage]
+    command = [sys.executable, "-P", "-c", START_EARLY, usage, tmp_path / "elsewhere"]
     completed = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert completed.returncode == (usage == "fail"), completed.stderr
     lines = completed.stdout.splitlines()
-    assert lines[:-1] == (["/some/where 3 True"] if usage == "use one" else [])
+    assert lines[:-1] == ([f"/some/where 3 later False True {tmp_path}/elsewhere"] if usage == "use one" else [])
     pids = lines[-1].split()
     assert len(pids) == 2
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+@pytest.mark.integration
+def test_quiet_is_known_to_the_rank_that_started_before_it_was_read(tiny_ncf, tmp_path):
+    for quiet in ([], ["--quiet"]):
+        command = [sys.executable, "-P", "-m", "timetrial", "run", *quiet, *tiny_ncf, "recipe.max_epochs=1"]
+        completed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert completed.returncode == Exit.TARGET_REACHED, completed.stderr
+        assert ("ready after" in completed.stdout + completed.stderr) == (not quiet)
 
 
 def test_sweeps_and_inline_runs_start_no_rank_early():

@@ -37,6 +37,7 @@ class BatchWorkers:
             worker_init_fn=_init_worker,
             persistent_workers=workers > 0,
             pin_memory=pin_memory,
+            generator=torch.Generator(),  # not the global one, whose draws would depend on when a run was resumed
         )
         # Keeps the loader alive until its workers are told to end: in a garbage cycle its queues could go first.
         end = weakref.finalize(self, _end_workers, self._loader)

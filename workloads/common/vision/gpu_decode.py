@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -66,6 +67,8 @@ class _Decoders:
             self._engines = [nvjpeg.Engines(device) for _ in range(_THREADS)]
         except (OSError, AttributeError, RuntimeError):  # no such library, or a GPU without engines: before Ampere
             self._engines = []
+        # An evaluation decodes while the first batches of the next epoch are made.
+        self._locks = [threading.Lock() for _ in self._engines]
 
     def decode(self, data: Tensor, lengths: Tensor, sizes: Tensor) -> GpuImages:
         """Decode as `decode_jpegs` says."""
@@ -96,7 +99,7 @@ class _Decoders:
 
     def _decode_part(self, thread: int, data: Tensor, lengths: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
         stream = self._streams[thread]
-        with torch.cuda.stream(stream):
+        with self._locks[thread], torch.cuda.stream(stream):
             planes, offsets = self._engines[thread].decode(data, lengths, sizes)
             stream.synchronize()
         return planes, torch.where(offsets < 0, -1, offsets + planes.data_ptr())
@@ -152,4 +155,6 @@ def prefetch(batches: Iterator[_BatchT], device: torch.device) -> Iterator[_Batc
             yield batch
     finally:
         stopped.set()
+        with suppress(queue.Empty):  # lets the thread go on at once
+            ready_batches.get_nowait()
         thread.join()

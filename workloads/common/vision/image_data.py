@@ -177,10 +177,14 @@ class LoadedBatches:
             # The loader keeps its plan, and lives until the data are gone: the plan must not keep those.
             self._images = self._train_loader.batches(_plan_from(weakref.proxy(data), epoch))
         images, self._next_epoch = self._images, 0
-        for _ in range(data.steps_per_epoch):
-            parts = [next(images) for _ in range(data.sharding.accumulation)]
-            yield [data.make_batch(part, data.step_size) for part in parts]
-        self._next_epoch = epoch + 1
+        try:
+            for _ in range(data.steps_per_epoch):
+                parts = [next(images) for _ in range(data.sharding.accumulation)]
+                yield [data.make_batch(part, data.step_size) for part in parts]
+            self._next_epoch = epoch + 1
+        finally:
+            if not self._next_epoch:  # aborted: what is read ahead is of no use
+                images.close()
 
     def eval_batches(self, data: ImageData) -> Iterator[Batch]:
         """Yield every image of the rank's plan once."""

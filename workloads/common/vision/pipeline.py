@@ -10,7 +10,7 @@
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -103,8 +103,20 @@ class EncodedBatch:
     indices: Sequence[int]
 
     def pin_memory(self) -> "EncodedBatch":
-        """Return the batch with its JPEGs in pinned memory; called by the DataLoader's pinning thread."""
-        return replace(self, data=self.data.pin_memory())
+        """Return the batch with its JPEGs in pinned memory; called by the DataLoader's pinning thread.
+
+        The other tensors are copied: while one of a worker process exists, so does an open file.
+        """
+        return EncodedBatch(
+            self.data.pin_memory(),
+            self.lengths.clone(),
+            self.sizes.clone(),
+            self.boxes.clone(),
+            self.flipped.clone(),
+            tuple(target.clone() for target in self.targets),
+            tuple(param.clone() for param in self.params),
+            self.indices,
+        )
 
     def jpegs(self) -> list[Tensor]:
         """Return one uint8 tensor per image, a view of `data`."""
