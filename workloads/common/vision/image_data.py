@@ -1,5 +1,6 @@
 """The data of an image workload on one rank: which images form a batch, and how batches reach the model."""
 
+import atexit
 import itertools
 import math
 import weakref
@@ -168,12 +169,18 @@ class LoadedBatches:
         self._train_loader, self._eval_loader = train_loader, eval_loader
         self._images: Generator[ImageBatch] | None = None
         self._next_epoch = 0  # that of the next batch of `_images`; 0: none
+        atexit.register(_close, weakref.ref(self))  # TensorFlow can hang if Python ends while it reads ahead
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        if self._images is not None:
+            self._images.close()
+        self._next_epoch = 0
 
     def train_batches(self, data: ImageData, epoch: int) -> Iterator[Sequence[Batch]]:
         """Yield the images of the epoch's plan."""
         if self._images is None or epoch != self._next_epoch:
-            if self._images is not None:
-                self._images.close()
+            self.close()
             # The loader keeps its plan, and lives until the data are gone: the plan must not keep those.
             self._images = self._train_loader.batches(_plan_from(weakref.proxy(data), epoch))
         images, self._next_epoch = self._images, 0
@@ -184,12 +191,17 @@ class LoadedBatches:
             self._next_epoch = epoch + 1
         finally:
             if not self._next_epoch:  # aborted: what is read ahead is of no use
-                images.close()
+                self.close()
 
     def eval_batches(self, data: ImageData) -> Iterator[Batch]:
         """Yield every image of the rank's plan once."""
         for images in self._eval_loader.batches((0, indices) for indices in data.eval_plan()):
             yield data.make_batch(images, data.eval_size)
+
+
+def _close(owner: "weakref.ref[LoadedBatches]") -> None:
+    if (batches := owner()) is not None:
+        batches.close()
 
 
 def _plan_from(data: ImageData, epoch: int) -> Iterator[Key]:
