@@ -191,7 +191,7 @@ class LoadedBatches:
             self._next_epoch = epoch + 1
         finally:
             if not self._next_epoch:  # aborted: what is read ahead is of no use
-                self.close()
+                images.close()
 
     def eval_batches(self, data: ImageData) -> Iterator[Batch]:
         """Yield every image of the rank's plan once."""
