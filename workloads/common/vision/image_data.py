@@ -169,7 +169,8 @@ class LoadedBatches:
         self._train_loader, self._eval_loader = train_loader, eval_loader
         self._images: Generator[ImageBatch] | None = None
         self._next_epoch = 0  # that of the next batch of `_images`; 0: none
-        atexit.register(_close, weakref.ref(self))  # TensorFlow can hang if Python ends while it reads ahead
+        # TensorFlow can hang if Python ends while it reads ahead.
+        atexit.register(_stop_reading_ahead, weakref.ref(self))
 
     def close(self) -> None:
         """Stop reading ahead."""
@@ -199,7 +200,7 @@ class LoadedBatches:
             yield data.make_batch(images, data.eval_size)
 
 
-def _close(owner: "weakref.ref[LoadedBatches]") -> None:
+def _stop_reading_ahead(owner: "weakref.ref[LoadedBatches]") -> None:
     if (batches := owner()) is not None:
         batches.close()
 
