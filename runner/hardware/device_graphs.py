@@ -19,7 +19,7 @@ class DeviceGraph(Protocol):
         ...
 
 
-# The graphs of a device share a pool and a stream, because memory is reused within one of each only.
+# The graphs of a device share a pool and a stream: freed memory is reused only within one pool and one stream.
 _pools: dict[torch.device, Any] = {}
 _graphs: dict[torch.device, WeakSet[DeviceGraph]] = {}  # those alive: their pool dies with the last of them
 

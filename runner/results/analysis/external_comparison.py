@@ -173,7 +173,7 @@ def compare_studies(
     return comparisons
 
 
-def is_system(measurements: Iterable[ExternalMeasurement], name: str) -> bool:
+def has_system(measurements: Iterable[ExternalMeasurement], name: str) -> bool:
     """Return whether a study has a system of this name."""
     return any(_is_system(entries, name) for entries in _by_study(measurements).values())
 

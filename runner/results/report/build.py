@@ -17,7 +17,7 @@ from ..analysis import (
     validity,
 )  # fmt: skip
 from ..analysis.comparison import Comparison, Verdict, compare_all
-from ..analysis.external_comparison import is_system
+from ..analysis.external_comparison import has_system
 from ..analysis.findings import Finding
 from ..analysis.groups import RunGroup, group_runs
 from ..analysis.roofline import Roofline
@@ -94,7 +94,7 @@ def build_report(paths: Sequence[Path], baseline: str = "") -> Report:
 def _require_system(report: Report, name: str) -> None:
     """Raise `ConfigurationError` if no system has the name."""
     systems = dict.fromkeys(system for lineup in report.lineups for system in lineup.systems)
-    if any(has_name(system, name) for system in systems) or is_system(report.measurements, name):
+    if any(has_name(system, name) for system in systems) or has_system(report.measurements, name):
         return
     known = [system.label for system in systems] + [entry.accelerator for entry in report.measurements]
     names = "; ".join(list(dict.fromkeys(known))[:12])

@@ -2,6 +2,6 @@
 
 from torch._compile import _disable_dynamo
 
-# `torch.compiler.disable` loads the compiler when a module that uses it is imported, which takes seconds, also in
-# processes that compile nothing. This one, of PyTorch's own modules, loads it with the first call.
+# `torch.compiler.disable` loads the compiler when it decorates a function, which takes seconds, also in processes that
+# compile nothing. `_disable_dynamo`, by which PyTorch decorates its own functions, loads it at the first call.
 keep_eager = _disable_dynamo

@@ -182,7 +182,7 @@ class LoadedBatches:
         """Yield the images of the epoch's plan."""
         if self._images is None or epoch != self._next_epoch:
             self.close()
-            # The loader keeps its plan, and lives until the data are gone: the plan must not keep those.
+            # A proxy: the loader holds the plan until the data are freed, so the plan must not hold the data.
             self._images = self._train_loader.batches(_plan_from(weakref.proxy(data), epoch))
         images, self._next_epoch = self._images, 0
         try:

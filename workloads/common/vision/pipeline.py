@@ -105,7 +105,7 @@ class EncodedBatch:
     def pin_memory(self) -> "EncodedBatch":
         """Return the batch with its JPEGs in pinned memory; called by the DataLoader's pinning thread.
 
-        The other tensors are copied: while one of a worker process exists, so does an open file.
+        The other tensors are copied, because each tensor that a worker process shares keeps a file open.
         """
         return EncodedBatch(
             self.data.pin_memory(),
@@ -226,7 +226,7 @@ class Loader(Protocol):
     def batches(self, plan: Iterable[Key]) -> Generator[ImageBatch]:
         """Yield the batches of `plan`, on the device or in CPU memory; raise `DataError` on a bad image.
 
-        The plan may be endless. One call's batches are complete, or closed, before the next call.
+        The plan may be endless. Exhaust or close the batches of one call before the next call.
         """
         ...
 
