@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Measure training steps of one run: their time, the share in which the device computes, and captured against eager.
 
-    python -P scripts/measure_steps.py [--steps N] [--eager] [--losses] KEY=VALUE...
+    python -P scripts/measure_steps.py [--steps N] [--eager] [--losses] [--runs N] KEY=VALUE...
 
 Prints one JSON line. `kernel_ms` is the union of all kernels' spans in a trace of the profiler, a step; `kernel_share`
 its share in the time of the traced steps, and `kernel_share_untraced` in `step_ms`, which the profiler does not slow
@@ -9,11 +9,16 @@ down; `graph_ms` the replay of each captured graph alone; `evaluation_s` four ev
 score. With --losses, `loss_difference` is the largest relative difference between the losses of captured and eager
 steps at equal seeds, and `repeat_difference` that between two captured runs. --eager measures eager steps. Leave the
 machine idle.
+
+With --runs, it trains N whole runs in one process, of seeds 1 to N, and prints for each the quality and the seconds
+from the first training step, with the data on the device, to the end of the last evaluation.
 """
 
 import argparse
+import copy
 import itertools
 import json
+import statistics
 import tempfile
 import time
 from collections import Counter
@@ -31,6 +36,9 @@ from timetrial.runner.hardware import devices
 from timetrial.runner.launch import worker
 from timetrial.runner.launch.staging import data_settings
 from timetrial.runner.training.distributed import World
+from timetrial.runner.training.events import BlockStarted, EvalEnded, Event
+from timetrial.runner.training.loop import train_to_target
+from timetrial.runner.training.seeds import derive_streams, seed_everything
 from timetrial.runner.training.torch_engine import TorchEngine
 
 _WARM_UP_STEPS = 20
@@ -142,6 +150,44 @@ def measure(overrides: list[str], steps: int, *, eager: bool, with_losses: bool)
     return result
 
 
+def time_runs(overrides: list[str], runs: int) -> dict[str, Any]:
+    """Return seconds and quality of whole runs from new initial weights and new orders of the data."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = validate(compose([f"run_dir={folder}/run", *overrides]).node)
+        engine = build(config)
+        initial_state = copy.deepcopy(engine.state_dict())
+        seconds, qualities = [], []
+        for seed in range(1, runs + 1):
+            engine.data.seeds = derive_streams(seed)  # type: ignore[attr-defined]
+            seed_everything(engine.data.seeds.initialization)  # type: ignore[attr-defined]
+            model = engine.workload.build_model().state_dict()
+            engine.load_state_dict(initial_state | {"model": model})
+            times: list[float] = []
+            evaluations: list[EvalEnded] = []
+
+            def record(event: Event, times: list[float] = times, evaluations: list[EvalEnded] = evaluations) -> None:
+                if isinstance(event, BlockStarted) and not times:
+                    devices.synchronize(engine.device)
+                    times.append(time.perf_counter())
+                if isinstance(event, EvalEnded):
+                    times.append(time.perf_counter())
+                    evaluations.append(event)
+
+            train_to_target(engine, worker.training_plan(config), [record])
+            seconds.append(times[-1] - times[0])
+            qualities.append(evaluations[-1].quality)
+    (metric,) = qualities[0]
+    found = [quality[metric] for quality in qualities]
+    return {
+        "run": " ".join(overrides),
+        "seconds": [round(value, 4) for value in seconds],
+        metric: found,
+        "mean_seconds": statistics.mean(seconds),
+        f"mean_{metric}": statistics.mean(found),
+        f"stdev_{metric}": statistics.stdev(found),
+    }
+
+
 def time_evaluations(engine: TorchEngine) -> list[float]:
     """Return the seconds of four evaluations in a row, and of a fifth one without the score."""
     found = []
@@ -168,11 +214,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--eager", action="store_true")
     parser.add_argument("--losses", action="store_true")
+    parser.add_argument("--runs", type=int)
     arguments, overrides = parser.parse_known_args()
     torch.backends.cuda.matmul.allow_tf32 = False
-    print(
-        json.dumps(measure(overrides, arguments.steps, eager=arguments.eager, with_losses=arguments.losses)), flush=True
-    )
+    if arguments.runs:
+        result = time_runs(overrides, arguments.runs)
+    else:
+        result = measure(overrides, arguments.steps, eager=arguments.eager, with_losses=arguments.losses)
+    print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

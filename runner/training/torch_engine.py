@@ -25,6 +25,7 @@ from .workload import Batch, Data, TextPredictions, Workload
 
 # Values of `engine.compile` beyond the modes of torch.compile.
 _COMPILE_OPTIONS: dict[str, dict[str, Any]] = {"tuned": {"options": {"coordinate_descent_tuning": True}}}
+_GRAPH_MODES = ("reduce-overhead", "max-autotune")  # their compiled code records device graphs of its own
 
 
 class _EvaluationStopped(Exception):
@@ -69,8 +70,8 @@ class TorchEngine:
         self.scaler = precision.grad_scaler()
         self._loss_sum, self._steps = torch.zeros((), device=self.device), 0
         self._captured_steps: CapturedSteps | None = None
-        # Loss scaling decides on the host whether to update; collectives and compiled models are not captured.
-        has_host_work = self.scaler.is_enabled() or world.size > 1 or self.compiled
+        # Loss scaling decides on the host whether to update; collectives are not captured.
+        has_host_work = self.scaler.is_enabled() or world.size > 1 or compile_mode in _GRAPH_MODES
         if capture and workload.capturable and supports_graphs(self.device) and not has_host_work:
             self._captured_steps = CapturedSteps(self.optimizer, self.device)
         self._data_wait = devices.DeviceTimer(self.device)
@@ -95,6 +96,8 @@ class TorchEngine:
         Compilers that record device graphs do so in the second of `steps` passes.
         """
         initial_state = copy.deepcopy(self.state_dict())
+        if self.compiled:  # an earlier engine of this process has changed it
+            torch.compiler.set_stance("default")
         for number, batches in enumerate(self.data.synthetic_train_steps()):
             # Ranks compile at different speeds: without collectives in the first step, none can time out.
             if self.world.size > 1 and not number:

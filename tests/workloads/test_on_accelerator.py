@@ -227,12 +227,18 @@ def test_steps_do_not_synchronize_with_the_device(compose, tmp_path, precision, 
     engine.synchronize()
 
 
+GENERATED = "{num_classes: 4, train_per_class: 100, val_per_class: 20, width: 32, seed: 1}"
+MUON_DATA = [f"+recipe.data.generate={GENERATED}", "recipe.data.eval_batch_size=20"]
 CAPTURED = {
     "ncf": [],
     "gnmt": ["+recipe.data.pad_to_bucket=true", "recipe.training.dropout=0.1"],
     "transformer": ["recipe.training.dropout=0.1", "tuning.micro_batch_size=512"],
+    "transformer compiled": ["recipe.training.dropout=0.1", "engine.compile=default"],
     "gpt": ["tuning.micro_batch_size=8"],
     "cifar10": [],
+    "cifar10 muon": ["recipe=cifar10/mini_airbench", "recipe.global_batch_size=20", *MUON_DATA],
+    "ssd": [],
+    "resnet50": [],
 }
 
 
@@ -242,7 +248,7 @@ def build_engine(compose, tmp_path):
 
     def build(workload, capture):
         name = devices.detect_accelerator()
-        overrides = [f"workload={workload}", f"accelerator={name}", "precision=bf16", f"data_dir={tmp_path}"]
+        overrides = [f"workload={workload.split()[0]}", f"accelerator={name}", "precision=bf16", f"data_dir={tmp_path}"]
         config = validate(compose(*overrides, *CAPTURED[workload], f"engine.capture={capture}"))
         _, data_class = resolve_classes(config)
         data_class.prepare_data(data_settings(config, data_class), no_progress)

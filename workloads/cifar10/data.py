@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from omegaconf import MISSING
 from torch import Tensor
 from torch.nn import functional as F
@@ -19,7 +20,9 @@ from ...runner.training.workload import Batch
 from ..common.manifest import manifest_path, read_manifest, write_manifest
 from ..common.vision.image_data import BatchSource, ImageData, SyntheticBatches
 from ..common.vision.pipeline import ImageBatch
-from .networks import MEAN
+from .networks import MEAN, STD
+
+_PATCH_IMAGES = 2000  # from which the moments of patches are taken
 
 
 class CIFAR10Data(ImageData):
@@ -40,6 +43,11 @@ class CIFAR10Data(ImageData):
         """Folder of the manifest."""
         crop_padding: int = 4
         """Pixels of padding around an image before it is cropped at random."""
+        reflect_padding: bool = False
+        """Whether the padding mirrors the image; false: it is black."""
+        alternate_flips: bool = False
+        """Flip an image in every second epoch, half of the images from the first one on (Jordan 2024); false: at random
+        in each epoch."""
         cutout_size: int = 0
         """Edge in pixels of the square that is cut out of an image (DeVries and Taylor 2017); 0: none."""
         eval_batch_size: int = 1000
@@ -63,42 +71,54 @@ class CIFAR10Data(ImageData):
             images.write_cifar(folder, settings.generate)
         sizes = {"train_size": cifar.TRAIN_FILES, "eval_size": cifar.VAL_FILES}
         counts = {key: cifar.count(folder, files) for key, files in sizes.items()}
-        write_manifest(_manifest_path(settings), counts)
+        pixels, _ = cifar.read(folder, cifar.TRAIN_FILES[:1])
+        moments = patch_moments(pixels[:_PATCH_IMAGES]).tolist()
+        write_manifest(_manifest_path(settings), counts | {"patch_moments": moments})
 
     def _read_sizes(self) -> tuple[int, int]:
         self.folder = _folder(self.settings)
         manifest = read_manifest(_manifest_path(self.settings))
+        self.patch_moments: list[list[float]] = manifest["patch_moments"]
         return manifest["train_size"], manifest["eval_size"]
 
     def _build_batch_source(self) -> BatchSource:
-        settings = self.settings
-        return ResidentBatches(self.folder, settings.crop_padding, settings.cutout_size, self.device)
+        return ResidentBatches(self.folder, self.settings, self.device)
 
 
 class ResidentBatches:
     """Takes batches from the images, all of which it reads and puts on the device."""
 
-    def __init__(self, folder: Path, crop_padding: int, cutout_size: int, device: torch.device) -> None:
-        self._folder, self._crop_padding, self._cutout_size, self._device = folder, crop_padding, cutout_size, device
+    def __init__(self, folder: Path, settings: CIFAR10Data.Settings, device: torch.device) -> None:
+        self._folder, self._settings, self._device = folder, settings, device
         pixels, self._train_labels = self._read(cifar.TRAIN_FILES)
-        self._padded_pixels = F.pad(pixels, [0, 0, *[crop_padding] * 4])
+        padding = settings.crop_padding
+        if settings.reflect_padding:
+            mirrored = reflected_range(-padding, cifar.IMAGE_SIZE + padding).to(device)
+            self._padded_pixels = pixels[:, mirrored][:, :, mirrored]
+        else:
+            self._padded_pixels = F.pad(pixels, [0, 0, *[padding] * 4])
         self._eval_pixels, self._eval_labels = self._read(cifar.VAL_FILES)
         self._mean_color = torch.tensor(MEAN, device=device).to(torch.uint8)
 
     def train_batches(self, data: ImageData, epoch: int) -> Iterator[Sequence[Batch]]:
         """Yield all images, shuffled and transformed at random; an epoch is the same for any number of ranks."""
-        generator, count = np.random.default_rng(data.seeds.derive("data_order", epoch)), data.train_size
+        settings, count = self._settings, data.train_size
+        generator = np.random.default_rng(data.seeds.derive("data_order", epoch))
         order = self._to_device(data.pad(generator.permutation(count)))
-        shifts = self._to_device(generator.integers(0, 2 * self._crop_padding + 1, (count, 2)))
-        flipped = self._to_device(generator.random(count) < 0.5)
-        corners = self._to_device(generator.integers(0, cifar.IMAGE_SIZE - self._cutout_size + 1, (count, 2)))
+        shifts = self._to_device(generator.integers(0, 2 * settings.crop_padding + 1, (count, 2)))
+        flipped = generator.random(count) < 0.5
+        if settings.alternate_flips:
+            first = np.random.default_rng(data.seeds.derive("data_order", 0)).random(count) < 0.5
+            flipped = first ^ (epoch % 2 == 0)
+        corners = self._to_device(generator.integers(0, cifar.IMAGE_SIZE - settings.cutout_size + 1, (count, 2)))
+        flips = self._to_device(flipped)
         for parts in data.steps():
             step = []
             for part in parts:
                 indices = order[part]
-                crops = _crop(self._padded_pixels, indices, shifts[indices], flipped[indices])
-                if self._cutout_size:
-                    crops = _cut_out(crops, corners[indices], self._cutout_size, self._mean_color)
+                crops = _crop(self._padded_pixels, indices, shifts[indices], flips[indices])
+                if settings.cutout_size:
+                    crops = _cut_out(crops, corners[indices], settings.cutout_size, self._mean_color)
                 step.append(data.make_batch(ImageBatch(crops, (self._train_labels[indices],)), data.step_size))
             yield step
 
@@ -126,10 +146,28 @@ class SyntheticCIFAR10Data(CIFAR10Data):
         """Do nothing: there is no dataset."""
 
     def _read_sizes(self) -> tuple[int, int]:
+        self.patch_moments = np.eye(12).tolist()
         return 50_000, 10_000
 
     def _build_batch_source(self) -> SyntheticBatches:
         return SyntheticBatches()
+
+
+def patch_moments(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return the second moments [12, 12] of normalized 2x2 patches (channel, row, column) of `pixels` [N, H, W, 3]."""
+    normalized = ((pixels - np.array(MEAN, np.float32)) / np.array(STD, np.float32)).transpose(3, 0, 1, 2)
+    height, width = normalized.shape[2] - 1, normalized.shape[3] - 1
+    corners = [(row, column) for row in range(2) for column in range(2)]
+    shifted = [plane[:, row : row + height, column : column + width] for plane in normalized for row, column in corners]
+    patches = np.stack([plane.ravel() for plane in shifted])
+    moments: NDArray[np.float32] = patches @ patches.T / patches.shape[1]
+    return moments
+
+
+def reflected_range(start: int, stop: int) -> Tensor:
+    """Return the pixels of an image that continues as its mirror image, from place `start` to before `stop`."""
+    last = cifar.IMAGE_SIZE - 1
+    return last - (last - torch.arange(start, stop).abs()).abs()
 
 
 def _folder(settings: CIFAR10Data.Settings) -> Path:
@@ -139,7 +177,7 @@ def _folder(settings: CIFAR10Data.Settings) -> Path:
 
 
 def _manifest_path(settings: CIFAR10Data.Settings) -> Path:
-    return manifest_path(settings.cache_dir, "cifar", _folder(settings))
+    return manifest_path(settings.cache_dir, "cifar10", _folder(settings))
 
 
 def _crop(padded: Tensor, indices: Tensor, shifts: Tensor, flipped: Tensor) -> Tensor:

@@ -3,30 +3,32 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from omegaconf import MISSING
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from ..common.nn.sgd import linear_warmup_decay, sgd
 from ..common.vision.classification import Classification
-from .data import CIFAR10Data
-from .networks import NETWORKS
+from .data import CIFAR10Data, reflected_range
+from .muon import Muon
+from .networks import NETWORKS, Whitening
 
 _REFERENCE_BATCH_SIZE = 128
+# Weights of the views (Jordan 2024): of the image, of those that are shifted, and of the mirror images of these.
+_VIEWS = {1: (1.0,), 2: (0.5, 0.5), 6: (0.25, 0.125, 0.125) * 2}
 
 
 class Cifar10(Classification):
     """Classifies images; the quality is the top-1 accuracy on the test images."""
 
-    capturable = True
-
     @dataclass
     class Settings:
-        """The network, and SGD with linear warmup followed by steps or by linear decay."""
+        """The network, and SGD or Muon with linear warmup followed by steps or by linear decay."""
 
         network: str = MISSING
-        """Network: cnn10, resnet9 or wrn28_10."""
+        """Network: airbench, cnn10, resnet9 or wrn28_10."""
         width: int | None = None
         """Base width in channels; null: the published width."""
         learning_rate: float = MISSING
@@ -36,7 +38,14 @@ class Cifar10(Classification):
         nesterov: bool = False
         """Whether the momentum is Nesterov's."""
         weight_decay: float = MISSING
-        """Weight decay of all parameters."""
+        """Weight decay of all parameters; with Muon, of all but the filters."""
+        filter_learning_rate: float | None = None
+        """Peak learning rate of filters that Muon updates, at any batch size; null: SGD for all."""
+        filter_momentum: float = 0.6
+        """Momentum of Muon."""
+        eval_views: int = 1
+        """Views of an evaluated image whose logits are averaged: 1, 2 (with its mirror image), or 6 (with both shifted
+        diagonally by a pixel to either side)."""
         label_smoothing: float = 0.0
         """Label smoothing of the cross-entropy loss."""
         warmup_epochs: float = 0.0
@@ -55,6 +64,10 @@ class Cifar10(Classification):
                 raise ValueError("learning_rate must be above 0, momentum and label_smoothing in [0, 1).")
             if self.warmup_epochs < 0 or (self.end_epoch is not None and self.end_epoch <= self.warmup_epochs):
                 raise ValueError("warmup_epochs must be 0 or more and below end_epoch.")
+            if self.filter_learning_rate is not None and not (self.filter_learning_rate > 0 and self.nesterov):
+                raise ValueError("filter_learning_rate must be above 0, and needs nesterov=true.")
+            if not 0 <= self.filter_momentum < 1 or self.eval_views not in _VIEWS:
+                raise ValueError("filter_momentum must be in [0, 1), eval_views 1, 2 or 6.")
             if self.width is not None and self.width < 1:
                 raise ValueError("width must be 1 or more, or null for the published width.")
 
@@ -67,19 +80,43 @@ class Cifar10(Classification):
         settings = self.settings
         build = NETWORKS[settings.network]
         classes = self._data.num_classes
-        return build(classes) if settings.width is None else build(classes, settings.width)
+        network = build(classes) if settings.width is None else build(classes, settings.width)
+        for module in network.modules():
+            if isinstance(module, Whitening):
+                module.fit(self._data.patch_moments)
+        return network
 
     def build_optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
-        """Build SGD with momentum and weight decay of all parameters."""
+        """Build SGD with momentum and weight decay, or Muon for the filters beside it."""
         settings = self.settings
-        optimizer = sgd(
-            model.parameters(),
-            self._base_learning_rate,
-            settings.momentum,
-            weight_decay=settings.weight_decay,
-            nesterov=settings.nesterov,
-        )
+        params = [param for param in model.parameters() if param.requires_grad]
+        others = {"lr": self._base_learning_rate, "momentum": settings.momentum, "weight_decay": settings.weight_decay}
+        optimizer: Optimizer
+        if settings.filter_learning_rate is None:
+            optimizer = sgd(params, nesterov=settings.nesterov, **others)
+        else:
+            filters = {"lr": settings.filter_learning_rate, "momentum": settings.filter_momentum, "orthogonal": True}
+            optimizer = Muon(
+                [
+                    {"params": [param for param in params if param.dim() == 4], **filters},
+                    {"params": [param for param in params if param.dim() != 4], **others},
+                ]
+            )
         return optimizer, LambdaLR(optimizer, lambda step: self.lr_factor(step / steps_per_epoch))
+
+    def classify(self, model: nn.Module, pixels: Tensor) -> Tensor:
+        """Return the logits [N, classes] of images, averaged over `eval_views` views."""
+        views = self.settings.eval_views
+        if views == 1:
+            return super().classify(model, pixels)
+        shifted = [pixels]
+        for offset in (-1, 1) if views > 2 else ():
+            places = reflected_range(offset, pixels.shape[-1] + offset).to(pixels.device)
+            shifted.append(pixels[:, :, places][:, :, :, places])
+        every = torch.cat([*shifted, *(view.flip(-1) for view in shifted)])
+        weights = torch.tensor(_VIEWS[views], device=pixels.device).view(-1, 1, 1)
+        logits: Tensor = model(every.contiguous(memory_format=torch.channels_last))
+        return (logits.view(views, len(pixels), -1) * weights).sum(0)
 
     def lr_factor(self, epochs: float) -> float:
         """Return the learning rate after `epochs` epochs over the base rate."""
@@ -95,7 +132,7 @@ class Cifar10(Classification):
         settings = self.settings
         return {
             "timetrial_network": settings.network,
-            "opt_name": "sgd",
+            "opt_name": "sgd" if settings.filter_learning_rate is None else "muon",
             "opt_base_learning_rate": self._base_learning_rate,
             "opt_learning_rate_warmup_epochs": settings.warmup_epochs,
             "opt_learning_rate_decay_boundary_epochs": list(settings.lr_milestones) or [settings.end_epoch],

@@ -23,6 +23,9 @@ class LARS(Optimizer):
     ) -> None:
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "epsilon": epsilon, "adapt": True}
         super().__init__(params, defaults)
+        for group in self.param_groups:
+            for weight in group["params"]:
+                self.state[weight]["momentum"] = torch.zeros_like(weight)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -35,9 +38,9 @@ class LARS(Optimizer):
             updates = [weight.grad for weight in weights]
             if group["adapt"]:
                 updates = self._adapt(weights, updates, group)
-            momenta = [self.state[weight].setdefault("momentum", torch.zeros_like(weight)) for weight in weights]
+            momenta = [self.state[weight]["momentum"] for weight in weights]
             torch._foreach_mul_(momenta, group["momentum"])
-            torch._foreach_add_(momenta, updates, alpha=group["lr"])
+            torch._foreach_add_(momenta, torch._foreach_mul(updates, group["lr"]))
             torch._foreach_sub_(weights, momenta)
 
     def _adapt(self, weights: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> list[Tensor]:

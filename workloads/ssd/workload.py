@@ -25,7 +25,7 @@ from .model import SSD
 class SingleShotDetection:
     """Detects objects; the quality is COCO's average precision of boxes at IoU .50 to .95."""
 
-    capturable = False
+    capturable = True
 
     @dataclass
     class Settings:

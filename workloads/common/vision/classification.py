@@ -13,7 +13,7 @@ from ....runner.training.workload import Batch
 class Classification:
     """The part of a workload that all image classifiers share; `settings` must have `label_smoothing`."""
 
-    capturable = False
+    capturable = True
 
     settings: Any
 
@@ -27,9 +27,14 @@ class Classification:
         correct, images = [], 0
         for batch in batches:
             pixels, labels = batch.inputs
-            correct.append((model(pixels).argmax(1) == labels).sum())
+            correct.append((self.classify(model, pixels).argmax(1) == labels).sum())
             images += len(labels)
         return int(torch.stack(correct).sum()) if correct else 0, images
+
+    def classify(self, model: nn.Module, pixels: Tensor) -> Tensor:
+        """Return the logits [N, classes] of images that are evaluated."""
+        logits: Tensor = model(pixels)
+        return logits
 
     def score(self, parts: Sequence[tuple[int, int]]) -> dict[str, float]:
         """Return the top-1 accuracy over the images of all ranks."""
