@@ -43,7 +43,7 @@ def show_rows(console: Console, title: str, rows: Sequence[Row]) -> None:
     """Print a title and below it names with their values, which are markup."""
     console.print(f"\n[bold]{escape(title)}[/bold]", soft_wrap=True)
     for name, value in rows:
-        console.print(f"  {name:<14}{value}", soft_wrap=True, highlight=False)
+        console.print(f"  {name:<13} {value}", soft_wrap=True, highlight=False)
 
 
 def _training_rows(training: TrainingResult, *, is_over: bool) -> Iterator[Row]:

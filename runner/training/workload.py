@@ -124,8 +124,8 @@ class Workload(Protocol):
         """Whether steps can be captured in device graphs: a class attribute will do.
 
         Steps in the shapes of `Data.synthetic_train_steps` are then captured before the clock starts. `compute_loss`
-        reads only tensors of `batch.inputs`, all on the device, and never waits for it. The optimizer is a fused one
-        of PyTorch, which reads its learning rate on the device.
+        reads only tensors of `batch.inputs`, all on the device, and never waits for it. The optimizer reads its
+        learning rate on the device, as PyTorch's fused ones do.
         """
         ...
 

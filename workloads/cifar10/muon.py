@@ -34,13 +34,13 @@ class Muon(Optimizer):
             params = [param for param in group["params"] if param.grad is not None]
             if not params:
                 continue
-            gradients = [param.grad for param in params]
+            gradients: list[Any] = [param.grad for param in params]
             if group["weight_decay"]:
-                gradients = torch._foreach_add(gradients, params, alpha=group["weight_decay"])
+                gradients = list(torch._foreach_add(gradients, params, alpha=group["weight_decay"]))
             momenta = [self.state[param]["momentum_buffer"] for param in params]
             torch._foreach_mul_(momenta, group["momentum"])
             torch._foreach_add_(momenta, gradients)
-            updates = torch._foreach_add(gradients, momenta, alpha=group["momentum"])
+            updates = list(torch._foreach_add(gradients, momenta, alpha=group["momentum"]))
             if group["orthogonal"]:
                 updates = orthogonalize(updates)
                 for param, norm in zip(params, torch._foreach_norm(params), strict=True):

@@ -9,8 +9,8 @@ from timetrial.datasets.synthetic.images import ClassificationSpec
 from timetrial.runner.config.validation import validate
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
-from timetrial.workloads.cifar10.data import CIFAR10Data
-from timetrial.workloads.cifar10.networks import MEAN, NETWORKS
+from timetrial.workloads.cifar10.data import CIFAR10Data, patch_moments
+from timetrial.workloads.cifar10.networks import MEAN, NETWORKS, STD, Whitening
 from timetrial.workloads.cifar10.workload import Cifar10
 
 
@@ -39,7 +39,9 @@ def settings(**changes):
     return Cifar10.Settings(**{"network": "cnn10", "learning_rate": 0.1, "weight_decay": 0.0} | changes)
 
 
-@pytest.mark.parametrize(("name", "millions"), [("cnn10", 1.9), ("wrn28_10", 36.5), ("resnet9", 6.6)])
+@pytest.mark.parametrize(
+    ("name", "millions"), [("cnn10", 1.9), ("wrn28_10", 36.5), ("resnet9", 6.6), ("airbench", 2.0)]
+)
 def test_networks_have_their_published_size(name, millions):
     with torch.device("meta"):
         network = NETWORKS[name](10)
@@ -98,10 +100,11 @@ def test_epoch_has_every_image_once_for_any_number_of_ranks(tmp_path):
     assert not torch.equal(next_epoch, steps[0][0].inputs[0])
 
 
-def test_crops_are_shifts_of_the_padded_image(tmp_path):
-    shifted = data(tmp_path, crop_padding=2)
+@pytest.mark.parametrize("reflect", [False, True])
+def test_crops_are_shifts_of_the_padded_image(tmp_path, reflect):
+    shifted = data(tmp_path, crop_padding=2, reflect_padding=reflect)
     images, _ = cifar.read(shifted.folder, cifar.TRAIN_FILES)
-    padded = np.pad(images, ((0, 0), (2, 2), (2, 2), (0, 0)))
+    padded = np.pad(images, ((0, 0), (2, 2), (2, 2), (0, 0)), "reflect" if reflect else "constant")
     windows = {
         window.tobytes()
         for image in padded
@@ -112,6 +115,23 @@ def test_crops_are_shifts_of_the_padded_image(tmp_path):
     }
     crops = next(iter(shifted.train_batches(1)))[0].inputs[0].permute(0, 2, 3, 1).numpy()
     assert all(np.ascontiguousarray(image).tobytes() in windows for image in crops)
+
+
+def test_alternate_flips_mirror_each_image_in_every_second_epoch(tmp_path):
+    alternating = data(tmp_path, crop_padding=0, alternate_flips=True)
+    pixels, _ = cifar.read(alternating.folder, cifar.TRAIN_FILES)
+    numbers = {image.tobytes(): number for number, image in enumerate(pixels)}
+
+    def unflipped(epoch):
+        images = torch.cat([step[0].inputs[0] for step in alternating.train_batches(epoch)]).permute(0, 2, 3, 1)
+        return {
+            numbers[image] for image in (each.numpy().tobytes() for each in images.contiguous()) if image in numbers
+        }
+
+    first = unflipped(1)
+    assert 0 < len(first) < len(pixels)
+    assert unflipped(2) == set(range(len(pixels))) - first
+    assert unflipped(3) == first
 
 
 def test_cutout_covers_one_square_with_the_mean(tmp_path):
@@ -138,6 +158,62 @@ def test_evaluation_has_every_image_once(tmp_path):
         pixels = torch.cat([batch.inputs[0] for batch in batches]).permute(0, 2, 3, 1)
         assert np.array_equal(pixels.numpy(), images)
         assert torch.cat([batch.inputs[1] for batch in batches]).tolist() == labels.tolist()
+
+
+def test_whitening_makes_patches_uncorrelated():
+    generator = np.random.default_rng(1)
+    colors = generator.integers(256, size=(50, 9, 9, 1), dtype=np.uint8)
+    pixels = np.clip(colors + generator.integers(-40, 40, (50, 9, 9, 3)), 0, 255).astype(np.uint8)
+    whitening = Whitening()
+    whitening.fit(patch_moments(pixels).tolist())
+    normalized = (torch.from_numpy(pixels).permute(0, 3, 1, 2) - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(
+        STD
+    ).view(3, 1, 1)
+    whitening.bias.data.zero_()
+    projections = whitening(normalized).transpose(0, 1).flatten(1).double()
+    torch.testing.assert_close(projections[:12], -projections[12:])
+    moments = projections[:12] @ projections[:12].T / projections.shape[1]
+    torch.testing.assert_close(moments, torch.eye(12, dtype=torch.float64), rtol=0, atol=0.02)
+
+
+def test_views_are_mirrored_and_shifted_images():
+    pixels = torch.randint(256, (5, 3, 32, 32), dtype=torch.uint8)
+
+    class Model(torch.nn.Module):
+        def forward(self, images):
+            places = torch.arange(3 * 32 * 32).view(3, 32, 32)
+            return torch.stack([(images * (places % prime)).double().mean((1, 2, 3)) for prime in (7, 11)], 1)
+
+    def average(images):
+        return (Model()(images) + Model()(images.flip(-1))) / 2
+
+    padded = torch.nn.functional.pad(pixels.float(), [1] * 4, "reflect").to(torch.uint8)
+    shifted = (average(padded[:, :, :32, :32]) + average(padded[:, :, 2:, 2:])) / 2
+    expected = {1: Model()(pixels), 2: average(pixels), 6: (average(pixels) + shifted) / 2}
+    for views, logits in expected.items():
+        workload = Cifar10(settings(end_epoch=2, eval_views=views), Sizes(128))
+        torch.testing.assert_close(workload.classify(Model(), pixels), logits)
+
+
+def test_airbench_recipe_trains_filters_by_muon_and_freezes_the_scale_of_batch_norms(compose):
+    config = validate(compose("workload=cifar10", "recipe=cifar10/mini_airbench"))
+    sizes = Sizes(config.recipe.global_batch_size)
+    sizes.patch_moments = np.eye(12).tolist()
+    workload = Cifar10(Cifar10.Settings(**config.recipe.training), sizes)
+    model = workload.build_model()
+    optimizer, schedule = workload.build_optimizer(model, 25)
+    filters, others = optimizer.param_groups
+    assert (filters["lr"], len(filters["params"])) == (0.24, 6)
+    assert others["lr"] == pytest.approx(0.053 * 2000)
+    assert others["lr"] * others["weight_decay"] == pytest.approx(0.004, rel=1e-3)
+    trained = {id(param) for group in optimizer.param_groups for param in group["params"]}
+    frozen = {name for name, param in model.named_parameters() if id(param) not in trained}
+    assert len(frozen) == 6
+    assert all(name.endswith("weight") for name in frozen)
+    for _ in range(100):
+        optimizer.step()
+        schedule.step()
+    assert filters["lr"] == pytest.approx(0.12)
 
 
 def test_reference_recipe_composes_with_the_studys_batch_sizes(compose):
