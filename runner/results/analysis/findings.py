@@ -204,11 +204,12 @@ def _pool_speedups(measurements: Sequence[ExternalMeasurement]) -> Iterable[Find
 
 def _check_half_precision(measurements: Sequence[ExternalMeasurement]) -> Iterable[Finding]:
     """Flag a half precision that is as fast as fp32, each at its best batch size."""
-    best_rates: dict[tuple[str, str, str, str, int], dict[str, float]] = {}
+    best_rates: dict[tuple[str, str, str, str, int, str], dict[str, float]] = {}
     for entry in select_metric(measurements, "samples_per_second"):
-        key = (entry.study, entry.workload, entry.accelerator, entry.interconnect, entry.num_accelerators)
+        precision, _, compiled = entry.precision.partition(" ")
+        key = (entry.study, entry.workload, entry.accelerator, entry.interconnect, entry.num_accelerators, compiled)
         rates = best_rates.setdefault(key, {})
-        rates[entry.precision] = max(entry.value or 0.0, rates.get(entry.precision, 0.0))
+        rates[precision] = max(entry.value or 0.0, rates.get(precision, 0.0))
     without_effect: dict[tuple[str, str], list[float]] = {}
     for key, rates in best_rates.items():
         for half in _HALF_PRECISIONS:

@@ -288,7 +288,7 @@ def _group_measurements(group: ThroughputGroup) -> Iterator[ExternalMeasurement]
             task=task,
             accelerator=group.accelerator,
             num_accelerators=group.num_accelerators,
-            precision=group.precision,
+            precision=group.precision_label,
             interconnect=group.interconnect,
             batch=batch,
             metric=metric,

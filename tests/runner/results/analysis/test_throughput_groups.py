@@ -145,6 +145,17 @@ def test_notes_number_of_runs_out_of_memory(measured):
     assert notes == {"1 more out of memory"}
 
 
+def test_compiled_runs_are_measurements_of_their_own(measured):
+    measured("eager", [100.0])
+    tree = measured("compiled", [150.0], "engine.compile=default")
+    rates = {
+        entry.precision: entry.value
+        for entry in throughput_groups.to_measurements(read_groups(tree))
+        if entry.metric == "samples_per_second"
+    }
+    assert rates == {"fp32": 100.0, "fp32 compiled": 150.0}
+
+
 def test_out_of_memory_run_has_no_evaluation(measured):
     tree = measured("big", [None])
     assert {entry.task for entry in throughput_groups.to_measurements(read_groups(tree))} == {"train"}
