@@ -111,7 +111,8 @@ class TorchEngine:
         self.unwrapped_model.eval()
         with torch.no_grad(), self.precision.autocast():
             eval_steps = steps if self.compiled else 1
-            self.workload.predict(self.unwrapped_model, [self.data.synthetic_eval_batch()] * eval_steps)
+            for batch in self.data.synthetic_eval_batches():
+                self.workload.predict(self.unwrapped_model, [batch] * eval_steps)
         self.unwrapped_model.train()
         self.load_state_dict(initial_state)
         self.optimizer.zero_grad(set_to_none=True)

@@ -102,6 +102,10 @@ class Data(Protocol):
         """Return one batch in the shape of `eval_batches`, without touching the data."""
         ...
 
+    def synthetic_eval_batches(self) -> Iterable[Batch]:
+        """Yield a batch in each shape that `eval_batches` yields often. Default: one shape."""
+        yield self.synthetic_eval_batch()
+
     def mlperf_params(self) -> dict[str, Any]:
         """Return what the log holds on the data beyond their sizes, under MLPerf names.
 

@@ -59,6 +59,9 @@ class ToyData:
     def synthetic_eval_batch(self):
         return Batch((torch.randn(8, 5), torch.randn(8, 1)), 8, 8, 8)
 
+    def synthetic_eval_batches(self):
+        yield self.synthetic_eval_batch()
+
     def mlperf_params(self):
         return {}
 

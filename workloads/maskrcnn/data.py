@@ -1,7 +1,7 @@
 """Mask R-CNN's data: images on canvases of two shapes, with boxes and outlines (docs/mlperf_rules.md, "Mask R-CNN")."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,11 +102,19 @@ class MaskRCNNData(CocoData):
         return batch
 
     def synthetic_train_batches(self) -> Sequence[Batch]:
-        """Return random images and rectangles in the shapes of a step of wide images, and of one of others."""
-        samples = self.step_size
-        sizes = [part.stop - part.start for part in self.sharding.micro_batches(samples)]
-        shapes = [wide for wide, number in zip((True, False), self._aspect_group_sizes(), strict=False) if number]
-        return [self.make_batch(self._random_train_images(size, wide), samples) for wide in shapes for size in sizes]
+        """Return random images and rectangles: a step of wide images, or of others if none is wide."""
+        return next(iter(self.synthetic_train_steps()))
+
+    def synthetic_train_steps(self) -> Iterator[Sequence[Batch]]:
+        """Yield a step of wide images and one of others, if the training set has them."""
+        sizes = [part.stop - part.start for part in self.sharding.micro_batches(self.step_size)]
+        for wide in self._canvases():
+            yield [self.make_batch(self._random_train_images(size, wide), self.step_size) for size in sizes]
+
+    def synthetic_eval_batches(self) -> Iterator[Batch]:
+        """Yield a batch of wide images and one of others, if the training set has them."""
+        for wide in self._canvases():
+            yield self.make_batch(self._random_eval_images(self._eval_step_size(), wide), self.eval_size)
 
     def _random_train_images(self, size: int, wide: bool = True) -> ImageBatch:
         pixels, sizes = self._random_pixels(size, wide)
@@ -115,9 +123,9 @@ class MaskRCNNData(CocoData):
         labels = torch.randint(1, self.num_classes + 1, (size, self.max_boxes))
         return ImageBatch(pixels, (sizes, boxes, labels, *_rectangles(boxes.flatten(0, 1))))
 
-    def _random_eval_images(self, size: int) -> ImageBatch:
-        """Return random pixels of wide images, all with the index of the first image."""
-        pixels, sizes = self._random_pixels(size, True)
+    def _random_eval_images(self, size: int, wide: bool = True) -> ImageBatch:
+        """Return random pixels, all with the index of the first image."""
+        pixels, sizes = self._random_pixels(size, wide)
         return ImageBatch(pixels, (sizes, torch.zeros(size, dtype=torch.int64)))
 
     def _random_pixels(self, size: int, wide: bool) -> tuple[Tensor, Tensor]:
@@ -126,6 +134,10 @@ class MaskRCNNData(CocoData):
         pixels = torch.randint(256, (size, *shape, 3), dtype=torch.uint8)
         height, width = (480, 640) if wide else (640, 480)
         return pixels, torch.tensor([scaled_size(height, width, self.short_edge, self.long_edge)] * size)
+
+    def _canvases(self) -> list[bool]:
+        """Return True if there are wide training images, and False if there are others."""
+        return [wide for wide, images in zip((True, False), self._aspect_group_sizes(), strict=False) if images]
 
     def _aspect_group_sizes(self) -> Sequence[int]:
         """Return the number of wide training images, and of the others."""

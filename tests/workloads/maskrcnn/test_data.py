@@ -306,7 +306,7 @@ def test_synthetic_batches_have_the_shapes_of_real_ones(place, sharding):
     for data in (made, real):
         steps = [[batch.weight for batch in step] for step in made.train_batches(1)]
         assert len(steps) == made.steps_per_epoch
-        for batch in data.synthetic_train_batches():
+        for batch in itertools.chain.from_iterable(data.synthetic_train_steps()):
             pixels, sizes, boxes, labels, outlines = batch.inputs
             wide = pixels.shape[3] > pixels.shape[2]
             assert pixels.shape == (
@@ -319,8 +319,9 @@ def test_synthetic_batches_have_the_shapes_of_real_ones(place, sharding):
             assert masks.mean() > 0.8  # a rectangle fills its box, whose widths are inclusive: 9 of 10 pixels at worst
             assert torch.equal(sizes, torch.tensor([[90, 120] if wide else [120, 90]] * len(pixels)))
         # A set of both kinds is prepared for both.
-        shapes = {batch.inputs[0].shape[2:] for batch in data.synthetic_train_batches()}
-        assert len(shapes) == (1 if data is made else 2)
+        canvases = {(96, 160)} if data is made else {(96, 160), (160, 96)}
+        for batches in (itertools.chain.from_iterable(data.synthetic_train_steps()), data.synthetic_eval_batches()):
+            assert {batch.inputs[0].shape[2:] for batch in batches} == canvases
         assert [part.shape[1:] for part in data.synthetic_eval_batch().inputs] == [(3, 96, 160), (2,), ()]
     share_of = sharding.shard(11)
     numbers = torch.cat([batch.inputs[2] for batch in made.eval_batches()])

@@ -142,8 +142,11 @@ class ImageData(Data):
 
     def synthetic_eval_batch(self) -> Batch:
         """Return random images in the shape of the first evaluation batch."""
-        size = min(self.settings.eval_batch_size, max(1, self.eval_size // self.sharding.ranks))
-        return self.make_batch(self._random_eval_images(size), self.eval_size)
+        return self.make_batch(self._random_eval_images(self._eval_step_size()), self.eval_size)
+
+    def _eval_step_size(self) -> int:
+        """Return the images of the first evaluation batch of a rank."""
+        return min(self.settings.eval_batch_size, max(1, self.eval_size // self.sharding.ranks))
 
     def _random_train_images(self, size: int) -> ImageBatch:
         """Return `size` random images and labels."""
