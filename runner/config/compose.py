@@ -39,6 +39,7 @@ def register_schema() -> None:
     OmegaConf.register_new_resolver("open_only", _open_only, replace=True)
     OmegaConf.register_new_resolver("latest", max, replace=True)
     OmegaConf.register_new_resolver("compile_mode", _compile_mode, replace=True)
+    OmegaConf.register_new_resolver("capture_steps", _capture_steps, replace=True)
     OmegaConf.register_new_resolver("help_on", _help_on, replace=True)
     ConfigStore.instance().store(name="schema", node=Config)
 
@@ -51,6 +52,11 @@ def _compile_mode(engine: str, accelerator_compiles: bool, scale: str, workload_
     """Return the default of `engine.compile`."""
     pays = accelerator_compiles and workload_is_compiled and scale == "reference"
     return "default" if engine == "torch" and pays else None
+
+
+def _capture_steps(compile_mode: str | None, scale: str) -> bool:
+    """Return the default of `engine.capture`: compiled steps of large models outlast their launches."""
+    return compile_mode is None or scale != "reference"
 
 
 def _help_on(part: str) -> str:

@@ -82,7 +82,7 @@ class EngineConfig:
     """Compile and allocate on synthetic batches before the clock starts; the weights are restored afterwards."""
     capture: bool = True
     """Capture the training steps and beam searches of workloads that allow it in device graphs, and replay them
-    without Python; false: eager execution."""
+    without Python; false: eager execution. Default: true, but false for compiled models at the scale `reference`."""
     stock_random: bool = False
     """Draw dropout masks with the generators of PyTorch and Triton, as the closed division requires, instead of faster
     hashes; default: true with `division=closed`."""

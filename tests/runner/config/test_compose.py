@@ -67,6 +67,21 @@ def test_models_are_compiled_by_default_where_it_pays(compose, overrides, mode):
     assert validate(compose(*overrides.split())).engine.compile == mode
 
 
+@pytest.mark.parametrize(
+    ("overrides", "is_captured"),
+    [
+        ("accelerator=h100 workload=resnet50 recipe=resnet50/reference", False),
+        ("accelerator=h100 workload=resnet50 recipe=resnet50/reference engine.capture=true", True),
+        ("accelerator=h100 workload=resnet50 recipe=resnet50/reference engine.compile=null", True),
+        ("accelerator=h100 workload=transformer recipe=transformer/mini engine.compile=default", True),
+        ("accelerator=h100 workload=ncf recipe=ncf/reference", True),
+        ("accelerator=h100 workload=gnmt recipe=gnmt/mini engine.capture=false", False),
+    ],
+)
+def test_steps_are_captured_by_default_unless_they_are_compiled_and_large(compose, overrides, is_captured):
+    assert validate(compose(*overrides.split())).engine.capture is is_captured
+
+
 def test_every_loader_engine_and_model_composes(compose):
     for loader in ("torch", "dali", "tfdata", "synthetic"):
         assert validate(compose("workload=resnet50", f"data={loader}")).data.loader == loader
