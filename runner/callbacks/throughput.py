@@ -29,6 +29,7 @@ class LimitedBatches:
         self.synthetic_train_steps = data.synthetic_train_steps
         self.synthetic_eval_batch = data.synthetic_eval_batch
         self.synthetic_eval_batches = data.synthetic_eval_batches
+        self.warm_up = data.warm_up
         self.mlperf_params = data.mlperf_params
         self.open = data.open
 

@@ -95,6 +95,7 @@ class TorchEngine:
 
         Compilers that record device graphs do so in the second of `steps` passes.
         """
+        self.data.warm_up()
         initial_state = copy.deepcopy(self.state_dict())
         if self.compiled:  # an earlier engine of this process has changed it
             torch.compiler.set_stance("default")

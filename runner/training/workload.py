@@ -79,6 +79,9 @@ class Data(Protocol):
         """Yield a sentence for each problem of the files; None (the default) if they are checked as they are read."""
         return None
 
+    def warm_up(self) -> None:
+        """Start what later batches need, such as decoders, without touching the data. Default: nothing."""
+
     def open(self) -> None:
         """Open files and read annotations, offsets and indexes; called once, when the clock runs. Default: nothing."""
 

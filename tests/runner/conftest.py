@@ -47,6 +47,9 @@ class ToyData:
         mine = self.sharding.shard(self.samples)
         yield Batch((self.x[mine], self.y[mine]), mine.stop - mine.start, self.samples, self.samples)
 
+    def warm_up(self):
+        pass
+
     def synthetic_train_batches(self):
         parts = self.sharding.micro_batches(self.global_batch_size)
         sizes = [part.stop - part.start for part in parts]

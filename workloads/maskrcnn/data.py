@@ -107,9 +107,9 @@ class MaskRCNNData(CocoData):
 
     def synthetic_train_steps(self) -> Iterator[Sequence[Batch]]:
         """Yield a step of wide images and one of others, if the training set has them."""
-        sizes = [part.stop - part.start for part in self.sharding.micro_batches(self.step_size)]
         for wide in self._canvases():
-            yield [self.make_batch(self._random_train_images(size, wide), self.step_size) for size in sizes]
+            images = [self._random_train_images(size, wide) for size in self._micro_batch_sizes()]
+            yield [self.make_batch(each, self.step_size) for each in images]
 
     def synthetic_eval_batches(self) -> Iterator[Batch]:
         """Yield a batch of wide images and one of others, if the training set has them."""

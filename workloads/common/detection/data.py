@@ -19,6 +19,7 @@ from ....runner.core.found_files import open_regular
 from ....runner.core.progress import ProgressCallback
 from ..manifest import manifest_path, read_manifest, write_manifest
 from ..vision.image_data import ImageData
+from ..vision.pipeline import GeneratedSource
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,11 @@ class CocoData(ImageData):
     def select_images(cls, dataset: CocoSet, train: bool) -> CocoSet:
         """Return the images that the workload trains on or evaluates, with the annotations that it learns from."""
         raise NotImplementedError
+
+    def warm_up(self) -> None:
+        """Start the decoders on the GPU, on the random image of `val_set`."""
+        if self.loader == "torch":
+            self.warm_up_decoders(GeneratedSource(480, 640, CocoImage(self.val_set, 0)))
 
     def build_source(self, train: bool) -> "CocoSource":
         """Return the images of the training or the validation set."""

@@ -1,13 +1,13 @@
 """data=torch: the GPU decodes JPEGs, crops, resizes and flips on NVIDIA GPUs, elsewhere the worker processes do."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ....runner.core.errors import ConfigurationError
-from ....runner.training.workload import Batch
 from ..vision import gpu_decode
-from ..vision.pipeline import GpuDecoder, Transform
+from ..vision.pipeline import GeneratedSource, GpuDecoder, Transform
 from .data import ImageNetData
 
 
@@ -32,11 +32,9 @@ class TorchImageNetData(ImageNetData):
         """Return a decoder on the GPU, or None if the workers decode."""
         return None if self._workers_decode() else GpuDecoder(transform, self.device)
 
-    def synthetic_train_batches(self) -> Sequence[Batch]:
-        """Return random images in the shapes of the first step; also start the GPU's JPEG engines."""
-        if not self._workers_decode():
-            GpuDecoder(self.build_transform(True), self.device).warm_up()
-        return super().synthetic_train_batches()
+    def warm_up(self) -> None:
+        """Start the decoders on the GPU."""
+        self.warm_up_decoders(GeneratedSource(480, 640, np.array(0)))
 
     def mlperf_params(self) -> dict[str, Any]:
         """Add what decodes."""

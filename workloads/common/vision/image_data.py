@@ -87,6 +87,13 @@ class ImageData(Data):
         """Return what decodes and transforms in place of the worker processes, or None."""
         return GpuDecoder(transform, self.device) if gpu_decode.is_supported(self.device) else None
 
+    def warm_up_decoders(self, source: ImageSource) -> None:
+        """Start the decoders on batches of image 0 of `source`, so that nothing is compiled on the clock."""
+        for train, size in ((True, self._micro_batch_sizes()[0]), (False, self._eval_step_size())):
+            transform = self.build_transform(train)
+            if isinstance(decoder := self.build_decoder(transform, train), GpuDecoder):
+                decoder.warm_up(ImageDataset(source, transform, 0).encoded_batch(0, [0] * size))
+
     def build_dataset(self, train: bool) -> ImageDataset:
         """Return the source with its transform."""
         return ImageDataset(self.build_source(train), self.build_transform(train), self.seeds.derive("data_order", 0))
@@ -137,12 +144,15 @@ class ImageData(Data):
 
     def synthetic_train_batches(self) -> Sequence[Batch]:
         """Return random images in the shapes of the first step."""
-        sizes = [part.stop - part.start for part in self.sharding.micro_batches(self.step_size)]
-        return [self.make_batch(self._random_train_images(size), self.step_size) for size in sizes]
+        return [self.make_batch(self._random_train_images(size), self.step_size) for size in self._micro_batch_sizes()]
 
     def synthetic_eval_batch(self) -> Batch:
         """Return random images in the shape of the first evaluation batch."""
         return self.make_batch(self._random_eval_images(self._eval_step_size()), self.eval_size)
+
+    def _micro_batch_sizes(self) -> list[int]:
+        """Return the images of this rank's micro-batches of a step."""
+        return [part.stop - part.start for part in self.sharding.micro_batches(self.step_size)]
 
     def _eval_step_size(self) -> int:
         """Return the images of the first evaluation batch of a rank."""

@@ -188,6 +188,27 @@ class ImageDataset:
         return images, crops
 
 
+@dataclass(frozen=True)
+class GeneratedSource:
+    """Black images of `height` by `width` pixels, all with the same target: for the warm-up of decoders."""
+
+    height: int
+    width: int
+    common_target: Any
+
+    def name(self, index: int) -> str:
+        """Return what messages call an image."""
+        return "generated image"
+
+    def read(self, index: int) -> bytes:
+        """Return the encoded image."""
+        return jpeg.encode(np.zeros((self.height, self.width, 3), dtype=np.uint8))
+
+    def target(self, index: int, height: int, width: int) -> Any:
+        """Return the target."""
+        return self.common_target
+
+
 class Decoder(Protocol):
     """Decodes and transforms batches outside of the workers."""
 
@@ -211,12 +232,8 @@ class GpuDecoder:
         del images
         return ImageBatch(pixels, targets)
 
-    def warm_up(self) -> None:
-        """Start the JPEG engines and compile the transform's kernels on a generated image."""
-        data = jpeg.encode(np.zeros((64, 64, 3), dtype=np.uint8))
-        box, one = torch.tensor([[0, 0, 64, 64]], dtype=torch.int32), torch.tensor([1])
-        buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        batch = EncodedBatch(buffer, one * len(data), box[:, 2:], box, one > 0, (one,), (), [0])
+    def warm_up(self, batch: EncodedBatch) -> None:
+        """Start the JPEG engines, and compile the transform's kernels for batches like this one."""
         list(gpu_decode.prefetch(map(self.decode, [batch]), self._device))
 
 

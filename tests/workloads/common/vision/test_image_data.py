@@ -1,0 +1,62 @@
+"""What image data do before the clock starts."""
+
+import pytest
+import torch
+
+from timetrial.datasets.synthetic.detection import DetectionSpec
+from timetrial.datasets.synthetic.images import ClassificationSpec
+from timetrial.runner.training import seeds
+from timetrial.runner.training.workload import BatchSharding
+from timetrial.workloads.common.imagenet.torch_loader import TorchImageNetData
+from timetrial.workloads.common.vision.pipeline import GpuDecoder
+from timetrial.workloads.maskrcnn.data import MaskRCNNData
+from timetrial.workloads.maskrcnn.synthetic import SyntheticMaskRCNNData
+from timetrial.workloads.ssd.data import SSDData
+
+CPU = torch.device("cpu")
+
+
+def build(data_class, place, /, **settings):
+    chosen = data_class.Settings(cache_dir=f"{place}/prepared", eval_batch_size=4, workers=0, **settings)
+    data_class.prepare_data(chosen, lambda *progress: None)
+    sharding = BatchSharding(0, 1, 2)
+    return data_class(chosen, global_batch_size=8, sharding=sharding, device=CPU, seeds=seeds.derive_streams(1))
+
+
+def detection(data_class, folder, **settings):
+    scenes = DetectionSpec(num_train=12, num_val=6, num_classes=3, max_objects=3, seed=5)
+    return build(data_class, folder, train_images=f"{folder}/scenes/train", generate=scenes, **settings)
+
+
+BUILD = {
+    "classification": lambda folder: build(
+        TorchImageNetData, folder, folder=f"{folder}/shapes", image_size=32, generate=ClassificationSpec(3, 5, 2, 48)
+    ),
+    "ssd": lambda folder: detection(SSDData, folder, image_size=64),
+    "maskrcnn": lambda folder: detection(MaskRCNNData, folder, short_edge=64, long_edge=96),
+}
+
+
+def shapes(batch):
+    """Of the targets and parameters of each image, and the number of images."""
+    same = [tensor.shape for tensor in batch.targets if len(tensor) == len(batch.lengths)]
+    return same, [param.shape for param in batch.params], len(batch.lengths)
+
+
+@pytest.mark.parametrize("kind", BUILD)
+def test_decoders_are_warmed_up_on_batches_like_the_real_ones(kind, tmp_path, monkeypatch):
+    data = BUILD[kind](tmp_path)
+    warmed = []
+    monkeypatch.setattr(data, "build_decoder", lambda transform, train: GpuDecoder(transform, CPU))
+    monkeypatch.setattr(GpuDecoder, "warm_up", lambda decoder, batch: warmed.append(batch))
+    data.warm_up()
+    data.open()
+    real = [data.build_dataset(train).encoded_batch(1, [0, 1, 2, 3]) for train in (True, False)]
+    assert [shapes(batch) for batch in warmed] == [shapes(batch) for batch in real]
+
+
+def test_synthetic_images_need_no_decoder(tmp_path, monkeypatch):
+    settings = {"train_count": 12, "val_count": 6, "boxes": 2, "classes": 3}
+    data = build(SyntheticMaskRCNNData, tmp_path, short_edge=64, long_edge=96, **settings)
+    monkeypatch.setattr(data, "build_decoder", None)
+    data.warm_up()
