@@ -47,6 +47,7 @@ _STATES = {
 }
 _MANY_MICRO_BATCHES = 64  # per update and device; recipes of the reference scale need up to 16 on small GPUs
 _SEED_BYTES = 4  # short enough for the name of a run directory
+_CHANGES_SHOWN = 4  # keys in a message
 # With these a run never began: its directory is removed again.
 _NEVER_BEGAN = (Exit.CONFIGURATION, Exit.DATA, Exit.DEVICE)
 # A resumed run has nothing to do after these.
@@ -157,8 +158,10 @@ def open_run_dir(node: DictConfig, config: Config) -> tuple[RunDir, bool]:
             return run_dir, False
         changed = diff_configs(read_config(run_dir.config), parse_yaml(text))
         if changed:
+            hidden = len(changed) - _CHANGES_SHOWN
+            shown = ", ".join(changed[:_CHANGES_SHOWN]) + (f" and {hidden} more keys" if hidden > 0 else "")
             raise ConfigurationError(
-                f"{run_dir.path} was started with another configuration ({', '.join(changed)}): resume it unchanged."
+                f"{run_dir.path} was started with another configuration ({shown}): resume it with the same overrides."
             )
         return run_dir, True
     if config.run_dir:

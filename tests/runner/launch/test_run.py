@@ -258,6 +258,10 @@ def test_rejects_resume_with_another_configuration(launch, tmp_path):
     launch(f"run_dir={tmp_path}/one")
     with pytest.raises(ConfigurationError, match=r"another configuration \(precision.name\)"):
         launch(f"run_dir={tmp_path}/one", "resume=true", "precision=bf16")
+    with pytest.raises(
+        ConfigurationError, match=r"\(recipe[^,]*(, recipe[^,]*){3} and \d+ more keys\): resume it with"
+    ):
+        launch(f"run_dir={tmp_path}/one", "resume=true", "workload=gnmt")
 
 
 def test_final_checkpoint_is_written_on_request(launch):
