@@ -10,18 +10,20 @@ score. With --losses, `loss_difference` is the largest relative difference betwe
 steps at equal seeds, and `repeat_difference` that between two captured runs. --eager measures eager steps. Leave the
 machine idle.
 
-With --runs, it trains N whole runs in one process, of seeds 1 to N, and prints for each the quality and the seconds
-from the first training step, with the data on the device, to the end of the last evaluation.
+With --runs, it trains N whole runs of an image workload in one process, of seeds 1 to N, and prints for each the
+quality and the seconds from the first training step, with the data open, to the end of the last evaluation.
 """
 
 import argparse
 import copy
 import itertools
 import json
+import math
 import statistics
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +40,9 @@ from timetrial.runner.launch.staging import data_settings
 from timetrial.runner.training.distributed import World
 from timetrial.runner.training.events import BlockStarted, EvalEnded, Event
 from timetrial.runner.training.loop import train_to_target
-from timetrial.runner.training.seeds import derive_streams, seed_everything
+from timetrial.runner.training.seeds import derive_seed, derive_streams, seed_everything
 from timetrial.runner.training.torch_engine import TorchEngine
+from timetrial.workloads.common.vision.image_data import ImageData
 
 _WARM_UP_STEPS = 20
 _REPLAYS = 50
@@ -47,15 +50,16 @@ _EVALUATIONS = 4
 _LONGEST = 8
 
 
-def build(config: Config) -> TorchEngine:
-    """Return the engine of the run, warmed up, on open data."""
+def build(config: Config, *, with_data: bool = True) -> TorchEngine:
+    """Return the engine of the run, warmed up, and with its data opened unless told otherwise."""
     device = devices.select_device(config.accelerator.name, 0)
     _, data_class = resolve_classes(config)
     data_class.prepare_data(data_settings(config, data_class), no_progress)
     engine = worker.build_engine(config, World(), device)
     assert isinstance(engine, TorchEngine)
     engine.warm_up()
-    engine.open_data()
+    if with_data:
+        engine.open_data()
     return engine
 
 
@@ -151,41 +155,48 @@ def measure(overrides: list[str], steps: int, *, eager: bool, with_losses: bool)
 
 
 def time_runs(overrides: list[str], runs: int) -> dict[str, Any]:
-    """Return seconds and quality of whole runs from new initial weights and new orders of the data."""
+    """Return seconds and qualities of whole runs with the weights, data order and dropout of seeds 1 to `runs`."""
     with tempfile.TemporaryDirectory() as folder:
         config = validate(compose([f"run_dir={folder}/run", *overrides]).node)
-        engine = build(config)
+        engine = build(config, with_data=False)
+        data = engine.data
+        if not isinstance(data, ImageData):
+            raise SystemExit("--runs needs a workload of images: the data of others cannot be given another seed.")
         initial_state = copy.deepcopy(engine.state_dict())
         seconds, qualities = [], []
         for seed in range(1, runs + 1):
-            engine.data.seeds = derive_streams(seed)  # type: ignore[attr-defined]
-            seed_everything(engine.data.seeds.initialization)  # type: ignore[attr-defined]
+            data.seeds = derive_streams(seed)
+            seed_everything(data.seeds.initialization)
             model = engine.workload.build_model().state_dict()
-            engine.load_state_dict(initial_state | {"model": model})
-            times: list[float] = []
-            evaluations: list[EvalEnded] = []
+            engine.load_state_dict(copy.deepcopy(initial_state) | {"model": model})
+            seed_everything(derive_seed(data.seeds.dropout, engine.world.rank))
+            run = _TimedRun(engine.device)
+            train_to_target(engine, worker.training_plan(config), [run])
+            seconds.append(run.stopped - run.started)
+            qualities.append(run.quality)
+    result: dict[str, Any] = {"run": " ".join(overrides)}
+    values = {"seconds": seconds} | {name: [quality[name] for quality in qualities] for name in qualities[0]}
+    for name, found in values.items():
+        result |= {name: [round(value, 4) for value in found], f"mean_{name}": round(statistics.mean(found), 5)}
+        if runs > 1:
+            result[f"stdev_{name}"] = round(statistics.stdev(found), 5)
+    return result
 
-            def record(event: Event, times: list[float] = times, evaluations: list[EvalEnded] = evaluations) -> None:
-                if isinstance(event, BlockStarted) and not times:
-                    devices.synchronize(engine.device)
-                    times.append(time.perf_counter())
-                if isinstance(event, EvalEnded):
-                    times.append(time.perf_counter())
-                    evaluations.append(event)
 
-            train_to_target(engine, worker.training_plan(config), [record])
-            seconds.append(times[-1] - times[0])
-            qualities.append(evaluations[-1].quality)
-    (metric,) = qualities[0]
-    found = [quality[metric] for quality in qualities]
-    return {
-        "run": " ".join(overrides),
-        "seconds": [round(value, 4) for value in seconds],
-        metric: found,
-        "mean_seconds": statistics.mean(seconds),
-        f"mean_{metric}": statistics.mean(found),
-        f"stdev_{metric}": statistics.stdev(found),
-    }
+class _TimedRun:
+    """Observes the times from the first training step, the data being open, to the last evaluation, and its quality."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.started = self.stopped = math.nan
+        self.quality: Mapping[str, float] = {}
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, BlockStarted) and math.isnan(self.started):
+            devices.synchronize(self._device)
+            self.started = time.perf_counter()
+        if isinstance(event, EvalEnded):
+            self.stopped, self.quality = time.perf_counter(), event.quality
 
 
 def time_evaluations(engine: TorchEngine) -> list[float]:
@@ -217,6 +228,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int)
     arguments, overrides = parser.parse_known_args()
     torch.backends.cuda.matmul.allow_tf32 = False
+    if arguments.runs and (arguments.eager or arguments.losses):
+        parser.error("--runs times whole runs: leave out --eager and --losses.")
     if arguments.runs:
         result = time_runs(overrides, arguments.runs)
     else:

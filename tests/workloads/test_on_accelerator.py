@@ -239,6 +239,7 @@ CAPTURED = {
     "cifar10 muon": ["recipe=cifar10/mini_airbench", "recipe.global_batch_size=20", *MUON_DATA],
     "ssd": [],
     "resnet50": [],
+    "resnet50 lars": ["recipe.training.optimizer=lars"],
 }
 
 

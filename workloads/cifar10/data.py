@@ -54,8 +54,8 @@ class CIFAR10Data(ImageData):
         """Images of an evaluation batch of one rank."""
 
         def __post_init__(self) -> None:
-            if self.crop_padding < 0 or self.eval_batch_size < 1:
-                raise ValueError("crop_padding must be 0 or more, eval_batch_size 1 or more.")
+            if not 0 <= self.crop_padding < cifar.IMAGE_SIZE or self.eval_batch_size < 1:
+                raise ValueError(f"crop_padding must be from 0 to {cifar.IMAGE_SIZE - 1}, eval_batch_size 1 or more.")
             if not 0 <= self.cutout_size <= cifar.IMAGE_SIZE:
                 raise ValueError(f"cutout_size must be from 0 to {cifar.IMAGE_SIZE} pixels.")
 

@@ -1,4 +1,7 @@
-"""Muon (Jordan et al. 2024): momentum whose updates of filters are made orthogonal, and SGD for all other weights."""
+"""Muon (Jordan et al. 2024) as airbench94 has it: for the filters of convolutions, and SGD for all other weights.
+
+`torch.optim.Muon` differs: it takes matrices only, does not rescale the weights, and iterates five times.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -6,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim.optimizer import Optimizer, required
 
 # x -> ax + bx^3 + cx^5 moves singular values from (0, 1] to about 1 in a few iterations (Jordan et al. 2024).
 _A, _B, _C = 3.4445, -4.7750, 2.0315
@@ -22,7 +25,7 @@ class Muon(Optimizer):
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]]) -> None:
-        super().__init__(groups, {"orthogonal": False, "weight_decay": 0.0})
+        super().__init__(groups, {"orthogonal": False, "weight_decay": 0.0, "lr": required, "momentum": required})
         for group in self.param_groups:
             for param in group["params"]:
                 self.state[param]["momentum_buffer"] = torch.zeros_like(param)

@@ -128,11 +128,20 @@ class Cifar10(Classification):
         return 0.1 ** sum(epochs >= milestone for milestone in settings.lr_milestones)
 
     def mlperf_params(self) -> dict[str, Any]:
-        """Return the network and the hyperparameters of SGD."""
+        """Return the network, the hyperparameters of SGD and, if it trains the filters, of Muon."""
         settings = self.settings
+        muon = {}
+        if settings.filter_learning_rate is not None:
+            muon = {
+                "timetrial_filter_learning_rate": settings.filter_learning_rate,
+                "timetrial_filter_momentum": settings.filter_momentum,
+            }
+        views = {"timetrial_eval_views": settings.eval_views} if settings.eval_views > 1 else {}
         return {
             "timetrial_network": settings.network,
-            "opt_name": "sgd" if settings.filter_learning_rate is None else "muon",
+            **views,
+            "opt_name": "muon" if muon else "sgd",
+            **muon,
             "opt_base_learning_rate": self._base_learning_rate,
             "opt_learning_rate_warmup_epochs": settings.warmup_epochs,
             "opt_learning_rate_decay_boundary_epochs": list(settings.lr_milestones) or [settings.end_epoch],

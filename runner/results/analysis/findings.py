@@ -206,8 +206,8 @@ def _check_half_precision(measurements: Sequence[ExternalMeasurement]) -> Iterab
     """Flag a half precision that is as fast as fp32, each at its best batch size."""
     best_rates: dict[tuple[str, str, str, str, int, str], dict[str, float]] = {}
     for entry in select_metric(measurements, "samples_per_second"):
-        precision, _, compiled = entry.precision.partition(" ")
-        key = (entry.study, entry.workload, entry.accelerator, entry.interconnect, entry.num_accelerators, compiled)
+        precision, _, execution = entry.precision.partition(" ")
+        key = (entry.study, entry.workload, entry.accelerator, entry.interconnect, entry.num_accelerators, execution)
         rates = best_rates.setdefault(key, {})
         rates[precision] = max(entry.value or 0.0, rates.get(precision, 0.0))
     without_effect: dict[tuple[str, str], list[float]] = {}

@@ -23,6 +23,7 @@ from .intervals import UNKNOWN, LogEstimate, Sample, bounds_as_json, log_ratio
 
 # Configuration groups that affect a measurement; `seed` and paths do not.
 _CONFIG_GROUPS = ("workload", "recipe", "engine", "precision", "data", "tuning", "system", "gpus", "peer_to_peer")
+_EXECUTION = ("engine.compile", "engine.capture")
 _IGNORED = ("workload.title", "recipe.target", "recipe.data.folder")
 NO_PEER_TO_PEER = "no peer-to-peer"  # `interconnect` of groups that did not use it
 
@@ -266,10 +267,33 @@ def split_by_run(groups: Iterable[ThroughputGroup]) -> list[ThroughputGroup]:
 
 def to_measurements(groups: Iterable[ThroughputGroup]) -> list[ExternalMeasurement]:
     """Return the means over the runs of each group in the form of external measurements, to be shown next to these."""
-    return [measurement for group in groups for measurement in _group_measurements(group)]
+    groups = list(groups)
+    return [
+        measurement
+        for group, execution in zip(groups, _differing_executions(groups), strict=True)
+        for measurement in _group_measurements(group, execution)
+    ]
 
 
-def _group_measurements(group: ThroughputGroup) -> Iterator[ExternalMeasurement]:
+def _differing_executions(groups: Sequence[ThroughputGroup]) -> list[str]:
+    """Return for each group the settings of its engine in which others differ that measured the same; "" if none."""
+    alike: dict[tuple[Any, ...], list[ThroughputGroup]] = {}
+    for group in groups:
+        alike.setdefault(_measured(group), []).append(group)
+    executions = []
+    for group in groups:
+        values = {key: {str(other.config.get(key)) for other in alike[_measured(group)]} for key in _EXECUTION}
+        parts = [f"{key.removeprefix('engine.')}={group.config.get(key)}" for key in _EXECUTION if len(values[key]) > 1]
+        executions.append(" ".join(parts).replace("None", "null").replace("True", "true").replace("False", "false"))
+    return executions
+
+
+def _measured(group: ThroughputGroup) -> tuple[Any, ...]:
+    system, network = group.config["system"], group.network
+    return system, network, group.accelerator, group.num_accelerators, group.precision, group.interconnect, group.batch
+
+
+def _group_measurements(group: ThroughputGroup, execution: str) -> Iterator[ExternalMeasurement]:
     eval_batch = group.config.get("recipe.data.eval_batch_size")
     eval_batch = eval_batch if isinstance(eval_batch, int) else None
     prices = group.usd_per_samples_per_second
@@ -288,7 +312,7 @@ def _group_measurements(group: ThroughputGroup) -> Iterator[ExternalMeasurement]
             task=task,
             accelerator=group.accelerator,
             num_accelerators=group.num_accelerators,
-            precision=group.precision_label,
+            precision=f"{group.precision} {execution}".strip(),
             interconnect=group.interconnect,
             batch=batch,
             metric=metric,

@@ -23,8 +23,9 @@ def reference_update(weight, gradient, momentum, *, lr, decay, adapt):
     return [w - m for w, m in zip(weight, updated, strict=True)], updated
 
 
+@pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("zero", [False, True])
-def test_three_updates_equal_the_reference(zero):
+def test_three_updates_equal_the_reference(zero, on_device):
     torch.manual_seed(1)
     matrix, vector = torch.randn(4, 5, dtype=torch.float64), torch.randn(7, dtype=torch.float64)
     if zero:
@@ -32,6 +33,9 @@ def test_three_updates_equal_the_reference(zero):
     parameters = [torch.nn.Parameter(matrix.clone()), torch.nn.Parameter(vector.clone())]
     groups = [{"params": parameters[:1]}, {"params": parameters[1:], "adapt": False, "weight_decay": 0.0}]
     optimizer = LARS(groups, lr=2.0, momentum=0.9, weight_decay=1e-3)
+    if on_device:  # as in captured steps
+        for group in optimizer.param_groups:
+            group["lr"] = torch.tensor(group["lr"], dtype=torch.float64)
     expected = [[tensor.flatten().tolist(), [0.0] * tensor.numel()] for tensor in (matrix, vector)]
     for _ in range(3):
         for parameter in parameters:

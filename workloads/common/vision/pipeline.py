@@ -11,6 +11,7 @@
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -202,6 +203,10 @@ class GeneratedSource:
 
     def read(self, index: int) -> bytes:
         """Return the encoded image."""
+        return self._jpeg
+
+    @cached_property
+    def _jpeg(self) -> bytes:
         return jpeg.encode(np.zeros((self.height, self.width, 3), dtype=np.uint8))
 
     def target(self, index: int, height: int, width: int) -> Any:

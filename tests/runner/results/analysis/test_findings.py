@@ -62,6 +62,16 @@ def test_precision_is_compared_at_best_batch_size():
     assert list(findings._check_half_precision(measurements[::2]))
 
 
+def test_precisions_are_compared_in_equal_execution():
+    template = external.read_measurements(STUDIES / "rtx8000_nvlink_2020.csv")[0]
+    fp32, fp16, captured = (
+        dataclasses.replace(template, precision=name, value=100.0)
+        for name in ("fp32 compile=default", "fp16 compile=default", "fp16 capture=true")
+    )
+    assert list(findings._check_half_precision([fp32, fp16]))
+    assert not list(findings._check_half_precision([fp32, captured]))
+
+
 def test_out_of_memory_has_no_value():
     report, study_findings = read_study("rtx2080ti_tpuv2_2019")
     subjects = [subject for _, subject, message in study_findings if message.startswith("out of memory")]

@@ -145,15 +145,24 @@ def test_notes_number_of_runs_out_of_memory(measured):
     assert notes == {"1 more out of memory"}
 
 
-def test_compiled_runs_are_measurements_of_their_own(measured):
-    measured("eager", [100.0])
-    tree = measured("compiled", [150.0], "engine.compile=default")
-    rates = {
-        entry.precision: entry.value
-        for entry in throughput_groups.to_measurements(read_groups(tree))
-        if entry.metric == "samples_per_second"
-    }
-    assert rates == {"fp32": 100.0, "fp32 compiled": 150.0}
+@pytest.mark.parametrize(
+    ("first", "second", "precisions"),
+    [
+        (
+            "engine.compile=null",
+            "engine.compile=default",
+            ["fp32 compile=default capture=false", "fp32 compile=null capture=true"],
+        ),
+        ("engine.capture=false", "engine.capture=true", ["fp32 capture=false", "fp32 capture=true"]),
+        ("engine.compile=default", "recipe.global_batch_size=16", ["fp32", "fp32"]),  # no two executions of the same
+        ("seed=1", "seed=2", ["fp32"]),
+    ],
+)
+def test_runs_that_differ_in_execution_alone_are_measurements_of_their_own(measured, first, second, precisions):
+    measured("first", [100.0], first)
+    measurements = throughput_groups.to_measurements(read_groups(measured("second", [150.0], second)))
+    found = [entry.precision for entry in measurements if entry.metric == "samples_per_second"]
+    assert sorted(found) == precisions
 
 
 def test_out_of_memory_run_has_no_evaluation(measured):
