@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import Tensor, nn
 
 from timetrial.runner.config.compose import compose
@@ -66,6 +67,9 @@ class Peer:
         betas = (settings.beta_1, settings.beta_2)
         rate, decay = settings.learning_rate, settings.weight_decay
         self._optimizer = model.configure_optimizers(decay, rate, betas, engine.device.type)  # type: ignore[operator]
+        if compiled:  # anew, and whatever our engine did before
+            torch._dynamo.reset()
+            torch.compiler.set_stance("default")
         self._model, self._updates = torch.compile(model) if compiled else model, 0
         self.loss_sum = torch.zeros((), device=engine.device)
 
