@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -267,25 +268,22 @@ def split_by_run(groups: Iterable[ThroughputGroup]) -> list[ThroughputGroup]:
 
 def to_measurements(groups: Iterable[ThroughputGroup]) -> list[ExternalMeasurement]:
     """Return the means over the runs of each group in the form of external measurements, to be shown next to these."""
-    groups = list(groups)
+    alike: dict[tuple[Any, ...], list[ThroughputGroup]] = defaultdict(list)
+    for group in groups:
+        alike[_measured(group)].append(group)
     return [
         measurement
-        for group, execution in zip(groups, _differing_executions(groups), strict=True)
-        for measurement in _group_measurements(group, execution)
+        for same in alike.values()
+        for group in same
+        for measurement in _group_measurements(group, _describe_execution(group, same))
     ]
 
 
-def _differing_executions(groups: Sequence[ThroughputGroup]) -> list[str]:
-    """Return for each group the settings of its engine in which others differ that measured the same; "" if none."""
-    alike: dict[tuple[Any, ...], list[ThroughputGroup]] = {}
-    for group in groups:
-        alike.setdefault(_measured(group), []).append(group)
-    executions = []
-    for group in groups:
-        values = {key: {str(other.config.get(key)) for other in alike[_measured(group)]} for key in _EXECUTION}
-        parts = [f"{key.removeprefix('engine.')}={group.config.get(key)}" for key in _EXECUTION if len(values[key]) > 1]
-        executions.append(" ".join(parts).replace("None", "null").replace("True", "true").replace("False", "false"))
-    return executions
+def _describe_execution(group: ThroughputGroup, same: Sequence[ThroughputGroup]) -> str:
+    """Return the settings of the engine in which `group` differs from groups that measured the same; "" if none."""
+    differing = [key for key in _EXECUTION if len({str(other.config.get(key)) for other in same}) > 1]
+    settings = [f"{key.removeprefix('engine.')}={json.dumps(group.config.get(key))}" for key in differing]
+    return " ".join(settings).replace('"', "")
 
 
 def _measured(group: ThroughputGroup) -> tuple[Any, ...]:
