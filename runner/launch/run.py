@@ -159,7 +159,7 @@ def open_run_dir(node: DictConfig, config: Config) -> tuple[RunDir, bool]:
         changed = diff_configs(read_config(run_dir.config), parse_yaml(text))
         if changed:
             hidden = len(changed) - _CHANGES_SHOWN
-            shown = ", ".join(changed[:_CHANGES_SHOWN]) + (f" and {hidden} more keys" if hidden > 0 else "")
+            shown = ", ".join(changed[:_CHANGES_SHOWN]) + (f" and {hidden} more" if hidden > 0 else "")
             raise ConfigurationError(
                 f"{run_dir.path} was started with another configuration ({shown}): resume it with the same overrides."
             )

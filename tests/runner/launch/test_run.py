@@ -259,7 +259,7 @@ def test_rejects_resume_with_another_configuration(launch, tmp_path):
     with pytest.raises(ConfigurationError, match=r"another configuration \(precision.name\)"):
         launch(f"run_dir={tmp_path}/one", "resume=true", "precision=bf16")
     with pytest.raises(
-        ConfigurationError, match=r"\(recipe[^,]*(, recipe[^,]*){3} and \d+ more keys\): resume it with"
+        ConfigurationError, match=r"\(recipe[^,]*(, recipe[^,]*){3} and \d+ more\): resume it with"
     ):
         launch(f"run_dir={tmp_path}/one", "resume=true", "workload=gnmt")
 
