@@ -101,6 +101,16 @@ def pytest_terminal_summary(terminalreporter, config):
             terminalreporter.write_line(line)
 
 
+@pytest.fixture(autouse=True)
+def _default_compiler_stance():
+    """Compile in each test, even after one whose run has told the compiler of this process to stop."""
+    yield
+    if "torch._dynamo" in sys.modules:
+        import torch
+
+        torch.compiler.set_stance("default")
+
+
 @pytest.fixture
 def root() -> Path:
     """The root of the checkout."""
