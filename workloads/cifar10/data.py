@@ -46,8 +46,8 @@ class CIFAR10Data(ImageData):
         reflect_padding: bool = False
         """Whether the padding mirrors the image; false: it is black."""
         alternate_flips: bool = False
-        """Flip an image in every second epoch, half of the images from the first one on (Jordan 2024); false: at random
-        in each epoch."""
+        """Flip each image in every other epoch, beginning at random with the first or the second (Jordan 2024); false:
+        flip at random in each epoch."""
         cutout_size: int = 0
         """Edge in pixels of the square that is cut out of an image (DeVries and Taylor 2017); 0: none."""
         eval_batch_size: int = 1000

@@ -44,8 +44,8 @@ class Cifar10(Classification):
         filter_momentum: float = 0.6
         """Momentum of Muon."""
         eval_views: int = 1
-        """Views of an evaluated image whose logits are averaged: 1, 2 (with its mirror image), or 6 (with both shifted
-        diagonally by a pixel to either side)."""
+        """Test-time augmentation: views of an image whose logits are averaged in the evaluation. 1: none; 2: with its
+        mirror image; 6: also both shifted diagonally by a pixel to either side."""
         label_smoothing: float = 0.0
         """Label smoothing of the cross-entropy loss."""
         warmup_epochs: float = 0.0
