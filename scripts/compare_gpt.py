@@ -15,7 +15,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -24,28 +24,13 @@ import torch._dynamo
 from torch import Tensor, nn
 
 from timetrial.runner.config.compose import compose
-from timetrial.runner.config.validation import resolve_classes, validate
-from timetrial.runner.core.progress import no_progress
+from timetrial.runner.config.validation import validate
 from timetrial.runner.hardware import devices
-from timetrial.runner.launch import worker
-from timetrial.runner.launch.staging import data_settings
-from timetrial.runner.training.distributed import World
 from timetrial.runner.training.torch_engine import TorchEngine
 from timetrial.runner.training.workload import Batch
+from timetrial.scripts.measure_steps import build, endless_steps
 
 _UNTIMED_STEPS = 10
-
-
-def build_engine(overrides: Sequence[str], seed: int, folder: str) -> TorchEngine:
-    """Return our engine of the run, warmed up, with its data opened."""
-    config = validate(compose([f"run_dir={folder}/run", *overrides, f"seed={seed}"]).node)
-    _, data_class = resolve_classes(config)
-    data_class.prepare_data(data_settings(config, data_class), no_progress)
-    engine = worker.build_engine(config, World(), devices.select_device(config.accelerator.name, 0))
-    assert isinstance(engine, TorchEngine)
-    engine.warm_up()
-    engine.open_data()
-    return engine
 
 
 class Peer:
@@ -125,11 +110,6 @@ class Ours:
         return self._engine._loss_sum
 
 
-def endless_steps(engine: TorchEngine) -> Iterator[Sequence[Batch]]:
-    """Yield the micro-batches of the steps of all epochs."""
-    return itertools.chain.from_iterable(engine.data.train_batches(epoch) for epoch in itertools.count(1))
-
-
 def train(code: Ours | Peer, engine: TorchEngine, steps: int, every: int) -> dict[str, Any]:
     """Train for `steps` updates and return losses and speed."""
     batches, seconds, timed_steps, tokens, last_sum = endless_steps(engine), 0.0, 0, 0, 0.0
@@ -182,16 +162,17 @@ def main() -> None:
     if arguments.every <= _UNTIMED_STEPS:
         parser.error(f"--every must be more than {_UNTIMED_STEPS}, the steps that are not timed.")
     module = load_module(arguments.peer)
-    builders: dict[str, Callable[[TorchEngine, int], Ours | Peer]] = {
+    wrappers: dict[str, Callable[[TorchEngine, int], Ours | Peer]] = {
         "timetrial": lambda engine, seed: Ours(engine),
         "peer": lambda engine, seed: Peer(engine, module, seed, compiled=not arguments.eager),
     }
     for seed in range(1, arguments.seeds + 1):
-        for name, build in builders.items():
+        for name, wrap in wrappers.items():
             with tempfile.TemporaryDirectory() as folder:
-                engine = build_engine(["workload=gpt", *overrides], seed, folder)
+                chosen = [f"run_dir={folder}/run", "workload=gpt", *overrides, f"seed={seed}"]
+                engine = build(validate(compose(chosen).node))
                 devices.reset_peak_memory(engine.device)
-                result = train(build(engine, seed), engine, arguments.steps, arguments.every)
+                result = train(wrap(engine, seed), engine, arguments.steps, arguments.every)
             print(json.dumps({"code": name, "seed": seed, **result}), flush=True)
 
 

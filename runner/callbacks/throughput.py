@@ -25,9 +25,7 @@ class LimitedBatches:
         self.train_size, self.eval_size = data.train_size, data.eval_size
         self.steps_per_epoch = data.steps_per_epoch
         self.eval_samples = self.num_eval_batches = 0  # of this rank in the last evaluation
-        self.synthetic_train_batches = data.synthetic_train_batches
         self.synthetic_train_steps = data.synthetic_train_steps
-        self.synthetic_eval_batch = data.synthetic_eval_batch
         self.synthetic_eval_batches = data.synthetic_eval_batches
         self.warm_up = data.warm_up
         self.mlperf_params = data.mlperf_params

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, required
 
+from ..common.nn.sgd import zero_momentum
+
 # x -> ax + bx^3 + cx^5 moves singular values from (0, 1] to about 1 in a few iterations (Jordan et al. 2024).
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _ITERATIONS = 3
@@ -26,9 +28,7 @@ class Muon(Optimizer):
 
     def __init__(self, groups: Iterable[dict[str, Any]]) -> None:
         super().__init__(groups, {"orthogonal": False, "weight_decay": 0.0, "lr": required, "momentum": required})
-        for group in self.param_groups:
-            for param in group["params"]:
-                self.state[param]["momentum_buffer"] = torch.zeros_like(param)
+        zero_momentum(self)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..common.nn.sgd import zero_momentum
+
 TRUST_COEFFICIENT = 0.001
 
 
@@ -23,9 +25,7 @@ class LARS(Optimizer):
     ) -> None:
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "epsilon": epsilon, "adapt": True}
         super().__init__(params, defaults)
-        for group in self.param_groups:
-            for weight in group["params"]:
-                self.state[weight]["momentum"] = torch.zeros_like(weight)
+        zero_momentum(self, "momentum")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]

@@ -24,7 +24,7 @@ from .intervals import UNKNOWN, LogEstimate, Sample, bounds_as_json, log_ratio
 
 # Configuration groups that affect a measurement; `seed` and paths do not.
 _CONFIG_GROUPS = ("workload", "recipe", "engine", "precision", "data", "tuning", "system", "gpus", "peer_to_peer")
-_EXECUTION = ("engine.compile", "engine.capture")
+_EXECUTION_KEYS = ("engine.compile", "engine.capture")
 _IGNORED = ("workload.title", "recipe.target", "recipe.data.folder")
 NO_PEER_TO_PEER = "no peer-to-peer"  # `interconnect` of groups that did not use it
 
@@ -270,7 +270,7 @@ def to_measurements(groups: Iterable[ThroughputGroup]) -> list[ExternalMeasureme
     """Return the means over the runs of each group in the form of external measurements, to be shown next to these."""
     alike: dict[tuple[Any, ...], list[ThroughputGroup]] = defaultdict(list)
     for group in groups:
-        alike[_measured(group)].append(group)
+        alike[_measurement_key(group)].append(group)
     return [
         measurement
         for same in alike.values()
@@ -281,12 +281,12 @@ def to_measurements(groups: Iterable[ThroughputGroup]) -> list[ExternalMeasureme
 
 def _describe_execution(group: ThroughputGroup, same: Sequence[ThroughputGroup]) -> str:
     """Return the settings of the engine in which `group` differs from groups that measured the same; "" if none."""
-    differing = [key for key in _EXECUTION if len({str(other.config.get(key)) for other in same}) > 1]
+    differing = [key for key in _EXECUTION_KEYS if len({str(other.config.get(key)) for other in same}) > 1]
     settings = [f"{key.removeprefix('engine.')}={json.dumps(group.config.get(key))}" for key in differing]
     return " ".join(settings).replace('"', "")
 
 
-def _measured(group: ThroughputGroup) -> tuple[Any, ...]:
+def _measurement_key(group: ThroughputGroup) -> tuple[Any, ...]:
     system, network = group.config["system"], group.network
     return system, network, group.accelerator, group.num_accelerators, group.precision, group.interconnect, group.batch
 

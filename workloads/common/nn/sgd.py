@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import SGD
+from torch.optim import SGD, Optimizer
 
 
 def sgd(params: Iterable[Tensor] | Iterable[dict[str, Any]], lr: float, momentum: float, **kwargs: Any) -> SGD:
@@ -15,10 +15,15 @@ def sgd(params: Iterable[Tensor] | Iterable[dict[str, Any]], lr: float, momentum
     that update because a gradient is not finite, and the uninitialized memory becomes the momentum.
     """
     optimizer = SGD(params, lr, momentum, fused=True, **kwargs)
+    zero_momentum(optimizer)
+    return optimizer
+
+
+def zero_momentum(optimizer: Optimizer, name: str = "momentum_buffer") -> None:
+    """Set the momentum of each parameter to zero; `name` is its key in the optimizer's state."""
     for group in optimizer.param_groups:
         for param in group["params"]:
-            optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param)
-    return optimizer
+            optimizer.state[param][name] = torch.zeros_like(param)
 
 
 def linear_warmup_decay(epochs: float, warmup_epochs: float, end_epoch: float) -> float:
