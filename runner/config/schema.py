@@ -31,6 +31,8 @@ class WorkloadConfig:
     compiled: bool = False
     """Whether the model is compiled by default, on accelerators that compile and at the scale `reference`; runs at the
     other scales are too short."""
+    micro_batch_size: int | None = None
+    """Default of `tuning.micro_batch_size`, for a workload whose global batch fits no GPU."""
 
 
 @dataclass
@@ -135,7 +137,8 @@ class TuningConfig:
     """What differs between GPUs without changing the training."""
 
     micro_batch_size: int | None = None
-    """Samples of one forward pass on one GPU; null: `global_batch_size / gpus`, no gradient accumulation."""
+    """Largest number of samples of one forward pass on one GPU; null: `global_batch_size / gpus`, no gradient
+    accumulation."""
 
 
 @dataclass
