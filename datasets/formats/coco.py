@@ -7,6 +7,7 @@ import zipfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, Self
@@ -96,6 +97,13 @@ class CocoSet:
         polygons, runs = self._segmentation(annotation)
         return coco_masks.edges(polygons, runs, int(self.height[self.image[annotation]]))
 
+    def count_edges(self) -> NDArray[np.int64]:
+        """Return the number of edges of each image's masks, int64 [I]."""
+        counts = self.corner[self.outline[:, 1]] - self.corner[self.outline[:, 0]]
+        for annotation in np.flatnonzero(self.run[:, 1] > self.run[:, 0]).tolist():
+            counts[annotation] = len(self.edges(annotation)[0])
+        return np.bincount(self.image, counts, len(self)).astype(np.int64)
+
     def rle(self, annotation: int) -> dict[str, Any]:
         """Return an annotation's mask as pycocotools' RLE, {"size": [height, width], "counts": bytes}.
 
@@ -105,6 +113,11 @@ class CocoSet:
         image = self.image[annotation]
         polygons, runs = self._segmentation(annotation)
         return coco_masks.encode_rle(polygons, runs, int(self.height[image]), int(self.width[image]))
+
+    @cached_property
+    def rles(self) -> list[dict[str, Any]]:
+        """The masks of all annotations as `rle` returns them; they are made at the first use."""
+        return [self.rle(annotation) for annotation in range(len(self.image))]
 
     def mask(self, annotation: int) -> NDArray[np.bool_]:
         """Return an annotation's mask, bool [height, width]; raises as `rle` does."""

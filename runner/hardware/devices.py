@@ -4,11 +4,13 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.profiler import ProfilerActivity
+from torch.utils import _pytree as pytree
 
 from ..core.errors import DeviceError
 from . import host
@@ -113,6 +115,31 @@ def allow_tf32(allowed: bool) -> None:
 def enable_cudnn_benchmark() -> None:
     """Let cuDNN time its algorithms for each new shape and keep the fastest; the choice can differ between runs."""
     torch.backends.cudnn.benchmark = True
+
+
+def host_copies(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield copies on the host of tensors in nested containers, each once the work for the next has been submitted.
+
+    So the device has work while the host uses a copy. All tensors are on the current device or the CPU.
+    """
+    last: tuple[Any, torch.Event | None] | None = None
+    for value in values:
+        copies = pytree.tree_map_only(Tensor, lambda tensor: tensor.to("cpu", non_blocking=True), value)
+        device = next((leaf.device for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)), None)
+        made = None if device is None or device.type == "cpu" else torch.Event(device)
+        if made is not None:
+            made.record()
+        if last is not None:
+            yield _wait(*last)
+        last = copies, made
+    if last is not None:
+        yield _wait(*last)
+
+
+def _wait(copies: Any, made: torch.Event | None) -> Any:
+    if made is not None:
+        made.synchronize()
+    return copies
 
 
 class DeviceTimer:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from ...runner.hardware.devices import host_copies
 from ...runner.training.workload import Batch
 from ..common.detection import coco_evaluation
 from ..common.detection.coco_evaluation import Detections
@@ -88,12 +89,10 @@ class SingleShotDetection:
     def predict(self, model: nn.Module, batches: Iterable[Batch]) -> Detections:
         """Return the detections on this rank's images."""
         assert isinstance(model, SSD)
-        parts = [Detections.empty(masks=False)]
-        for batch in batches:
-            pixels, indices = batch.inputs
-            detections = detect(*model.predict(pixels), model.priors)
-            parts.append(self._coco_detections(DetectionBatch(*(part.cpu() for part in detections)), indices.cpu()))
-        return coco_evaluation.concatenate(parts)
+        inputs = (batch.inputs for batch in batches)
+        found = ((detect(*model.predict(pixels), model.priors), indices) for pixels, indices in inputs)
+        parts = [self._coco_detections(*each) for each in host_copies(found)]
+        return coco_evaluation.concatenate([Detections.empty(masks=False), *parts])
 
     def score(self, parts: Sequence[Detections]) -> dict[str, float]:
         """Return the average precision of all ranks' detections."""

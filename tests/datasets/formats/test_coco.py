@@ -528,3 +528,12 @@ def test_polygons_have_closed_edges():
     assert edges.tolist()[2:4] == [[0, 3, 0, 0], [5, 5, 8, 5]]
     assert edges.tolist()[-1] == [5, 9, 5, 5]
     assert np.flatnonzero(last).tolist() == [2, 6]
+
+
+def test_edges_are_counted_as_they_are_drawn(scenes):
+    found = coco.read(*scenes, masks=True)
+    assert 0 < (found.run[:, 1] > found.run[:, 0]).sum() < len(found.image)  # crowds have runs, the others polygons
+    drawn = np.zeros(len(found), int)
+    np.add.at(drawn, found.image, [len(found.edges(annotation)[0]) for annotation in range(len(found.image))])
+    assert found.count_edges().tolist() == drawn.tolist()
+    assert found.rles == [found.rle(annotation) for annotation in range(len(found.image))]

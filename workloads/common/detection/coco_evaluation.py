@@ -96,7 +96,9 @@ def average_precision(
             raise ValueError(
                 f"{name} {unknown[0]} is not in {ground_truth.annotations}: evaluate a dataset with its own detections."
             )
-    selected = ground_truth.select(np.flatnonzero(np.isin(ground_truth.image_id, selected_ids)))
+    selected = ground_truth
+    if image_ids is not None:
+        selected = ground_truth.select(np.flatnonzero(np.isin(ground_truth.image_id, image_ids)))
     precision = _precision(selected, detections, iou_type) if len(selected) else np.empty(0)
     exists = precision > -1  # -1 marks categories without objects
     if not exists.any():
@@ -121,8 +123,7 @@ def _precision(ground_truth: CocoSet, detections: Detections, iou_type: IouType)
     }
     masks: _Masks = None, None
     if iou_type == "segm" and detections.mask is not None:
-        annotation_masks = [ground_truth.rle(row) for row in range(len(ground_truth.box))]
-        masks = annotation_masks, [detections.mask[row] for row in rows.tolist()]
+        masks = ground_truth.rles, [detections.mask[row] for row in rows.tolist()]
     COCOeval: Any
     try:
         import hotcoco
