@@ -169,23 +169,27 @@ def test_nms_equals_that_of_the_cpu():
         assert (actual != expected).sum() <= 2  # overlaps at the threshold may round either way
 
 
-def test_roi_align_equals_torchvision():
+@pytest.mark.parametrize(("size", "dtype", "bound"), [(7, torch.float32, 1e-4), (14, torch.bfloat16, 1e-2)])
+def test_roi_align_equals_torchvision(size, dtype, bound):
     device = torch.accelerator.current_accelerator()
-    maps = [torch.randn(2, 32, 320 // scale, 448 // scale, device=device, requires_grad=True) for scale in (1, 2, 4, 8)]
-    boxes, image = random_boxes(300, 1280).to(device), torch.arange(300, device=device) % 2
-    flat = torch.cat([image[:, None].float(), boxes], 1)
-    levels = torch.arange(300, device=device) // 2 % 4
-    scales = torch.tensor([1 / 4, 1 / 8, 1 / 16, 1 / 32], device=device)
-    given = torch.randn(300, 32, 7, 7, device=device)
-    pooled = maskrcnn_kernels.roi_align(maps, scales, flat, levels.int(), 7)
-    gradients = torch.autograd.grad(pooled, maps, given)
-    expected = torch.zeros_like(pooled)
-    for level, (x, scale) in enumerate(zip(maps, scales.tolist(), strict=True)):
+    maps = [torch.randn(2, 32, 320 // scale, 448 // scale, device=device) for scale in (1, 2, 4, 8)]
+    maps = [x.to(dtype).float().requires_grad_() for x in maps]
+    regions, levels = random_boxes(300, 1280).to(device), torch.arange(300, device=device) // 2 % 4
+    given = torch.randn(300, 32, size, size, device=device).to(dtype)
+    arguments = regions.view(2, 150, 4), levels.view(2, 150), size
+    runs = []
+    for _ in range(2):
+        pooled = maskrcnn_kernels.roi_align([x.to(dtype) for x in maps], *arguments)
+        runs.append(torch.autograd.grad(pooled, maps, given))
+    expected = torch.zeros(pooled.shape, device=device)
+    rois = torch.cat([torch.arange(2, device=device).repeat_interleave(150)[:, None].float(), regions], 1)
+    for level, x in enumerate(maps):
         some = (levels == level).nonzero()[:, 0]
-        expected = expected.index_copy(0, some, roi_align(x, flat[some], 7, scale, 2, aligned=False))
-    torch.testing.assert_close(pooled, expected, rtol=1e-4, atol=1e-4)
-    for on_gpu, on_cpu in zip(gradients, torch.autograd.grad(expected, maps, given), strict=True):
-        torch.testing.assert_close(on_gpu, on_cpu, rtol=1e-3, atol=1e-3)
+        expected = expected.index_copy(0, some, roi_align(x, rois[some], size, 1 / (4 << level), 2, aligned=False))
+    torch.testing.assert_close(pooled.float(), expected, rtol=bound, atol=bound)
+    for on_gpu, again, other in zip(*runs, torch.autograd.grad(expected, maps, given.float()), strict=True):
+        assert torch.equal(on_gpu, again)
+        assert (on_gpu - other).norm() < bound * other.norm()
 
 
 def test_mask_targets_equal_those_of_the_cpu():
@@ -238,6 +242,7 @@ CAPTURED = {
     "cifar10": [],
     "cifar10 muon": ["recipe=cifar10/mini_airbench", "recipe.global_batch_size=20", *MUON_DATA],
     "ssd": [],
+    "maskrcnn": [],
     "resnet50": [],
     "resnet50 lars": ["recipe.training.optimizer=lars"],
 }

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from ...datasets.formats.coco import CocoSet
 from ...runner.training.seeds import Seeds
@@ -18,7 +19,6 @@ from ..common.vision.pipeline import ImageBatch
 from .masks import Outlines
 from .transforms import CANVAS_STRIDE, EvalTransform, TrainTransform, canvas_size, scaled_size
 
-_EDGES_PER_SIDE = 10  # of a random rectangle: together about as many edges as COCO's outlines have
 _EMPTY_SIDE = 1  # pixels: the reference treats a box with a side this short, or shorter, as empty
 
 
@@ -52,12 +52,15 @@ class MaskRCNNData(CocoData):
         self.short_edge, self.long_edge = settings.short_edge, settings.long_edge
         self.image_size = self.short_edge
         super().__init__(settings, global_batch_size=global_batch_size, sharding=sharding, device=device, seeds=seeds)
+        self.max_edges = self._read_max_edges()
         self.steps_per_epoch = sum(math.ceil(images / self.step_size) for images in self._aspect_group_sizes())
 
     @classmethod
     def _count(cls, train: CocoSet, val: CocoSet) -> dict[str, Any]:
-        """Count wide training images too."""
-        return super()._count(train, val) | {"wide": int(cls.select_images(train, True).is_wide().sum())}
+        """Count wide training images and the edges of the outlines of an image too."""
+        selected = cls.select_images(train, True)
+        more = {"wide": int(selected.is_wide().sum()), "max_edges": int(selected.count_edges().max())}
+        return super()._count(train, val) | more
 
     @classmethod
     def select_images(cls, dataset: CocoSet, train: bool) -> CocoSet:
@@ -67,7 +70,7 @@ class MaskRCNNData(CocoData):
     def build_transform(self, train: bool) -> EvalTransform:
         """Return random flips for training, unchanged images for evaluation."""
         if train:
-            return TrainTransform(self.short_edge, self.long_edge, self.max_boxes)
+            return TrainTransform(self.short_edge, self.long_edge, self.max_boxes, self.max_edges)
         return EvalTransform(self.short_edge, self.long_edge)
 
     def train_plan(self, epoch: int) -> list[list[int]]:
@@ -121,7 +124,8 @@ class MaskRCNNData(CocoData):
         corner, box_size = torch.rand(size, self.max_boxes, 2) * 0.5, torch.rand(size, self.max_boxes, 2) * 0.4 + 0.1
         boxes = torch.cat([corner, corner + box_size], 2) * sizes.flip(1).repeat(1, 2)[:, None]
         labels = torch.randint(1, self.num_classes + 1, (size, self.max_boxes))
-        return ImageBatch(pixels, (sizes, boxes, labels, *_rectangles(boxes.flatten(0, 1))))
+        outlines = _rectangles(boxes.flatten(0, 1), size * self.max_edges)
+        return ImageBatch(pixels, (sizes, boxes, labels, *outlines))
 
     def _random_eval_images(self, size: int, wide: bool = True) -> ImageBatch:
         """Return random pixels, all with the index of the first image."""
@@ -139,6 +143,10 @@ class MaskRCNNData(CocoData):
         """Return True if there are wide training images, and False if there are others."""
         return [wide for wide, images in zip((True, False), self._aspect_group_sizes(), strict=False) if images]
 
+    def _read_max_edges(self) -> int:
+        """Return the largest number of edges of the outlines of a training image."""
+        return int(self.counts["max_edges"])
+
     def _aspect_group_sizes(self) -> Sequence[int]:
         """Return the number of wide training images, and of the others."""
         return self.counts["wide"], self.counts["train_size"] - self.counts["wide"]
@@ -149,12 +157,15 @@ class MaskRCNNData(CocoData):
         return np.flatnonzero(wide), np.flatnonzero(~wide)
 
 
-def _rectangles(boxes: Tensor) -> Outlines:
-    """Return outlines along boxes [I, 4], with several edges on each side."""
-    fractions = torch.arange(_EDGES_PER_SIDE) / _EDGES_PER_SIDE
-    x = torch.cat([fractions, torch.ones(_EDGES_PER_SIDE), 1 - fractions, torch.zeros(_EDGES_PER_SIDE)])
-    corners = torch.stack([x, x.roll(_EDGES_PER_SIDE)], 1)
+def _rectangles(boxes: Tensor, size: int) -> Outlines:
+    """Return outlines along boxes [I, 4], with the same number of edges each and padded to `size` edges."""
+    edges_per_box = size // len(boxes)
+    along = torch.arange(edges_per_box) / max(1, edges_per_box) * 4  # from corner to corner of the unit square
+    x, y = ((along + shift).remainder(4) for shift in (0, 3))
+    corners = torch.stack([torch.minimum(x, 3 - x).clamp(0, 1), torch.minimum(y, 3 - y).clamp(0, 1)], 1)
     points = boxes[:, None, :2] + corners * (boxes[:, None, 2:] - boxes[:, None, :2])
     edges = torch.cat([points, points.roll(-1, 1)], 2)
-    last = torch.arange(1, 4 * _EDGES_PER_SIDE + 1) == 4 * _EDGES_PER_SIDE
-    return Outlines(edges.flatten(0, 1), last.repeat(len(boxes)), torch.arange(len(boxes) + 1) * 4 * _EDGES_PER_SIDE)
+    last = (torch.arange(edges_per_box) == edges_per_box - 1).repeat(len(boxes))
+    padding = size - len(last)
+    begin = torch.arange(len(boxes) + 1) * edges_per_box
+    return Outlines(F.pad(edges.flatten(0, 1), (0, 0, 0, padding)), F.pad(last, (0, padding)), begin)

@@ -1,18 +1,17 @@
 """Triton kernels for RoIAlign and for rasterizing masks, in shapes that do not depend on the data.
 
-Shapes: R regions, L levels of the feature pyramid, N images, C channels, S pixels along a pooled region's side.
+Shapes: N images, K regions of each, R = N * K, C channels, S pixels along a pooled region's side.
 Boxes are left, top, right, bottom in pixels. Sums are accumulated in fp32.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.nn.packing import copy_to_device
 from ..common.nn.triton_support import triton_available
+from .boxes import STRIDES
 
 try:
     import triton
@@ -22,32 +21,25 @@ except ImportError:  # CPU wheels of PyTorch come without Triton
 
 __all__ = ["rasterize", "roi_align", "triton_available"]
 
+_TILE, _PIXELS, _CHANNELS = 8, 64, 128  # cells along a side, pooled pixels and channels of a program's products
 _SAMPLING_RATIO = 2  # sampling points of a pooled pixel along each axis (docs/mlperf_rules.md, "Mask R-CNN")
 
 
 if triton is not None:
 
     @triton.jit
-    def _pooled_pixel(regions, levels, scales, sizes, region, pixel, S: tl.constexpr):
-        """Return level, image, height and width of its map, and left, top, width and height of a pooled pixel."""
-        box = regions + region * 5
-        level = tl.load(levels + region)
-        scale = tl.load(scales + level)
-        left, top = tl.load(box + 1) * scale, tl.load(box + 2) * scale
+    def _of_level(level, x0, x1, x2, x3):
+        return tl.where(level < 2, tl.where(level == 0, x0, x1), tl.where(level == 2, x2, x3))
+
+    @triton.jit
+    def _bins(regions, region, level, FINEST: tl.constexpr, S: tl.constexpr):
+        """Return left and top of a region on its map, and the width and height of its pooled pixels, in cells."""
+        box, scale = regions + region * 4, (1.0 / FINEST) / (1 << level).to(tl.float32)
+        left, top = tl.load(box) * scale, tl.load(box + 1) * scale
         # The reference enlarges regions to at least one cell.
-        bin_width = tl.maximum(tl.load(box + 3) * scale - left, 1.0) / S
-        bin_height = tl.maximum(tl.load(box + 4) * scale - top, 1.0) / S
-        height, width = tl.load(sizes + level * 2), tl.load(sizes + level * 2 + 1)
-        return (
-            level,
-            tl.load(box).to(tl.int64),
-            height,
-            width,
-            left + (pixel % S) * bin_width,
-            top + (pixel // S) * bin_height,
-            bin_width,
-            bin_height,
-        )
+        bin_width = tl.maximum(tl.load(box + 2) * scale - left, 1.0) / S
+        bin_height = tl.maximum(tl.load(box + 3) * scale - top, 1.0) / S
+        return left, top, bin_width, bin_height
 
     @triton.jit
     def _bilinear(x, y, height, width):
@@ -63,22 +55,17 @@ if triton is not None:
 
     @triton.jit
     def _roi_align_forward(
-        maps, sizes, scales, regions, levels, out,
-        C: tl.constexpr, S: tl.constexpr, SAMPLES: tl.constexpr, HALF: tl.constexpr, BFLOAT: tl.constexpr,
+        map0, map1, map2, map3, height, width, regions, levels, out, regions_per_image,
+        C: tl.constexpr, FINEST: tl.constexpr, S: tl.constexpr, SAMPLES: tl.constexpr,
     ):  # fmt: skip
         region, pixel = tl.program_id(0), tl.program_id(1)
-        level, image, height, width, left, top, bin_width, bin_height = _pooled_pixel(
-            regions, levels, scales, sizes, region, pixel, S
-        )
-        address = tl.load(maps + level)
-        if BFLOAT:
-            source = address.to(tl.pointer_type(tl.bfloat16))
-        elif HALF:
-            source = address.to(tl.pointer_type(tl.float16))
-        else:
-            source = address.to(tl.pointer_type(tl.float32))
+        level = tl.load(levels + region)
+        height, width = height >> level, width >> level
+        left, top, bin_width, bin_height = _bins(regions, region, level, FINEST, S)
+        left, top = left + (pixel % S) * bin_width, top + (pixel // S) * bin_height
         channel = tl.arange(0, C)
-        source += image * height * width * C
+        image = (region // regions_per_image).to(tl.int64)
+        source = _of_level(level, map0, map1, map2, map3) + image * height * width * C
         total = tl.zeros((C,), tl.float32)
         for number in range(SAMPLES * SAMPLES):
             x = left + (number % SAMPLES + 0.5) * bin_width / SAMPLES
@@ -94,26 +81,65 @@ if triton is not None:
         tl.store(target, (total / (SAMPLES * SAMPLES)).to(out.dtype.element_ty))
 
     @triton.jit
+    def _axis_weights(cell, cells, start, bin_size, bin, SAMPLES: tl.constexpr):
+        """Return the weights of cells along one axis in the means of the bins' samples, which start at `start`."""
+        weights = tl.zeros_like(cell + bin * bin_size)
+        for sample in tl.static_range(SAMPLES):
+            point = start + (bin + (sample + 0.5) / SAMPLES) * bin_size
+            inside = (point >= -1.0) & (point <= cells)
+            point = tl.minimum(tl.maximum(point, 0.0), cells - 1.0)
+            weights += tl.where(inside, tl.maximum(1.0 - tl.abs(cell - point), 0.0), 0.0) / SAMPLES
+        return weights
+
+    @triton.jit
     def _roi_align_backward(
-        map_grads, sizes, scales, regions, levels, out_grad, C: tl.constexpr, S: tl.constexpr, SAMPLES: tl.constexpr
-    ):
-        region, pixel = tl.program_id(0), tl.program_id(1)
-        level, image, height, width, left, top, bin_width, bin_height = _pooled_pixel(
-            regions, levels, scales, sizes, region, pixel, S
-        )
-        channel = tl.arange(0, C)
-        target = tl.load(map_grads + level).to(tl.pointer_type(tl.float32)) + image * height * width * C
-        grad = tl.load(out_grad + (region.to(tl.int64) * S * S + pixel) * C + channel).to(tl.float32)
-        grad = grad / (SAMPLES * SAMPLES)
-        for number in range(SAMPLES * SAMPLES):
-            x = left + (number % SAMPLES + 0.5) * bin_width / SAMPLES
-            y = top + (number // SAMPLES + 0.5) * bin_height / SAMPLES
-            x0, y0, x1, y1, dx, dy, inside = _bilinear(x, y, height, width)
-            point_grad = grad * inside
-            tl.atomic_add(target + (y0 * width + x0) * C + channel, point_grad * (1.0 - dx) * (1.0 - dy))
-            tl.atomic_add(target + (y0 * width + x1) * C + channel, point_grad * dx * (1.0 - dy))
-            tl.atomic_add(target + (y1 * width + x0) * C + channel, point_grad * (1.0 - dx) * dy)
-            tl.atomic_add(target + (y1 * width + x1) * C + channel, point_grad * dx * dy)
+        grad0, grad1, grad2, grad3, height, width, images, regions, levels, out_grad, regions_per_image,
+        C: tl.constexpr, FINEST: tl.constexpr, S: tl.constexpr, SAMPLES: tl.constexpr,
+        TILE: tl.constexpr, REGIONS: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
+    ):  # fmt: skip
+        """Sum the gradients of the cells of a tile over the regions that touch it, by matrix products."""
+        tile, level, before, end = tl.program_id(0), 0, 0, 0
+        for finer in tl.static_range(3):  # the tiles of all levels have consecutive numbers
+            end += images * tl.cdiv(height >> finer, TILE) * tl.cdiv(width >> finer, TILE)
+            level, before = tl.where(tile >= end, finer + 1, level), tl.where(tile >= end, end, before)
+        height, width = height >> level, width >> level
+        rows, columns = tl.cdiv(height, TILE), tl.cdiv(width, TILE)
+        image = (tile - before) // (rows * columns)
+        first_y = (tile - before) // columns % rows * TILE
+        first_x = (tile - before) % columns * TILE
+
+        index = tl.arange(0, REGIONS)
+        exists = index < regions_per_image
+        region = image * regions_per_image + index
+        on_level = exists & (tl.load(levels + region, mask=exists, other=-1) == level)
+        left, top, bin_width, bin_height = _bins(regions, tl.where(exists, region, 0), level, FINEST, S)
+        right, bottom = left + bin_width * S, top + bin_height * S
+        hits = on_level & (tl.minimum(tl.maximum(right, 0.0), width - 1.0) > first_x - 1.0)
+        hits = hits & (tl.minimum(tl.maximum(left, 0.0), width - 1.0) < first_x + TILE)
+        hits = hits & (tl.minimum(tl.maximum(bottom, 0.0), height - 1.0) > first_y - 1.0)
+        hits = hits & (tl.minimum(tl.maximum(top, 0.0), height - 1.0) < first_y + TILE)
+
+        cell, pixel = tl.arange(0, TILE * TILE), tl.arange(0, PIXELS)
+        y, x = first_y + cell // TILE, first_x + cell % TILE
+        channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+        total = tl.zeros((TILE * TILE, CHANNELS), tl.float32)
+        number = tl.min(tl.where(hits, index, REGIONS))
+        while number < REGIONS:
+            hit = (image * regions_per_image + number).to(tl.int64)
+            x0, y0, pixel_width, pixel_height = _bins(regions, hit, level, FINEST, S)
+            for first in range(0, S * S, PIXELS):
+                row, column = (first + pixel) // S, (first + pixel) % S
+                weights = _axis_weights(y.to(tl.float32)[:, None], height, y0, pixel_height, row[None], SAMPLES)
+                weights *= _axis_weights(x.to(tl.float32)[:, None], width, x0, pixel_width, column[None], SAMPLES)
+                source = out_grad + (hit * S * S + first + pixel)[:, None] * C + channel[None]
+                mask = ((first + pixel) < S * S)[:, None] & (channel < C)[None]
+                grad = tl.load(source, mask=mask, other=0.0)
+                total += tl.dot(weights.to(grad.dtype), grad, input_precision="ieee")
+            number = tl.min(tl.where(hits & (index > number), index, REGIONS))
+        target = _of_level(level, grad0, grad1, grad2, grad3)
+        target += ((image.to(tl.int64) * height + y) * width + x)[:, None] * C + channel[None]
+        mask = ((y < height) & (x < width))[:, None] & (channel < C)[None]
+        tl.store(target, total.to(grad0.dtype.element_ty), mask=mask)
 
     @triton.jit
     def _to_fifths(coordinate, low, ratio):
@@ -176,38 +202,44 @@ def rasterize(edges: Tensor, last: Tensor, begin: Tensor, objects: Tensor, regio
 
 class _RoiAlign(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, regions: Tensor, levels: Tensor, scales: Tensor, size: int, *maps: Tensor) -> Tensor:
+    def forward(ctx: Any, regions: Tensor, levels: Tensor, size: int, *maps: Tensor) -> Tensor:
+        images, regions_per_image, _ = regions.shape
         nhwc_maps = [x.permute(0, 2, 3, 1).contiguous() for x in maps]
-        device, channels = regions.device, maps[0].shape[1]
-        addresses = copy_to_device(np.array([x.data_ptr() for x in nhwc_maps]), device)
-        sizes = copy_to_device(np.array([x.shape[1:3] for x in nhwc_maps], dtype=np.int32), device)
-        out = nhwc_maps[0].new_empty(len(regions), size, size, channels)
-        dtype = maps[0].dtype
-        _roi_align_forward[(len(regions), size * size)](
-            addresses, sizes, scales, regions, levels, out, channels, size, _SAMPLING_RATIO,
-            dtype == torch.float16, dtype == torch.bfloat16,
+        _, height, width, channels = nhwc_maps[0].shape
+        regions, levels = regions.contiguous(), levels.int().contiguous()
+        out = nhwc_maps[0].new_empty(images * regions_per_image, size, size, channels)
+        _roi_align_forward[(len(out), size * size)](
+            *nhwc_maps, height, width, regions, levels, out, regions_per_image,
+            channels, STRIDES[0], size, _SAMPLING_RATIO,
         )  # fmt: skip
-        ctx.size, ctx.dtype, ctx.shapes = size, dtype, [x.shape for x in nhwc_maps]
-        ctx.save_for_backward(regions, levels, scales, sizes)
+        ctx.size, ctx.shapes = size, [x.shape for x in nhwc_maps]
+        ctx.save_for_backward(regions, levels)
         return out.permute(0, 3, 1, 2)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        regions, levels, scales, sizes = ctx.saved_tensors
-        map_grads = [torch.zeros(shape, dtype=torch.float32, device=regions.device) for shape in ctx.shapes]
-        addresses = copy_to_device(np.array([x.data_ptr() for x in map_grads]), regions.device)
+        regions, levels = ctx.saved_tensors
+        images, height, width, channels = ctx.shapes[0]
         out_grad = grads[0].permute(0, 2, 3, 1).contiguous()
-        _roi_align_backward[(len(regions), ctx.size**2)](
-            addresses, sizes, scales, regions, levels, out_grad, out_grad.shape[3], ctx.size, _SAMPLING_RATIO
-        )
-        return None, None, None, None, *(x.to(ctx.dtype).permute(0, 3, 1, 2) for x in map_grads)
+        map_grads = [out_grad.new_empty(shape) for shape in ctx.shapes]
+        tiles = sum(images * triton.cdiv(shape[1], _TILE) * triton.cdiv(shape[2], _TILE) for shape in ctx.shapes)
+        block = max(16, min(channels, _CHANNELS))
+        _roi_align_backward[(tiles, triton.cdiv(channels, block))](
+            *map_grads, height, width, images, regions, levels, out_grad, regions.shape[1],
+            channels, STRIDES[0], ctx.size, _SAMPLING_RATIO,
+            _TILE, triton.next_power_of_2(regions.shape[1]), _PIXELS, block,
+        )  # fmt: skip
+        return None, None, None, *(x.permute(0, 3, 1, 2) for x in map_grads)
 
 
-def roi_align(maps: Sequence[Tensor], scales: Tensor, regions: Tensor, levels: Tensor, size: int) -> Tensor:
-    """Return [R, C, size, size]: RoIAlign of each region on the map of its level, with 2x2 samples per pooled pixel.
+def roi_align(maps: Sequence[Tensor], regions: Tensor, levels: Tensor, size: int) -> Tensor:
+    """Return [N * K, C, size, size]: RoIAlign of each region on the map of its level, 2x2 samples per pooled pixel.
 
-    `maps` are [N, C, H, W] each, channels-last, with C a power of two. `scales` float32 [L] convert pixels to cells.
-    `regions` float32 [R, 5] are image index and corners; `levels` are int32 [R]. There is no half-pixel shift
-    (docs/mlperf_rules.md, "Mask R-CNN"). Gradients are summed by atomic additions, whose order varies between runs.
+    `maps` are four of [N, C, H, W], channels-last, of strides 4, 8, 16 and 32 pixels, each half as high and wide as the
+    one before. `regions` float32 [N, K, 4] are corners in pixels, `levels` [N, K] from 0 to 3. There is no half-pixel
+    shift (docs/mlperf_rules.md, "Mask R-CNN"). Gradients are summed in the order of the regions, equal in each run.
     """
-    return _RoiAlign.apply(regions, levels, scales, size, *maps)
+    finest = maps[0].shape
+    if any(x.shape != (*finest[:2], finest[2] >> level, finest[3] >> level) for level, x in enumerate(maps)):
+        raise ValueError("Each map must be half as high and wide as the one before.")
+    return _RoiAlign.apply(regions, levels, size, *maps)

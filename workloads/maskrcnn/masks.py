@@ -25,7 +25,7 @@ class Outlines(NamedTuple):
 
     Object i has the edges `begin`[i] to `begin`[i + 1], int64 [I + 1]. `last` bool [E] marks the last edge of a
     polygon. A point is inside a polygon if it lies below an odd number of its edges, so a polygon can have holes, and
-    vertical edges may be missing. An object is the union of its polygons.
+    vertical edges may be missing. An object is the union of its polygons. Edges from `begin`[I] on are padding.
     """
 
     edges: Tensor

@@ -8,6 +8,8 @@ from ..common.detection.data import CocoData, synthetic_coco_set
 from ..common.detection.synthetic import SyntheticCocoBatches, check_sizes
 from .data import MaskRCNNData
 
+_EDGES_PER_BOX = 40  # about as many as COCO's outlines have
+
 
 class SyntheticMaskRCNNData(MaskRCNNData):
     """The loader of `timetrial throughput`: what a GPU does when it never waits for data. All images are wide."""
@@ -46,6 +48,9 @@ class SyntheticMaskRCNNData(MaskRCNNData):
 
     def _build_batch_source(self) -> SyntheticCocoBatches:
         return SyntheticCocoBatches()
+
+    def _read_max_edges(self) -> int:
+        return _EDGES_PER_BOX * self.max_boxes
 
     def _aspect_group_sizes(self) -> Sequence[int]:
         return (self.settings.train_count,)

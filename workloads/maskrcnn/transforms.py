@@ -81,6 +81,8 @@ class TrainTransform(EvalTransform):
     """
 
     max_boxes: int
+    max_edges: int
+    """The largest number of edges of an image."""
 
     def sample(self, target: CocoImage, height: int, width: int, generator: np.random.Generator) -> Crop:
         """Draw the flip."""
@@ -98,10 +100,13 @@ class TrainTransform(EvalTransform):
         return Crop((0, 0, height, width), flipped, (size, boxes, labels, edges, last, counts))
 
     def collate(self, targets: Sequence[Arrays]) -> tuple[Tensor, ...]:
-        """Return sizes, boxes and labels [N, ...], and the three tensors of `Outlines`."""
+        """Return sizes, boxes and labels [N, ...], and the three tensors of `Outlines`, padded to one shape."""
         stacked = stack_arrays([each[:3] for each in targets])
-        edges, last, counts = (np.concatenate(part) for part in zip(*(each[3:] for each in targets), strict=True))
-        begin = np.concatenate([[0], np.cumsum(counts)])
+        size = len(targets) * self.max_edges
+        edges, last = np.zeros((size, 4), np.float32), np.zeros(size, np.bool_)
+        np.concatenate([each[3] for each in targets], out=edges[: sum(len(each[3]) for each in targets)])
+        np.concatenate([each[4] for each in targets], out=last[: sum(len(each[4]) for each in targets)])
+        begin = np.concatenate([[0], np.cumsum(np.concatenate([each[5] for each in targets]))])
         return *stacked, torch.from_numpy(edges), torch.from_numpy(last), torch.from_numpy(begin)
 
     def _outlines(self, target: CocoImage) -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.int64]]:

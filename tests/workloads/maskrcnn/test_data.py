@@ -52,7 +52,7 @@ def joined(batches):
     tensors, outlines = [torch.cat(parts) for parts in tensors], []
     for edges, last, begin in ragged:
         assert begin[0] == 0
-        assert begin[-1] == len(edges) == len(last)
+        assert begin[-1] <= len(edges) == len(last)
         outlines += [(edges[a:b].tolist(), last[a:b].tolist()) for a, b in itertools.pairwise(begin.tolist())]
     assert len(outlines) == tensors[3].numel()
     return tensors, outlines
@@ -102,7 +102,8 @@ def test_reference_epoch_has_the_updates_of_the_reference(compose, tmp_path, wid
     """117,266 // 16 + 1 = 7,330, or one more if both shapes have a rest; constructing needs the manifest alone."""
     recipe = validate(compose("workload=maskrcnn", "scale=reference", "round=v07", f"data_dir={tmp_path}")).recipe
     settings = build_settings(MaskRCNNData, recipe.data, "recipe.data")
-    counts = {"train_size": 117_266, "eval_size": 5000, "num_classes": 80, "max_boxes": 93, "dropped": 2, "wide": wide}
+    counts = {"train_size": 117_266, "eval_size": 5000, "num_classes": 80, "max_boxes": 93, "dropped": 2}
+    counts |= {"wide": wide, "max_edges": 900}
     write_manifest(MaskRCNNData._manifest_path(settings), counts)
     sizes = {"global_batch_size": recipe.global_batch_size, "sharding": BatchSharding(0, 8, 1)}
     data = MaskRCNNData(settings, **sizes, device=CPU, seeds=seeds.derive_streams(3))
@@ -144,6 +145,7 @@ def test_every_image_is_evaluated_once_on_its_canvas(place):
 def test_batch_is_padded_with_the_mean_color_and_with_empty_boxes(place):
     data = maskrcnn_data(place)
     color = torch.tensor(PAD_COLOR, dtype=torch.uint8)[:, None]
+    most_edges = 0
     for batch in itertools.chain(*data.train_batches(1)):
         pixels, sizes, boxes, labels, outlines = batch.inputs
         assert pixels.is_contiguous(memory_format=torch.channels_last)
@@ -152,6 +154,8 @@ def test_batch_is_padded_with_the_mean_color_and_with_empty_boxes(place):
         assert exists.any(1).all()
         assert (labels <= 3).all()
         assert torch.equal(outlines.begin.diff() > 0, exists.flatten())
+        assert len(outlines.edges) == len(outlines.last) == len(pixels) * data.max_edges
+        most_edges = max(most_edges, int(outlines.begin.diff().view(len(pixels), -1).sum(1).max()))
         assert (boxes[~exists] == 0).all()
         assert (boxes[exists][:, 2:] >= boxes[exists][:, :2]).all()
         assert (boxes >= 0).all()
@@ -159,6 +163,7 @@ def test_batch_is_padded_with_the_mean_color_and_with_empty_boxes(place):
         for image, (height, width) in zip(pixels, sizes.tolist(), strict=True):
             assert (image[:, height:].flatten(1) == color).all()
             assert (image[:, :, width:].flatten(1) == color).all()
+    assert most_edges == data.max_edges
 
 
 def flip_pair(dataset, number):
@@ -270,7 +275,7 @@ def test_rle_masks_are_traced_with_their_holes(tmp_path):
     (tmp_path / "set.json").write_text(text)
     found = coco.read(tmp_path / "set.json", tmp_path, masks=True)
     assert (found.run[:, 1] > found.run[:, 0]).all()
-    assert compare(ImageDataset(CocoSource(found), TrainTransform(100, 150, 3), 0), range(8)) == 48
+    assert compare(ImageDataset(CocoSource(found), TrainTransform(100, 150, 3, 999), 0), range(8)) == 48
 
 
 @pytest.mark.parametrize(

@@ -1,34 +1,64 @@
-"""RoIAlign by Triton's interpreter against torchvision."""
+"""RoIAlign by Triton's interpreter against torchvision, and its kernels compiled for GPUs."""
+
+import pytest
+
+from timetrial.workloads.maskrcnn import kernels
 
 INTERPRETED = """
+import sys
+
 import torch
 import torchvision
 from timetrial.workloads.maskrcnn.kernels import roi_align
 
 torch.manual_seed(1)
 
-maps = [torch.randn(2, 16, edge, edge + 3, dtype=torch.float32) for edge in (20, 10)]
-scales = torch.tensor([1 / 4, 1 / 8])
-low = torch.rand(9, 2) * 70 - 8
-regions = torch.cat([torch.randint(2, (9, 1)).float(), low, low + torch.rand(9, 2) * 50], 1)
-regions[0, 3:] = regions[0, 1:3] + 0.5  # smaller than a cell
-regions[1, 1:] = torch.tensor([300.0, 300.0, 320.0, 330.0])  # outside
-levels = torch.randint(2, (9,), dtype=torch.int32)
-grad = torch.randn(9, 16, 7, 7)
+channels, size = int(sys.argv[1]), int(sys.argv[2])
+maps = [torch.randn(2, channels, 40 >> level, 72 >> level) for level in range(4)]
+low = torch.rand(2, 9, 2) * 150 - 20
+regions = torch.cat([low, low + torch.rand(2, 9, 2) * 130], 2)
+regions[0, 0, 2:] = regions[0, 0, :2] + 0.5  # smaller than a cell
+regions[1, 1] = torch.tensor([300.0, 200.0, 320.0, 230.0])  # outside
+regions[1, 2] = float("nan")
+levels = torch.randint(4, (2, 9))
+grad = torch.randn(18, channels, size, size)
+grad[9 + 2] = 0
 inputs, reference_inputs = ([x.clone().requires_grad_() for x in maps] for _ in range(2))
-result = roi_align(inputs, scales, regions, levels, 7)
+result = roi_align(inputs, regions, levels, size)
 (result * grad).sum().backward()
+image = torch.arange(2).repeat_interleave(9)
+rois = torch.cat([image[:, None].float(), regions.flatten(0, 1)], 1).nan_to_num()
 levels_pooled = [
-    torchvision.ops.roi_align(x, regions, 7, float(scale), 2, aligned=False)
-    for x, scale in zip(reference_inputs, scales)
+    torchvision.ops.roi_align(x, rois, size, 1 / (4 << level), 2, aligned=False)
+    for level, x in enumerate(reference_inputs)
 ]
-expected = torch.stack(levels_pooled)[levels.long(), torch.arange(9)]
+expected = torch.stack(levels_pooled)[levels.flatten(), torch.arange(18)]
 (expected * grad).sum().backward()
-torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+finite = rois[:, 1:].sum(1) != 0
+torch.testing.assert_close(result[finite], expected[finite], rtol=1e-4, atol=1e-5)
 for x, reference in zip(inputs, reference_inputs):
     torch.testing.assert_close(x.grad, reference.grad, rtol=1e-4, atol=1e-4)
 """
 
 
-def test_roi_align_equals_torchvision(interpret):
-    interpret(INTERPRETED)
+@pytest.mark.parametrize(("channels", "size"), [("16", "7"), ("8", "14")])
+def test_roi_align_equals_torchvision(interpret, channels, size):
+    interpret(INTERPRETED, channels, size)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("capability", "dtype"), [(75, "fp16"), (80, "fp32"), (90, "bf16")])
+def test_roi_align_compiles_for_gpus(capability, dtype):
+    """The interpreter checks no types; a GPU's shared memory is limited."""
+    compiler = pytest.importorskip("triton.compiler")
+    target = pytest.importorskip("triton.backends.compiler").GPUTarget("cuda", capability, 32)
+    constants = {"C": 256, "FINEST": 4, "S": 14, "SAMPLES": 2}
+    constants |= {"TILE": 8, "REGIONS": 512, "PIXELS": 64, "CHANNELS": 128}
+    for kernel in (kernels._roi_align_forward, kernels._roi_align_backward):
+        names = kernel.arg_names
+        types = dict.fromkeys(names, "i32") | {"regions": "*fp32", "levels": "*i32"}
+        types |= {name: f"*{dtype}" for name in names if name[:3] in ("map", "gra", "out")}
+        chosen = {name: value for name, value in constants.items() if name in names}
+        source = compiler.ASTSource(kernel, types | dict.fromkeys(chosen, "constexpr"), chosen)
+        compiled = compiler.compile(source, target=target)
+        assert compiled.metadata.shared <= (64 if capability == 75 else 99) * 1024
