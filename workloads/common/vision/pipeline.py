@@ -9,7 +9,7 @@
 `ImageData` (image_data.py) plans the epochs and makes each `ImageBatch` of a loader a `Batch` for the model.
 """
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -86,8 +86,36 @@ def stack_arrays(arrays: Sequence[Arrays]) -> tuple[Tensor, ...]:
     return tuple(torch.from_numpy(np.stack(part)) for part in zip(*arrays, strict=True))
 
 
+_BYTES_BY_VALUE = 1 << 20  # largest tensor that costs less to copy through a pipe
+
+
+class _WorkerBatch:
+    """Tensors and tuples of tensors that worker processes send, small ones by value.
+
+    Tensors in shared memory need a file each, which took two thirds of the time of a batch of small images.
+    """
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: _each_tensor(_by_value, value) for name, value in vars(self).items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({name: _each_tensor(_to_tensor, value) for name, value in state.items()})
+
+
+def _each_tensor(function: Callable[[Any], Any], value: Any) -> Any:
+    return tuple(map(function, value)) if isinstance(value, tuple) else function(value)
+
+
+def _by_value(value: Any) -> Any:
+    return value.numpy() if isinstance(value, Tensor) and value.nbytes <= _BYTES_BY_VALUE else value
+
+
+def _to_tensor(value: Any) -> Any:
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
 @dataclass
-class EncodedBatch:
+class EncodedBatch(_WorkerBatch):
     """A batch of JPEGs, concatenated in `data` (uint8), with their crops.
 
     `lengths` int64 [N] in bytes, `sizes` int32 [N, 2] (height, width), `boxes` int32 [N, 4] (top, left, height, width),
@@ -125,7 +153,7 @@ class EncodedBatch:
 
 
 @dataclass
-class ImageBatch:
+class ImageBatch(_WorkerBatch):
     """Transformed images, uint8 [N, H, W, 3] in RGB, and their collated targets."""
 
     pixels: Tensor

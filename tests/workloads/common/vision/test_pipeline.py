@@ -1,0 +1,56 @@
+"""Batches between worker processes and the rank."""
+
+import dataclasses
+import pickle
+
+import pytest
+import torch
+
+from timetrial.workloads.common.vision.decode_workers import BatchWorkers
+from timetrial.workloads.common.vision.pipeline import EncodedBatch, ImageBatch
+
+
+def encoded_batch(epoch, indices):
+    size = epoch * len(indices)  # bytes
+    return EncodedBatch(
+        data=torch.arange(size, dtype=torch.uint8),
+        lengths=torch.full((len(indices),), epoch),
+        sizes=torch.tensor([(epoch, index) for index in indices], dtype=torch.int32),
+        boxes=torch.tensor([(0, 1, index, 3) for index in indices], dtype=torch.int32),
+        flipped=torch.tensor([index % 2 == 0 for index in indices]),
+        targets=(torch.tensor(indices), torch.rand(len(indices), 4, generator=torch.Generator().manual_seed(epoch))),
+        params=(),
+        indices=indices,
+    )
+
+
+def image_batch(epoch, indices):
+    return ImageBatch(torch.full((len(indices), 5, 5, 3), epoch % 200, dtype=torch.uint8), (torch.tensor(indices),))
+
+
+def assert_equal(one, other):
+    for field in dataclasses.fields(one):
+        a, b = getattr(one, field.name), getattr(other, field.name)
+        for x, y in zip(a, b, strict=True) if isinstance(a, tuple) else [(a, b)]:
+            assert torch.equal(x, y) and x.dtype == y.dtype if isinstance(x, torch.Tensor) else x == y
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("make_batch", [encoded_batch, image_batch])
+def test_workers_send_batches_of_any_size_unchanged(make_batch):
+    """By value, and in shared memory from a megabyte on."""
+    plan = [(epoch, [epoch, 2, 7]) for epoch in (3, 400_000)]
+    workers = BatchWorkers(make_batch, 2, pin_memory=False)
+    received = list(workers.run(plan))
+    assert len(received) == 2
+    for key, batch in zip(plan, received, strict=True):
+        assert_equal(make_batch(*key), batch)
+    if make_batch is encoded_batch:
+        assert [batch.data.is_shared() for batch in received] == [False, True]
+
+
+def test_pickled_batch_can_be_written():
+    """As those of shared memory can."""
+    batch = pickle.loads(pickle.dumps(image_batch(1, [4, 5])))
+    batch.pixels += 1
+    assert batch.pixels.unique().tolist() == [2]
