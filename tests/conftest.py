@@ -172,3 +172,20 @@ def interpret():
         assert completed.returncode == 0, completed.stderr
 
     return run
+
+
+@pytest.fixture
+def compile_for_gpu():
+    """Compile a Triton kernel without a GPU: the interpreter checks no types, and shared memory is limited."""
+    compiler = pytest.importorskip("triton.compiler")
+    backends = pytest.importorskip("triton.backends.compiler")
+
+    def run(kernel, capability, types, constants):
+        """`types` are those of arguments other than int32 and `constants`."""
+        constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
+        signature = dict.fromkeys(kernel.arg_names, "i32") | types | dict.fromkeys(constants, "constexpr")
+        source = compiler.ASTSource(kernel, {name: signature[name] for name in kernel.arg_names}, constants)
+        compiled = compiler.compile(source, target=backends.GPUTarget("cuda", capability, 32))
+        assert compiled.metadata.shared <= (64 if capability == 75 else 99) * 1024
+
+    return run

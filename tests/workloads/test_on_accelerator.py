@@ -27,6 +27,7 @@ from timetrial.workloads.common.detection.nms import batched_nms
 from timetrial.workloads.common.imagenet.torch_loader import TorchImageNetData
 from timetrial.workloads.maskrcnn import kernels as maskrcnn_kernels
 from timetrial.workloads.maskrcnn import masks
+from timetrial.workloads.maskrcnn.group_norm import GroupNorm
 from timetrial.workloads.ssd.data import SSDData
 
 pytestmark = [
@@ -190,6 +191,28 @@ def test_roi_align_equals_torchvision(size, dtype, bound):
     for on_gpu, again, other in zip(*runs, torch.autograd.grad(expected, maps, given.float()), strict=True):
         assert torch.equal(on_gpu, again)
         assert (on_gpu - other).norm() < bound * other.norm()
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
+@pytest.mark.parametrize("shape", [(3, 64, 60, 83), (2, 2048, 9, 11)])
+def test_group_norm_equals_pytorch_in_float64(shape, dtype, bound):
+    device = torch.accelerator.current_accelerator()
+    layer = GroupNorm(32, shape[1]).to(device)
+    torch.nn.init.normal_(layer.weight)
+    x = torch.randn(shape, device=device, dtype=dtype).contiguous(memory_format=torch.channels_last).requires_grad_()
+    grad = torch.randn(shape, device=device, dtype=dtype)
+    with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
+        result = layer(x)
+    assert result.dtype == dtype
+    assert result.is_contiguous(memory_format=torch.channels_last)
+    parameters = (x, layer.weight, layer.bias)
+    found = torch.autograd.grad(result, parameters, grad)
+    wide = [tensor.detach().double().requires_grad_() for tensor in parameters]
+    expected = torch.nn.functional.group_norm(wide[0], 32, wide[1], wide[2])
+    for mine, other in zip(
+        (result, *found), (expected, *torch.autograd.grad(expected, wide, grad.double())), strict=True
+    ):
+        assert (mine - other).norm() < bound * other.norm()
 
 
 def test_mask_targets_equal_those_of_the_cpu():

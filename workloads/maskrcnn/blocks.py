@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .group_norm import GroupNorm
+
 
 class FrozenBatchNorm2d(nn.Module):
     """A batch norm folded into a scale and a shift per channel, which are not trained."""
@@ -32,7 +34,7 @@ def norm_layer(channels: int, pretrained: bool) -> nn.Module:
     """
     if pretrained:
         return FrozenBatchNorm2d(channels)
-    return nn.GroupNorm(math.gcd(32, channels, max(1, channels // 2)), channels)
+    return GroupNorm(math.gcd(32, channels, max(1, channels // 2)), channels)
 
 
 class Bottleneck(nn.Module):

@@ -48,17 +48,9 @@ def test_roi_align_equals_torchvision(interpret, channels, size):
 
 @pytest.mark.integration
 @pytest.mark.parametrize(("capability", "dtype"), [(75, "fp16"), (80, "fp32"), (90, "bf16")])
-def test_roi_align_compiles_for_gpus(capability, dtype):
-    """The interpreter checks no types; a GPU's shared memory is limited."""
-    compiler = pytest.importorskip("triton.compiler")
-    target = pytest.importorskip("triton.backends.compiler").GPUTarget("cuda", capability, 32)
+def test_roi_align_compiles_for_gpus(compile_for_gpu, capability, dtype):
     constants = {"C": 256, "FINEST": 4, "S": 14, "SAMPLES": 2}
     constants |= {"TILE": 8, "REGIONS": 512, "PIXELS": 64, "CHANNELS": 128}
     for kernel in (kernels._roi_align_forward, kernels._roi_align_backward):
-        names = kernel.arg_names
-        types = dict.fromkeys(names, "i32") | {"regions": "*fp32", "levels": "*i32"}
-        types |= {name: f"*{dtype}" for name in names if name[:3] in ("map", "gra", "out")}
-        chosen = {name: value for name, value in constants.items() if name in names}
-        source = compiler.ASTSource(kernel, types | dict.fromkeys(chosen, "constexpr"), chosen)
-        compiled = compiler.compile(source, target=target)
-        assert compiled.metadata.shared <= (64 if capability == 75 else 99) * 1024
+        types = {name: f"*{dtype}" for name in kernel.arg_names if name[:3] in ("map", "gra", "out")}
+        compile_for_gpu(kernel, capability, types | {"regions": "*fp32", "levels": "*i32"}, constants)
