@@ -110,15 +110,18 @@ class TorchEngine:
             if self._captured_steps is not None:
                 self._captured_steps.capture(self._update, batches)
         self.unwrapped_model.eval()
-        with torch.no_grad(), self.precision.autocast():
-            eval_steps = steps if self.compiled else 1
-            for batch in self.data.synthetic_eval_batches():
-                self.workload.predict(self.unwrapped_model, [batch] * eval_steps)
+        self._warm_up_evaluation(self.data.synthetic_eval_batches(), steps if self.compiled else 1)
+        if self.compiled:  # the last batch of an evaluation is smaller: not worth a compilation
+            torch.compiler.set_stance("eager_on_recompile")
+        self._warm_up_evaluation(self.data.synthetic_last_eval_batches(), 1)
         self.unwrapped_model.train()
         self.load_state_dict(initial_state)
         self.optimizer.zero_grad(set_to_none=True)
-        if self.compiled:  # the last batch of an epoch is smaller: not worth a compilation on the clock
-            torch.compiler.set_stance("eager_on_recompile")
+
+    def _warm_up_evaluation(self, batches: Iterable[Batch], passes: int) -> None:
+        with torch.no_grad(), self.precision.autocast():
+            for batch in batches:
+                self.workload.predict(self.unwrapped_model, [batch] * passes)
 
     def open_data(self) -> None:
         """Wait for all ranks, so that none reads data before the clock of rank 0 runs, then open the data."""

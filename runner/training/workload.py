@@ -109,6 +109,10 @@ class Data(Protocol):
         """Yield a batch in each shape that `eval_batches` yields often. Default: one shape."""
         yield self.synthetic_eval_batch()
 
+    def synthetic_last_eval_batches(self) -> Iterable[Batch]:
+        """Yield a batch in each other shape of `eval_batches`, for which no model is compiled. Default: none."""
+        return ()
+
     def mlperf_params(self) -> dict[str, Any]:
         """Return what the log holds on the data beyond their sizes, under MLPerf names.
 

@@ -57,10 +57,13 @@ class MaskRCNNData(CocoData):
 
     @classmethod
     def _count(cls, train: CocoSet, val: CocoSet) -> dict[str, Any]:
-        """Count wide training images and the edges of the outlines of an image too."""
-        selected = cls.select_images(train, True)
-        more = {"wide": int(selected.is_wide().sum()), "max_edges": int(selected.count_edges().max())}
-        return super()._count(train, val) | more
+        """Count wide images of both sets and the edges of the outlines of a training image too."""
+        selected, evaluated = cls.select_images(train, True), cls.select_images(val, False)
+        return super()._count(train, val) | {
+            "wide": int(selected.is_wide().sum()),
+            "eval_wide": int(evaluated.is_wide().sum()),
+            "max_edges": int(selected.count_edges().max()),
+        }
 
     @classmethod
     def select_images(cls, dataset: CocoSet, train: bool) -> CocoSet:
@@ -119,6 +122,14 @@ class MaskRCNNData(CocoData):
         for wide in self._canvases():
             yield self.make_batch(self._random_eval_images(self._eval_step_size(), wide), self.eval_size)
 
+    def synthetic_last_eval_batches(self) -> Iterator[Batch]:
+        """Yield a batch in each other shape of the evaluation, which is known for one rank."""
+        size, canvases = self.settings.eval_batch_size, self._canvases()
+        for wide, images in zip((True, False), self._eval_group_sizes(), strict=False):
+            sizes = {min(size, images - start) for start in range(0, images, size)}
+            for other in sorted(sizes - ({self._eval_step_size()} if wide in canvases else set())):
+                yield self.make_batch(self._random_eval_images(other, wide), self.eval_size)
+
     def _random_train_images(self, size: int, wide: bool = True) -> ImageBatch:
         pixels, sizes = self._random_pixels(size, wide)
         corner, box_size = torch.rand(size, self.max_boxes, 2) * 0.5, torch.rand(size, self.max_boxes, 2) * 0.4 + 0.1
@@ -150,6 +161,11 @@ class MaskRCNNData(CocoData):
     def _aspect_group_sizes(self) -> Sequence[int]:
         """Return the number of wide training images, and of the others."""
         return self.counts["wide"], self.counts["train_size"] - self.counts["wide"]
+
+    def _eval_group_sizes(self) -> Sequence[int]:
+        """Return the number of wide validation images, and of the others, or nothing on several ranks."""
+        wide = self.counts["eval_wide"]
+        return (wide, self.eval_size - wide) if self.sharding.ranks == 1 else ()
 
     def _aspect_groups(self) -> Sequence[NDArray[np.int64]]:
         """Return the indices of the wide training images, and of the others."""

@@ -54,3 +54,6 @@ class SyntheticMaskRCNNData(MaskRCNNData):
 
     def _aspect_group_sizes(self) -> Sequence[int]:
         return (self.settings.train_count,)
+
+    def _eval_group_sizes(self) -> Sequence[int]:
+        return ()

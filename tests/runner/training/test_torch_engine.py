@@ -87,7 +87,10 @@ def test_warm_up_does_not_change_training(toy_engine, toy_data, toy_workload):
     # Built one after the other, because engines of one process share torch's global generator.
     expected = train(toy_engine(toy_workload(dropout=0.3, batch_norm=True), toy_data()))
     warmed_up = toy_engine(toy_workload(dropout=0.3, batch_norm=True), toy_data())
+    evaluated = []
+    warmed_up.unwrapped_model.register_forward_hook(lambda model, inputs, _: evaluated.append(len(inputs[0])))
     warmed_up.warm_up()
+    assert evaluated[-2:] == [8, 3]  # the shapes of the evaluation, the last batch's too
     actual = train(warmed_up)
     assert actual[0] == expected[0]
     assert_same(actual[1], expected[1])

@@ -103,7 +103,7 @@ def test_reference_epoch_has_the_updates_of_the_reference(compose, tmp_path, wid
     recipe = validate(compose("workload=maskrcnn", "scale=reference", "round=v07", f"data_dir={tmp_path}")).recipe
     settings = build_settings(MaskRCNNData, recipe.data, "recipe.data")
     counts = {"train_size": 117_266, "eval_size": 5000, "num_classes": 80, "max_boxes": 93, "dropped": 2}
-    counts |= {"wide": wide, "max_edges": 900}
+    counts |= {"wide": wide, "eval_wide": 3700, "max_edges": 900}
     write_manifest(MaskRCNNData._manifest_path(settings), counts)
     sizes = {"global_batch_size": recipe.global_batch_size, "sharding": BatchSharding(0, 8, 1)}
     data = MaskRCNNData(settings, **sizes, device=CPU, seeds=seeds.derive_streams(3))
@@ -140,6 +140,16 @@ def test_every_image_is_evaluated_once_on_its_canvas(place):
     assert len(data.train_set) < 40  # images without boxes are evaluated, but not trained on
     assert data.val_set.crowd.sum() + maskrcnn_data(place).truth.crowd.sum() > 0
     assert not data.train_set.crowd.any()
+
+
+@pytest.mark.parametrize("batch_size", [2, 4, 64])
+def test_warm_up_knows_every_shape_of_the_evaluation(place, batch_size):
+    """Also that of the last batch of either canvas; convolutions are tuned for each."""
+    data = maskrcnn_data(place, eval_batch_size=batch_size)
+    warm = [*data.synthetic_eval_batches(), *data.synthetic_last_eval_batches()]
+    shapes = [batch.inputs[0].shape for batch in warm]
+    assert len(shapes) == len(set(shapes))
+    assert {batch.inputs[0].shape for batch in data.eval_batches()} <= set(shapes)
 
 
 def test_batch_is_padded_with_the_mean_color_and_with_empty_boxes(place):

@@ -150,6 +150,12 @@ class ImageData(Data):
         """Return random images in the shape of the first evaluation batch."""
         return self.make_batch(self._random_eval_images(self._eval_step_size()), self.eval_size)
 
+    def synthetic_last_eval_batches(self) -> Iterator[Batch]:
+        """Yield random images in the shape of the last evaluation batch, if it is smaller than the others."""
+        sizes = {span.stop - span.start for span in self.eval_spans()} - {self._eval_step_size()}
+        for size in sorted(sizes):
+            yield self.make_batch(self._random_eval_images(size), self.eval_size)
+
     def _micro_batch_sizes(self) -> list[int]:
         """Return the images of this rank's micro-batches of a step."""
         return [part.stop - part.start for part in self.sharding.micro_batches(self.step_size)]

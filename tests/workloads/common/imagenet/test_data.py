@@ -315,6 +315,14 @@ def test_synthetic_batches_have_the_shapes_of_real_ones(build, sharding):
         assert [part.shape for part in made.inputs] == [part.shape for part in real.inputs]
 
 
+@pytest.mark.parametrize("sharding", [BatchSharding(), BatchSharding(1, 2, 2)])
+def test_warm_up_knows_every_shape_of_the_evaluation(build, sharding):
+    """Also that of the last batch; convolutions are tuned for each."""
+    data = build(sharding=sharding)
+    warm = [data.synthetic_eval_batch(), *data.synthetic_last_eval_batches()]
+    assert {len(batch.inputs[0]) for batch in data.eval_batches()} == {len(batch.inputs[0]) for batch in warm}
+
+
 def test_synthetic_loader_yields_full_batches_in_every_epoch():
     data = synthetic()
     assert (data.train_size, data.eval_size, data.num_classes, data.image_size) == (25, 15, 7, 32)
