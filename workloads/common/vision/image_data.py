@@ -102,7 +102,10 @@ class ImageData(Data):
         """Return the loader of training or of evaluation, its workers started."""
         dataset = self.build_dataset(train)
         decoder = self.build_decoder(dataset.transform, train)
-        return ImageLoader(dataset, workers=self._workers(), device=self.device, decoder=decoder)
+        workers = self._workers()
+        if not train:  # processes start on the clock: no more than there are batches
+            workers = min(workers, len(self.eval_plan()))
+        return ImageLoader(dataset, workers=workers, device=self.device, decoder=decoder)
 
     def train_plan(self, epoch: int) -> list[list[int]]:
         """Return the image indices of each micro-batch of this rank, shuffled."""
