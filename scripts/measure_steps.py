@@ -6,9 +6,9 @@
 Prints one JSON line. `kernel_ms` is the union of all kernels' spans in a trace of the profiler, a step; `kernel_share`
 its share in the time of the traced steps, and `kernel_share_untraced` in `step_ms`, which the profiler does not slow
 down; `graph_ms` the replay of each captured graph alone; `evaluation_s` four evaluations, and a fifth without the
-score. With --losses, `loss_difference` is the largest relative difference between the losses of captured and eager
-steps at equal seeds, and `repeat_difference` that between two captured runs. --eager measures eager steps. Leave the
-machine idle.
+score, of which `evaluation` has the kernels. With --losses, `loss_difference` is the largest relative difference
+between the losses of captured and eager steps at equal seeds, and `repeat_difference` that between two captured runs.
+--eager measures eager steps. Leave the machine idle.
 
 With --runs, it trains N whole runs of an image workload in one process, of seeds 1 to N, and prints for each the
 quality and the seconds from the first training step, with the data open, to the end of the last evaluation.
@@ -23,7 +23,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +81,11 @@ def time_steps(engine: TorchEngine, batches: Any, steps: int) -> tuple[float, fl
     return (time.perf_counter() - started) / steps * 1e3, (submitted - started) / steps * 1e3
 
 
-def trace(engine: TorchEngine, batches: Any, steps: int) -> dict[str, Any]:
-    """Return the share of kernels in the time of `steps` steps, kernels a step, and the kernels that take longest."""
-    with profile(activities=devices.profiler_activities(engine.device)[1:]) as profiler:
-        for batch in itertools.islice(batches, steps):
-            engine._step(batch)
-        devices.synchronize(engine.device)
+def trace(device: torch.device, work: Callable[[], object], parts: int) -> dict[str, Any]:
+    """Return the share of kernels in the time of `work`, and of each of its `parts` the kernels and the longest."""
+    with profile(activities=devices.profiler_activities(device)[1:]) as profiler:
+        work()
+        devices.synchronize(device)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
@@ -102,9 +101,9 @@ def trace(engine: TorchEngine, batches: Any, steps: int) -> dict[str, Any]:
         seconds[event["name"][:60]] += event["dur"]
     return {
         "kernel_share": round(busy / (end - spans[0][0]), 3),
-        "kernel_ms": round(busy / steps / 1e3, 4),
-        "kernels_per_step": round(len(kernels) / steps, 1),
-        "longest_us_per_step": {name: round(us / steps, 1) for name, us in seconds.most_common(_LONGEST)},
+        "kernel_ms": round(busy / parts / 1e3, 4),
+        "kernels": round(len(kernels) / parts, 1),
+        "longest_us": {name: round(us / parts, 1) for name, us in seconds.most_common(_LONGEST)},
     }
 
 
@@ -138,9 +137,12 @@ def measure(overrides: list[str], steps: int, *, eager: bool, with_losses: bool)
             "host_ms": round(host_ms, 4),
         }
         if engine.device.type != "cpu":
-            result |= trace(engine, batches, steps)
+            some = itertools.islice(batches, steps)
+            result |= trace(engine.device, lambda: [engine._step(batch) for batch in some], steps)
             result["kernel_share_untraced"] = round(result["kernel_ms"] / step_ms, 3)
         result["evaluation_s"] = [round(seconds, 3) for seconds in time_evaluations(engine)]
+        if engine.device.type != "cpu":
+            result["evaluation"] = trace(engine.device, lambda: predict(engine), 1)
         captured = engine._captured_steps
         if captured is not None:
             replays = [step.graph.replay for step in captured._steps.values()]
@@ -206,11 +208,17 @@ def time_evaluations(engine: TorchEngine) -> list[float]:
         started = time.perf_counter()
         engine.evaluate()
         found.append(time.perf_counter() - started)
-    engine.unwrapped_model.eval()
     started = time.perf_counter()
+    predict(engine)
+    return [*found, time.perf_counter() - started]
+
+
+def predict(engine: TorchEngine) -> None:
+    """Evaluate without the score."""
+    engine.unwrapped_model.eval()
     with torch.no_grad(), engine.precision.autocast():
         engine.workload.predict(engine.unwrapped_model, engine.data.eval_batches())
-    return [*found, time.perf_counter() - started]
+    engine.unwrapped_model.train()
 
 
 def time_replays(engine: TorchEngine, replay: Any) -> float:
