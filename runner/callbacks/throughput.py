@@ -27,10 +27,13 @@ class LimitedBatches:
         self.eval_samples = self.num_eval_batches = 0  # of this rank in the last evaluation
         self.synthetic_train_steps = data.synthetic_train_steps
         self.synthetic_eval_batches = data.synthetic_eval_batches
-        self.synthetic_last_eval_batches = data.synthetic_last_eval_batches
         self.warm_up = data.warm_up
         self.mlperf_params = data.mlperf_params
         self.open = data.open
+
+    def synthetic_last_eval_batches(self) -> Iterable[Batch]:
+        """Return nothing: the last batch of an evaluation is cut off."""
+        return ()
 
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Return the first batches of the epoch."""

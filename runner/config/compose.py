@@ -40,6 +40,7 @@ def register_schema() -> None:
     OmegaConf.register_new_resolver("latest", max, replace=True)
     OmegaConf.register_new_resolver("compile_mode", _compile_mode, replace=True)
     OmegaConf.register_new_resolver("capture_steps", _capture_steps, replace=True)
+    OmegaConf.register_new_resolver("micro_batch", _micro_batch, replace=True)
     OmegaConf.register_new_resolver("help_on", _help_on, replace=True)
     ConfigStore.instance().store(name="schema", node=Config)
 
@@ -57,6 +58,11 @@ def _compile_mode(engine: str, accelerator_compiles: bool, scale: str, workload_
 def _capture_steps(compile_mode: str | None, scale: str) -> bool:
     """Return the default of `engine.capture`: compiled steps of large models outlast their launches."""
     return compile_mode is None or scale != "reference"
+
+
+def _micro_batch(largest: int | None, scale: str) -> int | None:
+    """Return the default of `tuning.micro_batch_size`: the other scales fit into the memory of any GPU."""
+    return largest if scale == "reference" else None
 
 
 def _help_on(part: str) -> str:

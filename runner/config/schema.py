@@ -32,7 +32,7 @@ class WorkloadConfig:
     """Whether the model is compiled by default, on accelerators that compile and at the scale `reference`; runs at the
     other scales are too short."""
     micro_batch_size: int | None = None
-    """Default of `tuning.micro_batch_size`, for a workload whose global batch fits no GPU."""
+    """Default of `tuning.micro_batch_size` at the scale `reference`, for a global batch that needs more than 80 GB."""
 
 
 @dataclass

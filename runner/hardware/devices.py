@@ -120,13 +120,14 @@ def enable_cudnn_benchmark() -> None:
 def host_copies(values: Iterable[Any]) -> Iterator[Any]:
     """Yield copies on the host of tensors in nested containers, each once the work for the next has been submitted.
 
-    So the device has work while the host uses a copy. All tensors are on the current device or the CPU.
+    So the device has work while the host uses a copy. Tensors are on one device and the CPU.
     """
     last: tuple[Any, torch.Event | None] | None = None
     for value in values:
         copies = pytree.tree_map_only(Tensor, lambda tensor: tensor.to("cpu", non_blocking=True), value)
-        device = next((leaf.device for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)), None)
-        made = None if device is None or device.type == "cpu" else torch.Event(device)
+        leaves = (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor))
+        device = next((leaf.device for leaf in leaves if leaf.device.type != "cpu"), None)
+        made = None if device is None else torch.Event(device)
         if made is not None:
             made.record()
         if last is not None:

@@ -129,7 +129,7 @@ def _warn_of_small_micro_batches(config: Config, console: Console) -> None:
     if steps > _MANY_MICRO_BATCHES:
         console.print(
             f"tuning.micro_batch_size={config.tuning.micro_batch_size} takes {steps:,} forward passes per update, "
-            "which is slow: choose the largest that fits into memory, or leave it out.",
+            "which is slow: choose the largest that fits into memory, or null.",
             style="yellow", soft_wrap=True, markup=False, highlight=False,
         )  # fmt: skip
 

@@ -62,7 +62,7 @@ class MaskRCNNData(CocoData):
         return super()._count(train, val) | {
             "wide": int(selected.is_wide().sum()),
             "eval_wide": int(evaluated.is_wide().sum()),
-            "max_edges": int(selected.count_edges().max()),
+            "max_edges": max(4, int(selected.count_edges().max())),  # of a random rectangle, in the warm-up
         }
 
     @classmethod

@@ -63,13 +63,13 @@ if triton is not None:
 
 
 class GroupNorm(nn.GroupNorm):
-    """PyTorch's group norm; on GPUs with Triton it returns the dtype and the channels-last format of its input."""
+    """PyTorch's group norm, in the dtype of its input and, by Triton's kernels, channels-last."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [N, C, H, W]; a compiled model fuses PyTorch's own operations."""
         powers_of_two = self.num_channels & (self.num_channels - 1) == 0
         if torch.compiler.is_compiling() or not powers_of_two or not triton_available(x):
-            return super().forward(x)
+            return super().forward(x).to(x.dtype)
         return _GroupNorm.apply(x, self.weight, self.bias, self.num_groups, self.eps)
 
 

@@ -17,6 +17,7 @@ from ..common.detection import coco_evaluation
 from ..common.detection.coco_evaluation import Detections
 from ..common.detection.process_pool import process_pool
 from ..common.nn.sgd import sgd
+from ..common.nn.triton_support import has_triton
 from . import backbone
 from .data import MaskRCNNData
 from .detection import DetectionBatch, detect
@@ -30,8 +31,6 @@ _LR_DECAY = 0.1
 
 class InstanceSegmentation:
     """Detects objects; the quality is COCO's average precision of boxes and of masks at IoU .50 to .95."""
-
-    capturable = True
 
     @dataclass
     class Settings:
@@ -77,6 +76,11 @@ class InstanceSegmentation:
     def __init__(self, settings: Settings, data: MaskRCNNData) -> None:
         self.settings, self._data = settings, data
         self._paste_pool: Executor | None = None
+
+    @property
+    def capturable(self) -> bool:
+        """Whether kernels replace the operations that wait for the device."""
+        return has_triton()
 
     def build_model(self) -> nn.Module:
         """Build the model and load its backbone if `backbone` is set."""
@@ -125,8 +129,8 @@ class InstanceSegmentation:
         if self._paste_pool is None and self._data.eval_size >= _MIN_IMAGES_FOR_POOL:
             self._paste_pool = process_pool(_PASTE_WORKERS)
         with ThreadPoolExecutor(1) as executor:  # masks are pasted while the device computes the next batches
-            found = host_copies(self._detect(model, *batch.inputs) for batch in batches)
-            parts = [executor.submit(self._coco_detections, *each) for each in found]
+            outputs = host_copies(self._detect(model, *batch.inputs) for batch in batches)
+            parts = [executor.submit(self._coco_detections, *output) for output in outputs]
         return coco_evaluation.concatenate([Detections.empty(masks=True), *(part.result() for part in parts)])
 
     def score(self, parts: Sequence[Detections]) -> dict[str, float]:

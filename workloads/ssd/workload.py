@@ -90,8 +90,8 @@ class SingleShotDetection:
         """Return the detections on this rank's images."""
         assert isinstance(model, SSD)
         inputs = (batch.inputs for batch in batches)
-        found = ((detect(*model.predict(pixels), model.priors), indices) for pixels, indices in inputs)
-        parts = [self._coco_detections(*each) for each in host_copies(found)]
+        outputs = ((detect(*model.predict(pixels), model.priors), indices) for pixels, indices in inputs)
+        parts = [self._coco_detections(*output) for output in host_copies(outputs)]
         return coco_evaluation.concatenate([Detections.empty(masks=False), *parts])
 
     def score(self, parts: Sequence[Detections]) -> dict[str, float]:

@@ -531,9 +531,10 @@ def test_polygons_have_closed_edges():
 
 
 def test_edges_are_counted_as_they_are_drawn(scenes):
-    found = coco.read(*scenes, masks=True)
-    assert 0 < (found.run[:, 1] > found.run[:, 0]).sum() < len(found.image)  # crowds have runs, the others polygons
-    drawn = np.zeros(len(found), int)
-    np.add.at(drawn, found.image, [len(found.edges(annotation)[0]) for annotation in range(len(found.image))])
-    assert found.count_edges().tolist() == drawn.tolist()
-    assert found.rles == [found.rle(annotation) for annotation in range(len(found.image))]
+    dataset = coco.read(*scenes, masks=True)
+    annotations = range(len(dataset.image))
+    assert 0 < (dataset.run[:, 1] > dataset.run[:, 0]).sum() < len(annotations)  # crowds have runs, the others polygons
+    drawn = np.zeros(len(dataset), int)
+    np.add.at(drawn, dataset.image, [len(dataset.edges(annotation)[0]) for annotation in annotations])
+    assert dataset.count_edges().tolist() == drawn.tolist()
+    assert dataset.rles == [dataset.rle(annotation) for annotation in annotations]

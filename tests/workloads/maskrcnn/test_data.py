@@ -142,6 +142,21 @@ def test_every_image_is_evaluated_once_on_its_canvas(place):
     assert not data.train_set.crowd.any()
 
 
+def test_sets_are_counted_once(tmp_path, monkeypatch):
+    settings, counted = maskrcnn_data(tmp_path).settings, []
+    count = MaskRCNNData._count
+    monkeypatch.setattr(MaskRCNNData, "_count", lambda *sets: counted.append(sets) or count(*sets))
+    MaskRCNNData.prepare_data(settings, lambda *progress: None)
+    assert not counted
+    manifest = MaskRCNNData._manifest_path(settings)
+    for text in (manifest.read_text().replace('"version": "1"', '"version": "0"'), "damaged"):
+        before = manifest.read_text()
+        manifest.write_text(text)
+        MaskRCNNData.prepare_data(settings, lambda *progress: None)
+        assert manifest.read_text() == before
+    assert len(counted) == 2
+
+
 @pytest.mark.parametrize("batch_size", [2, 4, 64])
 def test_warm_up_knows_every_shape_of_the_evaluation(place, batch_size):
     """Also that of the last batch of either canvas; convolutions are tuned for each."""

@@ -18,11 +18,11 @@ for shape, groups in (((3, 16, 20, 13), 4), ((2, 64, 9, 200), 32), ((1, 8, 1, 1)
     grad = torch.randn(shape)
     result = _GroupNorm.apply(x, weight, bias, groups, 1e-5)
     assert result.is_contiguous(memory_format=torch.channels_last)
-    found = torch.autograd.grad(result, (x, weight, bias), grad)
+    gradients = torch.autograd.grad(result, (x, weight, bias), grad)
     wide = [tensor.detach().double().requires_grad_() for tensor in (x, weight, bias)]
     expected = F.group_norm(wide[0], groups, wide[1], wide[2], 1e-5)
     torch.testing.assert_close(result.double(), expected, rtol=1e-4, atol=1e-5)
-    for mine, reference in zip(found, torch.autograd.grad(expected, wide, grad.double())):
+    for mine, reference in zip(gradients, torch.autograd.grad(expected, wide, grad.double())):
         torch.testing.assert_close(mine.double(), reference, rtol=1e-4, atol=1e-4)
 """
 

@@ -21,6 +21,8 @@ from ..manifest import manifest_path, read_manifest, write_manifest
 from ..vision.image_data import ImageData
 from ..vision.pipeline import GeneratedSource
 
+_MANIFEST_VERSION = "1"  # change it with what is counted
+
 
 @dataclass(frozen=True)
 class Split:
@@ -82,11 +84,15 @@ class CocoData(ImageData):
         for split in splits(settings):
             progress(f"reading {split.annotations.name}", 0)
             prepared.append(cls._prepare(settings, split))
+        manifest, sets = cls._manifest_path(settings), {"train": prepared[0].name, "val": prepared[1].name}
+        sets["version"] = _MANIFEST_VERSION
+        with contextlib.suppress(DataError):
+            if sets.items() <= read_manifest(manifest).items():
+                return  # these sets have been counted
         train, val = map(coco.load_prepared, prepared)
         for problem in cls._check_together(train, val):
             raise DataError(problem)
-        counts = cls._count(train, val) | {"train": prepared[0].name, "val": prepared[1].name}
-        write_manifest(cls._manifest_path(settings), counts)
+        write_manifest(manifest, cls._count(train, val) | sets)
 
     @classmethod
     def verify(cls, settings: Settings) -> Iterator[str]:
