@@ -18,7 +18,7 @@ _FREE_KEYS = {
     "observers.json_lines",
     "observers.tensorboard",
     "profile.steps",
-    "workload.micro_batch_size",  # its effect is in tuning.micro_batch_size
+    "workload.max_micro_batch",  # its effect is in tuning.micro_batch_size
     "usd_per_gpu_hour",
     "accelerator.usd_per_gpu_hour",
     "accelerator.usd_per_gpu",

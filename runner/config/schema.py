@@ -31,7 +31,7 @@ class WorkloadConfig:
     compiled: bool = False
     """Whether the model is compiled by default, on accelerators that compile and at the scale `reference`; runs at the
     other scales are too short."""
-    micro_batch_size: int | None = None
+    max_micro_batch: int | None = None
     """Default of `tuning.micro_batch_size` at the scale `reference`, for a global batch that needs more than 80 GB."""
 
 

@@ -25,7 +25,7 @@ from .intervals import UNKNOWN, LogEstimate, Sample, bounds_as_json, log_ratio
 # Configuration groups that affect a measurement; `seed` and paths do not.
 _CONFIG_GROUPS = ("workload", "recipe", "engine", "precision", "data", "tuning", "system", "gpus", "peer_to_peer")
 _EXECUTION_KEYS = ("engine.compile", "engine.capture")
-_IGNORED = ("workload.title", "workload.micro_batch_size", "recipe.target", "recipe.data.folder")
+_IGNORED = ("workload.title", "workload.max_micro_batch", "recipe.target", "recipe.data.folder")
 NO_PEER_TO_PEER = "no peer-to-peer"  # `interconnect` of groups that did not use it
 
 
