@@ -28,6 +28,7 @@ from timetrial.workloads.common.imagenet.torch_loader import TorchImageNetData
 from timetrial.workloads.maskrcnn import kernels as maskrcnn_kernels
 from timetrial.workloads.maskrcnn import masks
 from timetrial.workloads.maskrcnn.group_norm import GroupNorm
+from timetrial.workloads.maskrcnn.matching import match
 from timetrial.workloads.ssd.data import SSDData
 
 pytestmark = [
@@ -213,6 +214,19 @@ def test_group_norm_equals_pytorch_in_float64(shape, dtype, bound):
         (result, *gradients), (expected, *torch.autograd.grad(expected, wide, grad.double())), strict=True
     ):
         assert (mine - other).norm() < bound * other.norm()
+
+
+def test_matches_equal_those_of_the_cpu():
+    """Many regions, to whose boxes several programs add, and ties, as corners are whole numbers."""
+    anchors, truth, valid = (
+        random_boxes(20_000).round(),
+        random_boxes(120).round().view(3, 40, 4),
+        torch.rand(3, 40) < 0.5,
+    )
+    ious = {"foreground_iou": 0.7, "background_iou": 0.3, "force_best": True}
+    device = torch.accelerator.current_accelerator()
+    actual = match(anchors[None].to(device), truth.to(device), valid.to(device), **ious)
+    assert torch.equal(actual.cpu(), match(anchors[None], truth, valid, **ious))
 
 
 def test_mask_targets_equal_those_of_the_cpu():

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from ..common.detection.nms import batched_nms
 from . import boxes as box_ops
+from .matching import IGNORED, NEGATIVE, match
 
-NEGATIVE, IGNORED = -1, -2
 _RPN_FOREGROUND_IOU, _RPN_BACKGROUND_IOU, _BOX_FOREGROUND_IOU = 0.7, 0.3, 0.5
 _NO_SCORE = -1e6
 
@@ -34,13 +34,10 @@ def match_anchors(anchors: Tensor, boxes: Tensor, valid: Tensor, image_sizes: Te
     All anchors that tie for the largest IoU of a box match their own best box as well. Anchors that leave the image of
     `image_sizes` [N, 2] (height, width) are ignored.
     """
-    iou = box_ops.iou(anchors, boxes).masked_fill(~valid[:, None], -1.0)
-    best_iou, box_index = iou.max(2)
-    best_iou_of_box = iou.amax(1, keepdim=True)
-    is_best_of_box = ((iou == best_iou_of_box) & (best_iou_of_box > 0)).any(2)
-    matches = torch.where(best_iou >= _RPN_FOREGROUND_IOU, box_index, IGNORED)
-    matches = torch.where(best_iou < _RPN_BACKGROUND_IOU, NEGATIVE, matches)
-    matches = torch.where(is_best_of_box, box_index, matches)
+    matches = match(
+        anchors[None], boxes, valid,
+        foreground_iou=_RPN_FOREGROUND_IOU, background_iou=_RPN_BACKGROUND_IOU, force_best=True,
+    )  # fmt: skip
     height, width = image_sizes[:, :1], image_sizes[:, 1:]
     inside = (anchors[:, 0] >= 0) & (anchors[:, 1] >= 0) & (anchors[:, 2] < width) & (anchors[:, 3] < height)
     return torch.where(inside, matches, IGNORED)
@@ -51,8 +48,9 @@ def match_proposals(proposals: Tensor, proposal_valid: Tensor, boxes: Tensor, va
 
     Of `proposals` [N, R, 4] those that do not exist according to `proposal_valid` [N, R] are IGNORED.
     """
-    best_iou, box_index = box_ops.iou(proposals, boxes).masked_fill(~valid[:, None], -1.0).max(2)
-    return torch.where(proposal_valid, torch.where(best_iou >= _BOX_FOREGROUND_IOU, box_index, NEGATIVE), IGNORED)
+    iou = _BOX_FOREGROUND_IOU
+    matches = match(proposals, boxes, valid, foreground_iou=iou, background_iou=iou, force_best=False)
+    return torch.where(proposal_valid, matches, IGNORED)
 
 
 def sample(matches: Tensor, count: int, positive_fraction: float) -> Samples:
