@@ -1,11 +1,12 @@
 """Mask R-CNN R50-FPN as MLPerf v0.5 to v1.1 define it: instance segmentation with boxes and masks."""
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from omegaconf import MISSING
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -15,17 +16,14 @@ from ...runner.hardware.devices import host_copies
 from ...runner.training.workload import Batch
 from ..common.detection import coco_evaluation
 from ..common.detection.coco_evaluation import Detections
-from ..common.detection.process_pool import process_pool
 from ..common.nn.sgd import sgd
-from ..common.nn.triton_support import has_triton
+from ..common.nn.triton_support import has_triton, triton_available
 from . import backbone
 from .data import MaskRCNNData
 from .detection import DetectionBatch, detect
 from .model import MaskRCNN, SamplingSettings
-from .pasting import paste_masks
+from .pasting import PastedMasks, paste_by_kernel, paste_masks
 
-_MIN_IMAGES_FOR_POOL = 1000  # smaller validation sets are pasted before the processes have started
-_PASTE_WORKERS = 4  # per rank; each pastes about 10,000 masks per second, the most that 100 images have
 _LR_DECAY = 0.1
 
 
@@ -75,7 +73,6 @@ class InstanceSegmentation:
 
     def __init__(self, settings: Settings, data: MaskRCNNData) -> None:
         self.settings, self._data = settings, data
-        self._paste_pool: Executor | None = None
 
     @property
     def capturable(self) -> bool:
@@ -126,10 +123,11 @@ class InstanceSegmentation:
     def predict(self, model: nn.Module, batches: Iterable[Batch]) -> Detections:
         """Return the detections on this rank's images, in pixels of the original images."""
         assert isinstance(model, MaskRCNN)
-        if self._paste_pool is None and self._data.eval_size >= _MIN_IMAGES_FOR_POOL:
-            self._paste_pool = process_pool(_PASTE_WORKERS)
-        with ThreadPoolExecutor(1) as executor:  # masks are pasted while the device computes the next batches
-            outputs = host_copies(self._detect(model, *batch.inputs) for batch in batches)
+        dataset = self._data.val_set
+        sizes = torch.from_numpy(np.stack([dataset.height, dataset.width], 1).astype(np.int64))
+        sizes = sizes.to(next(model.parameters()).device)
+        with ThreadPoolExecutor(1) as executor:  # masks are converted while the device computes the next batches
+            outputs = host_copies(self._detect(model, sizes, *batch.inputs) for batch in batches)
             parts = [executor.submit(self._coco_detections, *output) for output in outputs]
         return coco_evaluation.concatenate([Detections.empty(masks=True), *(part.result() for part in parts)])
 
@@ -158,23 +156,36 @@ class InstanceSegmentation:
         }
 
     @staticmethod
-    def _detect(model: MaskRCNN, pixels: Tensor, image_sizes: Tensor, indices: Tensor) -> tuple[Any, ...]:
-        return *detect(model, pixels, image_sizes), image_sizes, indices
+    def _detect(
+        model: MaskRCNN, original_sizes: Tensor, pixels: Tensor, image_sizes: Tensor, indices: Tensor
+    ) -> tuple[Any, ...]:
+        """Return detections in pixels of the original images, their masks, and the images' indices and original sizes.
+
+        `original_sizes` [images, 2] (height, width) are those of all images, `image_sizes` [N, 2] those of the resized
+        ones, `indices` [N] those of the images.
+        """
+        detections, probabilities = detect(model, pixels, image_sizes)
+        original = original_sizes[indices]
+        scale = (original.double() / image_sizes).float().flip(1).repeat(1, 2)
+        boxes = detections.boxes * scale[:, None]
+        masks: Tensor | PastedMasks = probabilities.flatten(0, 1)
+        if triton_available(probabilities):
+            sizes = original.repeat_interleave(boxes.shape[1], 0)
+            masks = paste_by_kernel(probabilities.flatten(0, 1), boxes.flatten(0, 1), sizes, detections.valid.flatten())
+        return detections._replace(boxes=boxes), masks, indices, original
 
     def _coco_detections(
-        self, detections: DetectionBatch, masks: Tensor, image_sizes: Tensor, indices: Tensor
+        self, detections: DetectionBatch, masks: Tensor | PastedMasks, indices: Tensor, original_sizes: Tensor
     ) -> Detections:
-        """Convert a batch on the CPU to COCO ids, pixels of the original images and pasted masks.
-
-        `masks` are [N, D, 28, 28], `image_sizes` [N, 2] those of the resized images, `indices` [N] those of the images.
-        """
+        """Convert the result of `_detect` on the CPU to COCO ids and masks."""
         dataset, valid = self._data.val_set, detections.valid
         row = valid.nonzero()[:, 0]
-        index, resized = indices[row].numpy(), image_sizes[row].numpy()
-        original = np.stack([dataset.height[index], dataset.width[index]], 1)
-        scale = np.tile(original[:, ::-1] / resized[:, ::-1], 2).astype(np.float32)
-        corners = detections.boxes[valid].numpy() * scale
-        rle_masks = paste_masks(masks[valid].numpy(), corners, original, self._paste_pool)
+        rows, index, sizes = valid.flatten().nonzero()[:, 0].numpy(), indices[row].numpy(), original_sizes[row].numpy()
+        corners = detections.boxes[valid].numpy()
+        if isinstance(masks, PastedMasks):
+            rle_masks = masks.rles(rows, sizes)
+        else:
+            rle_masks = paste_masks(masks[rows], corners, sizes)
         size = corners[:, 2:] - corners[:, :2] + 1  # right and bottom are inclusive
         category_id = dataset.category_id[detections.labels[valid].numpy() - 1]
         box = np.concatenate([corners[:, :2], size], 1)

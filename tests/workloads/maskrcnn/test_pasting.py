@@ -1,6 +1,7 @@
 """Pasted masks against a pixel-by-pixel transcription of the reference, and against PyTorch's resizing."""
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,16 +9,10 @@ import torch
 
 from timetrial.datasets.formats import coco_masks
 from timetrial.runner.core.errors import ConfigurationError
-from timetrial.workloads.common.detection.process_pool import process_pool
+from timetrial.workloads.maskrcnn import pasting
 from timetrial.workloads.maskrcnn.pasting import paste_masks
 
 mask_api = pytest.importorskip("pycocotools.mask")
-
-
-@pytest.fixture(scope="module")
-def pool():
-    with process_pool(2) as pool:
-        yield pool
 
 
 def encode(mask):
@@ -98,7 +93,7 @@ def test_resizes_masks_as_pytorch_does():
             np.testing.assert_array_equal(result[decided], expected[decided] > 0.5)
 
 
-def test_accepts_tensors_float16_and_a_process_pool(pool):
+def test_accepts_tensors_and_float16():
     generator = np.random.default_rng(7)
     masks = blobs(1100, generator).astype(np.float16)
     boxes = np.concatenate([generator.uniform(0, 20, (1100, 2)), generator.uniform(20, 50, (1100, 2))], 1)
@@ -106,18 +101,68 @@ def test_accepts_tensors_float16_and_a_process_pool(pool):
     expected = paste_masks(masks.astype(np.float32), boxes, sizes)
     assert expected[7]["size"] == sizes[7].tolist()
     assert paste_masks(torch.from_numpy(masks), torch.from_numpy(boxes), torch.from_numpy(sizes)) == expected
-    assert paste_masks(masks, boxes, sizes, pool) == expected
     assert paste_masks(masks[:0], boxes[:0], sizes[:0]) == []
     assert paste_masks(np.empty((0, 28, 28)), np.empty((0, 4)), (40, 50)) == []
 
 
 def test_rejects_masks_without_finite_boxes():
     boxes = np.full((2, 4), 3.0)
-    with pytest.raises(ValueError, match="Each mask needs a box of finite numbers"):
+    with pytest.raises(ValueError, match="Each mask needs a box"):
         paste_masks(np.ones((3, 28, 28)), boxes, (40, 50))
     boxes[1, 2] = np.nan
     with pytest.raises(ValueError, match="Each mask needs a box of finite numbers"):
         paste_masks(np.ones((2, 28, 28)), boxes, (40, 50))
+
+
+INTERPRETED = """
+import sys
+import numpy as np
+import torch
+from timetrial.workloads.maskrcnn import pasting
+
+sys.path.insert(0, sys.argv[1])
+from test_pasting import BOXES, blobs
+
+generator = np.random.default_rng(5)
+for height, width in ((38, 48), (24, 31)):
+    boxes = torch.tensor(BOXES, dtype=torch.float32)
+    masks, sizes = torch.from_numpy(blobs(len(boxes), generator)), torch.tensor([[height, width]] * len(boxes))
+    masks[::2] = torch.rand(masks[::2].shape)  # these change many times in a column
+    valid = torch.arange(len(boxes)) != 2
+    pasted = pasting.paste_by_kernel(masks, boxes, sizes, valid)
+    rows = valid.nonzero()[:, 0].numpy()
+    expected = pasting.paste_masks(masks[rows], boxes[rows], sizes[rows])
+    assert pasted.rles(rows, sizes[rows].numpy()) == expected
+    assert len(set(mask["counts"] for mask in expected)) > 7
+    assert pasted._replace(changes=pasted.changes[:20]).rles(rows, sizes[rows].numpy()) == expected
+"""
+
+
+def test_kernel_equals_numpy(interpret):
+    """Exactly, across the edges of the image, in the whole height of it, and with more changes than there is room."""
+    interpret(INTERPRETED, str(Path(__file__).parent))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("capability", [75, 80, 90])
+@pytest.mark.parametrize("write", [False, True])
+def test_kernel_compiles_for_gpus(compile_for_gpu, capability, write):
+    types = {"probabilities": "*fp32", "corners": "*i32", "changes": "*i32"}
+    types |= dict.fromkeys(("image_sizes", "counts", "ends"), "*i64")
+    constants = {"SIDE": 28, "BLOCK": pasting._BLOCK, "WRITE": write}
+    compile_for_gpu(pasting._paste, capability, types, constants)
+
+
+def test_encodes_runs_as_pycocotools_does():
+    """Runs of one to five characters, and masks that are empty, full, or begin with a pixel."""
+    generator = np.random.default_rng(8)
+    sizes = np.array([[3000, 5000], [4, 5], [4, 5], [4, 5], [700, 900], [1, 1]])
+    changes = [np.unique(10 ** generator.uniform(0, 7.17, 400)), [], [0], [0, 19], np.arange(0, 630_000, 7), [0]]
+    ends = np.cumsum([len(part) for part in changes])
+    encoded = pasting._encode(np.concatenate(changes).astype(np.int32), ends - [len(c) for c in changes], ends, sizes)
+    for rle, part, size in zip(encoded, changes, sizes.tolist(), strict=True):
+        runs = np.diff(np.asarray(part, np.int64), prepend=0, append=size[0] * size[1]).tolist()
+        assert rle == mask_api.frPyObjects({"size": size, "counts": runs}, *size)
 
 
 def test_reports_missing_pycocotools(monkeypatch):
