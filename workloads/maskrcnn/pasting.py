@@ -3,8 +3,7 @@
 Shapes: D detections, S pixels along the side of a predicted mask.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -137,7 +136,7 @@ def _interpolation(
 
 def _encode(
     changes: NDArray[np.int32], starts: NDArray[np.int64], ends: NDArray[np.int64], image_sizes: NDArray[np.int64]
-) -> Sequence[Any]:
+) -> list[Rle]:
     """Return the RLE masks [R] whose changes are changes[starts[r]:ends[r]]: `frPyObjects` of all of them at once.
 
     A run is stored as its difference to the run before the last one, from the fourth run on.
@@ -174,7 +173,7 @@ def _encode(
     text_ends, string = text_stops[last].tolist(), text.tobytes()
     return [
         {"size": size, "counts": string[start:end]}
-        for size, start, end in zip(image_sizes.tolist(), [0, *text_ends[:-1]], text_ends, strict=True)
+        for size, start, end in zip(image_sizes.tolist(), [0, *text_ends], text_ends, strict=False)
     ]
 
 
