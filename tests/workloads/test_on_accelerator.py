@@ -17,6 +17,7 @@ from timetrial.runner.config.validation import resolve_classes, validate
 from timetrial.runner.core.errors import Exit
 from timetrial.runner.core.progress import no_progress
 from timetrial.runner.hardware import devices
+from timetrial.runner.hardware.devices import host_copies
 from timetrial.runner.launch import worker
 from timetrial.runner.launch.run import launch
 from timetrial.runner.launch.staging import data_settings
@@ -26,9 +27,10 @@ from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.common.detection.nms import batched_nms
 from timetrial.workloads.common.imagenet.torch_loader import TorchImageNetData
 from timetrial.workloads.maskrcnn import kernels as maskrcnn_kernels
-from timetrial.workloads.maskrcnn import masks
+from timetrial.workloads.maskrcnn import masks, pasting
 from timetrial.workloads.maskrcnn.group_norm import GroupNorm
 from timetrial.workloads.maskrcnn.matching import match
+from timetrial.workloads.ncf import sampling
 from timetrial.workloads.ssd.data import SSDData
 
 pytestmark = [
@@ -214,6 +216,35 @@ def test_group_norm_equals_pytorch_in_float64(shape, dtype, bound):
         (result, *gradients), (expected, *torch.autograd.grad(expected, wide, grad.double())), strict=True
     ):
         assert (mine - other).norm() < bound * other.norm()
+
+
+def test_ncf_epoch_is_that_of_the_cpu():
+    """To the bit: samples are functions of the seed."""
+    device, cpu = torch.accelerator.current_accelerator(), torch.device("cpu")
+    users, items = (torch.randint(500, (40_000,)).int() for _ in range(2))
+    pairs = torch.unique(torch.stack([users, items], 1), dim=0)
+    users, items = pairs[:, 0].contiguous(), pairs[:, 1].contiguous()
+    bits = sampling.build_bitset(users, items, 500, 500)
+    of_device = [tensor.to(device) for tensor in (users, items, bits)]
+    for batch_size in (20_000, 64):
+        order = sampling.shuffle_into_batches(5 * len(users), batch_size, 1, cpu)
+        assert torch.equal(sampling.shuffle_into_batches(5 * len(users), batch_size, 1, device).cpu(), order)
+        some = order[:60_000].view(-1, 20_000)
+        expected = sampling.gather_batches(some, users, items, bits, 500, 500, negatives=4, seed=2)
+        actual = sampling.gather_batches(some.to(device), *of_device, 500, 500, negatives=4, seed=2)
+        for on_gpu, on_cpu in zip(actual, expected, strict=True):
+            assert torch.equal(on_gpu.cpu(), on_cpu)
+
+
+def test_pasted_masks_equal_those_of_the_cpu():
+    boxes = random_boxes(300) - 100
+    masks, sizes = torch.rand(300, 28, 28).sqrt(), torch.tensor([[480, 640], [900, 700]]).repeat(150, 1)
+    device, valid = torch.accelerator.current_accelerator(), torch.rand(300) < 0.8
+    pasted = pasting.paste_by_kernel(*(tensor.to(device) for tensor in (masks, boxes, sizes, valid)))
+    rows = valid.nonzero()[:, 0].numpy()
+    (pasted,) = host_copies([pasted])
+    assert int(pasted.ends[-1]) < len(pasted.changes)
+    assert pasted.rles(rows, sizes[rows].numpy()) == pasting.paste_masks(masks[rows], boxes[rows], sizes[rows])
 
 
 def test_matches_equal_those_of_the_cpu():

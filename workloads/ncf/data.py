@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from omegaconf import MISSING
-from torch import Generator, Tensor
+from torch import Tensor
 
 from ...datasets.formats import movielens
 from ...datasets.synthetic import ratings
@@ -89,9 +89,20 @@ class NCFData(Data):
         users, items, held_out = self._read_ratings()
         bits = sampling.build_bitset(users, items, self.num_users, self.num_items)
         evaluation = sampling.sample_evaluation_items(
-            bits, held_out, self.num_items, self._generator("sampling", 0), self._settings.eval_negatives
+            bits, held_out, self.num_items, self._seeds.derive("sampling", 0), self._settings.eval_negatives
         )
         self._opened = _OnDevice(users, items, bits, *evaluation)
+
+    def warm_up(self) -> None:
+        """Compile the kernels that draw samples, on ratings of the first user."""
+        zeros = torch.zeros(self.train_size // (1 + self._settings.train_negatives), dtype=torch.int32)
+        users = items = zeros.to(self._device)
+        bits = sampling.build_bitset(users[:1], items[:1], self.num_users, self.num_items)
+        evaluation = sampling.sample_evaluation_items(bits, items[:8], self.num_items, 0, self._settings.eval_negatives)
+        order = sampling.shuffle_into_batches(self.train_size, self._global_batch_size, 0, self._device)
+        first = order[None, : self._global_batch_size]
+        for _ in self._gather(first, _OnDevice(users, items, bits, *evaluation), 0):
+            pass
 
     def _read_sizes(self) -> movielens.Sizes:
         self._prepared = self._prepare(self._settings)
@@ -108,18 +119,15 @@ class NCFData(Data):
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Yield this rank's micro-batches of all positives and newly sampled negatives, shuffled over the epoch."""
         data = self._opened
-        negatives = sampling.sample_negatives(
-            data.users, data.bits, self.num_items, self._settings.train_negatives, self._generator("sampling", epoch)
-        )
         order = sampling.shuffle_into_batches(
-            self.train_size, self._global_batch_size, self._generator("data_order", epoch)
+            self.train_size, self._global_batch_size, self._seeds.derive("data_order", epoch), self._device
         )
         num_full = self.train_size // self._global_batch_size * self._global_batch_size
         for batches in (
             *order[:num_full].view(-1, self._global_batch_size).split(self._batches_at_a_time),
             order[None, num_full:],
         ):
-            yield from self._gather(batches, data, negatives)
+            yield from self._gather(batches, data, self._seeds.derive("sampling", epoch))
 
     def eval_batches(self) -> Iterable[Batch]:
         """Yield this rank's users with their negatives; the held-out positive is the last item."""
@@ -158,12 +166,13 @@ class NCFData(Data):
         per_batch = self.num_users + self.num_items
         return max(1, min(_SAMPLES_AT_A_TIME // self._global_batch_size, _STARTS_AT_A_TIME // per_batch))
 
-    def _gather(self, samples: Tensor, data: _OnDevice, negatives: Tensor) -> Iterator[list[Batch]]:
+    def _gather(self, samples: Tensor, data: _OnDevice, seed: int) -> Iterator[list[Batch]]:
         """Yield this rank's micro-batches of the global batches `samples` [n, B]."""
         size = samples.shape[1]
-        sizes = (self.num_users, self.num_items)
+        ratings = (data.users, data.items, data.bits, self.num_users, self.num_items)
+        negatives = self._settings.train_negatives
         parts = [
-            sampling.gather_batches(samples[:, part].contiguous(), data.users, data.items, negatives, *sizes)
+            sampling.gather_batches(samples[:, part].contiguous(), *ratings, negatives=negatives, seed=seed)
             for part in self._sharding.micro_batches(size)
         ]
         for number in range(len(samples) if size else 0):
@@ -177,6 +186,3 @@ class NCFData(Data):
         by_item, item_starts = sampling.sort_by_item(items, self.num_items)
         inputs = (users, items, labels, by_item, sampling.segment_starts(users, self.num_users), item_starts)
         return Batch(inputs, size, global_samples, global_samples)
-
-    def _generator(self, stream: str, epoch: int) -> Generator:
-        return Generator(self._device).manual_seed(self._seeds.derive(stream, epoch))

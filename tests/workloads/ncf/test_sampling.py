@@ -1,11 +1,13 @@
-"""Sampling: bitset, negatives, batches, evaluation sets and hits, against plain Python."""
+"""Sampling: bitset, batches, evaluation sets and hits, against plain Python."""
 
 import pytest
 import torch
 
 from timetrial.workloads.ncf import sampling
+from timetrial.workloads.ncf.counter_based import contains
 
 USERS, ITEMS = 30, 41
+CPU = torch.device("cpu")
 
 
 def generator(seed=0):
@@ -23,7 +25,7 @@ def make_pairs(density=0.3, seed=0):
 def test_bitset_holds_exactly_the_pairs():
     rated, users, items = make_pairs()
     bits = sampling.build_bitset(users, items, USERS, ITEMS)
-    contained = sampling.contains(bits, torch.arange(USERS)[:, None], torch.arange(ITEMS), ITEMS)
+    contained = contains(bits, torch.arange(USERS)[:, None], torch.arange(ITEMS), ITEMS)
     assert bits.numel() == -(-USERS * ITEMS // 8)
     assert torch.equal(contained, rated)
 
@@ -33,63 +35,36 @@ def test_rejects_user_who_rated_every_item():
         sampling.build_bitset(torch.tensor([0, 1, 1, 1]), torch.tensor([0, 0, 1, 2]), 2, 3)
 
 
-def test_negatives_are_uniform_over_unrated_items():
-    rated, users, items = make_pairs()
-    bits = sampling.build_bitset(users, items, USERS, ITEMS)
-    negatives = sampling.sample_negatives(users, bits, ITEMS, 40, generator(1))
-    assert negatives.shape == (users.numel(), 40)
-    assert negatives.dtype == torch.int32
-    assert not rated[users[:, None].long(), negatives.long()].any()
-    pairs = users[:, None].long(), negatives.long()
-    counts = torch.zeros(USERS, ITEMS).index_put_(pairs, torch.ones(()), accumulate=True)
-    expected = torch.where(rated, 0, counts.sum(1, keepdim=True) / (~rated).sum(1, keepdim=True))
-    chi_squared = ((counts - expected) ** 2 / expected)[~rated].sum().item()
-    degrees_of_freedom = (~rated).sum().item() - USERS
-    assert abs(chi_squared - degrees_of_freedom) < 5 * (2 * degrees_of_freedom) ** 0.5
-    assert torch.equal(negatives, sampling.sample_negatives(users, bits, ITEMS, 40, generator(1)))
-
-
-def test_negatives_of_user_with_two_unrated_items():
-    items = 5000
-    users = torch.zeros(items - 2, dtype=torch.int32)
-    pairs = torch.cat([torch.arange(7), torch.arange(8, 4321), torch.arange(4322, items)])
-    bits = sampling.build_bitset(users, pairs, 1, items)
-    negatives = sampling.sample_negatives(users[:500], bits, items, 2, generator())
-    free, counts = negatives.unique(return_counts=True)
-    assert free.tolist() == [7, 4321]
-    assert abs(counts[0].item() - 500) < 5 * 250**0.5
-
-
 @pytest.mark.parametrize(("samples", "size"), [(1000, 64), (1000, 1000), (7, 10), (3000, 5)])
 def test_batches_are_a_permutation_and_sorted(samples, size):
-    order = sampling.shuffle_into_batches(samples, size, generator())
+    order = sampling.shuffle_into_batches(samples, size, 0, CPU)
     assert order.dtype == torch.int32
     assert torch.equal(order.sort().values, torch.arange(samples, dtype=torch.int32))
     for batch in order.split(size):
         assert (batch.diff() > 0).all()
-    assert samples <= size or not torch.equal(order, sampling.shuffle_into_batches(samples, size, generator(1)))
+    assert samples <= size or not torch.equal(order, sampling.shuffle_into_batches(samples, size, 1, CPU))
 
 
 def test_samples_are_uniform_over_batches():
     counts = torch.zeros(10, 3)
     for seed in range(2000):
-        for k, batch in enumerate(sampling.shuffle_into_batches(10, 4, generator(seed)).split(4)):
+        for k, batch in enumerate(sampling.shuffle_into_batches(10, 4, seed, CPU).split(4)):
             counts[batch.long(), k] += 1
     expected = 2000 * torch.tensor([0.4, 0.4, 0.2])
     assert ((counts - expected).abs() < 5 * (expected * 0.8).sqrt()).all()
 
 
 def test_gather_batch():
-    _, users, items = make_pairs()
+    rated, users, items = make_pairs()
     bits = sampling.build_bitset(users, items, USERS, ITEMS)
-    negatives = sampling.sample_negatives(users, bits, ITEMS, 4, generator())
-    samples = sampling.shuffle_into_batches(users.numel() * 5, 300, generator())[:300]
-    batch = sampling.gather_batches(samples, users, items, negatives, USERS, ITEMS)
+    samples = sampling.shuffle_into_batches(users.numel() * 5, 300, 0, CPU)[:300]
+    batch = sampling.gather_batches(samples, users, items, bits, USERS, ITEMS, negatives=4, seed=3)
     u, i, labels, by_item, user_starts, item_starts = batch
     for n, s in enumerate(samples.tolist()):
         positive, index = divmod(s, 5)
         assert u[n] == users[positive]
-        assert i[n] == (negatives[positive, index - 1] if index else items[positive])
+        assert rated[u[n], i[n]] == (index == 0)
+        assert index or i[n] == items[positive]
         assert labels[n] == (index == 0)
     assert [x.dtype for x in batch] == [torch.int32] * 2 + [torch.float32] + [torch.int32] * 3
     assert torch.equal(by_item.long(), i.sort(stable=True).indices)
@@ -102,8 +77,9 @@ def test_gather_batch():
 
 def test_gather_empty_batch():
     _, users, items = make_pairs()
-    negatives = torch.zeros(users.numel(), 4, dtype=torch.int32)
-    batch = sampling.gather_batches(torch.zeros(0, dtype=torch.int32), users, items, negatives, USERS, ITEMS)
+    bits = sampling.build_bitset(users, items, USERS, ITEMS)
+    none = torch.zeros(0, dtype=torch.int32)
+    batch = sampling.gather_batches(none, users, items, bits, USERS, ITEMS, negatives=4, seed=0)
     assert [x.numel() for x in batch] == [0, 0, 0, 0, USERS + 1, ITEMS + 1]
     assert not batch[4].any()
     assert not batch[5].any()
@@ -113,7 +89,7 @@ def test_evaluation_items_mask_duplicates_and_positives():
     rated, users, items = make_pairs()
     bits = sampling.build_bitset(users, items, USERS, ITEMS)
     positives = torch.randint(ITEMS, (USERS,), generator=generator(), dtype=torch.int32)
-    sampled, mask = sampling.sample_evaluation_items(bits, positives, ITEMS, generator(), negatives=50)
+    sampled, mask = sampling.sample_evaluation_items(bits, positives, ITEMS, 0, negatives=50)
     assert sampled.shape == (USERS, 51)
     assert sampled.dtype == torch.int32
     assert mask.shape == (USERS, 50)

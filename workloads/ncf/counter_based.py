@@ -1,0 +1,215 @@
+"""Counter-based random numbers (Salmon et al. 2011): a shuffle and samples that are functions of a seed and an index.
+
+So an epoch needs no memory, ranks that share a seed see the same one, and it is the same on every device: PyTorch's
+operations and the Triton kernels give equal bits. Numbers are uint32, held as int64 by PyTorch.
+
+Shapes: U users, I items, P pairs, S samples.
+"""
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from ..common.nn.triton_support import triton_available
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # CPU wheels of PyTorch come without Triton
+    triton = None
+
+_MASK = (1 << 32) - 1
+_MULTIPLIERS = 0x7FEB352D, 0x846CA68B  # of Wellons' lowbias32
+_GOLDEN_RATIO = 0x9E3779B9
+_ROUNDS = 4  # of the shuffle
+_ATTEMPTS = 32  # of rejection sampling; then an item is drawn from those that are left
+_CHUNK = 1 << 24  # samples that PyTorch processes at a time: limits temporary memory to about 1 GiB
+_BLOCK = 1024  # samples of a program
+
+
+def shuffled_batches(count: int, batch_size: int, seed: int, device: torch.device) -> Tensor:
+    """Return the batch of each sample: uint8 [count] if there are at most 256 batches, else int32.
+
+    The samples' ranks are a pseudorandom permutation. A bijection of the smallest power of two that is at least `count`
+    is applied to an index until the result is below `count` (Kensler 2013, section 3.3, with other mixing rounds).
+    """
+    batches = -(-count // batch_size)
+    dtype = torch.uint8 if batches <= 256 else torch.int32
+    bits, keys = max(1, (count - 1).bit_length()), _keys(seed, 2 * _ROUNDS)
+    if triton_available(torch.empty(0, device=device)):
+        out = torch.empty(count, dtype=dtype, device=device)
+        grid = (triton.cdiv(count, _BLOCK),)
+        _shuffle[grid](out, count, batch_size, (1 << bits) - 1, (bits + 1) // 2, *map(_signed, keys), _BLOCK)
+        return out
+    rank = _permuted(torch.arange(count, device=device), bits, keys)
+    outside = (rank >= count).nonzero()[:, 0]
+    while outside.numel():
+        rank[outside] = _permuted(rank[outside], bits, keys)
+        outside = outside[rank[outside] >= count]
+    return (rank // batch_size).to(dtype)
+
+
+def draw_samples(
+    samples: Tensor, positive_users: Tensor, positive_items: Tensor, bits: Tensor, num_items: int, negatives: int,
+    seed: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return users int32, items int32 and labels float32 of samples int32 [S]. Does not wait for the device.
+
+    Sample s belongs to the pair s // (1 + negatives) of `positive_users` and `positive_items` int32 [P]. It is the pair
+    itself if s % (1 + negatives) == 0, else an item that is drawn uniformly from those that do not have the user's bit
+    in `bits` (`sampling.build_bitset`).
+    """
+    keys = _keys(seed, 2)
+    if triton_available(samples):
+        users, items = torch.empty_like(samples), torch.empty_like(samples)
+        labels = torch.empty(samples.shape, device=samples.device)
+        grid = (triton.cdiv(samples.numel(), _BLOCK),)
+        if samples.numel():
+            _draw[grid](
+                samples, positive_users, positive_items, bits, users, items, labels, samples.numel(), num_items,
+                *map(_signed, keys), 1 + negatives, _ATTEMPTS, _BLOCK,
+            )  # fmt: skip
+        return users, items, labels
+    pair = samples // (1 + negatives)
+    users, items, is_positive = positive_users[pair], positive_items[pair], samples % (1 + negatives) == 0
+    for part in (~is_positive).flatten().nonzero()[:, 0].split(_CHUNK):
+        items.view(-1)[part] = _draw_items(samples.flatten()[part], users.flatten()[part], bits, num_items, keys)
+    return users, items, is_positive.float()
+
+
+def contains(bits: Tensor, users: Tensor, items: Tensor, num_items: int) -> Tensor:
+    """Return whether each pair is a training pair: bool, in the shape that users and items broadcast to."""
+    index = users.long() * num_items + items
+    return (bits[index >> 3] >> (index & 7).to(torch.uint8) & 1).bool()
+
+
+def _draw_items(samples: Tensor, users: Tensor, bits: Tensor, num_items: int, keys: list[int]) -> Tensor:
+    """Return a negative item int32 [S] for each sample."""
+    mixed = _mix(samples.long() ^ keys[0])
+    items = torch.zeros_like(samples)
+    pending = torch.arange(len(samples), device=samples.device)
+    for attempt in range(_ATTEMPTS):
+        if not len(pending):
+            break
+        drawn = _scaled(_attempt(mixed[pending], attempt, keys[1]), num_items)
+        items[pending] = drawn.int()
+        pending = pending[contains(bits, users[pending], drawn, num_items)]
+    every_item = torch.arange(num_items, device=samples.device)
+    for part in pending.split(max(1, _CHUNK // num_items)):
+        num_free = (~contains(bits, users[part][:, None], every_item, num_items)).cumsum(1)
+        chosen = _scaled(_attempt(mixed[part], _ATTEMPTS, keys[1]), num_free[:, -1])
+        items[part] = (num_free <= chosen[:, None]).sum(1).int()
+    return items
+
+
+def _attempt(mixed: Tensor, attempt: int, key: int) -> Tensor:
+    return _mix((mixed + attempt * _GOLDEN_RATIO & _MASK) ^ key)
+
+
+def _scaled(number: Tensor, limit: int | Tensor) -> Tensor:
+    """Return numbers below `limit` that are uniform up to limit / 2**32."""
+    return number * limit >> 32
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ x >> 16) * _MULTIPLIERS[0] & _MASK
+    x = (x ^ x >> 15) * _MULTIPLIERS[1] & _MASK
+    return x ^ x >> 16
+
+
+def _permuted(x: Tensor, bits: int, keys: list[int]) -> Tensor:
+    """Return a bijection of the numbers of `bits` bits: each of its steps can be inverted."""
+    mask, shift = (1 << bits) - 1, (bits + 1) // 2
+    for number in range(_ROUNDS):
+        x = ((x ^ keys[2 * number]) * (keys[2 * number + 1] | 1)) & mask
+        x = x ^ x >> shift
+    return x
+
+
+def _keys(seed: int, count: int) -> list[int]:
+    """Return `count` numbers of 32 bits, at most eight."""
+    digest = hashlib.sha256(str(seed).encode()).digest()
+    return [int.from_bytes(digest[4 * number : 4 * number + 4], "little") for number in range(count)]
+
+
+def _signed(key: int) -> int:
+    return key - (key >> 31 << 32)  # Triton's type of an argument depends on its size
+
+
+if triton is not None:
+    # Kernels are compiled before the clock starts, for any seed and size.
+    _NUMBERS = ["count", "batch_size", "mask", "shift", "num_items", *(f"key{number}" for number in range(8))]
+    _POINTERS = ["samples", "positive_users", "positive_items", "bits", "users", "items", "labels"]
+
+    @triton.jit
+    def _mixed(x):
+        x = (x ^ x >> 16) * 0x7FEB352D
+        x = (x ^ x >> 15) * 0x846CA68B
+        return x ^ x >> 16
+
+    @triton.jit
+    def _round(x, key, multiplier, mask, shift):
+        x = ((x ^ key.to(tl.uint32)) * (multiplier.to(tl.uint32) | 1)) & mask.to(tl.uint32)
+        return x ^ x >> shift.to(tl.uint32)
+
+    @triton.jit(do_not_specialize=_NUMBERS)
+    def _shuffle(
+        out, count, batch_size, mask, shift, key0, key1, key2, key3, key4, key5, key6, key7, BLOCK: tl.constexpr
+    ):
+        sample = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        limit = count.to(tl.uint32)
+        rank = sample.to(tl.uint32)
+        outside = sample < count
+        while tl.max(outside.to(tl.int32), 0) != 0:
+            x = _round(rank, key0, key1, mask, shift)
+            x = _round(x, key2, key3, mask, shift)
+            x = _round(x, key4, key5, mask, shift)
+            x = _round(x, key6, key7, mask, shift)
+            rank = tl.where(outside, x, rank)
+            outside = outside & (rank >= limit)
+        batch = rank // batch_size.to(tl.uint32)
+        tl.store(out + sample, batch.to(out.dtype.element_ty), mask=sample < count)
+
+    @triton.jit
+    def _is_taken(bits, user, item, num_items, mask):
+        index = user.to(tl.int64) * num_items + item
+        byte = tl.load(bits + (index >> 3), mask=mask, other=0).to(tl.int32)
+        return (byte >> (index & 7).to(tl.int32) & 1) != 0
+
+    @triton.jit(do_not_specialize=_NUMBERS, do_not_specialize_on_alignment=_POINTERS)
+    def _draw(
+        samples, positive_users, positive_items, bits, users, items, labels, count, num_items, key0, key1,
+        GROUP_SIZE: tl.constexpr, ATTEMPTS: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        exists = place < count
+        sample = tl.load(samples + place, mask=exists, other=0)
+        pair = sample // GROUP_SIZE
+        user = tl.load(positive_users + pair, mask=exists, other=0)
+        is_positive = sample % GROUP_SIZE == 0
+        item = tl.load(positive_items + pair, mask=exists & is_positive, other=0)
+        mixed = _mixed(sample.to(tl.uint32) ^ key0.to(tl.uint32))
+        limit = num_items.to(tl.uint32)
+        pending = exists & (sample % GROUP_SIZE != 0)
+        attempt, offset = 0, tl.zeros((), tl.uint32)
+        while (attempt < ATTEMPTS) & (tl.max(pending.to(tl.int32), 0) != 0):
+            number = _mixed((mixed + offset) ^ key1.to(tl.uint32))
+            drawn = tl.umulhi(number, tl.zeros_like(number) + limit).to(tl.int32)
+            item = tl.where(pending, drawn, item)
+            pending = pending & _is_taken(bits, user, drawn, num_items, pending)
+            attempt += 1
+            offset += 0x9E3779B9
+        if tl.max(pending.to(tl.int32), 0) != 0:  # a user who has rated almost all items
+            num_free = tl.zeros_like(item)
+            for candidate in range(num_items):
+                num_free += tl.where(_is_taken(bits, user, candidate, num_items, pending), 0, 1)
+            number = _mixed((mixed + offset) ^ key1.to(tl.uint32))
+            chosen = tl.umulhi(number, num_free.to(tl.uint32)).to(tl.int32)
+            for candidate in range(num_items):
+                free = pending & (_is_taken(bits, user, candidate, num_items, pending) == 0)
+                item = tl.where(free & (chosen == 0), candidate, item)
+                chosen -= free.to(tl.int32)
+        tl.store(users + place, user, mask=exists)
+        tl.store(items + place, item, mask=exists)
+        tl.store(labels + place, is_positive.to(tl.float32), mask=exists)
