@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Train nanoGPT's model beside ours: the same batches, schedule, clipping and validation windows.
 
-    python -P scripts/compare_gpt.py --peer FILE [--steps N] [--every N] [--seeds N] [--eager] KEY=VALUE...
+    python -P scripts/compare_gpt.py --peer FILE [--steps N] [--every N] [--seeds N] [--first-seed N] [--eager] KEY=VALUE...
 
 FILE is nanoGPT's model.py. Prints a JSON line for each code and seed: the validation losses after every N steps, the
 mean training losses between them, and the seconds and tokens a second of training, without evaluations, and without
@@ -157,6 +157,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1750)
     parser.add_argument("--every", type=int, default=250)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--eager", action="store_true")
     arguments, overrides = parser.parse_known_args()
     if arguments.every <= _UNTIMED_STEPS:
@@ -166,7 +167,7 @@ def main() -> None:
         "timetrial": lambda engine, seed: Ours(engine),
         "peer": lambda engine, seed: Peer(engine, module, seed, compiled=not arguments.eager),
     }
-    for seed in range(1, arguments.seeds + 1):
+    for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
         for name, wrap in wrappers.items():
             with tempfile.TemporaryDirectory() as folder:
                 chosen = [f"run_dir={folder}/run", "workload=gpt", *overrides, f"seed={seed}"]
