@@ -6,9 +6,17 @@ Shapes: U users, I items, P training pairs, B samples.
 import torch
 from torch import Tensor
 
+from ..common.nn.triton_support import triton_available
 from .counter_based import draw_samples, shuffled_batches
 
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # CPU wheels of PyTorch come without Triton
+    triton = None
+
 _CHUNK = 1 << 24  # pairs processed at a time: limits temporary memory to about 1 GiB
+_BLOCK = 256  # ids of a program
 
 
 def build_bitset(users: Tensor, items: Tensor, num_users: int, num_items: int) -> Tensor:
@@ -33,6 +41,12 @@ def shuffle_into_batches(num_samples: int, batch_size: int, seed: int, device: t
 
 def segment_starts(ids: Tensor, count: int) -> Tensor:
     """Return where the segment of each id starts in the ascending ids [..., B]: int32 [..., count + 1]."""
+    if triton_available(ids) and ids.numel():
+        starts = torch.empty(*ids.shape[:-1], count + 1, dtype=torch.int32, device=ids.device)
+        size = ids.shape[-1]
+        grid = (ids.numel() // size, triton.cdiv(size + 1, _BLOCK))
+        _find_starts[grid](ids, starts, size, count, _BLOCK)
+        return starts
     bounds = torch.arange(count + 1, dtype=ids.dtype, device=ids.device)
     return torch.searchsorted(ids, bounds.repeat(*ids.shape[:-1], 1) if ids.ndim > 1 else bounds, out_int32=True)
 
@@ -88,3 +102,19 @@ def count_hits(scores: Tensor, mask: Tensor, k: int = 10) -> Tensor:
     # "Not below" makes NaN rank ahead of the positive, so that it never counts as a hit.
     ranked_ahead = ~(scores[:, :-1] < scores[:, -1:]) & mask
     return (ranked_ahead.sum(1) < k).sum()
+
+
+if triton is not None:
+
+    @triton.jit(do_not_specialize=["size", "count"], do_not_specialize_on_alignment=["ids", "starts"])
+    def _find_starts(ids, starts, size, count, BLOCK: tl.constexpr):
+        """Write the start of each id after that of the place before, up to that of the place itself."""
+        row = tl.program_id(0).to(tl.int64)
+        place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        ids, starts = ids + row * size, starts + row * (count + 1)
+        last = tl.load(ids + place, mask=place < size, other=0).to(tl.int32)
+        last = tl.where(place < size, last, tl.where(place == size, count, -1))
+        next_id = tl.load(ids + place - 1, mask=(place > 0) & (place <= size), other=-1).to(tl.int32) + 1
+        while tl.max((next_id <= last).to(tl.int32), 0) != 0:
+            tl.store(starts + next_id, place, mask=next_id <= last)
+            next_id += 1

@@ -113,3 +113,32 @@ def test_count_hits():
     assert hits == [0, 0, 1, 1, 1]
     assert sampling.count_hits(scores, mask, k=1).item() == 1
     assert not sampling.count_hits(scores * float("nan"), mask, k=2).item()
+
+
+INTERPRETED = """
+import torch
+from timetrial.workloads.ncf import sampling
+
+for dtype in (torch.int32, torch.int16):
+    for shape, count in (((700,), 40), ((3, 256), 900), ((2, 1), 5)):
+        ids = torch.randint(count, shape, dtype=dtype).sort(-1).values
+        expected = sampling.segment_starts(ids, count)
+        available, sampling.triton_available = sampling.triton_available, lambda tensor: True
+        actual = sampling.segment_starts(ids, count)
+        sampling.triton_available = available
+        assert torch.equal(actual, expected)
+        assert actual.dtype == expected.dtype
+"""
+
+
+def test_kernel_of_segment_starts_equals_pytorch(interpret):
+    """With more ids than places too, so that most segments are empty."""
+    interpret(INTERPRETED)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("capability", [75, 80, 90])
+@pytest.mark.parametrize("dtype", ["i16", "i32"])
+def test_kernel_of_segment_starts_compiles_for_gpus(compile_for_gpu, capability, dtype):
+    types = {"ids": f"*{dtype}", "starts": "*i32"}
+    compile_for_gpu(sampling._find_starts, capability, types, {"BLOCK": sampling._BLOCK})
