@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.ops import roi_align
 
+from ..common.nn.stem import MaxPool, SpaceToDepthConv
 from . import boxes as box_ops
 from . import kernels, masks, proposals
 from .blocks import Bottleneck, norm_layer
@@ -76,7 +77,7 @@ class Backbone(nn.Module):
 
     def __init__(self, width: int, fpn_channels: int, pretrained: bool = True) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(3, width, 7, 2, 3, bias=False), norm_layer(width, pretrained)
+        self.conv1, self.bn1, self.max_pool = SpaceToDepthConv(width), norm_layer(width, pretrained), MaxPool()
         channels, stages, lateral_convs = width, [], []
         for index, (base_channels, blocks) in enumerate(_STAGES):
             inner_channels = base_channels * width // 64
@@ -97,7 +98,7 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """Return P2 to P6 of pixels uint8 [N, 3, H, W], whose height and width are multiples of 32."""
-        x = F.max_pool2d(F.relu(self.bn1(self.conv1(images.float() - self.mean))), 3, 2, 1)
+        x = self.max_pool(F.relu(self.bn1(self.conv1(images.float() - self.mean))))
         stage_outputs = []
         for stage in self.stages:
             x = stage(x)

@@ -4,28 +4,12 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+
+from ..common.nn.stem import MaxPool, SpaceToDepthConv
 
 MEAN = (123.68, 116.78, 103.94)  # RGB, of pixels from 0 to 255; MLPerf's references do not divide by the std
 BLOCKS = {"bottleneck": Bottleneck, "basic": BasicBlock}
-
-
-class SpaceToDepthConv(nn.Conv2d):
-    """The 7x7 convolution of stride 2 on three channels, computed as 4x4 of stride 1 on twelve.
-
-    Each 2x2 pixels become one of twelve channels, and the kernel, padded to 8x8, is rearranged likewise. The sums are
-    the same, but tensor cores are better used than with three channels (PERFORMANCE.md).
-    """
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return [N, 64, H/2, W/2] of [N, 3, H, W], rounded up; odd images are padded with zeros as at a border."""
-        if images.shape[2] % 2 or images.shape[3] % 2:
-            images = F.pad(images, (0, images.shape[3] % 2, 0, images.shape[2] % 2))
-        out_channels, in_channels = self.weight.shape[:2]
-        padded = F.pad(self.weight, (1, 0, 1, 0)).view(out_channels, in_channels, 4, 2, 4, 2)
-        kernel = padded.permute(0, 1, 3, 5, 2, 4).reshape(out_channels, in_channels * 4, 4, 4)
-        return F.conv2d(F.pad(F.pixel_unshuffle(images, 2), (2, 1, 2, 1)), kernel)
 
 
 class ImageClassifier(ResNet):  # type: ignore[misc]
@@ -35,7 +19,7 @@ class ImageClassifier(ResNet):  # type: ignore[misc]
 
     def __init__(self, stages: Sequence[int], classes: int, block: str) -> None:
         super().__init__(BLOCKS[block], list(stages), num_classes=classes)
-        self.conv1 = SpaceToDepthConv(3, 64, kernel_size=7, stride=2, padding=3, bias=False)
+        self.conv1, self.maxpool = SpaceToDepthConv(64), MaxPool()
         self.register_buffer("mean", torch.tensor(MEAN).view(1, 3, 1, 1), persistent=False)
 
     def forward(self, pixels: Tensor) -> Tensor:

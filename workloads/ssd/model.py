@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..common.nn.stem import MaxPool, SpaceToDepthConv
 from . import priors
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # RGB, of pixels from 0 to 1
@@ -42,7 +43,7 @@ class Backbone(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width)
+        self.conv1, self.bn1, self.max_pool = SpaceToDepthConv(width), nn.BatchNorm2d(width), MaxPool()
         channels = (width, width, 2 * width, 4 * width)
         for stage, (blocks, stride) in enumerate(zip(_BLOCKS_PER_STAGE, (1, 2, 1), strict=True), start=1):
             first = BasicBlock(channels[stage - 1], channels[stage], stride)
@@ -51,7 +52,7 @@ class Backbone(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [N, 4 * width, H / 8, W / 8]."""
-        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, 2, 1)
+        x = self.max_pool(F.relu(self.bn1(self.conv1(x))))
         for stage in range(1, len(_BLOCKS_PER_STAGE) + 1):
             x = self.get_submodule(f"layer{stage}")(x)
         return x

@@ -43,17 +43,6 @@ def test_logits_equal_torchvision_with_the_same_weights():
         torch.testing.assert_close(network(pixels), reference(normalized), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("size", [32, 34, 64, 33])
-def test_space_to_depth_stem_equals_a_7x7_convolution_of_stride_two(size):
-    torch.manual_seed(1)
-    stem = model.SpaceToDepthConv(3, 8, kernel_size=7, stride=2, padding=3, bias=False).double()
-    images = torch.randn(2, 3, size, size, dtype=torch.float64, requires_grad=True)
-    expected = nn.functional.conv2d(images, stem.weight, stride=2, padding=3)
-    torch.testing.assert_close(stem(images), expected)
-    gradients = [torch.autograd.grad(out.square().sum(), (images, stem.weight)) for out in (stem(images), expected)]
-    torch.testing.assert_close(gradients[0], gradients[1])
-
-
 def test_initialization_equals_the_reference():
     torch.manual_seed(1)
     network = model.build_resnet([3, 4, 6, 3], 1000)
