@@ -26,6 +26,7 @@ from timetrial.runner.training.distributed import World
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.common.detection.nms import batched_nms
 from timetrial.workloads.common.imagenet.torch_loader import TorchImageNetData
+from timetrial.workloads.common.nn.stem import MaxPool
 from timetrial.workloads.maskrcnn import kernels as maskrcnn_kernels
 from timetrial.workloads.maskrcnn import masks, pasting
 from timetrial.workloads.maskrcnn.group_norm import GroupNorm
@@ -194,6 +195,20 @@ def test_roi_align_equals_torchvision(size, dtype, bound):
     for on_gpu, again, other in zip(*runs, torch.autograd.grad(expected, maps, given.float()), strict=True):
         assert torch.equal(on_gpu, again)
         assert (on_gpu - other).norm() < bound * other.norm()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_max_pool_equals_pytorch(compiled):
+    device = torch.accelerator.current_accelerator()
+    x = torch.randn(5, 64, 75, 112, device=device, dtype=torch.bfloat16)
+    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+    layer = MaxPool()
+    pooled = torch.compile(lambda x: layer(x.relu()), fullgraph=True)(x) if compiled else layer(x.relu())
+    expected = torch.nn.functional.max_pool2d(x.relu(), 3, 2, 1)
+    assert torch.equal(pooled, expected)
+    grad = torch.randn_like(expected)
+    (given,), (wanted,) = torch.autograd.grad(pooled, x, grad), torch.autograd.grad(expected, x, grad)
+    assert (given - wanted).norm() < 0.01 * wanted.norm()
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
