@@ -3,8 +3,8 @@
 
     python -P scripts/write_token_shards.py [--size N] [--validation SHARE] OUT TEXT...
 
-Writes OUT/train.bin and OUT/validation.bin, the last SHARE of the lines, and OUT/vocabulary.txt. Texts may be
-compressed. Prints the numbers of tokens as one JSON line.
+Writes OUT/train.bin, OUT/validation.bin from the last SHARE of the lines, and OUT/vocabulary.txt, which is learned from
+the others. Texts may be compressed. Prints the numbers of tokens as one JSON line.
 """
 
 import argparse
@@ -17,6 +17,8 @@ import numpy as np
 from timetrial.datasets.formats import token_shards
 from timetrial.datasets.formats.compressed import open_compressed
 from timetrial.datasets.text.subwords import EOS, Subwords, split
+
+_MAX_SUBWORDS = 1 << 16
 
 
 def main() -> None:
@@ -31,9 +33,13 @@ def main() -> None:
     for path in arguments.texts:
         with open_compressed(path, "rt", encoding="utf-8") as file:
             lines += file.read().splitlines()
-    vocabulary = Subwords.learn(Counter(token for line in lines for token in split(line)), arguments.size)
-    ids = [np.asarray([*vocabulary.encode(line), EOS]) for line in lines]
     first = len(lines) - int(len(lines) * arguments.validation)
+    if not 0 < first < len(lines):
+        parser.error(f"--validation {arguments.validation} of {len(lines)} lines leaves one of the two parts empty.")
+    vocabulary = Subwords.learn(Counter(token for line in lines[:first] for token in split(line)), arguments.size)
+    if len(vocabulary) > _MAX_SUBWORDS:
+        parser.error(f"The vocabulary has {len(vocabulary)} sub-words, but shards hold 16 bits: lower --size.")
+    ids = [np.asarray([*vocabulary.encode(line), EOS]) for line in lines]
     arguments.out.mkdir(parents=True, exist_ok=True)
     vocabulary.write(arguments.out / "vocabulary.txt")
     sizes = {"vocabulary": len(vocabulary.tokens)}

@@ -42,13 +42,17 @@ class PastedMasks(NamedTuple):
 
     def rles(self, rows: NDArray[np.int64], image_sizes: NDArray[np.int64]) -> list[Rle]:
         """Return the RLE masks of `rows` [R], in images of `image_sizes` [R, 2]; the tensors must be on the CPU."""
-        boxes = self.boxes.numpy()[rows]
-        if int(self.ends[-1]) > len(self.changes):  # noise, as from a model that was not trained
-            return paste_masks(self.probabilities.numpy()[rows], boxes, image_sizes)
+        boxes, ends = self.boxes.numpy()[rows], self.ends.numpy()
         _check_boxes(boxes)
-        ends = self.ends.numpy()
-        starts = np.concatenate([ends[:1] * 0, ends[:-1]])[rows]
-        return _encode(self.changes.numpy(), starts, ends[rows], image_sizes)
+        starts, ends = np.concatenate([ends[:1] * 0, ends[:-1]])[rows], ends[rows]
+        stored = ends <= len(self.changes)
+        rles = _encode(self.changes.numpy(), starts[stored], ends[stored], image_sizes[stored])
+        if not stored.all():  # there was no room for noise, as from a model that was not trained
+            rest = ~stored
+            pasted = paste_masks(self.probabilities.numpy()[rows[rest]], boxes[rest], image_sizes[rest])
+            of_kernel, of_cpu = iter(rles), iter(pasted)
+            rles = [next(of_kernel if is_stored else of_cpu) for is_stored in stored.tolist()]
+        return rles
 
 
 def paste_masks(probabilities: ArrayLike, boxes: ArrayLike, image_sizes: ArrayLike) -> list[Rle]:
@@ -59,6 +63,7 @@ def paste_masks(probabilities: ArrayLike, boxes: ArrayLike, image_sizes: ArrayLi
     or tensors on the CPU. Raises `ValueError` for boxes that are not finite or of another number,
     `ConfigurationError` without pycocotools.
     """
+    import_pycocotools()
     masks, corners = np.asarray(probabilities, np.float32), np.asarray(boxes, np.float32)
     if len(masks) != len(corners):
         raise ValueError("Each mask needs a box.")
@@ -78,18 +83,16 @@ def paste_by_kernel(probabilities: Tensor, boxes: Tensor, image_sizes: Tensor, v
     corners = torch.where(valid[:, None], _grown(boxes.float(), side), -2)  # a box outside of the image
     changes = torch.empty(count * _CHANGES_PER_MASK, dtype=torch.int32, device=boxes.device)
     counts = torch.empty(count, dtype=torch.int64, device=boxes.device)
-    ends = counts
-    for write in (False, True):
-        _paste[(count,)](
-            probabilities, corners, image_sizes, counts, ends, changes, len(changes), side, _BLOCK, write,
-            enable_fp_fusion=False,  # pixels on the threshold are those of `paste_masks`
-        )  # fmt: skip
-        ends = counts.cumsum(0)
+    arguments = probabilities.contiguous(), corners, image_sizes.contiguous(), counts
+    sizes = len(changes), side, _BLOCK
+    exact = {"enable_fp_fusion": False}  # pixels on the threshold are those of `paste_masks`
+    _paste[(count,)](*arguments, counts, changes, *sizes, False, **exact)
+    ends = counts.cumsum(0)
+    _paste[(count,)](*arguments, ends, changes, *sizes, True, **exact)
     return PastedMasks(changes, ends, probabilities, boxes)
 
 
 def _check_boxes(boxes: NDArray[np.float32]) -> None:
-    import_pycocotools()
     if not np.isfinite(boxes).all():
         raise ValueError("Each mask needs a box of finite numbers.")
 

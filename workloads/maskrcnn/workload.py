@@ -1,7 +1,7 @@
 """Mask R-CNN R50-FPN as MLPerf v0.5 to v1.1 define it: instance segmentation with boxes and masks."""
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ from .model import MaskRCNN, SamplingSettings
 from .pasting import PastedMasks, paste_by_kernel, paste_masks
 
 _LR_DECAY = 0.1
+_BATCHES_AHEAD = 4  # of the conversion of masks, in an evaluation
 
 
 class InstanceSegmentation:
@@ -128,7 +129,10 @@ class InstanceSegmentation:
         sizes = sizes.to(next(model.parameters()).device)
         with ThreadPoolExecutor(1) as executor:  # masks are converted while the device computes the next batches
             outputs = host_copies(self._detect(model, sizes, *batch.inputs) for batch in batches)
-            parts = [executor.submit(self._coco_detections, *output) for output in outputs]
+            parts: list[Future[Detections]] = []
+            for output in outputs:
+                parts.append(executor.submit(self._coco_detections, *output))
+                wait(parts[-_BATCHES_AHEAD:][:1])  # what waits to be converted takes memory
         return coco_evaluation.concatenate([Detections.empty(masks=True), *(part.result() for part in parts)])
 
     def score(self, parts: Sequence[Detections]) -> dict[str, float]:
@@ -166,7 +170,7 @@ class InstanceSegmentation:
         """
         detections, probabilities = detect(model, pixels, image_sizes)
         original = original_sizes[indices]
-        scale = (original.double() / image_sizes).float().flip(1).repeat(1, 2)
+        scale = (original / image_sizes).flip(1).repeat(1, 2)
         boxes = detections.boxes * scale[:, None]
         masks: Tensor | PastedMasks = probabilities.flatten(0, 1)
         if triton_available(probabilities):

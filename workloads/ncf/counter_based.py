@@ -20,11 +20,11 @@ except ImportError:  # CPU wheels of PyTorch come without Triton
     triton = None
 
 _MASK = (1 << 32) - 1
-_MULTIPLIERS = 0x7FEB352D, 0x846CA68B  # of Wellons' lowbias32
+_FIRST_MULTIPLIER, _SECOND_MULTIPLIER = 0x7FEB352D, 0x846CA68B  # of Wellons' lowbias32
 _GOLDEN_RATIO = 0x9E3779B9
-_ROUNDS = 4  # of the shuffle
+_ROUNDS = 6  # of the shuffle: with four, samples whose indices differ in one high bit were correlated
 _ATTEMPTS = 32  # of rejection sampling; then an item is drawn from those that are left
-_CHUNK = 1 << 24  # samples that PyTorch processes at a time: limits temporary memory to about 1 GiB
+_CHUNK = 1 << 24  # negatives that PyTorch's operations draw at a time
 _BLOCK = 1024  # samples of a program
 
 
@@ -54,7 +54,7 @@ def draw_samples(
     samples: Tensor, positive_users: Tensor, positive_items: Tensor, bits: Tensor, num_items: int, negatives: int,
     seed: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return users int32, items int32 and labels float32 of samples int32 [S]. Does not wait for the device.
+    """Return users int32, items int32 and labels float32 of samples int32 [S]. The kernel does not wait for the device.
 
     Sample s belongs to the pair s // (1 + negatives) of `positive_users` and `positive_items` int32 [P]. It is the pair
     itself if s % (1 + negatives) == 0, else an item that is drawn uniformly from those that do not have the user's bit
@@ -113,8 +113,8 @@ def _scaled(number: Tensor, limit: int | Tensor) -> Tensor:
 
 
 def _mix(x: Tensor) -> Tensor:
-    x = (x ^ x >> 16) * _MULTIPLIERS[0] & _MASK
-    x = (x ^ x >> 15) * _MULTIPLIERS[1] & _MASK
+    x = (x ^ x >> 16) * _FIRST_MULTIPLIER & _MASK
+    x = (x ^ x >> 15) * _SECOND_MULTIPLIER & _MASK
     return x ^ x >> 16
 
 
@@ -128,8 +128,8 @@ def _permuted(x: Tensor, bits: int, keys: list[int]) -> Tensor:
 
 
 def _keys(seed: int, count: int) -> list[int]:
-    """Return `count` numbers of 32 bits, at most eight."""
-    digest = hashlib.sha256(str(seed).encode()).digest()
+    """Return `count` numbers of 32 bits, at most 16."""
+    digest = hashlib.sha512(str(seed).encode()).digest()
     return [int.from_bytes(digest[4 * number : 4 * number + 4], "little") for number in range(count)]
 
 
@@ -138,14 +138,17 @@ def _signed(key: int) -> int:
 
 
 if triton is not None:
+    _FIRST, _SECOND = tl.constexpr(_FIRST_MULTIPLIER), tl.constexpr(_SECOND_MULTIPLIER)
+    _STEP = tl.constexpr(_GOLDEN_RATIO)
+
     # Kernels are compiled before the clock starts, for any seed and size.
-    _NUMBERS = ["count", "batch_size", "mask", "shift", "num_items", *(f"key{number}" for number in range(8))]
+    _NUMBERS = ["count", "batch_size", "mask", "shift", "num_items", *(f"key{number}" for number in range(2 * _ROUNDS))]
     _POINTERS = ["samples", "positive_users", "positive_items", "bits", "users", "items", "labels"]
 
     @triton.jit
     def _mixed(x):
-        x = (x ^ x >> 16) * 0x7FEB352D
-        x = (x ^ x >> 15) * 0x846CA68B
+        x = (x ^ x >> 16) * _FIRST
+        x = (x ^ x >> 15) * _SECOND
         return x ^ x >> 16
 
     @triton.jit
@@ -155,8 +158,9 @@ if triton is not None:
 
     @triton.jit(do_not_specialize=_NUMBERS)
     def _shuffle(
-        out, count, batch_size, mask, shift, key0, key1, key2, key3, key4, key5, key6, key7, BLOCK: tl.constexpr
-    ):
+        out, count, batch_size, mask, shift, key0, key1, key2, key3, key4, key5, key6, key7, key8, key9, key10, key11,
+        BLOCK: tl.constexpr,
+    ):  # fmt: skip
         sample = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         limit = count.to(tl.uint32)
         rank = sample.to(tl.uint32)
@@ -166,6 +170,8 @@ if triton is not None:
             x = _round(x, key2, key3, mask, shift)
             x = _round(x, key4, key5, mask, shift)
             x = _round(x, key6, key7, mask, shift)
+            x = _round(x, key8, key9, mask, shift)
+            x = _round(x, key10, key11, mask, shift)
             rank = tl.where(outside, x, rank)
             outside = outside & (rank >= limit)
         batch = rank // batch_size.to(tl.uint32)
@@ -199,7 +205,7 @@ if triton is not None:
             item = tl.where(pending, drawn, item)
             pending = pending & _is_taken(bits, user, drawn, num_items, pending)
             attempt += 1
-            offset += 0x9E3779B9
+            offset += _STEP
         if tl.max(pending.to(tl.int32), 0) != 0:  # a user who has rated almost all items
             num_free = tl.zeros_like(item)
             for candidate in range(num_items):

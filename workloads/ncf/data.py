@@ -13,12 +13,14 @@ from torch import Tensor
 from ...datasets.formats import movielens
 from ...datasets.synthetic import ratings
 from ...datasets.synthetic.spec_digest import path_with_digest
+from ...runner.core.errors import ConfigurationError
 from ...runner.core.progress import ProgressCallback
 from ...runner.training.seeds import Seeds
 from ...runner.training.workload import Batch, BatchSharding, Data
 from . import sampling
 
 _SAMPLES_AT_A_TIME = 1 << 20  # gathered together: the workspace of sorting
+_MAX_SAMPLES = 2**31 - 1  # that int32 numbers
 _STARTS_AT_A_TIME = 1 << 26  # of users' and items' segments: 256 MiB
 
 
@@ -67,6 +69,11 @@ class NCFData(Data):
         self.num_users, self.num_items, positives = self._read_sizes()
         self.train_size = positives * (1 + settings.train_negatives)
         self.eval_size = self.num_users
+        if max(self.train_size, self.num_users * (1 + settings.eval_negatives)) > _MAX_SAMPLES:
+            raise ConfigurationError(
+                f"An epoch or an evaluation has more than {_MAX_SAMPLES} samples: lower recipe.data.train_negatives or "
+                "recipe.data.eval_negatives, or use fewer ratings."
+            )
         self.steps_per_epoch = math.ceil(self.train_size / global_batch_size)
 
     @classmethod
@@ -98,7 +105,9 @@ class NCFData(Data):
         zeros = torch.zeros(self.train_size // (1 + self._settings.train_negatives), dtype=torch.int32)
         users = items = zeros.to(self._device)
         bits = sampling.build_bitset(users[:1], items[:1], self.num_users, self.num_items)
-        evaluation = sampling.sample_evaluation_items(bits, items[:8], self.num_items, 0, self._settings.eval_negatives)
+        evaluation = sampling.sample_evaluation_items(
+            bits, items[: min(8, self.num_users)], self.num_items, 0, self._settings.eval_negatives
+        )
         order = sampling.shuffle_into_batches(self.train_size, self._global_batch_size, 0, self._device)
         first = order[None, : self._global_batch_size]
         for _ in self._gather(first, _OnDevice(users, items, bits, *evaluation), 0):

@@ -16,7 +16,7 @@ except ImportError:  # CPU wheels of PyTorch come without Triton
     triton = None
 
 _CHUNK = 1 << 24  # pairs processed at a time: limits temporary memory to about 1 GiB
-_BLOCK = 256  # ids of a program
+_BLOCK, _WIDTH = 256, 8  # ids of a program, and starts that it writes for each of them at a time
 
 
 def build_bitset(users: Tensor, items: Tensor, num_users: int, num_items: int) -> Tensor:
@@ -44,8 +44,8 @@ def segment_starts(ids: Tensor, count: int) -> Tensor:
     if triton_available(ids) and ids.numel():
         starts = torch.empty(*ids.shape[:-1], count + 1, dtype=torch.int32, device=ids.device)
         size = ids.shape[-1]
-        grid = (ids.numel() // size, triton.cdiv(size + 1, _BLOCK))
-        _find_starts[grid](ids, starts, size, count, _BLOCK)
+        grid = (triton.cdiv(size + 1, _BLOCK), ids.numel() // size)
+        _find_starts[grid](ids, starts, size, count, _BLOCK, _WIDTH)
         return starts
     bounds = torch.arange(count + 1, dtype=ids.dtype, device=ids.device)
     return torch.searchsorted(ids, bounds.repeat(*ids.shape[:-1], 1) if ids.ndim > 1 else bounds, out_int32=True)
@@ -62,10 +62,7 @@ def gather_batches(
     samples: Tensor, positive_users: Tensor, positive_items: Tensor, bits: Tensor, num_users: int, num_items: int, *,
     negatives: int, seed: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the arguments of `NeuMF.forward` for ascending sample indices [..., B]. Does not wait for the device.
-
-    Samples are those of `draw_samples`.
-    """
+    """Return the arguments of `NeuMF.forward` for ascending sample indices [..., B], as `draw_samples` draws them."""
     users, items, labels = draw_samples(samples, positive_users, positive_items, bits, num_items, negatives, seed)
     by_item, item_starts = sort_by_item(items, num_items)
     return users, items, labels, by_item, segment_starts(users, num_users), item_starts
@@ -81,7 +78,7 @@ def sample_evaluation_items(
     """
     users = torch.arange(positives.numel(), dtype=torch.int32, device=positives.device)
     samples = torch.arange(users.numel() * (negatives + 1), dtype=torch.int32, device=users.device)
-    _, drawn, _ = draw_samples(samples, users, positives.int(), bits, num_items, negatives, seed)
+    drawn = draw_samples(samples, users, positives.int(), bits, num_items, negatives, seed)[1]
     items = drawn.view(-1, negatives + 1).roll(-1, 1)  # the pair itself came first
     del samples, drawn
     mask = torch.empty(items.shape[0], negatives, dtype=torch.bool, device=items.device)
@@ -107,14 +104,15 @@ def count_hits(scores: Tensor, mask: Tensor, k: int = 10) -> Tensor:
 if triton is not None:
 
     @triton.jit(do_not_specialize=["size", "count"], do_not_specialize_on_alignment=["ids", "starts"])
-    def _find_starts(ids, starts, size, count, BLOCK: tl.constexpr):
+    def _find_starts(ids, starts, size, count, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
         """Write the start of each id after that of the place before, up to that of the place itself."""
-        row = tl.program_id(0).to(tl.int64)
-        place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        row = tl.program_id(1).to(tl.int64)
+        place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         ids, starts = ids + row * size, starts + row * (count + 1)
         last = tl.load(ids + place, mask=place < size, other=0).to(tl.int32)
         last = tl.where(place < size, last, tl.where(place == size, count, -1))
-        next_id = tl.load(ids + place - 1, mask=(place > 0) & (place <= size), other=-1).to(tl.int32) + 1
-        while tl.max((next_id <= last).to(tl.int32), 0) != 0:
-            tl.store(starts + next_id, place, mask=next_id <= last)
-            next_id += 1
+        first = tl.load(ids + place - 1, mask=(place > 0) & (place <= size), other=-1).to(tl.int32) + 1
+        next_ids = first[:, None] + tl.arange(0, WIDTH)[None]
+        while tl.max((next_ids <= last[:, None]).to(tl.int32)) != 0:
+            tl.store(starts + next_ids, place[:, None], mask=next_ids <= last[:, None])
+            next_ids += WIDTH

@@ -107,7 +107,7 @@ def test_accepts_tensors_and_float16():
 
 def test_rejects_masks_without_finite_boxes():
     boxes = np.full((2, 4), 3.0)
-    with pytest.raises(ValueError, match="Each mask needs a box"):
+    with pytest.raises(ValueError, match=r"Each mask needs a box\."):
         paste_masks(np.ones((3, 28, 28)), boxes, (40, 50))
     boxes[1, 2] = np.nan
     with pytest.raises(ValueError, match="Each mask needs a box of finite numbers"):
@@ -134,7 +134,8 @@ for height, width in ((38, 48), (24, 31)):
     expected = pasting.paste_masks(masks[rows], boxes[rows], sizes[rows])
     assert pasted.rles(rows, sizes[rows].numpy()) == expected
     assert len(set(mask["counts"] for mask in expected)) > 7
-    assert pasted._replace(changes=pasted.changes[:20]).rles(rows, sizes[rows].numpy()) == expected
+    half = pasted._replace(changes=pasted.changes[: int(pasted.ends[-1]) // 2])
+    assert half.rles(rows, sizes[rows].numpy()) == expected
 """
 
 

@@ -46,16 +46,29 @@ def test_negatives_of_user_with_two_unrated_items():
     assert abs(counts[0].item() - 500) < 5 * 250**0.5
 
 
-@pytest.mark.parametrize("distance", [1, 2, 64, 1000])
-def test_samples_at_a_distance_share_a_batch_as_often_as_any_others(distance):
-    count, size, seeds = 3001, 32, 60
-    together = 0
-    for seed in range(seeds):
-        batches = counter_based.shuffled_batches(count, size, seed, CPU)
-        assert batches.long().bincount().tolist() == [size] * (count // size) + [count % size]
-        together += (batches[distance:] == batches[:-distance]).sum().item()
-    expected = seeds * (count - distance) * (size - 1) / (count - 1)
-    assert abs(together - expected) < 6 * expected**0.5
+@pytest.mark.parametrize("count", [3001, 300_000])
+def test_batches_of_samples_that_differ_in_one_bit_are_independent(count):
+    """Differences of two samples' batches are as frequent as those of a random permutation, by chi squared."""
+    batches, seeds = 100, 12
+    size = -(-count // batches)
+    numbers, worst = torch.arange(count), 0.0
+    for bit in range(count.bit_length() - 1):
+        counts = torch.zeros(batches)
+        for seed in range(seeds):
+            of_samples = counter_based.shuffled_batches(count, size, seed, CPU).long()
+            first = numbers[(numbers >> bit & 1 == 0) & (numbers | 1 << bit < count)]
+            counts += ((of_samples[first] - of_samples[first | 1 << bit]) % batches).bincount(minlength=batches)
+        shares = of_samples.bincount(minlength=batches) / count  # the last batch may be smaller
+        expected = torch.stack([(shares * shares.roll(shift)).sum() for shift in range(batches)]) * counts.sum()
+        chi_squared = ((counts - expected) ** 2 / expected).sum().item()
+        worst = max(worst, abs(chi_squared - (batches - 1)) / (2 * (batches - 1)) ** 0.5)
+    assert worst < 5.5
+
+
+def test_batches_have_their_sizes():
+    for count, size in ((3001, 32), (64, 64), (7, 10), (1, 1)):
+        sizes = counter_based.shuffled_batches(count, size, 1, CPU).long().bincount().tolist()
+        assert sizes == [size] * (count // size) + [count % size] * (count % size > 0)
 
 
 def test_first_sample_visits_every_rank_equally_often():
