@@ -6,9 +6,11 @@
 Prints one JSON line. `kernel_ms` is the union of all kernels' spans in a trace of the profiler, a step; `kernel_share`
 its share in the time of the traced steps, and `kernel_share_untraced` in `step_ms`, which the profiler does not slow
 down; `graph_ms` the replay of each captured graph alone; `evaluation_s` four evaluations, and a fifth without the
-score, of which `evaluation` has the kernels. With --losses, `loss_difference` is the largest relative difference
-between the losses of captured and eager steps at equal seeds, and `repeat_difference` that between two captured runs.
---eager measures eager steps. Leave the machine idle.
+score, of which `evaluation` has the kernels. --eager measures eager steps. Leave the machine idle.
+
+With --losses, it compares losses at equal seeds instead: `losses` and `eager_losses` are the means of ten equal parts of
+the captured and of the eager steps, `loss_difference` is the largest relative difference between two of their losses,
+and `repeat_difference` that between two captured runs. Run it on two versions of the package to compare these.
 
 With --runs, it trains N whole runs of an image workload in one process, of seeds 1 to N, and prints for each the
 quality and the seconds from the first training step, with the data open, to the end of the last evaluation.
@@ -48,6 +50,7 @@ _WARM_UP_STEPS = 20
 _REPLAYS = 50
 _EVALUATIONS = 4
 _LONGEST = 8
+_PARTS = 10  # of the steps, whose mean losses are printed
 
 
 def build(config: Config, *, with_data: bool = True) -> TorchEngine:
@@ -122,7 +125,29 @@ def largest_difference(first: list[float], second: list[float]) -> float:
     return max(abs(one - other) / abs(other) for one, other in zip(first, second, strict=True))
 
 
-def measure(overrides: list[str], steps: int, *, eager: bool, with_losses: bool) -> dict[str, Any]:
+def compare_losses(overrides: list[str], steps: int) -> dict[str, Any]:
+    """Return the losses of captured and of eager steps at equal seeds, and how far they differ."""
+    with tempfile.TemporaryDirectory() as folder:
+        base, runs = [f"run_dir={folder}/run", *overrides], []
+        for capture in ("true", "true", "false"):
+            config = validate(compose([*base, f"engine.capture={capture}"]).node)
+            runs.append(losses(build(config), steps))
+    captured, again, eager = runs
+    size = -(-steps // _PARTS)
+    means = [
+        [statistics.mean(run[start : start + size]) for start in range(0, steps, size)] for run in (captured, eager)
+    ]
+    return {
+        "run": " ".join(overrides),
+        "steps": steps,
+        "losses": means[0],
+        "eager_losses": means[1],
+        "loss_difference": largest_difference(captured, eager),
+        "repeat_difference": largest_difference(captured, again),
+    }
+
+
+def measure(overrides: list[str], steps: int, *, eager: bool) -> dict[str, Any]:
     """Return the figures of one run."""
     with tempfile.TemporaryDirectory() as folder:
         base = [f"run_dir={folder}/run", *overrides]
@@ -147,12 +172,6 @@ def measure(overrides: list[str], steps: int, *, eager: bool, with_losses: bool)
         if captured is not None:
             replays = [step.graph.replay for step in captured._steps.values()]
             result["graph_ms"] = [round(time_replays(engine, replay), 4) for replay in replays]
-        if with_losses:
-            first, again = losses(build(config), steps), losses(build(config), steps)
-            other = losses(build(validate(compose([*base, "engine.capture=false"]).node)), steps)
-            result["loss_difference"] = largest_difference(first, other)
-            result["repeat_difference"] = largest_difference(first, again)
-            result["first_and_last_loss"] = [first[0], first[-1], other[-1]]
     return result
 
 
@@ -236,12 +255,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int)
     arguments, overrides = parser.parse_known_args()
     torch.backends.cuda.matmul.allow_tf32 = False
-    if arguments.runs and (arguments.eager or arguments.losses):
-        parser.error("--runs times whole runs: leave out --eager and --losses.")
+    if sum(map(bool, (arguments.runs, arguments.eager, arguments.losses))) > 1:
+        parser.error("Choose one of --runs, --eager and --losses.")
     if arguments.runs:
         result = time_runs(overrides, arguments.runs)
+    elif arguments.losses:
+        result = compare_losses(overrides, arguments.steps)
     else:
-        result = measure(overrides, arguments.steps, eager=arguments.eager, with_losses=arguments.losses)
+        result = measure(overrides, arguments.steps, eager=arguments.eager)
     print(json.dumps(result), flush=True)
 
 

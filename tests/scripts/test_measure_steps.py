@@ -9,11 +9,26 @@ import pytest
 RATINGS = "recipe.data.generate={num_users: 60, num_items: 200, num_ratings: 1800, num_clusters: 3}"
 
 
+@pytest.fixture
+def measure(root, tmp_path):
+    def run(*options):
+        overrides = ["accelerator=cpu", "seed=1", RATINGS, "recipe.data.eval_negatives=50", f"data_dir={tmp_path}"]
+        command = [sys.executable, "-P", str(root / "scripts/measure_steps.py"), "--steps", "3", *options, *overrides]
+        return json.loads(subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout)
+
+    return run
+
+
 @pytest.mark.integration
-def test_times_and_losses_of_two_engines_are_printed(root, tmp_path):
-    overrides = ["accelerator=cpu", "seed=1", RATINGS, "recipe.data.eval_negatives=50", f"data_dir={tmp_path}"]
-    command = [sys.executable, "-P", str(root / "scripts/measure_steps.py"), "--steps", "3", "--losses", *overrides]
-    result = json.loads(subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout)
+def test_times_of_steps_and_evaluations_are_printed(measure):
+    result = measure()
     assert result["step_ms"] > 0
     assert len(result["evaluation_s"]) == 5
+
+
+@pytest.mark.integration
+def test_losses_of_equal_seeds_are_compared(measure):
+    result = measure("--losses")
+    assert len(result["losses"]) == 3
+    assert result["losses"] == result["eager_losses"]
     assert (result["loss_difference"], result["repeat_difference"]) == (0, 0)
