@@ -8,7 +8,7 @@ its share in the time of the traced steps, and `kernel_share_untraced` in `step_
 down; `graph_ms` the replay of each captured graph alone; `evaluation_s` four evaluations, and a fifth without the
 score, of which `evaluation` has the kernels. --eager measures eager steps. Leave the machine idle.
 
-With --losses, it compares losses at equal seeds instead: `losses` and `eager_losses` are the means of ten equal parts of
+With --losses, it compares losses at equal seeds instead: `losses` and `eager_losses` are means of ten equal parts of
 the captured and of the eager steps, `loss_difference` is the largest relative difference between two of their losses,
 and `repeat_difference` that between two captured runs. Run it on two versions of the package to compare these.
 
