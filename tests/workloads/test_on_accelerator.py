@@ -26,6 +26,7 @@ from timetrial.runner.training.distributed import World
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.common.detection.nms import batched_nms
 from timetrial.workloads.common.imagenet.torch_loader import TorchImageNetData
+from timetrial.workloads.common.nn.batch_norm import batch_norm_relu
 from timetrial.workloads.common.nn.stem import MaxPool
 from timetrial.workloads.maskrcnn import kernels as maskrcnn_kernels
 from timetrial.workloads.maskrcnn import masks, pasting
@@ -195,6 +196,26 @@ def test_roi_align_equals_torchvision(size, dtype, bound):
     for on_gpu, again, other in zip(*runs, torch.autograd.grad(expected, maps, given.float()), strict=True):
         assert torch.equal(on_gpu, again)
         assert (on_gpu - other).norm() < bound * other.norm()
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 1e-2)])
+def test_fused_batch_norm_equals_pytorch_in_float64(dtype, bound):
+    device = torch.accelerator.current_accelerator()
+    norm = torch.nn.BatchNorm2d(128).to(device)
+    torch.nn.init.normal_(norm.weight)
+    wide_norm = copy.deepcopy(norm).double()
+    x, residual, grad = (
+        torch.randn(32, 128, 17, 29, device=device).to(dtype).contiguous(memory_format=torch.channels_last)
+        for _ in range(3)
+    )
+    inputs = [x.requires_grad_(), residual.requires_grad_()]
+    wide = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    result, expected = batch_norm_relu(norm, *inputs), (wide_norm(wide[0]) + wide[1]).relu()
+    assert result.grad_fn.name() == "_BatchNormBackward"
+    mine = torch.autograd.grad(result, [*inputs, *norm.parameters()], grad)
+    reference = torch.autograd.grad(expected, [*wide, *wide_norm.parameters()], grad.double())
+    pairs = zip((result, *mine, *norm.buffers()), (expected, *reference, *wide_norm.buffers()), strict=True)
+    assert all((one - other).norm() < bound * other.norm() for one, other in pairs)
 
 
 @pytest.mark.parametrize("compiled", [False, True])

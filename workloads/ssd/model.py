@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..common.nn.batch_norm import batch_norm_relu, shortcut
 from ..common.nn.stem import MaxPool, SpaceToDepthConv
 from . import priors
 
@@ -34,8 +35,8 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [N, out_channels, H / stride, W / stride]."""
-        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        return F.relu(y + self.downsample(x))
+        y = batch_norm_relu(self.bn1, self.conv1(x))
+        return batch_norm_relu(self.bn2, self.conv2(y), shortcut(self.downsample, x))
 
 
 class Backbone(nn.Module):
@@ -52,7 +53,7 @@ class Backbone(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [N, 4 * width, H / 8, W / 8]."""
-        x = self.max_pool(F.relu(self.bn1(self.conv1(x))))
+        x = self.max_pool(batch_norm_relu(self.bn1, self.conv1(x)))
         for stage in range(1, len(_BLOCKS_PER_STAGE) + 1):
             x = self.get_submodule(f"layer{stage}")(x)
         return x
