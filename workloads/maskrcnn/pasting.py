@@ -221,9 +221,9 @@ if triton is not None:
         rows = tl.maximum(tl.minimum(bottom + 2, height) - first_row, 0)
         first_column = tl.maximum(left, 0)
         pixels = rows * tl.maximum(tl.minimum(right + 2, width) - first_column, 0)
-        found = tl.zeros((), tl.int64)
+        position = tl.zeros((), tl.int64)
         if WRITE:
-            found = tl.load(ends + detection) - tl.load(counts + detection)
+            position = tl.load(ends + detection) - tl.load(counts + detection)
         for start in range(0, pixels, BLOCK):
             pixel = start + tl.arange(0, BLOCK)
             x, y = first_column + pixel // rows, first_row + pixel % rows
@@ -232,8 +232,8 @@ if triton is not None:
             before = (before_x >= 0) & _is_set(mask, before_x, before_y, left, top, right, bottom, SIDE)
             changed = ((here != before) & (pixel < pixels)).to(tl.int32)
             if WRITE:
-                place = found + tl.cumsum(changed, 0) - 1
+                place = position + tl.cumsum(changed, 0) - 1
                 tl.store(changes + place, x * height + y, mask=(changed != 0) & (place < capacity))
-            found += tl.sum(changed, 0)
+            position += tl.sum(changed, 0)
         if not WRITE:
-            tl.store(counts + detection, found)
+            tl.store(counts + detection, position)

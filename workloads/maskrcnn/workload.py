@@ -132,7 +132,7 @@ class InstanceSegmentation:
             parts: list[Future[Detections]] = []
             for output in outputs:
                 parts.append(executor.submit(self._coco_detections, *output))
-                wait(parts[-_BATCHES_AHEAD:][:1])  # what waits to be converted takes memory
+                wait(parts[:-_BATCHES_AHEAD][-1:])  # what waits to be converted takes memory
         return coco_evaluation.concatenate([Detections.empty(masks=True), *(part.result() for part in parts)])
 
     def score(self, parts: Sequence[Detections]) -> dict[str, float]:

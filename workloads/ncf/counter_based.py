@@ -1,6 +1,6 @@
 """Counter-based random numbers (Salmon et al. 2011): a shuffle and samples that are functions of a seed and an index.
 
-So an epoch needs no memory, ranks that share a seed see the same one, and it is the same on every device: PyTorch's
+So no negatives are stored, ranks that share a seed see the same epoch, and it is the same on every device: PyTorch's
 operations and the Triton kernels give equal bits. Numbers are uint32, held as int64 by PyTorch.
 
 Shapes: U users, I items, P pairs, S samples.
@@ -28,7 +28,7 @@ _CHUNK = 1 << 24  # negatives that PyTorch's operations draw at a time
 _BLOCK = 1024  # samples of a program
 
 
-def shuffled_batches(count: int, batch_size: int, seed: int, device: torch.device) -> Tensor:
+def assign_batches(count: int, batch_size: int, seed: int, device: torch.device) -> Tensor:
     """Return the batch of each sample: uint8 [count] if there are at most 256 batches, else int32.
 
     The samples' ranks are a pseudorandom permutation. A bijection of the smallest power of two that is at least `count`

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..common.nn.triton_support import triton_available
-from .counter_based import draw_samples, shuffled_batches
+from .counter_based import assign_batches, draw_samples
 
 try:
     import triton
@@ -36,7 +36,7 @@ def build_bitset(users: Tensor, items: Tensor, num_users: int, num_items: int) -
 def shuffle_into_batches(num_samples: int, batch_size: int, seed: int, device: torch.device) -> Tensor:
     """Return a random permutation int32 [num_samples] in which the samples of each batch are in ascending order."""
     # One stable radix sort by few bits leaves the sample indices of a batch in ascending order.
-    return shuffled_batches(num_samples, batch_size, seed, device).sort(stable=True).indices.int()
+    return assign_batches(num_samples, batch_size, seed, device).sort(stable=True).indices.int()
 
 
 def segment_starts(ids: Tensor, count: int) -> Tensor:
