@@ -1,16 +1,20 @@
 #!/usr/bin/env python
 """Measure training steps of one run: their time, the share in which the device computes, and captured against eager.
 
-    python -P scripts/measure_steps.py [--steps N] [--eager] [--losses] [--runs N] KEY=VALUE...
+    python -P scripts/measure_steps.py [--steps N] [--eager] [--longest N] [--no-evaluation] KEY=VALUE...
+    python -P scripts/measure_steps.py --losses [--once] [--steps N] KEY=VALUE...
+    python -P scripts/measure_steps.py --runs N KEY=VALUE...
 
 Prints one JSON line. `kernel_ms` is the union of all kernels' spans in a trace of the profiler, a step; `kernel_share`
 its share in the time of the traced steps, and `kernel_share_untraced` in `step_ms`, which the profiler does not slow
 down; `graph_ms` the replay of each captured graph alone; `evaluation_s` four evaluations, and a fifth without the
-score, of which `evaluation` has the kernels. --eager measures eager steps. Leave the machine idle.
+score, of which `evaluation` has the kernels; --no-evaluation omits these. --eager measures eager steps, --longest sets
+how many of the longest kernels are listed. Leave the machine idle.
 
 With --losses, it compares losses at equal seeds instead: `losses` and `eager_losses` are means of ten equal parts of
 the captured and of the eager steps, `loss_difference` is the largest relative difference between two of their losses,
-and `repeat_difference` that between two captured runs. Run it on two versions of the package to compare these.
+and `repeat_difference` that between two captured runs. With --once as well, it only prints the means of one run, to
+be compared with those of another version of the package.
 
 With --runs, it trains N whole runs of an image workload in one process, of seeds 1 to N, and prints for each the
 quality and the seconds from the first training step, with the data open, to the end of the last evaluation.
@@ -49,7 +53,7 @@ from timetrial.workloads.common.vision.image_data import ImageData
 _WARM_UP_STEPS = 20
 _REPLAYS = 50
 _EVALUATIONS = 4
-_LONGEST = 8
+_LONGEST = 8  # kernels that are listed
 _PARTS = 10  # of the steps, whose mean losses are printed
 
 
@@ -84,7 +88,7 @@ def time_steps(engine: TorchEngine, batches: Any, steps: int) -> tuple[float, fl
     return (time.perf_counter() - started) / steps * 1e3, (submitted - started) / steps * 1e3
 
 
-def trace(device: torch.device, work: Callable[[], object], parts: int) -> dict[str, Any]:
+def trace(device: torch.device, work: Callable[[], object], parts: int, longest: int) -> dict[str, Any]:
     """Return the share of kernels in the time of `work`, and of each of its `parts` the kernels and the longest."""
     with profile(activities=devices.profiler_activities(device)[1:]) as profiler:
         work()
@@ -106,7 +110,7 @@ def trace(device: torch.device, work: Callable[[], object], parts: int) -> dict[
         "kernel_share": round(busy / (end - spans[0][0]), 3),
         "kernel_ms": round(busy / parts / 1e3, 4),
         "kernels": round(len(kernels) / parts, 1),
-        "longest_us": {name: round(us / parts, 1) for name, us in seconds.most_common(_LONGEST)},
+        "longest_us": {name: round(us / parts, 1) for name, us in seconds.most_common(longest)},
     }
 
 
@@ -125,29 +129,36 @@ def largest_difference(first: list[float], second: list[float]) -> float:
     return max(abs(one - other) / abs(other) for one, other in zip(first, second, strict=True))
 
 
-def compare_losses(overrides: list[str], steps: int) -> dict[str, Any]:
+def compare_losses(overrides: list[str], steps: int, *, once: bool) -> dict[str, Any]:
     """Return the losses of captured and of eager steps at equal seeds, and how far they differ."""
-    with tempfile.TemporaryDirectory() as folder:
-        base, runs = [f"run_dir={folder}/run", *overrides], []
-        for capture in ("true", "true", "false"):
-            config = validate(compose([*base, f"engine.capture={capture}"]).node)
-            runs.append(losses(build(config), steps))
-    captured, again, eager = runs
-    size = -(-steps // _PARTS)
-    means = [
-        [statistics.mean(run[start : start + size]) for start in range(0, steps, size)] for run in (captured, eager)
-    ]
+    if once:
+        return {"run": " ".join(overrides), "steps": steps, "losses": means_of_parts(losses_of_run(overrides, steps))}
+    captured, again, eager = (
+        losses_of_run([f"engine.capture={capture}", *overrides], steps) for capture in ("true", "true", "false")
+    )
     return {
         "run": " ".join(overrides),
         "steps": steps,
-        "losses": means[0],
-        "eager_losses": means[1],
+        "losses": means_of_parts(captured),
+        "eager_losses": means_of_parts(eager),
         "loss_difference": largest_difference(captured, eager),
         "repeat_difference": largest_difference(captured, again),
     }
 
 
-def measure(overrides: list[str], steps: int, *, eager: bool) -> dict[str, Any]:
+def losses_of_run(overrides: list[str], steps: int) -> list[float]:
+    """Return the summed loss of each of the first steps of a run."""
+    with tempfile.TemporaryDirectory() as folder:
+        return losses(build(validate(compose([f"run_dir={folder}/run", *overrides]).node)), steps)
+
+
+def means_of_parts(values: list[float]) -> list[float]:
+    """Return the means of ten equal parts of a list, in order."""
+    size = -(-len(values) // _PARTS)
+    return [statistics.mean(values[start : start + size]) for start in range(0, len(values), size)]
+
+
+def measure(overrides: list[str], steps: int, *, eager: bool, longest: int, evaluate: bool) -> dict[str, Any]:
     """Return the figures of one run."""
     with tempfile.TemporaryDirectory() as folder:
         base = [f"run_dir={folder}/run", *overrides]
@@ -163,11 +174,12 @@ def measure(overrides: list[str], steps: int, *, eager: bool) -> dict[str, Any]:
         }
         if engine.device.type != "cpu":
             some = itertools.islice(batches, steps)
-            result |= trace(engine.device, lambda: [engine._step(batch) for batch in some], steps)
+            result |= trace(engine.device, lambda: [engine._step(batch) for batch in some], steps, longest)
             result["kernel_share_untraced"] = round(result["kernel_ms"] / step_ms, 3)
-        result["evaluation_s"] = [round(seconds, 3) for seconds in time_evaluations(engine)]
-        if engine.device.type != "cpu":
-            result["evaluation"] = trace(engine.device, lambda: predict(engine), 1)
+        if evaluate:
+            result["evaluation_s"] = [round(seconds, 3) for seconds in time_evaluations(engine)]
+        if evaluate and engine.device.type != "cpu":
+            result["evaluation"] = trace(engine.device, lambda: predict(engine), 1, longest)
         captured = engine._captured_steps
         if captured is not None:
             replays = [step.graph.replay for step in captured._steps.values()]
@@ -251,18 +263,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--longest", type=int, default=_LONGEST)
+    parser.add_argument("--no-evaluation", action="store_true")
     parser.add_argument("--losses", action="store_true")
+    parser.add_argument("--once", action="store_true")
     parser.add_argument("--runs", type=int)
     arguments, overrides = parser.parse_known_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     if sum(map(bool, (arguments.runs, arguments.eager, arguments.losses))) > 1:
         parser.error("Choose one of --runs, --eager and --losses.")
+    if arguments.once and not arguments.losses:
+        parser.error("--once needs --losses.")
     if arguments.runs:
         result = time_runs(overrides, arguments.runs)
     elif arguments.losses:
-        result = compare_losses(overrides, arguments.steps)
+        result = compare_losses(overrides, arguments.steps, once=arguments.once)
     else:
-        result = measure(overrides, arguments.steps, eager=arguments.eager)
+        result = measure(
+            overrides,
+            arguments.steps,
+            eager=arguments.eager,
+            longest=arguments.longest,
+            evaluate=not arguments.no_evaluation,
+        )
     print(json.dumps(result), flush=True)
 
 

@@ -32,3 +32,15 @@ def test_losses_of_equal_seeds_are_compared(measure):
     assert len(result["losses"]) == 3
     assert result["losses"] == result["eager_losses"]
     assert (result["loss_difference"], result["repeat_difference"]) == (0, 0)
+
+
+@pytest.mark.integration
+def test_losses_of_one_run_are_printed_for_a_comparison_of_versions(measure):
+    result = measure("--losses", "--once")
+    assert result["losses"] == measure("--losses")["losses"]
+    assert "eager_losses" not in result
+
+
+@pytest.mark.integration
+def test_evaluation_can_be_omitted(measure):
+    assert "evaluation_s" not in measure("--no-evaluation")
