@@ -12,7 +12,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
-from ..common.translation.fused_linear_cross_entropy import matmul_dtype
+from ..common.nn.autocast import matmul_dtype
 
 try:
     import triton

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..common.translation.fused_linear_cross_entropy import fused_linear_cross_entropy, matmul_dtype
+from ..common.nn.autocast import matmul_dtype
+from ..common.translation.fused_linear_cross_entropy import fused_linear_cross_entropy
 from . import kernels
 from .data import PackedPairs, PackedSentences
 from .lstm import packed_lstm

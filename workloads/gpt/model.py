@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..common.nn.autocast import matmul_dtype
 from ..common.nn.dropout import dropout
-from ..common.translation.fused_linear_cross_entropy import fused_linear_cross_entropy, matmul_dtype
+from ..common.translation.fused_linear_cross_entropy import fused_linear_cross_entropy
 
 _INIT_STD = 0.02
 _FFN_RATIO = 4  # width of the feed-forward layers over the hidden size

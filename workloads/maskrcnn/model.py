@@ -98,7 +98,7 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """Return P2 to P6 of pixels uint8 [N, 3, H, W], whose height and width are multiples of 32."""
-        x = self.max_pool(F.relu(self.bn1(self.conv1(images.float() - self.mean))))
+        x = self.max_pool(F.relu(self.bn1(self.conv1(images, self.mean))))
         stage_outputs = []
         for stage in self.stages:
             x = stage(x)

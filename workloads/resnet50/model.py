@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
-from ..common.nn.batch_norm import batch_norm_relu, shortcut
+from ..common.nn.batch_norm import batch_norm_relu, project, residual_batch_norm_relu
 from ..common.nn.stem import MaxPool, SpaceToDepthConv
 
 MEAN = (123.68, 116.78, 103.94)  # RGB, of pixels from 0 to 255; MLPerf's references do not divide by the std
@@ -15,20 +15,20 @@ MEAN = (123.68, 116.78, 103.94)  # RGB, of pixels from 0 to 255; MLPerf's refere
 class FusedBottleneck(Bottleneck):  # type: ignore[misc]
     """torchvision's bottleneck block with fused batch norms."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return [N, 4 * width, H / stride, W / stride]."""
-        y = batch_norm_relu(self.bn1, self.conv1(x))
+    def forward(self, maps: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return [N, 4 * width, H / stride, W / stride] for branch and shortcut of the next block, as are `maps`."""
+        y = batch_norm_relu(self.bn1, self.conv1(maps[0]))
         y = batch_norm_relu(self.bn2, self.conv2(y))
-        return batch_norm_relu(self.bn3, self.conv3(y), shortcut(self.downsample, x))
+        return residual_batch_norm_relu(self.bn3, self.conv3(y), *project(self.downsample, maps[1]))
 
 
 class FusedBasicBlock(BasicBlock):  # type: ignore[misc]
     """torchvision's basic block with fused batch norms."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return [N, width, H / stride, W / stride]."""
-        y = batch_norm_relu(self.bn1, self.conv1(x))
-        return batch_norm_relu(self.bn2, self.conv2(y), shortcut(self.downsample, x))
+    def forward(self, maps: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return [N, width, H / stride, W / stride] for branch and shortcut of the next block, as are `maps`."""
+        y = batch_norm_relu(self.bn1, self.conv1(maps[0]))
+        return residual_batch_norm_relu(self.bn2, self.conv2(y), *project(self.downsample, maps[1]))
 
 
 BLOCKS = {"bottleneck": FusedBottleneck, "basic": FusedBasicBlock}
@@ -46,8 +46,8 @@ class ImageClassifier(ResNet):  # type: ignore[misc]
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Return logits [N, classes]."""
-        x = self.maxpool(batch_norm_relu(self.bn1, self.conv1(pixels.float() - self.mean)))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        x = self.maxpool(batch_norm_relu(self.bn1, self.conv1(pixels, self.mean)))
+        x, _ = self.layer4(self.layer3(self.layer2(self.layer1((x, x)))))
         logits: Tensor = self.fc(self.avgpool(x).flatten(1))
         return logits
 

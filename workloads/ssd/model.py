@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..common.nn.batch_norm import batch_norm_relu, shortcut
+from ..common.nn.batch_norm import batch_norm_relu, project, residual_batch_norm_relu
 from ..common.nn.stem import MaxPool, SpaceToDepthConv
 from . import priors
 
@@ -33,14 +33,17 @@ class BasicBlock(nn.Module):
             self.downsample.append(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False))
             self.downsample.append(nn.BatchNorm2d(out_channels))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return [N, out_channels, H / stride, W / stride]."""
-        y = batch_norm_relu(self.bn1, self.conv1(x))
-        return batch_norm_relu(self.bn2, self.conv2(y), shortcut(self.downsample, x))
+    def forward(self, maps: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return [N, out_channels, H / stride, W / stride] for branch and shortcut of the next block, as are `maps`."""
+        y = batch_norm_relu(self.bn1, self.conv1(maps[0]))
+        return residual_batch_norm_relu(self.bn2, self.conv2(y), *project(self.downsample, maps[1]))
 
 
 class Backbone(nn.Module):
     """ResNet-34 up to conv4, whose stride is 1 instead of 2."""
+
+    mean: Tensor
+    std: Tensor
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -50,21 +53,22 @@ class Backbone(nn.Module):
             first = BasicBlock(channels[stage - 1], channels[stage], stride)
             rest = [BasicBlock(channels[stage], channels[stage], 1) for _ in range(blocks - 1)]
             self.add_module(f"layer{stage}", nn.Sequential(first, *rest))
+        for name, values in (("mean", MEAN), ("std", STD)):
+            self.register_buffer(name, 255 * torch.tensor(values).view(1, 3, 1, 1), persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return [N, 4 * width, H / 8, W / 8]."""
-        x = self.max_pool(batch_norm_relu(self.bn1, self.conv1(x)))
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Return [N, 4 * width, H / 8, W / 8] of pixels uint8 [N, 3, H, W]."""
+        x = self.max_pool(batch_norm_relu(self.bn1, self.conv1(pixels, self.mean, self.std)))
+        maps = x, x
         for stage in range(1, len(_BLOCKS_PER_STAGE) + 1):
-            x = self.get_submodule(f"layer{stage}")(x)
-        return x
+            maps = self.get_submodule(f"layer{stage}")(maps)
+        return maps[0]
 
 
 class SSD(nn.Module):
     """The detector. `forward` returns the loss summed over the images; `predict` returns the input of `detect`."""
 
     priors: Tensor
-    mean: Tensor
-    std: Tensor
 
     def __init__(self, classes: int, image_size: int, width: int = 64) -> None:
         super().__init__()
@@ -94,8 +98,6 @@ class SSD(nn.Module):
                 if isinstance(module, nn.Conv2d):
                     nn.init.xavier_uniform_(module.weight)
         self.register_buffer("priors", priors.prior_boxes(map_sizes), persistent=False)
-        for name, values in (("mean", MEAN), ("std", STD)):
-            self.register_buffer(name, 255 * torch.tensor(values).view(1, 3, 1, 1), persistent=False)
         self.to(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor, boxes: Tensor, labels: Tensor) -> Tensor:
@@ -107,7 +109,7 @@ class SSD(nn.Module):
 
     def predict(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return box deltas [N, P, 4] and class logits [N, P, C] of pixels uint8 [N, 3, H, W]."""
-        feature_maps = [self.backbone((images.float() - self.mean) / self.std)]
+        feature_maps = [self.backbone(images)]
         for layer in self.extra_layers:
             feature_maps.append(layer(feature_maps[-1]))
         outputs = []

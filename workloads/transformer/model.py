@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...datasets.text.subwords import PAD
+from ..common.nn.autocast import matmul_dtype
 from ..common.nn.dropout import dropout
-from ..common.translation.fused_linear_cross_entropy import fused_linear_cross_entropy, matmul_dtype
+from ..common.translation.fused_linear_cross_entropy import fused_linear_cross_entropy
 from .attention import packed_attention
 from .data import PackedPairs, PackedSentences
 

@@ -96,9 +96,13 @@ def detectron_features(blobs, pixels):
 
 
 def stage_outputs(stages, run):
-    """Return the outputs of `stages` while `run` is called."""
+    """Return the outputs of `stages` while `run` is called; those of ResNet-50 are for branch and shortcut."""
     maps = []
-    hooks = [stage.register_forward_hook(lambda module, args, output: maps.append(output)) for stage in stages]
+
+    def keep(module, args, output):
+        maps.append(output[0] if isinstance(output, tuple) else output)
+
+    hooks = [stage.register_forward_hook(keep) for stage in stages]
     with torch.no_grad():
         run()
     for hook in hooks:

@@ -42,11 +42,12 @@ def test_loads_torchvisions_file_up_to_conv4(tmp_path, archive):
     load_backbone(backbone, path)
     backbone, torchvision_net = backbone.double().eval(), torchvision_net.double()
     torchvision_net.layer3[0].conv1.stride = torchvision_net.layer3[0].downsample[0].stride = (1, 1)
-    x = torch.randn(1, 3, 64, 96, dtype=torch.float64)
+    pixels = torch.randint(256, (1, 3, 64, 96), dtype=torch.uint8)
     with torch.no_grad():
+        x = (pixels.double() - backbone.mean) / backbone.std
         y = torchvision_net.maxpool(torchvision_net.relu(torchvision_net.bn1(torchvision_net.conv1(x))))
         expected = torchvision_net.layer3(torchvision_net.layer2(torchvision_net.layer1(y)))
-        torch.testing.assert_close(backbone(x), expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(backbone(pixels), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_loads_a_resnet50_run_with_basic_blocks(tmp_path):
         lambda module, args, output: expected.append(output.clone())
     )  # ReLU is in place
     with torch.no_grad():
-        detector.backbone((pixels.float() - detector.mean) / detector.std)
+        detector.backbone(pixels)
         classifier(pixels)
     inner = (..., slice(2, -2), slice(2, -2))
     torch.testing.assert_close(outputs[0][inner], expected[0][inner], rtol=1e-4, atol=1e-4)

@@ -104,11 +104,12 @@ def test_backbone_equals_torchvision():
     backbone = SSD(3, 300).backbone.eval().double()
     state = {name: value for name, value in reference.state_dict().items() if not name.startswith(("layer4", "fc"))}
     backbone.load_state_dict(state)
-    x = torch.randn(1, 3, 96, 96, dtype=torch.float64)
+    pixels = torch.randint(256, (1, 3, 96, 96), dtype=torch.uint8)
     with torch.no_grad():
+        x = (pixels.double() - backbone.mean) / backbone.std
         y = reference.maxpool(reference.relu(reference.bn1(reference.conv1(x))))
         expected = reference.layer3(reference.layer2(reference.layer1(y)))
-        torch.testing.assert_close(backbone(x), expected)
+        torch.testing.assert_close(backbone(pixels), expected)
 
 
 def test_heads_are_initialized_xavier_uniform():

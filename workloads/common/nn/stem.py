@@ -1,4 +1,4 @@
-"""The first layers of a ResNet, a 7x7 convolution of stride 2 and a 3x3 max pooling of stride 2, for large batches.
+"""The first layers of a ResNet, a 7x7 convolution of stride 2 on pixels and a 3x3 max pooling of stride 2.
 
 Shapes: N images, C channels, maps of [H, W] before and [OH, OW] after the pooling. Maps are channels-last.
 """
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .autocast import matmul_dtype
 from .triton_support import triton_available
 
 try:
@@ -16,6 +17,7 @@ except ImportError:  # CPU wheels of PyTorch come without Triton
     triton = None
 
 _BLOCK = 1024  # pooled values of a program
+_PLACES = 64  # places of the unshuffled images of a program
 
 
 class SpaceToDepthConv(nn.Conv2d):
@@ -28,14 +30,33 @@ class SpaceToDepthConv(nn.Conv2d):
     def __init__(self, channels: int) -> None:
         super().__init__(3, channels, kernel_size=7, stride=2, padding=3, bias=False)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return [N, C, H/2, W/2] of [N, 3, H, W], rounded up; odd images are padded with zeros as at a border."""
-        if images.shape[2] % 2 or images.shape[3] % 2:
-            images = F.pad(images, (0, images.shape[3] % 2, 0, images.shape[2] % 2))
+    def forward(  # type: ignore[override]
+        self, pixels: Tensor, mean: Tensor, std: Tensor | None = None
+    ) -> Tensor:
+        """Return [N, C, H/2, W/2], rounded up, of (pixels - mean) / std [N, 3, H, W]; mean and std are [1, 3, 1, 1].
+
+        No gradient is returned for the pixels.
+        """
+        unshuffle = _unshuffle_by_kernel if _has_kernel(pixels) else _unshuffle
+        images = unshuffle(pixels, mean, std, matmul_dtype(self.weight))
         out_channels, in_channels = self.weight.shape[:2]
         padded = F.pad(self.weight, (1, 0, 1, 0)).view(out_channels, in_channels, 4, 2, 4, 2)
         kernel = padded.permute(0, 1, 3, 5, 2, 4).reshape(out_channels, in_channels * 4, 4, 4)
-        return F.conv2d(F.pad(F.pixel_unshuffle(images, 2), (2, 1, 2, 1)), kernel)
+        return F.conv2d(images, kernel)
+
+
+def _has_kernel(pixels: Tensor) -> bool:
+    return triton_available(pixels) and not torch.compiler.is_compiling()  # a compiler fuses the operations itself
+
+
+def _unshuffle(pixels: Tensor, mean: Tensor, std: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Return the normalized pixels [N, 12, H/2 + 3, W/2 + 3], with the border that the convolution needs."""
+    images = pixels.to(mean.dtype) - mean
+    images = images if std is None else images / std
+    odd = (0, images.shape[3] % 2, 0, images.shape[2] % 2)
+    if any(odd):  # padded with zeros as at a border
+        images = F.pad(images, odd)
+    return F.pad(F.pixel_unshuffle(images, 2).to(dtype), (2, 1, 2, 1))
 
 
 class MaxPool(nn.Module):
@@ -50,6 +71,26 @@ class MaxPool(nn.Module):
 
 
 if triton is not None:
+
+    @triton.jit
+    def _normalize_and_unshuffle(
+        pixels, mean, std, out, count, H, W, OH, OW, image_stride, color_stride, row_stride, column_stride,
+        HAS_STD: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """Write the twelve values of each place of `out`, of the padded 2x2 pixels of three colors."""
+        place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        channel = tl.arange(0, 16)[None]
+        color, exists = channel // 4, (place < count)[:, None] & (channel < 12)
+        image, row, column = place // (OH * OW), (place // OW) % OH - 2, place % OW - 2
+        y, x = 2 * row[:, None] + channel // 2 % 2, 2 * column[:, None] + channel % 2
+        inside = exists & (y >= 0) & (y < H) & (x >= 0) & (x < W)
+        offset = image[:, None] * image_stride + color * color_stride + y * row_stride + x * column_stride
+        value = tl.load(pixels + offset, mask=inside, other=0).to(tl.float32)
+        value -= tl.load(mean + color, mask=channel < 12, other=0.0)
+        if HAS_STD:
+            value /= tl.load(std + color, mask=channel < 12, other=1.0)
+        value = tl.where(inside, value, 0.0).to(out.dtype.element_ty)
+        tl.store(out + place[:, None] * 12 + channel, value, mask=exists)
 
     @triton.jit
     def _position(element, OH, OW, C: tl.constexpr):
@@ -106,8 +147,20 @@ if triton is not None:
         tl.store(target + W * C + C, bottom_right.to(dtype), mask=in_width & in_height)
 
 
-def _empty(like: Tensor, height: int, width: int, dtype: torch.dtype) -> Tensor:
-    shape = (*like.shape[:2], height, width)
+def _unshuffle_by_kernel(pixels: Tensor, mean: Tensor, std: Tensor | None, dtype: torch.dtype) -> Tensor:
+    (images, _, height, width), borders = pixels.shape, 3
+    size = (height + 1) // 2 + borders, (width + 1) // 2 + borders
+    out = _empty(pixels, *size, dtype, channels=12)
+    count = images * size[0] * size[1]
+    _normalize_and_unshuffle[(triton.cdiv(count, _PLACES),)](
+        pixels, mean, mean if std is None else std, out, count, height, width, *size, *pixels.stride(),
+        std is not None, _PLACES,
+    )  # fmt: skip
+    return out
+
+
+def _empty(like: Tensor, height: int, width: int, dtype: torch.dtype, channels: int | None = None) -> Tensor:
+    shape = (len(like), like.shape[1] if channels is None else channels, height, width)
     return torch.empty(shape, dtype=dtype, device=like.device, memory_format=torch.channels_last)
 
 

@@ -9,18 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..nn.autocast import matmul_dtype
 from ..nn.eager import keep_eager
 from ..nn.triton_support import triton_available
 from . import kernels
 
 _LOGITS_PER_CHUNK = 1 << 29  # 1 GiB in 16 bits
 _FP16_GRADIENT_SCALE = 16.0  # the gradient of an unlikely word's logit would underflow in fp16
-
-
-def matmul_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype of matrix products with x: that of autocast where it is enabled, else that of x."""
-    device_type = x.device.type
-    return torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else x.dtype
 
 
 @keep_eager
