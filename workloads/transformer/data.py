@@ -17,7 +17,7 @@ from ..common.translation.synthetic import SyntheticParallelText
 from .vocabulary import SharedVocabulary
 
 _SIZE_MULTIPLE = 128  # padded sizes of packed batches are multiples of this
-_SIZE_SLACK = 1.02  # the parts of a global batch are not exactly equal
+_PART_SLACK = 1.02  # the parts of a global batch are not exactly equal
 _MIN_MEAN_LENGTH = 8  # bounds the sentences of a batch: as many as would fill it at this length
 
 
@@ -71,12 +71,12 @@ class TransformerData(ParallelTextData):
 
     def pack(self, numbers: NDArray[np.int64], corpus: TokenizedPairs) -> PackedPairs:
         """Pack both sides in the same order; all batches of a GPU are filled up to the same size."""
-        both_lengths = corpus.lengths[:, numbers]
-        used, size = both_lengths.sum(1), self._padded_size()
+        both_lengths, sizes = corpus.lengths[:, numbers], self._padded_sizes()
+        size = max(sizes)
         sentences = max(len(numbers) + 2, -(-size // _MIN_MEAN_LENGTH)) + -(-size // self._settings.max_length)
         packed = [
-            self._pack(numbers, lengths, side, max(size, int(total)), sentences if size else 0)
-            for lengths, side, total in zip(both_lengths, (corpus.source, corpus.target), used, strict=True)
+            self._pack(numbers, lengths, side, max(padded, int(lengths.sum())), sentences if size else 0)
+            for lengths, side, padded in zip(both_lengths, (corpus.source, corpus.target), sizes, strict=True)
         ]
         return PackedPairs(*packed)
 
@@ -91,20 +91,20 @@ class TransformerData(ParallelTextData):
 
         It follows from the tokens of an epoch. The space that no further sentence fills in a batch is neglected.
         """
-        if not (size := self._padded_size()):
+        if not any(sizes := self._padded_sizes()):
             return 0.0
         source, target = self._num_tokens()
         used = self.global_batch_size * (source + target) / max(source, target)
-        return 1 - used / (2 * size * self._num_parts)
+        return 1 - used / (sum(sizes) * self._num_parts)
 
     def invented_lengths(self) -> NDArray[np.int64]:
-        """Return pairs of all lengths from half of the maximum on in turn, as many as fill a global batch.
+        """Return pairs of all lengths from half of the maximum on in turn, as many as fill half of a global batch.
 
-        So many tokens in so few sentences are packed to the fixed size, which is that of all batches on a GPU.
+        They are padded to the fixed sizes, which are those of all batches on a GPU, and of which one side's is smaller.
         """
         lengths = np.arange(self._settings.max_length, self._settings.max_length // 2 - 1, -1)
         lengths = np.resize(lengths, self.global_batch_size)
-        pairs = max(self._num_parts, int(np.searchsorted(lengths.cumsum(), self.global_batch_size, "right")))
+        pairs = max(self._num_parts, int(np.searchsorted(lengths.cumsum(), self.global_batch_size // 2, "right")))
         return np.stack([lengths[:pairs]] * 2)
 
     @property
@@ -112,11 +112,21 @@ class TransformerData(ParallelTextData):
         """Micro-batches of a global batch over all ranks."""
         return self._sharding.ranks * self._sharding.accumulation
 
-    def _padded_size(self) -> int:
-        """Return the tokens per side of a padded micro-batch on devices that compile for a fixed size, else 0."""
+    def _padded_sizes(self) -> tuple[int, int]:
+        """Return the source and target tokens of a padded micro-batch on devices that compile for fixed sizes, else 0.
+
+        A batch is full when its longer side is. The other side's tokens vary with the ratios of the pairs' lengths: by
+        about 0.2 / sqrt(pairs) of them, one standard deviation, so that five fit. A batch that does not is larger.
+        """
         if self._device.type == "cpu":
-            return 0
-        return -(-int(self.global_batch_size / self._num_parts * _SIZE_SLACK) // _SIZE_MULTIPLE) * _SIZE_MULTIPLE
+            return 0, 0
+        source, target = self._num_tokens()
+        longer = max(source, target)
+        pairs = self.global_batch_size / self._num_parts * self._num_kept / longer
+        full = self.global_batch_size / self._num_parts * (_PART_SLACK if self._num_parts > 1 else 1.0)
+        shares = (side / longer if side == longer else side / longer * (1 + pairs**-0.5) for side in (source, target))
+        sizes = [-(-int(full * min(1.0, share)) // _SIZE_MULTIPLE) * _SIZE_MULTIPLE for share in shares]
+        return sizes[0], sizes[1]
 
     def _pack(
         self,

@@ -148,24 +148,24 @@ def test_transformer_batches_are_filled_up_to_the_token_limit(build):
     assert totals[:-1].min() > 700 - data.lengths.max()
 
 
-def test_batches_on_devices_have_one_padded_size(build, monkeypatch):
+@pytest.mark.parametrize(("batch_size", "parts"), [(700, 2), (6000, 1), (6000, 2)])
+def test_batches_on_devices_have_one_padded_size_of_each_side(build, monkeypatch, batch_size, parts):
     """Meta tensors stand for a device; its memory cannot be pinned."""
     monkeypatch.setattr(transformer_data, "copy_to_device", lambda array, device: torch.from_numpy(array).to(device))
-    data = build(TransformerData, 700, sharding=BatchSharding(0, 2, 1))
+    data = build(TransformerData, batch_size, sharding=BatchSharding(0, parts, 1))
     data._device = torch.device("meta")  # only sizes are compared
-    sizes = []
+    sizes, used = [], []
     for numbers in data.plan_batches(1)[:-1]:
         part = numbers[data._partition(data.lengths[:, numbers])[0]]
-        used = data.lengths[:, part].sum(1)
+        used.append(data.lengths[:, part].sum())
         try:
-            shapes = {tuple(side.ids.shape) for side in data.pack(part, data._random_corpus(data.lengths))}
+            sizes.append([len(side.ids) for side in data.pack(part, data._random_corpus(data.lengths))])
         except NotImplementedError:
             pytest.skip("repeat_interleave does not support meta tensors")
-        sizes.append((shapes, used))
-    assert {shape for shapes, _ in sizes for shape in shapes} == {(384,)}
-    assert data.padding_fraction() == pytest.approx(
-        1 - np.mean([used.sum() for _, used in sizes]) / (2 * 384), abs=0.02
-    )
+    assert sizes == [list(data._padded_sizes())] * len(sizes)
+    assert min(sizes[0]) < max(sizes[0]) or batch_size == 700
+    assert data.padding_fraction() == pytest.approx(1 - np.mean(used) / sum(sizes[0]), abs=0.02)
+    assert data.padding_fraction() < {700: 0.2, 6000: 0.08}[batch_size]
     assert data.mlperf_params()["timetrial_padding"] == pytest.approx(data.padding_fraction(), abs=1e-4)
 
 
@@ -206,7 +206,7 @@ def test_warm_up_of_transformer_has_the_shapes_of_every_full_batch(build, monkey
     The data say that they are on a GPU, but stay on the CPU: only shapes are compared.
     """
     data = build(TransformerData, 2000, sharding=BatchSharding(0, ranks, 1))
-    monkeypatch.setattr(TransformerData, "_padded_size", lambda self: 2048 // ranks)
+    monkeypatch.setattr(TransformerData, "_padded_sizes", lambda self: (1792 // ranks, 2048 // ranks))
 
     def shapes(batch):
         return [tuple(leaf.shape) if hasattr(leaf, "shape") else leaf for side in batch.inputs for leaf in side]
