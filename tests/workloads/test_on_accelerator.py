@@ -28,6 +28,8 @@ from timetrial.workloads.common.detection.nms import batched_nms
 from timetrial.workloads.common.imagenet.torch_loader import TorchImageNetData
 from timetrial.workloads.common.nn import stem
 from timetrial.workloads.common.nn.batch_norm import batch_norm_relu, residual_batch_norm_relu
+from timetrial.workloads.gpt import kernels as gpt_kernels
+from timetrial.workloads.gpt.model import GPT
 from timetrial.workloads.maskrcnn import kernels as maskrcnn_kernels
 from timetrial.workloads.maskrcnn import masks, pasting
 from timetrial.workloads.maskrcnn.group_norm import GroupNorm
@@ -228,6 +230,30 @@ def test_fused_batch_norm_equals_pytorch_in_float64(dtype, bound, num_norms):
     buffers, wide_buffers = ([b for norm in some for b in norm.buffers()] for some in (norms, wide_norms))
     for one, other in zip((*results, *mine, *buffers), (*expected, *reference, *wide_buffers), strict=True):
         assert (one.double() - other).norm() < bound * other.double().norm()
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-3), (torch.bfloat16, 0.03)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_gpts_kernels_equal_pytorchs_operations(dtype, bound, bias, monkeypatch):
+    """Against PyTorch in fp32, of which bf16 differs by its rounding."""
+    device = torch.accelerator.current_accelerator()
+    torch.manual_seed(1)
+    model = GPT(512, 256, 768, 12, 3, dropout=0.0, bias=bias).to(device)
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter, 1.0, 0.3)
+    windows = torch.randint(512, (8, 257), device=device)
+    losses, gradients = [], []
+    for fused in (True, False):
+        if not fused:
+            monkeypatch.setattr(gpt_kernels, "triton_available", lambda tensor: False)
+        with torch.autocast(device.type, dtype=dtype, enabled=fused and dtype != torch.float32):
+            loss = model(windows)
+        losses.append(loss.item())
+        gradients.append(torch.autograd.grad(loss, list(model.parameters())))
+    assert losses[0] == pytest.approx(losses[1], rel=bound / 10)
+    for (name, _), mine, other in zip(model.named_parameters(), *gradients, strict=True):
+        assert (mine - other).norm() < bound * other.norm(), name
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

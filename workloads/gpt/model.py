@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from ..common.nn.autocast import matmul_dtype
 from ..common.nn.dropout import dropout
 from ..common.translation.fused_linear_cross_entropy import fused_linear_cross_entropy
+from .kernels import add_layer_norm, linear_gelu, linear_heads
 
 _INIT_STD = 0.02
 _FFN_RATIO = 4  # width of the feed-forward layers over the hidden size
@@ -56,9 +57,10 @@ class GPT(nn.Module):
         """Return the states [N, t, D] from which the token after each of `tokens` int64 [N, t] is predicted."""
         x = F.embedding(tokens, self.embedding) + self.position[: tokens.shape[1]]
         x = dropout(x.to(matmul_dtype(x)), self.dropout, self.training, stock_random=self.stock_random)
+        branch = None
         for layer in self.layers:
-            x = layer(x)
-        return self.norm(x)
+            x, branch = layer(x, branch)
+        return add_layer_norm(self.norm, x, branch)[1]
 
     def _initialize(self) -> None:
         """Draw all matrices from N(0, 0.02^2), those that end a residual branch 1 / sqrt(2 layers) narrower."""
@@ -84,14 +86,15 @@ class Layer(nn.Module):
         self.ffn_up = nn.Linear(hidden_size, _FFN_RATIO * hidden_size, bias=bias)
         self.ffn_down = nn.Linear(_FFN_RATIO * hidden_size, hidden_size, bias=bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to x [N, t, D]."""
-        qkv = self.qkv(self.attention_norm(x)).unflatten(-1, (3, self.num_heads, -1))
-        q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
+    def forward(self, x: Tensor, branch: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Apply the layer to x + branch [N, t, D], and return the input of the next one as two terms likewise."""
+        x, normalized = add_layer_norm(self.attention_norm, x, branch)
+        q, k, v = linear_heads(self.qkv, normalized, self.num_heads)
         attention_dropout = self.dropout if self.training else 0.0
         attended = F.scaled_dot_product_attention(q, k, v, dropout_p=attention_dropout, is_causal=True)
-        x = x + self._dropout(self.out(attended.transpose(1, 2).flatten(2)))
-        return x + self._dropout(self.ffn_down(F.gelu(self.ffn_up(self.ffn_norm(x)), approximate="tanh")))
+        branch = self._dropout(self.out(attended.transpose(1, 2).flatten(2)))
+        x, normalized = add_layer_norm(self.ffn_norm, x, branch)
+        return x, self._dropout(self.ffn_down(linear_gelu(self.ffn_up, normalized)))
 
     def _dropout(self, x: Tensor) -> Tensor:
         return dropout(x, self.dropout, self.training, stock_random=self.stock_random)
