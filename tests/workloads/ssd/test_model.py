@@ -9,7 +9,7 @@ import torch
 
 from timetrial.workloads.ssd import priors
 from timetrial.workloads.ssd.detection import detect
-from timetrial.workloads.ssd.model import MEAN, SSD, STD, feature_map_sizes, multibox_loss
+from timetrial.workloads.ssd.model import MEAN, SSD, STD, both_heads, feature_map_sizes, multibox_loss
 
 spec = importlib.util.spec_from_file_location("ssd_oracle", Path(__file__).with_name("oracle.py"))
 oracle = importlib.util.module_from_spec(spec)
@@ -110,6 +110,20 @@ def test_backbone_equals_torchvision():
         y = reference.maxpool(reference.relu(reference.bn1(reference.conv1(x))))
         expected = reference.layer3(reference.layer2(reference.layer1(y)))
         torch.testing.assert_close(backbone(pixels), expected)
+
+
+@pytest.mark.parametrize(("priors_per_cell", "classes"), [(4, 81), (6, 81), (4, 3)])
+def test_both_heads_are_one_convolution_with_equal_results(priors_per_cell, classes):
+    torch.manual_seed(1)
+    heads = [torch.nn.Conv2d(8, priors_per_cell * outputs, 3, padding=1).double() for outputs in (4, classes)]
+    x = torch.randn(2, 8, 5, 4, dtype=torch.float64, requires_grad=True)
+    expected = [head(x).permute(0, 2, 3, 1) for head in heads]
+    parameters = [x, *(parameter for head in heads for parameter in head.parameters())]
+    results = both_heads(x, *heads)
+    grads = [torch.randn_like(y) for y in expected]
+    torch.testing.assert_close(list(results), expected)
+    mine, reference = (torch.autograd.grad(outputs, parameters, grads) for outputs in (results, expected))
+    torch.testing.assert_close(mine, reference)
 
 
 def test_heads_are_initialized_xavier_uniform():
