@@ -134,7 +134,7 @@ def compare_losses(overrides: list[str], steps: int, *, once: bool) -> dict[str,
     if once:
         return {"run": " ".join(overrides), "steps": steps, "losses": means_of_parts(losses_of_run(overrides, steps))}
     captured, again, eager = (
-        losses_of_run([f"engine.capture={capture}", *overrides], steps) for capture in ("true", "true", "false")
+        losses_of_run([*overrides, f"engine.capture={capture}"], steps) for capture in ("true", "true", "false")
     )
     return {
         "run": " ".join(overrides),

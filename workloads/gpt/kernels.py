@@ -29,7 +29,10 @@ _BLOCK = 4096  # elements of a program of GELU's forward pass
 
 
 def add_layer_norm(norm: nn.LayerNorm, x: Tensor, branch: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return x + branch, or x if there is no branch, and its layer norm in the same dtype, both [N, t, D]."""
+    """Return x + branch, or x if there is no branch, and its layer norm, both [N, t, D] and by the kernel in x's dtype.
+
+    Do not change the first in place: the backward pass reads it.
+    """
     if _is_fusible(x) and x.shape[-1] <= _MAX_WIDTH and x.is_contiguous():
         total, normalized = _AddLayerNorm.apply(x, branch, norm.weight, norm.bias, norm.eps)
         return total, normalized
@@ -89,7 +92,8 @@ class _AddLayerNorm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         total, moments, weight = ctx.saved_tensors
         of_total, of_normalized = grads
-        assert of_normalized is not None  # nothing but the normalized values leads to the end of the model
+        if of_normalized is None:
+            return of_total, of_total if ctx.has_branch else None, None, None, None
         has_other, width = of_total is not None, total.shape[-1]
         rows, of_normalized = total.numel() // width, of_normalized.contiguous()
         other = of_normalized if of_total is None else of_total.contiguous()
@@ -133,17 +137,16 @@ class _SplitHeads(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
-        first, *others = grads
-        others = [
-            other if other.stride() == first.stride() else torch.empty_like(first).copy_(other) for other in others
-        ]
+        if any(grad.stride() != grads[0].stride() for grad in grads):
+            grads = tuple(grad.contiguous() for grad in grads)
+        first = grads[0]
         windows, heads, tokens, size = first.shape
         rows, width = windows * tokens, heads * size
         parts, chunk = _parts(rows, 3 * width)
         packed = torch.empty(windows, tokens, 3 * width, dtype=first.dtype, device=first.device)
         sums = torch.empty(parts, 3 * width, device=first.device)
         _pack_heads[(parts, 3 * width // _COLUMNS)](
-            first, *others, packed, sums, rows, width, chunk, tokens, size, *first.stride(), _ROWS, _COLUMNS
+            *grads, packed, sums, rows, width, chunk, tokens, size, *first.stride(), _ROWS, _COLUMNS
         )
         return packed, sums.sum(0) if ctx.has_bias else None, None
 
@@ -224,10 +227,14 @@ if triton is not None:
         tl.store(target, tl.sum(of_weight, 0), mask=in_width)
         tl.store(target + width, tl.sum(of_bias, 0), mask=in_width)
 
+    # 0.5 (1 + tanh(u)) = sigmoid(2 u) for u = sqrt(2 / pi) (x + 0.044715 x^3), so that GELU(x) = x sigmoid(2 u).
+    _SLOPE: tl.constexpr = tl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
+    _CUBIC: tl.constexpr = tl.constexpr(0.044715)
+
     @triton.jit
     def _sigmoid_of_gelu(x):
-        """Return s such that GELU(x) = x s: 0.5 (1 + tanh(u)) = sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3)."""
-        return tl.sigmoid(1.5957691216057308 * x * (1.0 + 0.044715 * x * x))
+        """Return sigmoid(2 u)."""
+        return tl.sigmoid(x * _SLOPE * (x * x * _CUBIC + 1.0))
 
     @triton.jit
     def _gelu_forward(x, y, count, BLOCK: tl.constexpr):
@@ -248,7 +255,7 @@ if triton is not None:
             value = tl.load(x + offset, mask=mask, other=0.0).to(tl.float32)
             slope = tl.load(grad + offset, mask=mask, other=0.0).to(tl.float32)
             share = _sigmoid_of_gelu(value)
-            inner = 1.5957691216057308 * (1.0 + 3 * 0.044715 * value * value)
+            inner = (value * value * _CUBIC * 3 + 1.0) * _SLOPE
             rounded = (slope * share * (1.0 + value * (1.0 - share) * inner)).to(result.dtype.element_ty)
             tl.store(result + offset, rounded, mask=mask)
             total += rounded.to(tl.float32)

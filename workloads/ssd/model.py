@@ -119,20 +119,19 @@ class SSD(nn.Module):
         return deltas.unflatten(1, (-1, 4)), logits.unflatten(1, (-1, self.classes))
 
 
-def both_heads(x: Tensor, regression: nn.Conv2d, classification: nn.Conv2d) -> tuple[Tensor, Tensor]:
-    """Return the outputs [N, H, W, outputs] of both heads for a map [N, C, H, W], by one convolution.
+def both_heads(x: Tensor, *heads: nn.Module) -> tuple[Tensor, ...]:
+    """Return the outputs [N, H, W, outputs] of both 3x3 heads for a map [N, C, H, W], by one convolution.
 
     It reads the map once, and zeros fill its outputs up to a multiple of eight, which tensor cores need: 486 for 81
     classes and 6 priors are none.
     """
-    outputs = regression.out_channels, classification.out_channels
+    weights, biases = (tuple(head.get_parameter(name) for head in heads) for name in ("weight", "bias"))
+    outputs = [len(bias) for bias in biases]
     padding = -sum(outputs) % _HEAD_MULTIPLE
-    weight = F.pad(torch.cat([regression.weight, classification.weight]), (0, 0, 0, 0, 0, 0, 0, padding))
-    assert regression.bias is not None
-    assert classification.bias is not None
-    bias = F.pad(torch.cat([regression.bias, classification.bias]), (0, padding))
+    weight = F.pad(torch.cat(weights), (0, 0, 0, 0, 0, 0, 0, padding))
+    bias = F.pad(torch.cat(biases), (0, padding))
     y = F.conv2d(x, weight.contiguous(memory_format=torch.channels_last), bias, padding=1).permute(0, 2, 3, 1)
-    return y[..., : outputs[0]], y[..., outputs[0] : sum(outputs)]
+    return y.split([*outputs, padding], -1)[: len(heads)]
 
 
 def multibox_loss(

@@ -115,8 +115,9 @@ class TransformerData(ParallelTextData):
     def _padded_sizes(self) -> tuple[int, int]:
         """Return the source and target tokens of a padded micro-batch on devices that compile for fixed sizes, else 0.
 
-        A batch is full when its longer side is. The other side's tokens vary with the ratios of the pairs' lengths: by
-        about 0.2 / sqrt(pairs) of them, one standard deviation, so that five fit. A batch that does not is larger.
+        A batch is full when its longer side is. The other side's tokens vary with the pairs' lengths and their ratios:
+        by 0.2 to 0.25 / sqrt(pairs) of them, one standard deviation, so that four fit. A batch that does not is larger,
+        and its step is neither compiled nor captured.
         """
         if self._device.type == "cpu":
             return 0, 0

@@ -17,7 +17,7 @@ torch.manual_seed(1)
 kernels._NORM_PROGRAMS, kernels._PROGRAMS, kernels._NORM_TILE = 3, 6, 256  # several rows and tiles of a program
 
 
-def check(function, layer, tensors, name):
+def check(function, layer, tensors, name, make_grad=torch.randn):
     '''Compare results and gradients with those in float64, which PyTorch's operations compute.'''
     wide_layer = copy.deepcopy(layer).double()
     wide = [None if x is None else x.detach().double().requires_grad_() for x in tensors]
@@ -28,17 +28,27 @@ def check(function, layer, tensors, name):
     assert name in type(results[-1].grad_fn).__name__
     for result, other in zip(results, expected, strict=True):
         torch.testing.assert_close(result.double(), other, rtol=1e-4, atol=1e-5)
-    grads = [torch.randn(other.shape) for other in expected]
-    for used in ([*range(len(results))], [len(results) - 1]):  # the sum of a norm may have no gradient of its own
-        if name == "Split" and len(used) == 1:
-            continue
+    grads = [make_grad(other.shape) for other in expected]
+    every = [*range(len(results))]
+    for used in (every, *([number] for number in every)):  # a result may have no gradient of its own
         inputs, wide_inputs = ([*(x for x in some if x is not None), *of.parameters()]
                                for some, of in ((tensors, layer), (wide, wide_layer)))
-        mine = torch.autograd.grad([results[i] for i in used], inputs, [grads[i] for i in used], retain_graph=True)
-        reference = torch.autograd.grad(
-            [expected[i] for i in used], wide_inputs, [grads[i].double() for i in used], retain_graph=True)
+        mine = torch.autograd.grad([results[i] for i in used], inputs, [grads[i] for i in used],
+                                   retain_graph=True, allow_unused=True)
+        reference = torch.autograd.grad([expected[i] for i in used], wide_inputs, [grads[i].double() for i in used],
+                                        retain_graph=True, allow_unused=True)
         for one, other in zip(mine, reference, strict=True):
-            torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-3)
+            assert (one is None) == (other is None)
+            if one is not None:
+                torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-3)
+
+
+def transposed(shape):  # gradients that are not contiguous
+    return torch.randn(*shape[:-2], shape[-1], shape[-2]).mT
+
+
+def expanded(shape):  # a gradient of a mean has strides of 0
+    return torch.randn(1).expand(shape)
 
 
 for bias, width, has_branch in itertools.product((True, False), (24, 128), (True, False)):
@@ -46,17 +56,28 @@ for bias, width, has_branch in itertools.product((True, False), (24, 128), (True
     for parameter in norm.parameters():
         parameter.data.normal_()
     x, branch = (torch.randn(2, 13, width).mul(3).add(1).requires_grad_() for _ in range(2))
-    check(kernels.add_layer_norm, norm, (x, branch if has_branch else None), "AddLayerNorm")
+    for make_grad in (torch.randn, transposed):
+        check(kernels.add_layer_norm, norm, (x, branch if has_branch else None), "AddLayerNorm", make_grad)
+x, branch = torch.randn(2, 13, 24).requires_grad_(), torch.randn(2, 24, 13).mT.requires_grad_()
+check(kernels.add_layer_norm, nn.LayerNorm(24), (x, branch), "AddLayerNorm")
 
 for bias, shape in itertools.product((True, False), ((2, 45, 16), (1, 3, 16))):
     x = torch.randn(shape).mul(2).requires_grad_()
-    check(lambda layer, x: [kernels.linear_gelu(layer, x)], nn.Linear(16, 256, bias=bias), [x], "GELU")
-    heads = nn.Linear(16, 3 * 128, bias=bias)
-    check(lambda layer, x: kernels.linear_heads(layer, x, 4), heads, [x], "Split")
-    # attention, whose gradients have the format of its inputs
+    for make_grad in (torch.randn, transposed, expanded):
+        gelu = nn.Linear(16, 256, bias=bias)
+        check(lambda layer, x: [kernels.linear_gelu(layer, x)], gelu, [x], "GELU", make_grad)
+        heads = nn.Linear(16, 3 * 128, bias=bias)
+        check(lambda layer, x: kernels.linear_heads(layer, x, 4), heads, [x], "Split", make_grad)
+
+    def mixed(layer, x):  # gradients of unlike formats, of which the first has strides of 0
+        queries, keys, values = kernels.linear_heads(layer, x, 4)
+        return [queries.sum() + (keys * values).mul(0.1).sum() + keys.mT.contiguous().square().sum()]
+
     def attend(layer, x):
-        return [torch.nn.functional.scaled_dot_product_attention(*kernels.linear_heads(layer, x, 4), is_causal=True)]
-    check(attend, heads, [x], "")
+        return [nn.functional.scaled_dot_product_attention(*kernels.linear_heads(layer, x, 4), is_causal=True)]
+
+    for function in (mixed, attend):
+        check(function, heads, [x], "")
 """
 
 

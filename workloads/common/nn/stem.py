@@ -35,7 +35,7 @@ class SpaceToDepthConv(nn.Conv2d):
     ) -> Tensor:
         """Return [N, C, H/2, W/2], rounded up, of (pixels - mean) / std [N, 3, H, W]; mean and std are [1, 3, 1, 1].
 
-        No gradient is returned for the pixels.
+        Pixels of a floating-point dtype may get no gradient.
         """
         unshuffle = _unshuffle_by_kernel if _has_kernel(pixels) else _unshuffle
         images = unshuffle(pixels, mean, std, matmul_dtype(self.weight))
