@@ -56,7 +56,11 @@ def format_bare_word(word: str) -> str:
 def _unknown_key(error: Exception, match: re.Match[str]) -> str:
     """Return the sentence for an override of a key that does not exist."""
     key, value = match.groups()
-    root = error.__cause__.parent_node._get_root()  # type: ignore[union-attr]
+    cause: Any = error.__cause__
+    if cause.full_key.startswith(f"{key}."):  # the value is a mapping with a wrong key in it
+        choices = choose_one_of(str(cause.key), [str(name) for name in cause.parent_node])
+        return f"There is no key {cause.full_key}: {choices}."
+    root = cause.parent_node._get_root()
     known = list(_leaves(OmegaConf.to_container(root)))
     known = [name for name in known if name.startswith("hydra.") == key.startswith("hydra.")]
     optional = [name for name in _optional_keys(root) if name not in known]

@@ -35,6 +35,7 @@ MISTAKES = [
     (RUN + "recipe.training.learnin_rate=1", "did you mean recipe.training.learning_rate=1?", CONFIGURATION),
     (RUN + "+recipe.training.learnin_rate=1", "did you mean learning_rate?", CONFIGURATION),
     (RUN + "workload=cifar10 recipe.training.label_smoothing=0.1", "write +recipe.training.label", CONFIGURATION),
+    (RUN + "recipe.target={v05:{hit_rat:1}}", "target.v05.hit_rat: did you mean hit_rate?", CONFIGURATION),
     (RUN + "nonsense=1", "There is no key nonsense: timetrial run --help lists groups and keys.", CONFIGURATION),
     (RUN + "~nonsense", "~nonsense removes a key that does not exist: leave it out.", CONFIGURATION),
     (RUN + "+gpus=2", "gpus is set already: write gpus=2 without +.", CONFIGURATION),
@@ -78,8 +79,8 @@ def test_mistake_is_answered_with_its_remedy(command, sentence, exit_code, tmp_p
     assert not (tmp_path / "runs").exists()
 
 
-def test_there_are_fifty_different_mistakes():
-    assert len({command for command, *_ in MISTAKES}) == 50
+def test_mistakes_are_different():
+    assert len({command for command, *_ in MISTAKES}) == len(MISTAKES) >= 50
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["run", "--version"], ["data", "--version"]])
