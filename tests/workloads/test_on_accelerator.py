@@ -28,6 +28,7 @@ from timetrial.workloads.common.detection.nms import batched_nms
 from timetrial.workloads.common.imagenet.torch_loader import TorchImageNetData
 from timetrial.workloads.common.nn import stem
 from timetrial.workloads.common.nn.batch_norm import batch_norm_relu, residual_batch_norm_relu
+from timetrial.workloads.common.translation import fused_linear_cross_entropy
 from timetrial.workloads.gpt import kernels as gpt_kernels
 from timetrial.workloads.gpt.model import GPT
 from timetrial.workloads.maskrcnn import kernels as maskrcnn_kernels
@@ -230,6 +231,26 @@ def test_fused_batch_norm_equals_pytorch_in_float64(dtype, bound, num_norms):
     buffers, wide_buffers = ([b for norm in some for b in norm.buffers()] for some in (norms, wide_norms))
     for one, other in zip((*results, *mine, *buffers), (*expected, *reference, *wide_buffers), strict=True):
         assert (one.double() - other).norm() < bound * other.double().norm()
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-3), (torch.bfloat16, 0.02), (torch.float16, 3e-3)])
+def test_fused_cross_entropy_equals_pytorch_in_float64(dtype, bound, monkeypatch):
+    """In two and a half chunks, whose gradients for the weights are added."""
+    monkeypatch.setattr(fused_linear_cross_entropy, "_LOGITS_PER_CHUNK", 200 * 9016)
+    device = torch.accelerator.current_accelerator()
+    torch.manual_seed(1)
+    hidden, weight = (torch.randn(size, 64, device=device).div(2).requires_grad_() for size in (500, 9016))
+    labels = torch.randint(9016, (500,), device=device)
+    with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
+        loss = fused_linear_cross_entropy.fused_linear_cross_entropy(
+            hidden, weight, None, labels, target_weight=1.0, smoothing_weight=0.0
+        )
+    wide = [tensor.detach().double().requires_grad_() for tensor in (hidden, weight)]
+    expected = torch.nn.functional.cross_entropy(wide[0] @ wide[1].T, labels, reduction="sum")
+    assert loss.item() == pytest.approx(expected.item(), rel=bound)
+    reference = torch.autograd.grad(expected, wide)
+    for mine, other in zip(torch.autograd.grad(loss, (hidden, weight)), reference, strict=True):
+        assert (mine - other).norm() < bound * other.norm()
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-3), (torch.bfloat16, 0.03)])

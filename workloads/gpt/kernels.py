@@ -1,7 +1,8 @@
 """Triton kernels of what lies between the matrix products and the attention of a GPT that is not compiled.
 
 Each passes once over its tensors, also where PyTorch sums a gradient for a bias in a pass of its own: a layer norm adds
-the branch before it, and GELU and the three parts of a projection sum their gradients while they write them.
+the branch before it with the bias of its last layer, and a layer norm, GELU and the three parts of a projection sum
+their gradients while they write them.
 
 Shapes: R rows (tokens of all windows), D columns, N windows, t tokens, h heads of size d. Sums are accumulated in fp32
 and in a fixed order.
@@ -21,23 +22,26 @@ try:
 except ImportError:  # CPU wheels of PyTorch come without Triton
     triton = None
 
-_NORM_TILE, _NORM_WARPS, _MAX_WIDTH = 4096, 8, 8192  # elements and warps of a program; the widest norm
+_NORM_TILE, _NORM_WARPS, _MAX_WIDTH = 2048, 4, 8192  # elements and warps of a program; the widest norm
 _NORM_PROGRAMS = 528  # that share the rows of a backward pass: four on each multiprocessor of an H100
-_ROWS, _COLUMNS = 32, 128  # of a tile of the other kernels
+_ROWS, _COLUMNS = 16, 128  # of a tile of the other kernels
 _PROGRAMS = 1056  # that share the sums of columns
-_BLOCK = 4096  # elements of a program of GELU's forward pass
+_BLOCK = 1024  # elements of a program of GELU's forward pass
 
 
-def add_layer_norm(norm: nn.LayerNorm, x: Tensor, branch: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return x + branch, or x if there is no branch, and its layer norm, both [N, t, D] and by the kernel in x's dtype.
+def add_layer_norm(
+    norm: nn.LayerNorm, x: Tensor, branch: Tensor | None = None, branch_bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return x + branch + branch_bias, and its layer norm, both [N, t, D] and by the kernel in x's dtype.
 
-    Do not change the first in place: the backward pass reads it.
+    `branch_bias` [D] is added to a branch only. Do not change the first result in place: the backward pass reads it.
     """
     if _is_fusible(x) and x.shape[-1] <= _MAX_WIDTH and x.is_contiguous():
-        total, normalized = _AddLayerNorm.apply(x, branch, norm.weight, norm.bias, norm.eps)
+        total, normalized = _AddLayerNorm.apply(x, branch, branch_bias, norm.weight, norm.bias, norm.eps)
         return total, normalized
-    total = x if branch is None else x + branch
-    return total, norm(total)
+    if branch is not None:
+        x = x + (branch if branch_bias is None else branch + branch_bias.to(branch.dtype))
+    return x, norm(x)
 
 
 def linear_gelu(linear: nn.Linear, x: Tensor) -> Tensor:
@@ -71,19 +75,20 @@ def _split_heads(x: Tensor, num_heads: int) -> tuple[Tensor, ...]:
 class _AddLayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, branch: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float
-    ) -> tuple[Tensor, Tensor]:
+        ctx: Any, x: Tensor, branch: Tensor | None, branch_bias: Tensor | None, weight: Tensor, bias: Tensor | None,
+        eps: float,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         has_branch, width = branch is not None, x.shape[-1]
         total, normalized = torch.empty_like(x) if has_branch else x, torch.empty_like(x)
         rows = x.numel() // width
         moments = torch.empty(2, rows, device=x.device)
-        other = x if branch is None else branch.contiguous()
         block, per_program = _norm_tile(width)
         _norm_forward[(triton.cdiv(rows, per_program),)](
-            x, other, total, normalized, moments, weight, weight if bias is None else bias, rows, width, eps,
-            has_branch, bias is not None, per_program, block, num_warps=_NORM_WARPS,
+            x, x if branch is None else branch.contiguous(), weight if branch_bias is None else branch_bias, total,
+            normalized, moments, weight, weight if bias is None else bias, rows, width, eps, has_branch,
+            branch_bias is not None, bias is not None, per_program, block, num_warps=_NORM_WARPS,
         )  # fmt: skip
-        ctx.has_branch, ctx.has_bias = has_branch, bias is not None
+        ctx.has_branch, ctx.has_branch_bias, ctx.has_bias = has_branch, branch_bias is not None, bias is not None
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(total, moments, weight)
         return total.view_as(total), normalized
@@ -92,20 +97,29 @@ class _AddLayerNorm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         total, moments, weight = ctx.saved_tensors
         of_total, of_normalized = grads
-        if of_normalized is None:
-            return of_total, of_total if ctx.has_branch else None, None, None, None
         has_other, width = of_total is not None, total.shape[-1]
-        rows, of_normalized = total.numel() // width, of_normalized.contiguous()
+        rows = total.numel() // width
+        if of_normalized is None:
+            of_branch_bias = of_total.reshape(rows, width).sum(0) if ctx.has_branch_bias and has_other else None
+            return of_total, of_total if ctx.has_branch else None, of_branch_bias, None, None, None
+        of_normalized = of_normalized.contiguous()
         other = of_normalized if of_total is None else of_total.contiguous()
         block, per_program = _norm_tile(width)
         programs = min(_NORM_PROGRAMS, triton.cdiv(rows, per_program))
-        grad, sums = torch.empty_like(total), torch.empty(programs, 2, width, device=total.device)
+        grad, sums = torch.empty_like(total), torch.empty(programs, 2 + ctx.has_branch_bias, width, device=total.device)
         _norm_backward[(programs,)](
             total, of_normalized, other, grad, moments, weight, sums, rows, width, triton.cdiv(rows, programs),
-            has_other, per_program, block, num_warps=_NORM_WARPS,
+            has_other, ctx.has_branch_bias, per_program, block, num_warps=_NORM_WARPS,
         )  # fmt: skip
-        of_weight, of_bias = sums.sum(0)
-        return grad, grad if ctx.has_branch else None, of_weight, of_bias if ctx.has_bias else None, None
+        of_weight, of_bias, *of_branch_bias = sums.sum(0)
+        return (
+            grad,
+            grad if ctx.has_branch else None,
+            of_branch_bias[0] if ctx.has_branch_bias else None,
+            of_weight,
+            of_bias if ctx.has_bias else None,
+            None,
+        )
 
 
 class _GELU(torch.autograd.Function):
@@ -123,7 +137,7 @@ class _GELU(torch.autograd.Function):
         rows, width = x.numel() // x.shape[-1], x.shape[-1]
         parts, chunk = _parts(rows, width)
         grad, sums = torch.empty_like(x), torch.empty(parts, width, device=x.device)
-        _gelu_backward[(parts, width // _COLUMNS)](
+        _gelu_backward[(width // _COLUMNS, parts)](
             x, grads[0].contiguous(), grad, sums, rows, width, chunk, _ROWS, _COLUMNS
         )
         return grad, sums.sum(0) if ctx.has_bias else None
@@ -145,7 +159,7 @@ class _SplitHeads(torch.autograd.Function):
         parts, chunk = _parts(rows, 3 * width)
         packed = torch.empty(windows, tokens, 3 * width, dtype=first.dtype, device=first.device)
         sums = torch.empty(parts, 3 * width, device=first.device)
-        _pack_heads[(parts, 3 * width // _COLUMNS)](
+        _pack_heads[(3 * width // _COLUMNS, parts)](
             *grads, packed, sums, rows, width, chunk, tokens, size, *first.stride(), _ROWS, _COLUMNS
         )
         return packed, sums.sum(0) if ctx.has_bias else None, None
@@ -167,8 +181,8 @@ if triton is not None:
 
     @triton.jit
     def _norm_forward(
-        x, branch, total, normalized, moments, weight, bias, rows, width, eps, HAS_BRANCH: tl.constexpr,
-        HAS_BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+        x, branch, branch_bias, total, normalized, moments, weight, bias, rows, width, eps, HAS_BRANCH: tl.constexpr,
+        HAS_BRANCH_BIAS: tl.constexpr, HAS_BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
         """Write the sum, its layer norm and, for the backward pass, its mean and 1 / deviation."""
         row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -179,6 +193,8 @@ if triton is not None:
         value = tl.load(x + offset, mask=mask, other=0.0).to(tl.float32)
         if HAS_BRANCH:
             value += tl.load(branch + offset, mask=mask, other=0.0).to(tl.float32)
+            if HAS_BRANCH_BIAS:
+                value += tl.load(branch_bias + column, mask=in_width, other=0.0)[None]
             rounded = value.to(total.dtype.element_ty)
             tl.store(total + offset, rounded, mask=mask)
             value = rounded.to(tl.float32)
@@ -195,9 +211,9 @@ if triton is not None:
     @triton.jit
     def _norm_backward(
         total, grad, other, result, moments, weight, sums, rows, width, chunk, HAS_OTHER: tl.constexpr,
-        ROWS: tl.constexpr, BLOCK: tl.constexpr,
+        HAS_BRANCH_BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
-        """Write the gradient of the sum, plus `other`, and the sums over a part of the rows for weight and bias.
+        """Write the gradient of the sum, plus `other`, and the sums over a part of the rows for weight and biases.
 
         With x' the normalized values and g = grad * weight: (g - mean(g) - x' mean(g x')) / deviation.
         """
@@ -205,6 +221,7 @@ if triton is not None:
         in_width = column < width
         factor = tl.load(weight + column, mask=in_width, other=0.0)[None]
         of_weight, of_bias = tl.zeros((ROWS, BLOCK), tl.float32), tl.zeros((ROWS, BLOCK), tl.float32)
+        of_branch_bias = tl.zeros((ROWS, BLOCK), tl.float32)
         end = tl.minimum(rows, (part + 1) * chunk)
         for start in range(part * chunk, end, ROWS):
             row = start + tl.arange(0, ROWS)
@@ -222,10 +239,15 @@ if triton is not None:
             gradient = (slope - tl.sum(slope, 1)[:, None] / width - scaled * projection) * rstd
             if HAS_OTHER:
                 gradient += tl.load(other + offset, mask=mask, other=0.0).to(tl.float32)
-            tl.store(result + offset, gradient.to(result.dtype.element_ty), mask=mask)
-        target = sums + part * 2 * width + column
+            rounded = gradient.to(result.dtype.element_ty)
+            tl.store(result + offset, rounded, mask=mask)
+            if HAS_BRANCH_BIAS:
+                of_branch_bias += tl.where(mask, rounded.to(tl.float32), 0.0)
+        target = sums + part * (2 + HAS_BRANCH_BIAS) * width + column
         tl.store(target, tl.sum(of_weight, 0), mask=in_width)
         tl.store(target + width, tl.sum(of_bias, 0), mask=in_width)
+        if HAS_BRANCH_BIAS:
+            tl.store(target + 2 * width, tl.sum(of_branch_bias, 0), mask=in_width)
 
     # 0.5 (1 + tanh(u)) = sigmoid(2 u) for u = sqrt(2 / pi) (x + 0.044715 x^3), so that GELU(x) = x sigmoid(2 u).
     _SLOPE: tl.constexpr = tl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
@@ -245,7 +267,7 @@ if triton is not None:
     @triton.jit
     def _gelu_backward(x, grad, result, sums, rows, width, chunk, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
         """Write the gradient of x and its sums over a part of the rows."""
-        part, column = tl.program_id(0), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        part, column = tl.program_id(1), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
         total = tl.zeros((ROWS, COLUMNS), tl.float32)
         end = tl.minimum(rows, (part + 1) * chunk)
         for start in range(part * chunk, end, ROWS):
@@ -267,7 +289,7 @@ if triton is not None:
         token_stride, element_stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     ):  # fmt: skip
         """Write the three gradients [N, h, t, d] as [N, t, 3, h, d], and their sums over a part of the rows."""
-        part, block = tl.program_id(0), tl.program_id(1)
+        part, block = tl.program_id(1), tl.program_id(0)
         column = block * COLUMNS + tl.arange(0, COLUMNS)
         kind = block * COLUMNS // width  # the columns of a block are of one kind
         inner = column - kind * width

@@ -57,10 +57,10 @@ class GPT(nn.Module):
         """Return the states [N, t, D] from which the token after each of `tokens` int64 [N, t] is predicted."""
         x = F.embedding(tokens, self.embedding) + self.position[: tokens.shape[1]]
         x = dropout(x.to(matmul_dtype(x)), self.dropout, self.training, stock_random=self.stock_random)
-        branch = None
+        terms: tuple[Tensor | None, ...] = x, None, None
         for layer in self.layers:
-            x, branch = layer(x, branch)
-        return add_layer_norm(self.norm, x, branch)[1]
+            terms = layer(*terms)
+        return add_layer_norm(self.norm, *terms)[1]
 
     def _initialize(self) -> None:
         """Draw all matrices from N(0, 0.02^2), those that end a residual branch 1 / sqrt(2 layers) narrower."""
@@ -86,15 +86,19 @@ class Layer(nn.Module):
         self.ffn_up = nn.Linear(hidden_size, _FFN_RATIO * hidden_size, bias=bias)
         self.ffn_down = nn.Linear(_FFN_RATIO * hidden_size, hidden_size, bias=bias)
 
-    def forward(self, x: Tensor, branch: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Apply the layer to x + branch [N, t, D], and return the input of the next one as two terms likewise."""
-        x, normalized = add_layer_norm(self.attention_norm, x, branch)
+    def forward(
+        self, x: Tensor, branch: Tensor | None, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Apply the layer to x + branch + bias [N, t, D], and return the input of the next one as terms likewise."""
+        x, normalized = add_layer_norm(self.attention_norm, x, branch, bias)
         q, k, v = linear_heads(self.qkv, normalized, self.num_heads)
         attention_dropout = self.dropout if self.training else 0.0
         attended = F.scaled_dot_product_attention(q, k, v, dropout_p=attention_dropout, is_causal=True)
-        branch = self._dropout(self.out(attended.transpose(1, 2).flatten(2)))
-        x, normalized = add_layer_norm(self.ffn_norm, x, branch)
-        return x, self._dropout(self.ffn_down(linear_gelu(self.ffn_up, normalized)))
+        x, normalized = add_layer_norm(self.ffn_norm, x, *self._branch(self.out, attended.transpose(1, 2).flatten(2)))
+        return x, *self._branch(self.ffn_down, linear_gelu(self.ffn_up, normalized))
 
-    def _dropout(self, x: Tensor) -> Tensor:
-        return dropout(x, self.dropout, self.training, stock_random=self.stock_random)
+    def _branch(self, linear: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the end of a branch, and its bias if the next layer norm adds it, which takes no pass of its own."""
+        if self.dropout:
+            return dropout(linear(x), self.dropout, self.training, stock_random=self.stock_random), None
+        return F.linear(x, linear.weight), linear.bias

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..common.nn.batch_norm import batch_norm_relu, project, residual_batch_norm_relu
+from ..common.nn.eager import keep_eager
 from ..common.nn.stem import MaxPool, SpaceToDepthConv
 from . import priors
 
@@ -57,6 +58,7 @@ class Backbone(nn.Module):
         for name, values in (("mean", MEAN), ("std", STD)):
             self.register_buffer(name, 255 * torch.tensor(values).view(1, 3, 1, 1), persistent=False)
 
+    @keep_eager  # the kernels of its batch norms are faster than generated ones (PERFORMANCE.md)
     def forward(self, pixels: Tensor) -> Tensor:
         """Return [N, 4 * width, H / 8, W / 8] of pixels uint8 [N, 3, H, W]."""
         x = self.max_pool(batch_norm_relu(self.bn1, self.conv1(pixels, self.mean, self.std)))

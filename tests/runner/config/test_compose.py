@@ -51,15 +51,16 @@ def test_every_precision_is_among_as_many_accelerators(compose, groups):
 @pytest.mark.parametrize(
     ("overrides", "mode"),
     [
-        ("accelerator=h100 workload=resnet50 recipe=resnet50/reference", "default"),
+        ("accelerator=h100 workload=ssd recipe=ssd/reference", "default"),
         ("accelerator=a100 workload=ssd recipe=ssd/mini", None),
         ("accelerator=h200 workload=transformer recipe=transformer/reference", "default"),
         ("accelerator=h200 workload=transformer recipe=transformer/mini", None),  # its steps are captured
         ("accelerator=h100 workload=ncf recipe=ncf/reference", None),
-        ("accelerator=v100 workload=resnet50 recipe=resnet50/reference", None),
-        ("accelerator=cpu workload=resnet50 recipe=resnet50/reference", None),
+        ("accelerator=h100 workload=resnet50 recipe=resnet50/reference", None),
+        ("accelerator=v100 workload=ssd recipe=ssd/reference", None),
+        ("accelerator=cpu workload=ssd recipe=ssd/reference", None),
         ("accelerator=h100 workload=resnet50 recipe=resnet50/reference engine=tensorflow", None),
-        ("accelerator=h100 workload=resnet50 recipe=resnet50/reference engine.compile=null", None),
+        ("accelerator=h100 workload=ssd recipe=ssd/reference engine.compile=null", None),
         ("accelerator=t4 workload=ncf engine.compile=tuned", "tuned"),
     ],
 )
@@ -70,9 +71,10 @@ def test_models_are_compiled_by_default_where_it_pays(compose, overrides, mode):
 @pytest.mark.parametrize(
     ("overrides", "is_captured"),
     [
-        ("accelerator=h100 workload=resnet50 recipe=resnet50/reference", False),
+        ("accelerator=h100 workload=ssd recipe=ssd/reference", False),
         ("accelerator=h100 workload=resnet50 recipe=resnet50/reference engine.capture=true", True),
-        ("accelerator=h100 workload=resnet50 recipe=resnet50/reference engine.compile=null", True),
+        ("accelerator=h100 workload=ssd recipe=ssd/reference engine.compile=null", True),
+        ("accelerator=h100 workload=resnet50 recipe=resnet50/reference", True),
         ("accelerator=h100 workload=transformer recipe=transformer/mini engine.compile=default", True),
         ("accelerator=h100 workload=ncf recipe=ncf/reference", True),
         ("accelerator=h100 workload=gnmt recipe=gnmt/mini engine.capture=false", False),

@@ -51,15 +51,17 @@ def expanded(shape):  # a gradient of a mean has strides of 0
     return torch.randn(1).expand(shape)
 
 
-for bias, width, has_branch in itertools.product((True, False), (24, 128), (True, False)):
+for bias, width, terms in itertools.product((True, False), (24, 128), (1, 2, 3)):
     norm = nn.LayerNorm(width, bias=bias)
     for parameter in norm.parameters():
         parameter.data.normal_()
-    x, branch = (torch.randn(2, 13, width).mul(3).add(1).requires_grad_() for _ in range(2))
+    x, branch, branch_bias = (
+        torch.randn(shape).mul(3).add(1).requires_grad_() for shape in ((2, 13, width), (2, 13, width), (width,)))
+    inputs = [*(x, branch, branch_bias)[:terms], *[None] * (3 - terms)]
     for make_grad in (torch.randn, transposed):
-        check(kernels.add_layer_norm, norm, (x, branch if has_branch else None), "AddLayerNorm", make_grad)
+        check(kernels.add_layer_norm, norm, inputs, "AddLayerNorm", make_grad)
 x, branch = torch.randn(2, 13, 24).requires_grad_(), torch.randn(2, 24, 13).mT.requires_grad_()
-check(kernels.add_layer_norm, nn.LayerNorm(24), (x, branch), "AddLayerNorm")
+check(kernels.add_layer_norm, nn.LayerNorm(24), (x, branch, None), "AddLayerNorm")
 
 for bias, shape in itertools.product((True, False), ((2, 45, 16), (1, 3, 16))):
     x = torch.randn(shape).mul(2).requires_grad_()
@@ -92,8 +94,8 @@ def test_equal_pytorch_in_float64(interpret):
 def test_compile_for_gpus(compile_for_gpu, capability, dtype, flag):
     tensors = ("x", "branch", "total", "normalized", "grad", "other", "result", "y", "queries", "keys", "values")
     types = dict.fromkeys((*tensors, "packed"), f"*{dtype}") | {"eps": "fp32"}
-    types |= dict.fromkeys(("moments", "weight", "bias", "sums"), "*fp32")
-    constants = dict.fromkeys(("HAS_BRANCH", "HAS_BIAS", "HAS_OTHER"), flag)
+    types |= dict.fromkeys(("moments", "weight", "bias", "branch_bias", "sums"), "*fp32")
+    constants = dict.fromkeys(("HAS_BRANCH", "HAS_BRANCH_BIAS", "HAS_BIAS", "HAS_OTHER"), flag)
     constants |= {"ROWS": 4, "BLOCK": 1024, "COLUMNS": kernels._COLUMNS}
     for name in ("_norm_forward", "_norm_backward", "_gelu_forward", "_gelu_backward", "_pack_heads"):
         kernel = getattr(kernels, name)
@@ -107,7 +109,8 @@ def test_without_a_gpu_they_are_pytorchs():
     total, normalized = kernels.add_layer_norm(norm, x, branch)
     assert torch.equal(total, x + branch)
     assert torch.equal(normalized, norm(x + branch))
-    assert torch.equal(kernels.add_layer_norm(norm, x, None)[1], norm(x))
+    assert torch.equal(kernels.add_layer_norm(norm, x, branch, norm.bias + 1)[0], x + (branch + 1))
+    assert torch.equal(kernels.add_layer_norm(norm, x)[1], norm(x))
     linear = nn.Linear(8, 24)
     assert torch.equal(kernels.linear_gelu(linear, x), F.gelu(linear(x), approximate="tanh"))
     queries, keys, values = kernels.linear_heads(linear, x, 2)

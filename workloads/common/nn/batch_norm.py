@@ -7,6 +7,7 @@ the next shortcut, masks and sums them, and writes the gradients of the maps in 
 Shapes: N images, C channels, P = N * H * W pixels. Sums are accumulated in fp32 and in a fixed order.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -120,7 +121,7 @@ class _BatchNormReLU(torch.autograd.Function):
         # Without a residual the mask is that of the normalized maps, which are computed again.
         masked = given[0] if kind == kernels.NO_RESIDUAL else torch.empty_like(x)
         residual = x if residual is None else residual
-        kernels.sum_gradients[(parts, blocks)](
+        kernels.sum_gradients[(parts * blocks,)](
             x, residual, given[0], given[-1], x if bits is None else bits, masked, factors, statistics,
             residual_statistics, sums, residual_sums, *_sizes(x), _chunk(x), kind, len(given) == 2, _ROWS, _CHANNELS,
         )  # fmt: skip
@@ -144,14 +145,19 @@ def _sizes(x: Tensor) -> tuple[int, int]:
     return x.numel() // x.shape[1], x.shape[1]
 
 
-def _grid(x: Tensor) -> tuple[int, int]:
+def _tiles(x: Tensor) -> tuple[int, int]:
+    """Return how many tiles share the pixels, and how many the channels."""
     pixels, channels = _sizes(x)
     return triton.cdiv(pixels, _ROWS), triton.cdiv(channels, _CHANNELS)
 
 
+def _grid(x: Tensor) -> tuple[int]:
+    return (math.prod(_tiles(x)),)
+
+
 def _parts(x: Tensor) -> tuple[int, int]:
     """Return how many programs share the pixels of a sum, and how many its channels."""
-    tiles, blocks = _grid(x)
+    tiles, blocks = _tiles(x)
     return max(1, min(tiles // _MIN_TILES, _PROGRAMS // blocks)), blocks
 
 
@@ -167,7 +173,7 @@ def _measure(norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, Tensor]:
     """
     (parts, blocks), channels = _parts(x), x.shape[1]
     sums = torch.empty(parts, 2, channels, device=x.device)
-    kernels.sum_values[(parts, blocks)](x, norm.running_mean, sums, *_sizes(x), _chunk(x), _ROWS, _CHANNELS)
+    kernels.sum_values[(parts * blocks,)](x, norm.running_mean, sums, *_sizes(x), _chunk(x), _ROWS, _CHANNELS)
     statistics, factors = torch.empty(2, 2, channels, device=x.device)
     kernels.finish_forward[(triton.cdiv(channels, _FINISHED_CHANNELS),)](
         sums, norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.num_batches_tracked, statistics,

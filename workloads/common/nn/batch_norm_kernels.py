@@ -17,6 +17,15 @@ if triton is not None:
     NORMALIZED_RESIDUAL: tl.constexpr = tl.constexpr(2)
 
     @triton.jit
+    def _place(channels, CHANNELS: tl.constexpr):
+        """Return which of the parts of the pixels is the program's, and its block of channels.
+
+        Neighbors in the order of execution share their pixels, whose channels lie side by side in memory.
+        """
+        blocks = tl.cdiv(channels, CHANNELS)
+        return tl.program_id(0) // blocks, tl.program_id(0) % blocks
+
+    @triton.jit
     def _load(pointer, mask):
         return tl.load(pointer, mask=mask, other=0.0).to(tl.float32)
 
@@ -37,7 +46,8 @@ if triton is not None:
 
         `shift` [C], near the mean, keeps the variance exact where the mean is large.
         """
-        part, channel = tl.program_id(0), tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+        part, block = _place(channels, CHANNELS)
+        channel = block * CHANNELS + tl.arange(0, CHANNELS)
         exists = channel < channels
         total, total_square = tl.zeros((ROWS, CHANNELS), tl.float32), tl.zeros((ROWS, CHANNELS), tl.float32)
         origin = _load(shift + channel, exists)[None]
@@ -122,9 +132,9 @@ if triton is not None:
         tl.store(result + 4 * channels + channel, total, mask=exists)
 
     @triton.jit
-    def _bit_tile(first_row, end, channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    def _bit_tile(first_row, end, block, channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
         """Return the offsets of the bytes of the values of some rows, and which of them exist."""
-        byte = tl.program_id(1) * (CHANNELS // 8) + tl.arange(0, CHANNELS // 8)
+        byte = block * (CHANNELS // 8) + tl.arange(0, CHANNELS // 8)
         return _tile(first_row, end, byte, channels // 8, ROWS)
 
     @triton.jit
@@ -133,10 +143,10 @@ if triton is not None:
         ROWS: tl.constexpr, CHANNELS: tl.constexpr,
     ):  # fmt: skip
         """Write y and, for a backward pass with a residual, which of its values are positive."""
-        first_row = tl.program_id(0) * ROWS
-        channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+        part, block = _place(channels, CHANNELS)
+        channel = block * CHANNELS + tl.arange(0, CHANNELS)
         exists = channel < channels
-        offset, mask = _tile(first_row, pixels, channel, channels, ROWS)
+        offset, mask = _tile(part * ROWS, pixels, channel, channels, ROWS)
         value = _affine(_load(x + offset, mask), factors, channel, channels, exists)
         if KIND == RESIDUAL:
             value += _load(residual + offset, mask)
@@ -147,7 +157,7 @@ if triton is not None:
         if HAS_BITS:
             weighted = tl.where(is_masked, 0, 1) << (tl.arange(0, CHANNELS) % 8)[None]
             packed = tl.sum(tl.reshape(weighted, (ROWS, CHANNELS // 8, 8)), 2)
-            offset, mask = _bit_tile(first_row, pixels, channels, ROWS, CHANNELS)
+            offset, mask = _bit_tile(part * ROWS, pixels, block, channels, ROWS, CHANNELS)
             tl.store(bits + offset, packed.to(tl.uint8), mask=mask)
 
     @triton.jit
@@ -160,7 +170,8 @@ if triton is not None:
 
         With a residual, also the masked gradient and, with one that is normalized, the sums with the residual.
         """
-        part, channel = tl.program_id(0), tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+        part, block = _place(channels, CHANNELS)
+        channel = block * CHANNELS + tl.arange(0, CHANNELS)
         exists = channel < channels
         total, product = tl.zeros((ROWS, CHANNELS), tl.float32), tl.zeros((ROWS, CHANNELS), tl.float32)
         residual_product = tl.zeros((ROWS, CHANNELS), tl.float32)
@@ -174,7 +185,7 @@ if triton is not None:
             if KIND == NO_RESIDUAL:
                 slope = tl.where(_affine(value, factors, channel, channels, exists) <= 0, 0.0, slope)
             else:
-                byte_offset, byte_mask = _bit_tile(start, end, channels, ROWS, CHANNELS)
+                byte_offset, byte_mask = _bit_tile(start, end, block, channels, ROWS, CHANNELS)
                 packed = tl.load(bits + byte_offset, mask=byte_mask, other=0).to(tl.int32)
                 positive = (packed[:, :, None] >> tl.arange(0, 8)[None, None]) & 1
                 slope = tl.where(tl.reshape(positive, (ROWS, CHANNELS)) == 0, 0.0, slope)
@@ -199,9 +210,10 @@ if triton is not None:
         KIND: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
     ):  # fmt: skip
         """Write the gradients of x and, if it is normalized, of the residual."""
-        channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+        part, block = _place(channels, CHANNELS)
+        channel = block * CHANNELS + tl.arange(0, CHANNELS)
         exists = channel < channels
-        offset, mask = _tile(tl.program_id(0) * ROWS, pixels, channel, channels, ROWS)
+        offset, mask = _tile(part * ROWS, pixels, channel, channels, ROWS)
         value, slope = _load(x + offset, mask), _load(grad + offset, mask)
         if KIND == NO_RESIDUAL:
             slope = tl.where(_affine(value, factors, channel, channels, exists) <= 0, 0.0, slope)

@@ -71,7 +71,7 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
                 logits = F.linear(low_hidden[chunk], low_weight, low_bias)
                 loss += _cross_entropy_(logits, labels[chunk], target_weight, smoothing_weight, gradient_scale).sum()
                 torch.mm(logits, low_weight, out=grad_hidden[chunk])
-                grad_weight += logits.T @ low_hidden[chunk]
+                _add_product_(grad_weight, logits.T, low_hidden[chunk])
                 if grad_bias is not None:
                     grad_bias += logits.sum(0, dtype=grad_bias.dtype)
         ctx.gradient_scale = gradient_scale
@@ -91,6 +91,14 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
             None,
             None,
         )
+
+
+def _add_product_(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a @ b to `total`, which may be wider; on GPUs the product itself adds, and is not rounded in between."""
+    if total.is_cuda and torch.version.hip is None and total.dtype == torch.float32 and a.dtype.itemsize == 2:
+        torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
+    else:
+        total += a @ b
 
 
 def _cast(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -10,17 +10,17 @@ INTERPRETED = """
 import torch
 from timetrial.workloads.common.translation.kernels import cross_entropy_
 torch.manual_seed(1)
-for vocab_size in (37, 5000):
+for vocab_size, smoothing in ((37, 0.1), (9001, 0.1), (9001, 0.0)):
     logits = 3 * torch.randn(5, vocab_size)
     logits[2] += 80.0
     labels = torch.tensor([0, vocab_size - 1, 7, -1, 20])
-    smoothing_weight = 0.1 / vocab_size
+    smoothing_weight = smoothing / vocab_size
     wide = logits.double().requires_grad_()
     log_probabilities = wide.log_softmax(1)
     of_label = log_probabilities.gather(1, labels.clamp(min=0)[:, None])[:, 0]
-    expected = -(0.9 * of_label + smoothing_weight * log_probabilities.sum(1)) * (labels >= 0)
+    expected = -((1 - smoothing) * of_label + smoothing_weight * log_probabilities.sum(1)) * (labels >= 0)
     expected.sum().backward()
-    losses = cross_entropy_(logits, labels, 0.9, smoothing_weight, 0.25)
+    losses = cross_entropy_(logits, labels, 1 - smoothing, smoothing_weight, 0.25)
     torch.testing.assert_close(losses.double(), expected, rtol=1e-5, atol=2e-4)
     torch.testing.assert_close(logits.double(), wide.grad / 4, rtol=1e-4, atol=1e-6)
 """
