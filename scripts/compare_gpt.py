@@ -136,7 +136,6 @@ def train(code: Ours | Peer, engine: TorchEngine, steps: int, every: int) -> dic
         "seconds": round(seconds, 3),
         "step_ms": round(seconds / timed_steps * 1e3, 3),
         "tokens_per_s": round(tokens / seconds),
-        "peak_gib": round((devices.peak_memory_bytes(engine.device) or 0) / 2**30, 2),
     }
 
 
@@ -173,7 +172,6 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 chosen = [f"run_dir={folder}/run", "workload=gpt", *overrides, f"seed={seed}"]
                 engine = build(validate(compose(chosen).node))
-                devices.reset_peak_memory(engine.device)
                 result = train(wrap(engine, seed), engine, arguments.steps, arguments.every)
             print(json.dumps({"code": name, "seed": seed, **result}), flush=True)
 

@@ -117,6 +117,11 @@ def enable_cudnn_benchmark() -> None:
     torch.backends.cudnn.benchmark = True
 
 
+def has_mixed_addmm(device: torch.device) -> bool:
+    """Return whether `torch.addmm` can add a product of 16-bit matrices to an fp32 matrix."""
+    return device.type == "cuda" and torch.version.hip is None
+
+
 def host_copies(values: Iterable[Any]) -> Iterator[Any]:
     """Yield copies on the host of tensors in nested containers, each once the work for the next has been submitted.
 

@@ -100,8 +100,8 @@ class _AddLayerNorm(torch.autograd.Function):
         has_other, width = of_total is not None, total.shape[-1]
         rows = total.numel() // width
         if of_normalized is None:
-            of_branch_bias = of_total.reshape(rows, width).sum(0) if ctx.has_branch_bias and has_other else None
-            return of_total, of_total if ctx.has_branch else None, of_branch_bias, None, None, None
+            of_sum = None if of_total is None or not ctx.has_branch_bias else of_total.reshape(rows, width).sum(0)
+            return of_total, of_total if ctx.has_branch else None, of_sum, None, None, None
         of_normalized = of_normalized.contiguous()
         other = of_normalized if of_total is None else of_total.contiguous()
         block, per_program = _norm_tile(width)

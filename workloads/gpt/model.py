@@ -57,7 +57,7 @@ class GPT(nn.Module):
         """Return the states [N, t, D] from which the token after each of `tokens` int64 [N, t] is predicted."""
         x = F.embedding(tokens, self.embedding) + self.position[: tokens.shape[1]]
         x = dropout(x.to(matmul_dtype(x)), self.dropout, self.training, stock_random=self.stock_random)
-        terms: tuple[Tensor | None, ...] = x, None, None
+        terms: tuple[Tensor, Tensor | None, Tensor | None] = x, None, None
         for layer in self.layers:
             terms = layer(*terms)
         return add_layer_norm(self.norm, *terms)[1]

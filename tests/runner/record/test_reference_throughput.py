@@ -14,6 +14,7 @@ RESNET50 = [
     "accelerator=h100", "workload=resnet50", "scale=reference", "data=synthetic", "precision=bf16",
     "recipe.global_batch_size=512",
 ]  # fmt: skip
+TRANSFORMER = ["accelerator=h100", "workload=transformer", "scale=reference", "data=synthetic", "precision=bf16"]
 GNMT = ["accelerator=h100", "workload=gnmt", "scale=reference", "data=synthetic", "precision=bf16"]
 
 
@@ -21,7 +22,7 @@ GNMT = ["accelerator=h100", "workload=gnmt", "scale=reference", "data=synthetic"
 def lines(compose):
     """lines(*overrides, samples=, tokens=): what is printed of a throughput run with these rates."""
 
-    def compare(*overrides, samples=3735.0, tokens=None):
+    def compare(*overrides, samples=4344.0, tokens=None):
         result = ThroughputResult(
             steps=20, samples_per_second=samples, tokens_per_second=tokens, train_ms=1.0, eval_samples_per_second=1.0,
             eval_tokens_per_second=None, eval_ms=1.0, train_seconds=1.0, data_wait_seconds=0.0, spread=0.0,
@@ -45,13 +46,13 @@ def test_the_ratio_of_tokens_per_second(lines):
 
 
 def test_another_mode_of_compilation_is_named(lines):
-    (line,) = lines(*RESNET50, "engine.compile=null")
+    (line,) = lines(*TRANSFORMER, "recipe.global_batch_size=61440", "engine.compile=null", tokens=720487.0)
     assert "same batch; there engine.compile=default; timetrial" in line
 
 
 def test_several_gpus_are_compared_with_as_many(lines):
-    overrides = [*RESNET50, "recipe.global_batch_size=2048", "gpus=4"]
-    (line,) = lines(*overrides, samples=27661.0)
+    overrides = [*TRANSFORMER, "recipe.global_batch_size=245760", "gpus=4"]
+    (line,) = lines(*overrides, tokens=2788679.0)
     assert line.startswith("1.00 x 4 H200s (")
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ....runner.hardware.devices import has_mixed_addmm
 from ..nn.autocast import matmul_dtype
 from ..nn.eager import keep_eager
 from ..nn.triton_support import triton_available
@@ -94,8 +95,8 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
 
 
 def _add_product_(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add a @ b to `total`, which may be wider; on GPUs the product itself adds, and is not rounded in between."""
-    if total.is_cuda and torch.version.hip is None and total.dtype == torch.float32 and a.dtype.itemsize == 2:
+    """Add a @ b to `total`, which may be wider; where it can, the product itself adds, without rounding before."""
+    if has_mixed_addmm(total.device) and total.dtype == torch.float32 and a.dtype.itemsize == 2:
         torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
     else:
         total += a @ b
