@@ -16,7 +16,7 @@ from ..core.error_messages import choices_of_groups, format_error
 from ..core.errors import ConfigurationError
 from ..core.found_files import UnreadableFile, read_config
 from .key_help import describe_groups, describe_keys
-from .schema import Config
+from .schema import Config, WorkloadConfig
 from .validation import validate
 
 CONFIG_MODULE = "timetrial.conf"
@@ -49,10 +49,13 @@ def _open_only(division: str, value: Any) -> Any:
     return None if division == "closed" else value
 
 
-def _compile_mode(engine: str, accelerator_compiles: bool, scale: str, workload_is_compiled: bool) -> str | None:
+def _compile_mode(
+    engine: str, accelerator_compiles: bool, scale: str, workload: WorkloadConfig, gpus: int, precision: str
+) -> str | None:
     """Return the default of `engine.compile`."""
-    pays = accelerator_compiles and workload_is_compiled and scale == "reference"
-    return "default" if engine == "torch" and pays else None
+    can_capture = gpus == 1 and precision != "fp16"  # as TorchEngine decides
+    pays = workload.compiled and not (workload.faster_captured and can_capture)
+    return "default" if engine == "torch" and accelerator_compiles and scale == "reference" and pays else None
 
 
 def _capture_steps(compile_mode: str | None, scale: str) -> bool:

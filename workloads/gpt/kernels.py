@@ -79,6 +79,7 @@ class _AddLayerNorm(torch.autograd.Function):
         eps: float,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         has_branch, width = branch is not None, x.shape[-1]
+        has_branch_bias = has_branch and branch_bias is not None
         total, normalized = torch.empty_like(x) if has_branch else x, torch.empty_like(x)
         rows = x.numel() // width
         moments = torch.empty(2, rows, device=x.device)
@@ -86,9 +87,9 @@ class _AddLayerNorm(torch.autograd.Function):
         _norm_forward[(triton.cdiv(rows, per_program),)](
             x, x if branch is None else branch.contiguous(), weight if branch_bias is None else branch_bias, total,
             normalized, moments, weight, weight if bias is None else bias, rows, width, eps, has_branch,
-            branch_bias is not None, bias is not None, per_program, block, num_warps=_NORM_WARPS,
+            has_branch_bias, bias is not None, per_program, block, num_warps=_NORM_WARPS,
         )  # fmt: skip
-        ctx.has_branch, ctx.has_branch_bias, ctx.has_bias = has_branch, branch_bias is not None, bias is not None
+        ctx.has_branch, ctx.has_branch_bias, ctx.has_bias = has_branch, has_branch_bias, bias is not None
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(total, moments, weight)
         return total.view_as(total), normalized

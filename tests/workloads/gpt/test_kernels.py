@@ -51,13 +51,14 @@ def expanded(shape):  # a gradient of a mean has strides of 0
     return torch.randn(1).expand(shape)
 
 
-for bias, width, terms in itertools.product((True, False), (24, 128), (1, 2, 3)):
+for bias, width, (has_branch, has_bias) in itertools.product(
+        (True, False), (24, 128), itertools.product((True, False), repeat=2)):
     norm = nn.LayerNorm(width, bias=bias)
     for parameter in norm.parameters():
         parameter.data.normal_()
     x, branch, branch_bias = (
         torch.randn(shape).mul(3).add(1).requires_grad_() for shape in ((2, 13, width), (2, 13, width), (width,)))
-    inputs = [*(x, branch, branch_bias)[:terms], *[None] * (3 - terms)]
+    inputs = [x, branch if has_branch else None, branch_bias if has_bias else None]
     for make_grad in (torch.randn, transposed):
         check(kernels.add_layer_norm, norm, inputs, "AddLayerNorm", make_grad)
 x, branch = torch.randn(2, 13, 24).requires_grad_(), torch.randn(2, 24, 13).mT.requires_grad_()
