@@ -126,8 +126,10 @@ def test_dropout_applies_in_training_only(monkeypatch):
 def test_dropout_changes_the_loss_in_training_only():
     model, windows = make_model(dropout=0.5), make_windows()
     assert model(windows) != model(windows)
-    without = make_model(dropout=0.0)(windows)
-    assert model.eval()(windows) == model(windows) == without
+    in_evaluation = model.eval()(windows).item()
+    assert model(windows).item() == in_evaluation
+    # Without dropout, biases are added in another order.
+    assert make_model(dropout=0.0)(windows).item() == pytest.approx(in_evaluation, rel=1e-12)
 
 
 @pytest.mark.parametrize("logits_per_chunk", [1 << 28, 5 * VOCABULARY])
