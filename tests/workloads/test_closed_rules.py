@@ -45,7 +45,7 @@ TEXT = [
     "training.hidden_size=16",
     "max_epochs=1",
 ]
-SSD = [*SCENES, "global_batch_size=8", "first_eval_epoch=1", "data.image_size=48", "training.width=4"]
+SSD = [*SCENES, "global_batch_size=8", "first_eval_epoch=1", "data.image_size=48", "training.width=8"]
 MASKRCNN = [
     *SCENES,
     "global_batch_size=4",

@@ -48,7 +48,7 @@ class InstanceSegmentation:
         momentum: float = 0.9
         """Momentum of SGD."""
         width: int = 64
-        """Channels of the first convolution."""
+        """Channels of the first convolution, 2 or more."""
         fpn_channels: int = 256
         """Channels of the feature pyramid, a power of two."""
         representation_size: int = 1024
@@ -67,8 +67,11 @@ class InstanceSegmentation:
             milestones = self.lr_milestone_samples
             if len(milestones) != 2 or not 0 < milestones[0] < milestones[1]:
                 raise ValueError("lr_milestone_samples must be two ascending numbers above 0.")
-            if min(self.width, self.fpn_channels, self.representation_size) < 1:
-                raise ValueError("width, fpn_channels and representation_size must be 1 or more.")
+            if min(self.fpn_channels, self.representation_size) < 1:
+                raise ValueError("fpn_channels and representation_size must be 1 or more.")
+            # The shortcuts of stride 2 have at least 4 * width input channels, of which they need eight: see SSD.
+            if self.width < 2:
+                raise ValueError("width must be 2 or more.")
             if self.fpn_channels & (self.fpn_channels - 1):
                 raise ValueError("fpn_channels must be a power of two, as the GPU kernels require.")
 

@@ -45,7 +45,7 @@ class SingleShotDetection:
         momentum: float = 0.9
         """Momentum of SGD."""
         width: int = 64
-        """Channels of the first convolution."""
+        """Channels of the first convolution, 8 or more."""
         backbone: str | None = None
         """File of torchvision's ResNet-34 weights, or checkpoint of a resnet50 run with basic blocks; null: train from
         scratch."""
@@ -53,8 +53,12 @@ class SingleShotDetection:
         def __post_init__(self) -> None:
             if self.learning_rate <= 0 or not 0 <= self.momentum < 1 or self.weight_decay < 0:
                 raise ValueError("learning_rate must be above 0, momentum in [0, 1), weight_decay 0 or more.")
-            if self.warmup_samples < 0 or self.warmup_factor < 0 or self.width < 1:
-                raise ValueError("warmup_samples and warmup_factor must be 0 or more, width 1 or more.")
+            if self.warmup_samples < 0 or self.warmup_factor < 0:
+                raise ValueError("warmup_samples and warmup_factor must be 0 or more.")
+            # On CPUs without AVX-512, oneDNN 3.12 writes past the end of a buffer in the backward pass of 1x1
+            # convolutions of stride 2, as those of the shortcuts, if they have fewer input channels than eight.
+            if self.width < 8:
+                raise ValueError("width must be 8 or more.")
             if sorted(self.lr_milestones) != list(self.lr_milestones) or min(self.lr_milestones, default=1) < 1:
                 raise ValueError("lr_milestones must be ascending epochs, 1 or more.")
 

@@ -230,7 +230,7 @@ def test_evaluates_a_model_from_pixels_to_scores(truth):
         {"warmup_factor": 0.0},
         {"lr_milestone_samples": [2, 1]},
         {"lr_milestone_samples": [1]},
-        {"width": 0},
+        {"width": 1},
         {"fpn_channels": 48},
     ],
 )

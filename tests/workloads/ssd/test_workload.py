@@ -38,7 +38,7 @@ def test_warmup_samples_do_not_depend_on_the_batch_size():
 
 
 def test_weight_decay_includes_biases_and_norms():
-    net = SSD(3, 64, 4)
+    net = SSD(3, 64, 8)
     optimizer, _ = workload().build_optimizer(net, 10)
     (group,) = optimizer.param_groups
     assert (len(group["params"]), group["weight_decay"], group["momentum"]) == (len(list(net.parameters())), 5e-4, 0.9)
@@ -63,7 +63,7 @@ def test_reference_recipe_has_mlperf_values(compose):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"learning_rate": 0.0}, {"momentum": 1.0}, {"warmup_samples": -1}, {"lr_milestones": [50, 40]}, {"width": 0}],
+    [{"learning_rate": 0.0}, {"momentum": 1.0}, {"warmup_samples": -1}, {"lr_milestones": [50, 40]}, {"width": 7}],
 )
 def test_rejects_invalid_settings(changes):
     with pytest.raises(ValueError, match="must be"):
