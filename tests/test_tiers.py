@@ -1,5 +1,6 @@
 """The tiers of the tests: together they are the whole, and none overlaps another."""
 
+import os
 import subprocess
 import sys
 
@@ -10,7 +11,8 @@ pytestmark = pytest.mark.integration
 
 def collect(root, tier):
     command = [sys.executable, "-P", "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", f"--tier={tier}"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    env = os.environ | {"PYTEST_ADDOPTS": ""}  # --verbose, say, prints a tree
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     return {line for line in done.stdout.splitlines() if "::" in line}
 
