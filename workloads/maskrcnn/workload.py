@@ -69,7 +69,7 @@ class InstanceSegmentation:
                 raise ValueError("lr_milestone_samples must be two ascending numbers above 0.")
             if min(self.fpn_channels, self.representation_size) < 1:
                 raise ValueError("fpn_channels and representation_size must be 1 or more.")
-            # The shortcuts of stride 2 have at least 4 * width input channels, of which they need eight: see SSD.
+            # Shortcuts of stride 2 have 4 * width input channels or more, and need eight (ssd/workload.py says why).
             if self.width < 2:
                 raise ValueError("width must be 2 or more.")
             if self.fpn_channels & (self.fpn_channels - 1):

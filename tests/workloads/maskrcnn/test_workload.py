@@ -231,7 +231,9 @@ def test_evaluates_a_model_from_pixels_to_scores(truth):
         {"lr_milestone_samples": [2, 1]},
         {"lr_milestone_samples": [1]},
         {"width": 1},
+        {"fpn_channels": 0},
         {"fpn_channels": 48},
+        {"representation_size": 0},
     ],
 )
 def test_rejects_invalid_settings(changes):
