@@ -4,15 +4,18 @@
     python -P scripts/compare_gpt.py --peer FILE [--steps N] [--every N] [--seeds N] [--first-seed N] [--eager]
         KEY=VALUE...
 
-FILE is nanoGPT's model.py. Prints a JSON line for each code and seed: the validation losses after every N steps, the
-mean training losses between them, and the seconds and tokens a second of training, without evaluations, and without
-the first steps, in which the peer is compiled. --eager does not compile the peer. Leave the machine idle.
+FILE is nanoGPT's model.py. With gpus=N, the peer is wrapped in DistributedDataParallel. Prints a JSON line for each
+code and seed: the validation losses after every N steps, the mean training losses between them, and the seconds and
+tokens a second of training, without evaluations, and without the first steps, in which the peer is compiled. --eager
+does not compile the peer. Leave the machine idle.
 """
 
 import argparse
 import importlib.util
 import itertools
 import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,15 +26,18 @@ from typing import Any
 import torch
 import torch._dynamo
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from timetrial.runner.config.compose import compose
 from timetrial.runner.config.validation import validate
 from timetrial.runner.hardware import devices
+from timetrial.runner.training import distributed
 from timetrial.runner.training.torch_engine import TorchEngine
 from timetrial.runner.training.workload import Batch
 from timetrial.scripts.measure_steps import build, endless_steps
 
 _UNTIMED_STEPS = 10
+_HANG_TIMEOUT_SECONDS = 300.0  # ranks compile the peer at different speeds
 
 
 class Peer:
@@ -56,18 +62,26 @@ class Peer:
         if compiled:  # anew, and whatever our engine did before
             torch._dynamo.reset()
             torch.compiler.set_stance("default")
-        self._model, self._updates = torch.compile(model) if compiled else model, 0
-        self.loss_sum = torch.zeros((), device=engine.device)
+        self._ranks = engine.world.size
+        if self._ranks > 1:
+            ids = None if engine.device.type == "cpu" else [engine.device.index]
+            model = DistributedDataParallel(
+                model, ids, process_group=engine.world.device_group, gradient_as_bucket_view=True
+            )
+        self._wrapped, self._model, self._updates = model, torch.compile(model) if compiled else model, 0
+        self._loss_sum = torch.zeros((), device=engine.device)
 
     def step(self, micro_batches: Sequence[Batch]) -> None:
         """Update the weights once."""
         rate = self._engine.workload.settings.learning_rate  # type: ignore[attr-defined]
         for group in self._optimizer.param_groups:
             group["lr"] = rate * self._engine.workload.lr_factor(self._updates)  # type: ignore[attr-defined]
-        for batch in micro_batches:
+        for number, batch in enumerate(micro_batches, 1):
+            if self._ranks > 1:
+                self._wrapped.require_backward_grad_sync = number == len(micro_batches)  # type: ignore[assignment]
             loss = self._mean_loss(batch) / len(micro_batches)
             loss.backward()
-            self.loss_sum += loss.detach()
+            self._loss_sum += loss.detach() / self._ranks
         if self._engine.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self._model.parameters(), self._engine.max_grad_norm)
         self._optimizer.step()
@@ -80,7 +94,13 @@ class Peer:
         with torch.no_grad():
             pairs = [(float(self._mean_loss(batch)), len(batch.inputs)) for batch in self._engine.data.eval_batches()]
         self._model.train()
+        world = self._engine.world
+        pairs = world.broadcast(list(itertools.chain.from_iterable(world.gather(pairs))))
         return sum(loss * windows for loss, windows in pairs) / sum(windows for _, windows in pairs)
+
+    def loss_sum(self) -> float:
+        """Return the sum of the losses of the steps."""
+        return float(self._engine.world.all_reduce_sum(self._loss_sum.clone()))
 
     def _mean_loss(self, batch: Batch) -> Tensor:
         tokens = batch.inputs.long()
@@ -105,10 +125,9 @@ class Ours:
         assert result is not None
         return result.quality["log_perplexity"]
 
-    @property
-    def loss_sum(self) -> Tensor:
-        """The sum of the losses of the steps."""
-        return self._engine._loss_sum
+    def loss_sum(self) -> float:
+        """Return the sum of the losses of the steps."""
+        return float(self._engine.world.all_reduce_sum(self._engine._loss_sum.clone()))
 
 
 def train(code: Ours | Peer, engine: TorchEngine, steps: int, every: int) -> dict[str, Any]:
@@ -126,7 +145,7 @@ def train(code: Ours | Peer, engine: TorchEngine, steps: int, every: int) -> dic
             timed_steps, tokens = timed_steps + 1, tokens + batch[0].global_tokens
         devices.synchronize(engine.device)
         seconds += time.perf_counter() - started
-        total = float(code.loss_sum)
+        total = code.loss_sum()
         training.append(round((total - last_sum) / min(every, steps - first), 4))
         last_sum = total
         validation.append(round(code.evaluate(), 4))
@@ -167,13 +186,28 @@ def main() -> None:
         "timetrial": lambda engine, seed: Ours(engine),
         "peer": lambda engine, seed: Peer(engine, module, seed, compiled=not arguments.eager),
     }
-    for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
-        for name, wrap in wrappers.items():
-            with tempfile.TemporaryDirectory() as folder:
-                chosen = [f"run_dir={folder}/run", "workload=gpt", *overrides, f"seed={seed}"]
-                engine = build(validate(compose(chosen).node))
-                result = train(wrap(engine, seed), engine, arguments.steps, arguments.every)
-            print(json.dumps({"code": name, "seed": seed, **result}), flush=True)
+    gpus = validate(compose(["workload=gpt", *overrides]).node).gpus
+    if gpus > 1 and "RANK" not in os.environ:
+        sys.exit(start_ranks(gpus))
+    device = devices.select_device(devices.detect_accelerator(), int(os.environ.get("LOCAL_RANK", "0")))
+    with distributed.join_world(device, _HANG_TIMEOUT_SECONDS) as world:
+        for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
+            for name, wrap in wrappers.items():
+                with tempfile.TemporaryDirectory() as folder:
+                    chosen = [f"run_dir={folder}/run", "workload=gpt", *overrides, f"seed={seed}"]
+                    engine = build(validate(compose(chosen).node), world)
+                    result = train(wrap(engine, seed), engine, arguments.steps, arguments.every)
+                if world.rank == 0:
+                    print(json.dumps({"code": name, "gpus": gpus, "seed": seed, **result}), flush=True)
+
+
+def start_ranks(gpus: int) -> int:
+    """Run this command as one process for each GPU; return the largest exit code."""
+    with distributed.local_store() as store:
+        variables = [distributed.rank_environment(store, rank, rank, gpus) for rank in range(gpus)]
+        command = [sys.executable, "-P", *sys.argv]
+        ranks = [subprocess.Popen(command, env={**os.environ, **own}) for own in variables]
+        return max(rank.wait() for rank in ranks)
 
 
 if __name__ == "__main__":

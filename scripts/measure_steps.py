@@ -57,12 +57,15 @@ _LONGEST = 8  # kernels that are listed
 _PARTS = 10  # of the steps, whose mean losses are printed
 
 
-def build(config: Config, *, with_data: bool = True) -> TorchEngine:
-    """Return the engine of the run, warmed up, and with its data opened unless told otherwise."""
-    device = devices.select_device(config.accelerator.name, 0)
+def build(config: Config, world: World | None = None, *, with_data: bool = True) -> TorchEngine:
+    """Return the engine of a rank of the run, warmed up, and with its data opened unless told otherwise."""
+    world = world or World()
+    device = devices.select_device(config.accelerator.name, world.local_rank)
     _, data_class = resolve_classes(config)
-    data_class.prepare_data(data_settings(config, data_class), no_progress)
-    engine = worker.build_engine(config, World(), device)
+    if world.rank == 0:
+        data_class.prepare_data(data_settings(config, data_class), no_progress)
+    world.barrier()
+    engine = worker.build_engine(config, world, device)
     assert isinstance(engine, TorchEngine)
     engine.warm_up()
     if with_data:
@@ -246,10 +249,10 @@ def time_evaluations(engine: TorchEngine) -> list[float]:
 
 def predict(engine: TorchEngine) -> None:
     """Evaluate without the score."""
-    engine.unwrapped_model.eval()
+    engine.model.eval()
     with torch.no_grad(), engine.precision.autocast():
-        engine.workload.predict(engine.unwrapped_model, engine.data.eval_batches())
-    engine.unwrapped_model.train()
+        engine.workload.predict(engine.model, engine.data.eval_batches())
+    engine.model.train()
 
 
 def time_replays(engine: TorchEngine, replay: Any) -> float:

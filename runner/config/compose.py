@@ -50,10 +50,10 @@ def _open_only(division: str, value: Any) -> Any:
 
 
 def _compile_mode(
-    engine: str, accelerator_compiles: bool, scale: str, workload: WorkloadConfig, gpus: int, precision: str
+    engine: str, accelerator_compiles: bool, scale: str, workload: WorkloadConfig, precision: str
 ) -> str | None:
     """Return the default of `engine.compile`."""
-    can_capture = gpus == 1 and precision != "fp16"  # as TorchEngine decides
+    can_capture = precision != "fp16"  # as TorchEngine decides
     pays = workload.compiled and not (workload.faster_captured and can_capture)
     return "default" if engine == "torch" and accelerator_compiles and scale == "reference" and pays else None
 

@@ -130,11 +130,7 @@ def _lock(file: IO[str], kind: int, attempts: int) -> bool:
 def create_run_dir(runs_dir: Path, parts: list[str], seed: int) -> RunDir:
     """Create `runs_dir/<parts>/seed_<n>/<id>`; runs that start in the same second get different ids."""
     parent = runs_dir.joinpath(*(slug(part) for part in parts), f"seed_{seed}")
-    while True:
-        try:
-            return claim_run_dir(parent / new_id(), seed)
-        except ConfigurationError:
-            continue
+    return claim_run_dir(parent / new_id(), seed)
 
 
 def new_id() -> str:
@@ -143,11 +139,14 @@ def new_id() -> str:
 
 
 def claim_run_dir(path: Path, seed: int) -> RunDir:
-    """Claim `path` for a new run; raise `ConfigurationError` if it holds anything. Of two processes, one succeeds."""
+    """Claim `path` for a new run; raise `ConfigurationError` if that cannot be. Of two processes, one succeeds."""
     occupied = ConfigurationError(
         f"{path} already holds a run: leave run_dir out for a new one, or add resume=true to continue that run."
     )
     path = path.resolve()
+    file_in_the_way = next((part for part in (path, *path.parents) if part.exists() and not part.is_dir()), None)
+    if file_in_the_way is not None:
+        raise ConfigurationError(f"{file_in_the_way} is a file: choose a folder for the run.")
     created = [folder for folder in (path, *path.parents) if not folder.exists()]
     was_empty = False
     try:
@@ -157,7 +156,7 @@ def claim_run_dir(path: Path, seed: int) -> RunDir:
         was_empty = True
         with open(path / FILE_NAME, "x") as file:
             file.write("{}\n")
-    except (FileExistsError, NotADirectoryError) as error:
+    except FileExistsError as error:
         raise occupied from error
     except OSError as error:
         if was_empty:  # the file is ours, and the disk too full for two letters

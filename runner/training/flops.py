@@ -44,15 +44,15 @@ def count_flops(engine: TorchEngine) -> StepCost:
     The model runs uncompiled, so that every operation is seen. There is no communication with other ranks.
     """
     engine.optimizer.zero_grad(set_to_none=True)
-    engine.unwrapped_model.train()
+    engine.model.train()
     operations = unfused_bytes = batch_bytes = samples = tokens = updates = 0.0
     steps, started = 0, time.monotonic()
-    with torch.compiler.set_stance("force_eager"):
+    with torch.compiler.set_stance("force_eager"), engine.reduction_paused():
         for step, batch in _micro_batches(engine):
             flop_counter, byte_counter = make_counters()
             with flop_counter, byte_counter:
                 with engine.precision.autocast():
-                    loss = engine.workload.compute_loss(engine.unwrapped_model, batch) / max(batch.weight, 1.0)
+                    loss = engine.workload.compute_loss(engine.model, batch) / max(batch.weight, 1.0)
                 loss.backward()
             operations += flop_counter.get_total_flops()
             unfused_bytes += byte_counter.total
@@ -68,7 +68,7 @@ def count_flops(engine: TorchEngine) -> StepCost:
                 break
         with ByteCounter() as update_counter:
             engine.optimizer.step()
-    parameters = list(engine.unwrapped_model.parameters())
+    parameters = list(engine.model.parameters())
     state = [*parameters, *(parameter.grad for parameter in parameters if parameter.grad is not None)]
     state += _find_tensors(list(engine.optimizer.state.values()))
     return StepCost(

@@ -1,7 +1,6 @@
 """The PyTorch engine: ranks, precision, accumulation, clipping, compilation, evaluation, divergence."""
 
 import copy
-import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +10,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from ..core.errors import Diverged
 from ..hardware import devices
@@ -21,6 +19,8 @@ from . import seeds
 from .captured_steps import CapturedSteps, load_optimizer_state
 from .distributed import World
 from .engine import EvalResult, StepResult, TrainingStats
+from .gradient_reduction import GradientReduction
+from .run_ahead import RunAhead
 from .workload import Batch, Data, TextPredictions, Workload
 
 # Values of `engine.compile` beyond the modes of torch.compile.
@@ -61,19 +61,24 @@ class TorchEngine:
         self.seeds, self.device = run_seeds, precision.device
         precision.apply()
         seeds.seed_everything(run_seeds.initialization)
-        self.unwrapped_model = workload.build_model().to(self.device)
+        self.model = workload.build_model().to(self.device)
+        self._broadcast_weights()
         self.compiled = compile_mode is not None
         if compile_mode:
-            self.unwrapped_model.compile(dynamic=False, **_COMPILE_OPTIONS.get(compile_mode, {"mode": compile_mode}))
-        self.model = self._wrap(self.unwrapped_model)
-        self.optimizer, self.lr_scheduler = workload.build_optimizer(self.unwrapped_model, data.steps_per_epoch)
+            self.model.compile(dynamic=False, **_COMPILE_OPTIONS.get(compile_mode, {"mode": compile_mode}))
+        self.optimizer, self.lr_scheduler = workload.build_optimizer(self.model, data.steps_per_epoch)
         self.scaler = precision.grad_scaler()
+        self._exclusive_parameters: list[str] = []
+        self._reduction: GradientReduction | None = None
+        if world.size > 1:
+            self._reduce_gradients()
         self._loss_sum, self._steps = torch.zeros((), device=self.device), 0
         self._captured_steps: CapturedSteps | None = None
-        # Loss scaling decides on the host whether to update; collectives are not captured.
-        has_host_work = self.scaler.is_enabled() or world.size > 1 or compile_mode in _GRAPH_MODES
+        # Loss scaling decides on the host whether to update.
+        has_host_work = self.scaler.is_enabled() or compile_mode in _GRAPH_MODES
         if capture and workload.capturable and supports_graphs(self.device) and not has_host_work:
             self._captured_steps = CapturedSteps(self.optimizer, self.device)
+        self._run_ahead = RunAhead(self.device, world.hang_timeout_seconds)
         self._data_wait = devices.DeviceTimer(self.device)
         self._position = (0, 0)  # epoch last trained in, and steps completed in it
         seeds.seed_everything(seeds.derive_seed(run_seeds.dropout, world.rank))
@@ -102,26 +107,26 @@ class TorchEngine:
         for number, batches in enumerate(self.data.synthetic_train_steps()):
             # Ranks compile at different speeds: without collectives in the first step, none can time out.
             if self.world.size > 1 and not number:
-                with self._no_gradient_sync():
+                with self.reduction_paused():
                     self._backward(batches[0], batches[0].weight or 1.0)
                 self.world.barrier()
             for _ in range(steps):
                 self._step(batches)
             if self._captured_steps is not None:
                 self._captured_steps.capture(self._update, batches)
-        self.unwrapped_model.eval()
+        self.model.eval()
         self._warm_up_evaluation(self.data.synthetic_eval_batches(), steps if self.compiled else 1)
         if self.compiled:  # the last batch of an evaluation is smaller: not worth a compilation
             torch.compiler.set_stance("eager_on_recompile")
         self._warm_up_evaluation(self.data.synthetic_last_eval_batches(), 1)
-        self.unwrapped_model.train()
+        self.model.train()
         self.load_state_dict(initial_state)
         self.optimizer.zero_grad(set_to_none=True)
 
     def _warm_up_evaluation(self, batches: Iterable[Batch], passes: int) -> None:
         with torch.no_grad(), self.precision.autocast():
             for batch in batches:
-                self.workload.predict(self.unwrapped_model, [batch] * passes)
+                self.workload.predict(self.model, [batch] * passes)
 
     def open_data(self) -> None:
         """Wait for all ranks, so that none reads data before the clock of rank 0 runs, then open the data."""
@@ -145,6 +150,7 @@ class TorchEngine:
 
     def synchronize(self) -> TrainingStats:
         """Wait for all devices and return the statistics since the last call; raise `Diverged` for NaN."""
+        self._run_ahead.wait()
         loss = float(self.world.all_reduce_sum(self._loss_sum).item()) / max(1, self._steps)
         self._reset_loss()
         if not math.isfinite(loss):
@@ -154,17 +160,17 @@ class TorchEngine:
         return TrainingStats(loss, self._data_wait.pop_seconds())
 
     def evaluate(self, stop_requested: Callable[[], bool] = lambda: False) -> EvalResult | None:
-        """Evaluate the unwrapped model on the whole evaluation set, unless a rank's `stop_requested` ends it early."""
+        """Evaluate the model on the whole evaluation set, unless a rank's `stop_requested` ends it early."""
         self._average_buffers()
-        self.unwrapped_model.eval()
+        self.model.eval()
         predictions, stopped = None, False
         try:
             with torch.no_grad(), self.precision.autocast():
                 batches = _until_stopped(self.data.eval_batches(), stop_requested)
-                predictions = self.workload.predict(self.unwrapped_model, batches)
+                predictions = self.workload.predict(self.model, batches)
         except _EvaluationStopped:
             stopped = True
-        self.unwrapped_model.train()
+        self.model.train()
         self.world.wait_for_evaluation()
         if self.world.any(stopped):
             return None
@@ -174,10 +180,14 @@ class TorchEngine:
         return EvalResult(dict(self.world.broadcast(quality)), tokens)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return weights, optimizer, schedule, loss scale, data position, and the generators and loss of each rank."""
+        """Return weights, optimizer, schedule, loss scale, data position, and the generators and loss of each rank.
+
+        All ranks call it at the same time.
+        """
+        self._exchange_exclusive_rows()
         rank_state = (torch.get_rng_state(), devices.get_rng_state(self.device), float(self._loss_sum))
         return {
-            "model": self.unwrapped_model.state_dict(),
+            "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.lr_scheduler.state_dict(),
             "scaler": self.scaler.state_dict(),
@@ -188,7 +198,7 @@ class TorchEngine:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict()` of the same number of ranks."""
-        self.unwrapped_model.load_state_dict(state["model"])
+        self.model.load_state_dict(state["model"])
         if self._captured_steps is None or not self.optimizer.state:
             self.optimizer.load_state_dict(state["optimizer"])
         else:
@@ -202,27 +212,42 @@ class TorchEngine:
         torch.set_rng_state(cpu)
         devices.set_rng_state(self.device, device)
 
-    def _wrap(self, model: nn.Module) -> Any:
+    def reduction_paused(self) -> AbstractContextManager[object]:
+        """Return a context in which backward passes leave the gradients of this rank alone."""
+        return nullcontext() if self._reduction is None else self._reduction.paused()
+
+    def _reduce_gradients(self) -> None:
+        # Clipping and loss scaling depend on the gradients of all rows.
+        if self.max_grad_norm is None and not self.scaler.is_enabled():
+            self._exclusive_parameters = list(self.data.exclusive_rows())
+        named = self.model.named_parameters()
+        reduced = (parameter for name, parameter in named if name not in self._exclusive_parameters)
+        self._reduction = GradientReduction(reduced, self.world)
+
+    def _exchange_exclusive_rows(self) -> None:
+        """Give all ranks the rows that one of them trains alone, and their optimizer state."""
+        for name in self._exclusive_parameters:
+            parameter, bounds = self.model.get_parameter(name), self.data.exclusive_rows()[name]
+            state = self.optimizer.state.get(parameter, {}).values()
+            by_row = [value for value in state if isinstance(value, Tensor) and value.shape == parameter.shape]
+            for tensor in (parameter.detach(), *by_row):
+                for rank, (start, stop) in enumerate(itertools.pairwise(bounds)):
+                    dist.broadcast(tensor[start:stop], src=rank, group=self.world.device_group)
+
+    def _broadcast_weights(self) -> None:
+        """Start from the weights of rank 0: processors of different kinds round random numbers differently."""
         if self.world.size == 1:
-            return model
-        ids = None if self.device.type == "cpu" else [self.device.index]
-        # Buffers are averaged before evaluation, as the references do, so they are not broadcast at every step.
-        parameters = inspect.signature(DistributedDataParallel).parameters
-        torch_214 = "forward_sync_buffers" in parameters
-        no_broadcast = "forward_sync_buffers" if torch_214 else "broadcast_buffers"
-        return DistributedDataParallel(
-            model,
-            device_ids=ids,
-            process_group=self.world.device_group,
-            gradient_as_bucket_view=True,
-            **{no_broadcast: False},  # type: ignore[arg-type]
-        )
+            return
+        for tensor in itertools.chain(self.model.parameters(), self.model.buffers()):
+            dist.broadcast(tensor.detach(), src=0, group=self.world.device_group)
 
     def _step(self, micro_batches: Sequence[Batch]) -> int:
         """Update the weights once and return the samples of the global batch. Nothing here waits for the device."""
         total_weight = self._total_weight(micro_batches)
         if self._captured_steps is None or not self._captured_steps.replay(micro_batches, total_weight):
             self._update(micro_batches, total_weight)
+        elif self.world.size > 1:
+            self._run_ahead.step_submitted()
         self.lr_scheduler.step()
         self._steps += 1
         return micro_batches[0].global_samples
@@ -231,12 +256,14 @@ class TorchEngine:
         """Compute the gradients and update the weights."""
         self.optimizer.zero_grad(set_to_none=True)
         for batch in micro_batches[:-1]:
-            with self._no_gradient_sync():
+            with self.reduction_paused():
                 self._backward(batch, total_weight)
         self._backward(micro_batches[-1], total_weight)
+        if self._reduction is not None:
+            self._reduction.finish()
         if self.max_grad_norm is not None:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.unwrapped_model.parameters(), self.max_grad_norm)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
@@ -244,8 +271,7 @@ class TorchEngine:
         with self.precision.autocast():
             loss = self.workload.compute_loss(self.model, batch) / total_weight
         self._loss_sum += loss.detach()
-        # DDP averages gradients over the ranks; the losses are parts of one sum, so the average is scaled back.
-        self.scaler.scale(loss * self.world.size).backward()
+        self.scaler.scale(loss).backward()
 
     def _total_weight(self, micro_batches: Sequence[Batch]) -> float | Tensor:
         global_weight = micro_batches[0].global_weight
@@ -258,13 +284,10 @@ class TorchEngine:
         self._loss_sum.zero_()
         self._steps = 0
 
-    def _no_gradient_sync(self) -> AbstractContextManager[object]:
-        return self.model.no_sync() if self.world.size > 1 else nullcontext()
-
     def _average_buffers(self) -> None:
         if self.world.size == 1:
             return
-        for buffer in self.unwrapped_model.buffers():
+        for buffer in self.model.buffers():
             if buffer.is_floating_point():
                 dist.all_reduce(buffer, group=self.world.device_group)
                 buffer /= self.world.size

@@ -1,6 +1,6 @@
 """The interface between the PyTorch engine and a workload: what the author of a workload writes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -93,6 +93,14 @@ class Data(Protocol):
         """Yield this rank's part of the evaluation set: parts do not overlap and are not padded."""
         ...
 
+    def exclusive_rows(self) -> Mapping[str, Sequence[int]]:
+        """Return parameters of which the batches of each rank reach only rows of its own. Default: none.
+
+        The rows of rank r, in training and evaluation, are those from bounds[r] to before bounds[r + 1]. They need not
+        be exchanged at every step.
+        """
+        return {}
+
     def synthetic_train_batches(self) -> Sequence[Batch]:
         """Return the micro-batches of one step in the shapes of `train_batches`, without touching the data."""
         ...
@@ -149,7 +157,7 @@ class Workload(Protocol):
         ...
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the loss summed over `batch.weight`, a scalar. `model` may be wrapped, so it is called as a whole."""
+        """Return the loss summed over `batch.weight`, a scalar. `model` may be compiled, so it is called as a whole."""
         ...
 
     def predict(self, model: nn.Module, batches: Iterable[Batch]) -> Any:

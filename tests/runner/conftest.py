@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from timetrial.runner.training.workload import Batch, BatchSharding
+from timetrial.runner.training.workload import Batch, BatchSharding, Data
 
 
 @dataclass
-class ToyData:
+class ToyData(Data):
     sharding: BatchSharding = field(default_factory=BatchSharding)
     samples: int = 50
     global_batch_size: int = 16

@@ -1,8 +1,10 @@
 """NCF's data: the whole rating matrix on the device, where negatives are sampled anew in every epoch."""
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,13 @@ from ...runner.core.progress import ProgressCallback
 from ...runner.training.seeds import Seeds
 from ...runner.training.workload import Batch, BatchSharding, Data
 from . import sampling
+from .kernels import IGNORED
 
 _SAMPLES_AT_A_TIME = 1 << 20  # gathered together: the workspace of sorting
 _MAX_SAMPLES = 2**31 - 1  # that int32 numbers
 _STARTS_AT_A_TIME = 1 << 26  # of users' and items' segments: 256 MiB
+_USER_PARAMETERS = ("gmf_user.weight", "mlp_user.weight")
+_DEVIATIONS = 8  # of a rank's samples in a batch from their mean, in standard deviations: more happens once in 1e15
 
 
 @dataclass
@@ -36,7 +41,11 @@ class _OnDevice:
 
 
 class NCFData(Data):
-    """One rank's samples; `train_size` counts positives and their negatives, `eval_size` users."""
+    """One rank's samples; `train_size` counts positives and their negatives, `eval_size` users.
+
+    Each of several ranks has users of its own, so that they need not exchange gradients of users. It takes as many
+    samples of every batch as those users can have, and leaves those of others out by a negative label.
+    """
 
     @dataclass
     class Settings:
@@ -75,6 +84,12 @@ class NCFData(Data):
                 "recipe.data.eval_negatives, or use fewer ratings."
             )
         self.steps_per_epoch = math.ceil(self.train_size / global_batch_size)
+        # As if users had equally many ratings: who has how many is known once they are read.
+        shares = [Fraction(rank, sharding.ranks) for rank in range(sharding.ranks + 1)]
+        self._set_bounds(
+            [int(self.num_users * share) for share in shares], [int(positives * share) for share in shares]
+        )
+        self._most_missing = torch.zeros((), dtype=torch.int64, device=device)
 
     @classmethod
     def prepare_data(cls, settings: Settings, progress: ProgressCallback) -> None:
@@ -99,6 +114,7 @@ class NCFData(Data):
             bits, held_out, self.num_items, self._seeds.derive("sampling", 0), self._settings.eval_negatives
         )
         self._opened = _OnDevice(users, items, bits, *evaluation)
+        self._set_bounds(*sampling.share_users(users, self.num_users, self._sharding.ranks))
 
     def warm_up(self) -> None:
         """Compile the kernels that draw samples, on ratings of the first user."""
@@ -140,18 +156,24 @@ class NCFData(Data):
 
     def eval_batches(self) -> Iterable[Batch]:
         """Yield this rank's users with their negatives; the held-out positive is the last item."""
-        data, shard = self._opened, self._sharding.shard(self.num_users)
-        size = self._settings.eval_batch_size
-        for start in range(shard.start, shard.stop, size):
-            users = torch.arange(start, min(start + size, shard.stop), dtype=torch.int32, device=self._device)
+        if missing := int(self._most_missing):
+            raise RuntimeError(f"A batch had {missing} samples of this rank's users more than were expected.")
+        data, size = self._opened, self._settings.eval_batch_size
+        first, end = self._user_bounds[self._sharding.rank : self._sharding.rank + 2]
+        for start in range(first, end, size):
+            users = torch.arange(start, min(start + size, end), dtype=torch.int32, device=self._device)
             rows = slice(start, start + users.numel())
             inputs = (users, data.eval_items[rows], data.eval_mask[rows])
             yield Batch(inputs, users.numel(), self.num_users, self.num_users)
 
+    def exclusive_rows(self) -> dict[str, list[int]]:
+        """Return the tables of users, of which each rank has rows of its own."""
+        return dict.fromkeys(_USER_PARAMETERS, self._user_bounds)
+
     def synthetic_train_batches(self) -> Sequence[Batch]:
         """Return random ids in the shapes of the first step."""
         samples = min(self._global_batch_size, self.train_size)
-        return [self._random_batch(part.stop - part.start, samples) for part in self._sharding.micro_batches(samples)]
+        return [self._random_batch(size, samples) for size in self._micro_batch_sizes(samples)]
 
     def synthetic_eval_batch(self) -> Batch:
         """Return random ids in the shapes of the first evaluation batch."""
@@ -177,16 +199,50 @@ class NCFData(Data):
 
     def _gather(self, samples: Tensor, data: _OnDevice, seed: int) -> Iterator[list[Batch]]:
         """Yield this rank's micro-batches of the global batches `samples` [n, B]."""
+        if not samples.numel():
+            return
         size = samples.shape[1]
         ratings = (data.users, data.items, data.bits, self.num_users, self.num_items)
         negatives = self._settings.train_negatives
-        parts = [
-            sampling.gather_batches(samples[:, part].contiguous(), *ratings, negatives=negatives, seed=seed)
-            for part in self._sharding.micro_batches(size)
-        ]
-        for number in range(len(samples) if size else 0):
+        parts = []
+        for own in self._own_samples(samples).split(self._micro_batch_sizes(size), 1):
+            part = sampling.gather_batches(own.contiguous(), *ratings, negatives=negatives, seed=seed)
+            if self._sharding.ranks > 1:
+                first, end = self._sample_bounds
+                part[2].masked_fill_((own < first) | (own >= end), IGNORED)
+            parts.append(part)
+        for number in range(len(samples)):
             inputs = [tuple(tensor[number] for tensor in part) for part in parts]
             yield [Batch(tensors, tensors[0].numel(), size, size) for tensors in inputs]
+
+    def _set_bounds(self, user_bounds: list[int], pair_bounds: list[int]) -> None:
+        """Divide users and their training pairs over the ranks: those of rank r are bounds[r] to bounds[r + 1]."""
+        rank, samples_per_pair = self._sharding.rank, 1 + self._settings.train_negatives
+        self._user_bounds = user_bounds
+        own = [pair * samples_per_pair for pair in pair_bounds[rank : rank + 2]]
+        self._sample_bounds = torch.tensor(own, dtype=torch.int32, device=self._device)
+
+    def _micro_batch_sizes(self, samples: int) -> list[int]:
+        """Return the sizes of this rank's micro-batches of a global batch of `samples` samples.
+
+        Samples fall into batches at random, and the ranks' shares differ by the ratings of a user.
+        """
+        ranks, accumulation = self._sharding.ranks, self._sharding.accumulation
+        largest_user = self.num_items * (1 + self._settings.train_negatives) / self.train_size
+        share = min(1.0, 1 / ranks + largest_user) if ranks > 1 else 1.0
+        size = math.ceil(samples * share + _DEVIATIONS * math.sqrt(samples * share * (1 - share)))
+        bounds = [min(size, samples) * part // accumulation for part in range(accumulation + 1)]
+        return [stop - start for start, stop in itertools.pairwise(bounds)]
+
+    def _own_samples(self, samples: Tensor) -> Tensor:
+        """Return those of the ascending samples [n, B] that this rank trains, and neighbors of them: [n, size]."""
+        if self._sharding.ranks == 1:
+            return samples
+        size = sum(self._micro_batch_sizes(samples.shape[1]))
+        first, end = torch.searchsorted(samples, self._sample_bounds.repeat(len(samples), 1)).split(1, 1)
+        first = first.clamp(max=samples.shape[1] - size)
+        self._most_missing = torch.maximum(self._most_missing, (end - first - size).max())
+        return samples.gather(1, first + torch.arange(size, device=self._device))
 
     def _random_batch(self, size: int, global_samples: int) -> Batch:
         users = torch.randint(self.num_users, (size,), dtype=torch.int32, device=self._device).sort().values

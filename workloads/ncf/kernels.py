@@ -19,6 +19,7 @@ except ImportError:  # PyTorch's CPU wheels come without Triton
     triton = None
 
 TILE = 64  # samples or rows that a program processes at a time
+IGNORED = -1.0  # label of a sample that does not count
 COLUMN_BLOCKS = 4  # blocks of the first hidden layer's columns, each processed by a program
 _PARTIAL_ROWS = 128  # rows that a tall matrix is first reduced to
 _MAX_LAYER_SIZES = (256, 128, 64)
@@ -207,7 +208,8 @@ if triton is not None:
             third = _relu(tl.dot(w_third, second) + bias3)
             x = gmf + tl.sum(third * w_mlp, 0) + bias4
             tl.store(logit + sample, x, valid)
-            dx = tl.where(valid, tl.sigmoid(x) - tl.load(labels + sample, valid, other=0.0), 0.0)
+            label = tl.load(labels + sample, valid, other=-1.0)
+            dx = tl.where(label >= 0, tl.sigmoid(x) - label, 0.0)
             dw_mlp += tl.sum(third * dx[None, :], 1)
             dthird = tl.where(third > 0, dx[None, :] * w_mlp, 0.0)
             db3 += tl.sum(dthird, 1)
@@ -260,10 +262,10 @@ if triton is not None:
         for start in range(tl.program_id(0) * TILE, count, tl.num_programs(0) * TILE):
             sample = start + tl.arange(0, TILE)
             valid = sample < count
-            x, label = tl.load(logit + sample, valid, other=0.0), tl.load(labels + sample, valid, other=0.0)
+            x, label = tl.load(logit + sample, valid, other=0.0), tl.load(labels + sample, valid, other=-1.0)
             e = tl.exp(-tl.abs(x))
-            loss += tl.where(valid, tl.maximum(x, 0.0) - x * label + tl.log(1.0 + e), 0.0)
-            dx = tl.where(valid, tl.where(x >= 0, 1.0, e) / (1.0 + e) - label, 0.0)
+            loss += tl.where(label >= 0, tl.maximum(x, 0.0) - x * label + tl.log(1.0 + e), 0.0)
+            dx = tl.where(label >= 0, tl.where(x >= 0, 1.0, e) / (1.0 + e) - label, 0.0)
             tl.store(dlogit + sample, dx, valid)
             db4 += dx
         end = sums + (tl.program_id(0) + 1) * width

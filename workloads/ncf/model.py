@@ -53,6 +53,7 @@ class NeuMF(nn.Module):
 
         users int32 [B] ascend, items int32 [B], labels float32 [B]; by_item int32 [B] sorts the samples by item;
         user_starts int32 [U + 1] and item_starts int32 [I + 1] are where the segments of equal ids start in each order.
+        Samples with the label `kernels.IGNORED` do not count.
         """
         batch = (users, items, labels, by_item, user_starts, item_starts)
         if dtype := self._fused_dtype(users):
@@ -68,7 +69,9 @@ class NeuMF(nn.Module):
             parts = [_Lookup.apply(F.linear(table, weight, bias), *ids) for table, weight, bias, ids in sides]
         else:
             parts = [F.linear(_Lookup.apply(table, *ids), weight, bias) for table, weight, bias, ids in sides]
-        return F.binary_cross_entropy_with_logits(self._logits(gmf, parts[0] + parts[1]), labels, reduction="sum")
+        counts = (labels != kernels.IGNORED).float()
+        logits = self._logits(gmf, parts[0] + parts[1])
+        return F.binary_cross_entropy_with_logits(logits, labels, counts, reduction="sum")
 
     @torch.no_grad()
     def scores(self, users: Tensor, items: Tensor) -> Tensor:

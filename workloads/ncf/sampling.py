@@ -68,6 +68,21 @@ def gather_batches(
     return users, items, labels, by_item, segment_starts(users, num_users), item_starts
 
 
+def share_users(users: Tensor, num_users: int, ranks: int) -> tuple[list[int], list[int]]:
+    """Return bounds of users, and of their pairs, that give ranks about equally many pairs: each `ranks` + 1 numbers.
+
+    users int32 [P] are those of all training pairs, in ascending order. Waits for the device.
+    """
+    user_bounds, pair_bounds = [0], [0]
+    for rank in range(1, ranks):
+        target = users.numel() * rank // ranks
+        user = int(users[target])
+        start, stop = torch.searchsorted(users, users.new_tensor([user, user + 1])).tolist()
+        user_bounds.append(user if target - start <= stop - target else user + 1)
+        pair_bounds.append(start if target - start <= stop - target else stop)
+    return [*user_bounds, num_users], [*pair_bounds, users.numel()]
+
+
 def sample_evaluation_items(
     bits: Tensor, positives: Tensor, num_items: int, seed: int, negatives: int = 999
 ) -> tuple[Tensor, Tensor]:

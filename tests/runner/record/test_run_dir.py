@@ -23,6 +23,17 @@ def test_rejects_directory_that_holds_a_run(tmp_path):
         run_dir.claim_run_dir(tmp_path / "run", 1)
 
 
+@pytest.mark.parametrize("below", ["", "folder", "folder/run"])
+def test_rejects_a_file_where_a_directory_must_be(tmp_path, below):
+    (tmp_path / "file").write_text("")
+    for claim in (
+        lambda: run_dir.claim_run_dir(tmp_path / "file" / below, 1),
+        lambda: run_dir.create_run_dir(tmp_path / "file" / below, ["a"], 1),
+    ):
+        with pytest.raises(ConfigurationError, match="file is a file: choose a folder"):
+            claim()
+
+
 def test_one_of_several_concurrent_claims_succeeds(tmp_path):
     (tmp_path / "run").mkdir()
 

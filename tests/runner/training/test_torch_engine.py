@@ -2,21 +2,13 @@
 
 import io
 import multiprocessing
-import os
 
 import numpy as np
 import pytest
 import torch
 
 from timetrial.runner.core.errors import Diverged, LostRank
-from timetrial.runner.training import distributed
 from timetrial.runner.training.workload import BatchSharding
-
-
-def forks(test):
-    """Mark a test that forks, which a process that has initialized an accelerator cannot."""
-    ignore = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-    return ignore(pytest.mark.skipif(torch.accelerator.is_available(), reason="forks")(test))
 
 
 def train(engine, epochs=2):
@@ -24,7 +16,7 @@ def train(engine, epochs=2):
         for _ in engine.train_epoch(epoch):
             pass
     loss = engine.synchronize().loss
-    return loss, {name: value.clone() for name, value in engine.unwrapped_model.state_dict().items()}
+    return loss, {name: value.clone() for name, value in engine.model.state_dict().items()}
 
 
 def assert_same(actual, expected, **tolerance):
@@ -46,7 +38,7 @@ def test_unequal_micro_batches_equal_the_full_batch(toy_engine, toy_data, toy_wo
 def test_update_equals_a_float64_reference(toy_engine, toy_data, toy_workload):
     data = toy_data(weighted=True)
     engine = toy_engine(toy_workload(), data)
-    w1, b1, w2, b2 = (parameter.detach().double().numpy().copy() for parameter in engine.unwrapped_model.parameters())
+    w1, b1, w2, b2 = (parameter.detach().double().numpy().copy() for parameter in engine.model.parameters())
     momentum = [np.zeros_like(array) for array in (w1, b1, w2, b2)]
     for step, (batch,) in enumerate(data.train_batches(1)):
         x, y, weight = (tensor.double().numpy() for tensor in batch.inputs)
@@ -62,15 +54,15 @@ def test_update_equals_a_float64_reference(toy_engine, toy_data, toy_workload):
             buffer += gradient
             array -= rate * buffer
     list(engine.train_epoch(1))
-    for parameter, array in zip(engine.unwrapped_model.parameters(), (w1, b1, w2, b2), strict=True):
+    for parameter, array in zip(engine.model.parameters(), (w1, b1, w2, b2), strict=True):
         np.testing.assert_allclose(parameter.detach().numpy(), array, rtol=2e-5, atol=1e-6)
 
 
 def test_clipping_bounds_the_update(toy_engine, toy_data, toy_workload):
     engine = toy_engine(toy_workload(learning_rate=1.0), toy_data(), max_grad_norm=1e-3)
-    before = torch.nn.utils.parameters_to_vector(engine.unwrapped_model.parameters()).detach().clone()
+    before = torch.nn.utils.parameters_to_vector(engine.model.parameters()).detach().clone()
     next(iter(engine.train_epoch(1)))
-    after = torch.nn.utils.parameters_to_vector(engine.unwrapped_model.parameters()).detach()
+    after = torch.nn.utils.parameters_to_vector(engine.model.parameters()).detach()
     assert float((after - before).norm()) == pytest.approx(1e-3, rel=1e-3)
 
 
@@ -88,7 +80,7 @@ def test_warm_up_does_not_change_training(toy_engine, toy_data, toy_workload):
     expected = train(toy_engine(toy_workload(dropout=0.3, batch_norm=True), toy_data()))
     warmed_up = toy_engine(toy_workload(dropout=0.3, batch_norm=True), toy_data())
     evaluated = []
-    warmed_up.unwrapped_model.register_forward_hook(lambda model, inputs, _: evaluated.append(len(inputs[0])))
+    warmed_up.model.register_forward_hook(lambda model, inputs, _: evaluated.append(len(inputs[0])))
     warmed_up.warm_up()
     assert evaluated[-2:] == [8, 3]  # the shapes of the evaluation, the last batch's too
     actual = train(warmed_up)
@@ -110,7 +102,7 @@ def test_engine_restored_inside_an_epoch_equals_an_uninterrupted_one(toy_engine,
     resumed = build(seed=2)
     resumed.load_state_dict(torch.load(memory, weights_only=True))
     assert sum(1 for _ in resumed.train_epoch(2)) == 2
-    assert_same(expected, resumed.unwrapped_model.state_dict())
+    assert_same(expected, resumed.model.state_dict())
 
 
 def test_nan_loss_raises_diverged_at_the_end_of_the_block(toy_engine, toy_data, toy_workload):
@@ -122,7 +114,7 @@ def test_nan_loss_raises_diverged_at_the_end_of_the_block(toy_engine, toy_data, 
 
 def test_seed_decides_the_initial_weights(toy_engine, toy_data, toy_workload):
     first, second, other_seed = (
-        toy_engine(toy_workload(), toy_data(), seed=seed).unwrapped_model.state_dict() for seed in (1, 1, 2)
+        toy_engine(toy_workload(), toy_data(), seed=seed).model.state_dict() for seed in (1, 1, 2)
     )
     assert_same(first, second)
     assert not torch.equal(first["0.weight"], other_seed["0.weight"])
@@ -135,30 +127,8 @@ def test_compiled_equals_eager(toy_engine, toy_data, toy_workload):
     assert_same(eager, compiled, rtol=1e-5, atol=1e-6)
 
 
-def in_two_ranks(body):
-    """Return the results of body(world, rank) in two forked gloo ranks, in rank order."""
-    context = multiprocessing.get_context("fork")
-    results = context.Queue()
-
-    def run_rank(rank, store):
-        os.environ.update(distributed.rank_environment(store, rank, rank, 2))
-        torch.set_num_threads(1)
-        with distributed.join_world(torch.device("cpu"), 30) as world:
-            results.put((rank, body(world, rank)))
-
-    with distributed.local_store() as store:
-        ranks = [context.Process(target=run_rank, args=(rank, store)) for rank in range(2)]
-        for process in ranks:
-            process.start()
-        values = dict(results.get(timeout=120) for _ in ranks)
-        for process in ranks:
-            process.join(60)
-    return [values[0], values[1]]
-
-
-@forks
 @pytest.mark.parametrize("weighted", [False, True])
-def test_two_ranks_equal_one_rank(toy_engine, toy_data, toy_workload, weighted):
+def test_two_ranks_equal_one_rank(in_two_ranks, toy_engine, toy_data, toy_workload, weighted):
     expected_loss, expected = train(toy_engine(toy_workload(), toy_data(weighted=weighted)))
     fit = toy_engine(toy_workload(), toy_data()).evaluate().quality["fit"]
 
@@ -174,14 +144,13 @@ def test_two_ranks_equal_one_rank(toy_engine, toy_data, toy_workload, weighted):
         assert_same(expected, {name: torch.from_numpy(value) for name, value in state.items()}, rtol=1e-5, atol=1e-6)
 
 
-@forks
-def test_batch_norm_is_averaged_over_ranks_before_evaluation(toy_engine, toy_data, toy_workload):
+def test_batch_norm_is_averaged_over_ranks_before_evaluation(in_two_ranks, toy_engine, toy_data, toy_workload):
     def body(world, rank):
         engine = toy_engine(toy_workload(batch_norm=True), toy_data(BatchSharding(rank, 2), samples=48), world=world)
         list(engine.train_epoch(1))
-        local = engine.unwrapped_model[1].running_mean.clone()
+        local = engine.model[1].running_mean.clone()
         engine.evaluate()
-        return local.numpy(), engine.unwrapped_model[1].running_mean.numpy()
+        return local.numpy(), engine.model[1].running_mean.numpy()
 
     (local_0, averaged_0), (local_1, averaged_1) = in_two_ranks(body)
     assert not np.allclose(local_0, local_1)
@@ -189,8 +158,7 @@ def test_batch_norm_is_averaged_over_ranks_before_evaluation(toy_engine, toy_dat
     np.testing.assert_array_equal(averaged_0, averaged_1)
 
 
-@forks
-def test_rank_that_hangs_in_an_evaluation_is_noticed(toy_engine, toy_data, toy_workload):
+def test_rank_that_hangs_in_an_evaluation_is_noticed(in_two_ranks, toy_engine, toy_data, toy_workload):
     noticed = multiprocessing.get_context("fork").Event()
 
     def body(world, rank):

@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 import torch
 
 from timetrial.datasets.formats import movielens
@@ -9,6 +10,7 @@ from timetrial.datasets.synthetic.ratings import RatingsSpec
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.ncf.data import NCFData
+from timetrial.workloads.ncf.kernels import IGNORED
 from timetrial.workloads.ncf.synthetic import SyntheticNCFData
 
 TASTES = RatingsSpec(num_users=60, num_items=200, num_ratings=1800, num_clusters=3)
@@ -32,9 +34,14 @@ def build(tmp_path, sharding=None, batch=512, seed=1, opened=True, data_class=NC
 
 
 def samples_of(steps):
-    """Return (user, item, label) of every sample, step by step."""
+    """Return (user, item, label) of every sample that counts, step by step."""
     return [
-        [triple for batch in step for triple in zip(*(tensor.tolist() for tensor in batch.inputs[:3]), strict=True)]
+        [
+            triple
+            for batch in step
+            for triple in zip(*(tensor.tolist() for tensor in batch.inputs[:3]), strict=True)
+            if triple[2] != IGNORED
+        ]
         for step in steps
     ]
 
@@ -66,6 +73,32 @@ def test_ranks_and_micro_batches_partition_the_epoch(tmp_path):
     of_ranks = [samples_of(build(tmp_path, BatchSharding(rank, 3, 2)).train_batches(3)) for rank in range(3)]
     combined = [sorted(itertools.chain(*parts)) for parts in zip(*of_ranks, strict=True)]
     assert combined == whole
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_have_users_of_their_own(tmp_path, ranks):
+    """A batch of a rank has as many samples as those users can have, not as many as the global batch."""
+    many = RatingsSpec(num_users=400, num_items=60, num_ratings=9000, num_clusters=3)
+    for rank in range(ranks):
+        data = build(tmp_path, BatchSharding(rank, ranks), batch=4096, generate=many)
+        bounds = data.exclusive_rows()["mlp_user.weight"]
+        assert (bounds[0], bounds[-1], len(bounds)) == (0, data.num_users, ranks + 1)
+        own = range(bounds[rank], bounds[rank + 1])
+        steps = list(data.train_batches(1))
+        assert {user for step in samples_of(steps) for user, _, _ in step} == set(own)
+        assert {user for batch in data.eval_batches() for user in batch.inputs[0].tolist()} == set(own)
+        samples = sum(len(step) for step in samples_of(steps))
+        assert abs(samples - data.train_size / ranks) <= 5 * data.num_items
+        (first,) = data.synthetic_train_batches()
+        assert len(steps[0][0].inputs[0]) == len(first.inputs[0]) < 0.7 * 4096
+
+
+def test_samples_that_do_not_fit_are_an_error(tmp_path, monkeypatch):
+    data = build(tmp_path, BatchSharding(0, 2))
+    monkeypatch.setattr(data, "_micro_batch_sizes", lambda samples: [samples // 4])
+    list(data.train_batches(1))
+    with pytest.raises(RuntimeError, match="more than were expected"):
+        list(data.eval_batches())
 
 
 def test_weights_are_those_of_the_global_batch(tmp_path):

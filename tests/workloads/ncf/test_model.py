@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from timetrial.workloads.ncf.kernels import IGNORED
 from timetrial.workloads.ncf.model import NeuMF
 from timetrial.workloads.ncf.sampling import segment_starts, sort_by_item
 
@@ -62,6 +63,19 @@ def test_loss_and_gradients_equal_oracle(samples):
     assert relative_error(loss, expected) < 1e-6
     for name, value in model.named_parameters():
         assert relative_error(value.grad * samples, gradients[name]) < 2e-6, name
+
+
+@pytest.mark.parametrize("samples", [500, 20])
+def test_ignored_samples_do_not_count(samples):
+    model, batch = make_model(), make_batch(samples)
+    counts = torch.arange(samples) % 3 > 0
+    batch[2][~counts] = IGNORED
+    loss = model(*batch)
+    loss.backward()
+    expected, gradients = oracle(model, *(tensor[counts] for tensor in batch[:3]))
+    assert relative_error(loss, expected) < 1e-6
+    for name, value in model.named_parameters():
+        assert relative_error(value.grad, gradients[name]) < 2e-6, name
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 0.15), (torch.float16, 0.03)])

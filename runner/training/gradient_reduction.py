@@ -1,0 +1,107 @@
+"""Gradients summed over the ranks in buckets, each as soon as the backward pass has computed it.
+
+Unlike `DistributedDataParallel`, it can be captured in a device graph, and leaves out parameters as it is told.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from .distributed import World
+
+_BUCKET_BYTES = 25 << 20  # long messages use the interconnect well, short ones leave it sooner
+_FIRST_BUCKET_BYTES = 1 << 20  # so that communication begins early
+_ALIGNMENT = 32  # elements: each gradient starts where wide loads and stores can
+
+
+@dataclass
+class _Bucket:
+    """Parameters whose gradients are reduced in one message."""
+
+    parameters: list[nn.Parameter]
+    flat: Tensor
+    views: list[Tensor]
+    missing: int
+    work: Any = None
+
+
+class GradientReduction:
+    """Sums the gradients of `parameters` over the ranks of `world`, in place of those that `backward` leaves.
+
+    They must be registered in about the order in which the model uses them: buckets are filled from the last on.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], world: World) -> None:
+        self._world, self._enabled, self._next = world, True, 0
+        self._buckets = [_bucket(part) for part in _parts(parameters)]
+        self._bucket_of = {parameter: bucket for bucket in self._buckets for parameter in bucket.parameters}
+        for parameter in self._bucket_of:
+            parameter.register_post_accumulate_grad_hook(self._ready)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let gradients accumulate on this rank."""
+        self._enabled = False
+        yield
+        self._enabled = True
+
+    def finish(self) -> None:
+        """Let the device wait for the sums, after `backward`. Parameters without a gradient count as zeros."""
+        for bucket in self._buckets[self._next :]:
+            self._reduce(bucket)
+        for bucket in self._buckets:
+            bucket.work.wait()
+            bucket.missing = len(bucket.parameters)
+        self._next = 0
+
+    def _ready(self, parameter: Tensor) -> None:
+        if not self._enabled:
+            return
+        self._bucket_of[parameter].missing -= 1  # type: ignore[index]
+        # In the order of the buckets, which is the same on all ranks.
+        while self._next < len(self._buckets) and not self._buckets[self._next].missing:
+            self._reduce(self._buckets[self._next])
+            self._next += 1
+
+    def _reduce(self, bucket: _Bucket) -> None:
+        grads = [parameter.grad for parameter in bucket.parameters]
+        if None in grads:
+            bucket.flat.zero_()
+        pairs = [(view, grad) for view, grad in zip(bucket.views, grads, strict=True) if grad is not None]
+        if pairs:
+            torch._foreach_copy_([view for view, _ in pairs], [grad for _, grad in pairs])
+        for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
+            parameter.grad = view
+        bucket.work = dist.all_reduce(bucket.flat, group=self._world.device_group, async_op=True)
+
+
+def _parts(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Yield the parameters from the last on, in parts of one dtype and about the size of a bucket."""
+    part: list[nn.Parameter] = []
+    size, limit = 0, _FIRST_BUCKET_BYTES
+    for parameter in reversed([parameter for parameter in parameters if parameter.requires_grad]):
+        if part and (size + parameter.nbytes > limit or parameter.dtype != part[0].dtype):
+            yield part
+            part, size, limit = [], 0, _BUCKET_BYTES
+        part.append(parameter)
+        size += parameter.nbytes
+    if part:
+        yield part
+
+
+def _bucket(parameters: list[nn.Parameter]) -> _Bucket:
+    """Return a bucket whose views have the memory format of their parameters, as gradients do."""
+    lengths = [-(-parameter.numel() // _ALIGNMENT) * _ALIGNMENT for parameter in parameters]
+    starts = itertools.accumulate(lengths, initial=0)
+    flat = parameters[0].detach().new_zeros(sum(lengths))
+    views = [
+        flat.as_strided(parameter.shape, parameter.stride(), start)
+        for parameter, start in zip(parameters, starts, strict=False)
+    ]
+    return _Bucket(parameters, flat, views, len(parameters))
