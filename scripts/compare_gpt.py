@@ -14,8 +14,6 @@ import argparse
 import importlib.util
 import itertools
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,13 +29,11 @@ from torch.nn.parallel import DistributedDataParallel
 from timetrial.runner.config.compose import compose
 from timetrial.runner.config.validation import validate
 from timetrial.runner.hardware import devices
-from timetrial.runner.training import distributed
 from timetrial.runner.training.torch_engine import TorchEngine
 from timetrial.runner.training.workload import Batch
-from timetrial.scripts.measure_steps import build, endless_steps
+from timetrial.scripts.measure_steps import build, endless_steps, joined_ranks
 
 _UNTIMED_STEPS = 10
-_HANG_TIMEOUT_SECONDS = 300.0  # ranks compile the peer at different speeds
 
 
 class Peer:
@@ -187,10 +183,7 @@ def main() -> None:
         "peer": lambda engine, seed: Peer(engine, module, seed, compiled=not arguments.eager),
     }
     gpus = validate(compose(["workload=gpt", *overrides]).node).gpus
-    if gpus > 1 and "RANK" not in os.environ:
-        sys.exit(start_ranks(gpus))
-    device = devices.select_device(devices.detect_accelerator(), int(os.environ.get("LOCAL_RANK", "0")))
-    with distributed.join_world(device, _HANG_TIMEOUT_SECONDS) as world:
+    with joined_ranks(gpus) as world:
         for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
             for name, wrap in wrappers.items():
                 with tempfile.TemporaryDirectory() as folder:
@@ -199,15 +192,6 @@ def main() -> None:
                     result = train(wrap(engine, seed), engine, arguments.steps, arguments.every)
                 if world.rank == 0:
                     print(json.dumps({"code": name, "gpus": gpus, "seed": seed, **result}), flush=True)
-
-
-def start_ranks(gpus: int) -> int:
-    """Run this command as one process for each GPU; return the largest exit code."""
-    with distributed.local_store() as store:
-        variables = [distributed.rank_environment(store, rank, rank, gpus) for rank in range(gpus)]
-        command = [sys.executable, "-P", *sys.argv]
-        ranks = [subprocess.Popen(command, env={**os.environ, **own}) for own in variables]
-        return max(rank.wait() for rank in ranks)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ Prints one JSON line. `kernel_ms` is the union of all kernels' spans in a trace 
 its share in the time of the traced steps, and `kernel_share_untraced` in `step_ms`, which the profiler does not slow
 down; `graph_ms` the replay of each captured graph alone; `evaluation_s` four evaluations, and a fifth without the
 score, of which `evaluation` has the kernels; --no-evaluation omits these. --eager measures eager steps, --longest sets
-how many of the longest kernels are listed. Leave the machine idle.
+how many of the longest kernels are listed. With gpus=N, the figures are those of the first GPU. Leave the machine idle.
 
 With --losses, it compares losses at equal seeds instead: `losses` and `eager_losses` are means of ten equal parts of
 the captured and of the eager steps, `loss_difference` is the largest relative difference between two of their losses,
@@ -25,11 +25,15 @@ import copy
 import itertools
 import json
 import math
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +47,7 @@ from timetrial.runner.core.progress import no_progress
 from timetrial.runner.hardware import devices
 from timetrial.runner.launch import worker
 from timetrial.runner.launch.staging import data_settings
+from timetrial.runner.training import distributed
 from timetrial.runner.training.distributed import World
 from timetrial.runner.training.events import BlockStarted, EvalEnded, Event
 from timetrial.runner.training.loop import train_to_target
@@ -55,6 +60,7 @@ _REPLAYS = 50
 _EVALUATIONS = 4
 _LONGEST = 8  # kernels that are listed
 _PARTS = 10  # of the steps, whose mean losses are printed
+_HANG_TIMEOUT_SECONDS = 300.0  # ranks compile at different speeds
 
 
 def build(config: Config, world: World | None = None, *, with_data: bool = True) -> TorchEngine:
@@ -161,12 +167,32 @@ def means_of_parts(values: list[float]) -> list[float]:
     return [statistics.mean(values[start : start + size]) for start in range(0, len(values), size)]
 
 
-def measure(overrides: list[str], steps: int, *, eager: bool, longest: int, evaluate: bool) -> dict[str, Any]:
+@contextmanager
+def joined_ranks(gpus: int) -> Iterator[World]:
+    """Run this command once for each of several GPUs, and yield the world of each process.
+
+    The process that starts the others waits for them and exits.
+    """
+    if gpus > 1 and "RANK" not in os.environ:
+        with distributed.local_store() as store:
+            variables = [distributed.rank_environment(store, rank, rank, gpus) for rank in range(gpus)]
+            command = [sys.executable, "-P", *sys.argv]
+            ranks = [subprocess.Popen(command, env={**os.environ, **own}) for own in variables]
+            codes = [rank.wait() for rank in ranks]
+        sys.exit(max(map(abs, codes)))
+    device = devices.select_device(devices.detect_accelerator(), int(os.environ.get("LOCAL_RANK", "0")))
+    with distributed.join_world(device, _HANG_TIMEOUT_SECONDS) as world:
+        yield world
+
+
+def measure(
+    overrides: list[str], world: World, steps: int, *, eager: bool, longest: int, evaluate: bool
+) -> dict[str, Any]:
     """Return the figures of one run."""
     with tempfile.TemporaryDirectory() as folder:
         base = [f"run_dir={folder}/run", *overrides]
         config = validate(compose([*base, f"engine.capture={str(not eager).lower()}"]).node)
-        engine = build(config)
+        engine = build(config, world)
         batches = endless_steps(engine)
         step_ms, host_ms = time_steps(engine, batches, steps)
         result = {
@@ -282,13 +308,17 @@ def main() -> None:
     elif arguments.losses:
         result = compare_losses(overrides, arguments.steps, once=arguments.once)
     else:
-        result = measure(
-            overrides,
-            arguments.steps,
-            eager=arguments.eager,
-            longest=arguments.longest,
-            evaluate=not arguments.no_evaluation,
-        )
+        with joined_ranks(validate(compose(overrides).node).gpus) as world:
+            result = measure(
+                overrides,
+                world,
+                arguments.steps,
+                eager=arguments.eager,
+                longest=arguments.longest,
+                evaluate=not arguments.no_evaluation,
+            )
+            if world.rank:
+                return
     print(json.dumps(result), flush=True)
 
 

@@ -90,12 +90,15 @@ def collective_backend(device: torch.device) -> str:
     return _COLLECTIVE_BACKENDS[device.type]
 
 
-def set_peer_to_peer(enabled: bool) -> None:
+def configure_collectives(*, peer_to_peer: bool) -> None:
     """Allow or forbid direct GPU-to-GPU transfers (NVLink, PCIe) in collectives; call before the process group starts.
 
-    RCCL reads the same variable. Both values are set explicitly, so that the run matches its configuration.
+    RCCL reads the same variables. All values are set explicitly, so that the run matches its configuration.
     """
-    os.environ["NCCL_P2P_DISABLE"] = "0" if enabled else "1"
+    os.environ["NCCL_P2P_DISABLE"] = "0" if peer_to_peer else "1"
+    # A collective of a graph that writes into registered buffers of other ranks would wait for ever for a rank whose
+    # step is not captured: ranks have batches of different shapes.
+    os.environ["NCCL_GRAPH_REGISTER"] = "0"
 
 
 def require_precision(device: torch.device, precision: str) -> None:

@@ -6,7 +6,7 @@ Nothing that arrives from another rank is unpickled: values travel as the bytes 
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -49,6 +49,17 @@ class World:
         numbers = torch.tensor([number])
         dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self.control_group)
         return int(numbers.item())
+
+    def start_all_reduce_max(self, number: int) -> Callable[[], int]:
+        """Begin `all_reduce_max`; the returned function waits for its result. Of several ranks only."""
+        numbers = torch.tensor([number])
+        work = dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self.control_group, async_op=True)
+
+        def result() -> int:
+            work.wait()
+            return int(numbers.item())
+
+        return result
 
     def any(self, flag: bool) -> bool:
         """Return whether `flag` is true on any rank, on every rank."""
@@ -180,7 +191,7 @@ def join_world(device: torch.device, hang_timeout_seconds: float, *, peer_to_pee
     if size == 1:
         yield World()
         return
-    devices.set_peer_to_peer(peer_to_peer)
+    devices.configure_collectives(peer_to_peer=peer_to_peer)
     where = os.environ[_STORE]
     store = dist.FileStore(where, size) if where.startswith("/") else connect(where)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", timeout=_CONTROL_TIMEOUT, store=store, rank=rank, world_size=size)

@@ -1,5 +1,6 @@
 """Decide whether a run stops early: on a stop signal or at its time limit, on all ranks at the same step."""
 
+from collections.abc import Callable
 from enum import IntEnum
 
 from ..core.errors import RunError, Stopped, TimeLimit
@@ -7,7 +8,8 @@ from ..core.signals import StopSignal
 from .distributed import World
 from .events import BlockStarted, EvalStarted, Event, RunStarted, StepEnded, now
 
-# Several ranks agree at every sixteenth step; a single rank decides at every step.
+# Several ranks begin to agree at every sixteenth step and heed it at the next, so that none waits for another. A single
+# rank decides at every step.
 _STEPS_BETWEEN_AGREEMENTS = 16
 
 
@@ -26,6 +28,7 @@ class EarlyStop:
         self._steps = 0
         self._between_steps = False
         self._reason = _Reason.NONE
+        self._agreement: Callable[[], int] | None = None  # begun sixteen steps ago
 
     def __call__(self, event: Event) -> None:
         """Follow the run."""
@@ -40,9 +43,16 @@ class EarlyStop:
 
     def should_stop(self) -> bool:
         """Return whether the run is to stop now, the same on every rank; each rank must ask."""
-        if self._world.size > 1 and not self._between_steps and self._steps % _STEPS_BETWEEN_AGREEMENTS:
+        within_block = self._world.size > 1 and not self._between_steps
+        if within_block and self._steps % _STEPS_BETWEEN_AGREEMENTS:
             return False
-        self._reason = _Reason(self._world.all_reduce_max(self._own_reason()))
+        agreed = self._agreement() if self._agreement is not None else _Reason.NONE
+        if within_block:
+            self._agreement = self._world.start_all_reduce_max(self._own_reason())
+        else:
+            self._agreement = None
+            agreed = max(agreed, self._world.all_reduce_max(self._own_reason()))
+        self._reason = _Reason(agreed)
         return self._reason != _Reason.NONE
 
     def is_requested(self) -> bool:
