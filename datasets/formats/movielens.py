@@ -6,7 +6,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from ..registry.missing import missing_data
 from .compressed import READ_ERRORS, open_compressed
 
 _HEADER = ["userId", "movieId", "rating", "timestamp"]
+_PARTS = 1024  # of users, whose positives the manifest counts
 
 
 @dataclass
@@ -38,11 +39,32 @@ class Split:
 
 
 class Sizes(NamedTuple):
-    """The numbers of users, items and training positives of a split."""
+    """The numbers of users, items and training positives of a split.
+
+    `positives_before` are the positives of the first k * users // n users, for k from 0 to n.
+    """
 
     users: int
     items: int
     positives: int
+    positives_before: Sequence[int]
+
+    def share_users(self, ranks: int) -> tuple[list[int], list[int]]:
+        """Return bounds that give ranks about equally many positives: of users, and of positives; `ranks` + 1 each."""
+        parts = len(self.positives_before) - 1
+        targets = [self.positives * rank / ranks for rank in range(ranks + 1)]
+        places = [
+            min(range(parts + 1), key=lambda place: abs(self.positives_before[place] - target)) for target in targets
+        ]
+        bounds = [0, *places[1:-1], parts]  # users without positives at either end too
+        return [self.users * place // parts for place in bounds], [self.positives_before[place] for place in bounds]
+
+
+def count_sizes(users: NDArray[np.int32], num_users: int, num_items: int) -> Sizes:
+    """Return the sizes of a split whose training positives are those of `users`, in ascending order."""
+    parts = min(num_users, _PARTS)
+    bounds = [num_users * part // parts for part in range(parts + 1)]
+    return Sizes(num_users, num_items, users.size, np.searchsorted(users, bounds).tolist())
 
 
 def read_ratings(path: Path) -> pd.DataFrame:
@@ -121,12 +143,12 @@ def prepare(source: Path, folder: Path, min_ratings_per_user: int) -> Path:
     if not source.is_file():
         read_ratings(source)
     stat = source.stat()
-    key = f"{source.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{min_ratings_per_user}|2"
+    key = f"{source.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{min_ratings_per_user}|3"
     prepared = folder / f"{source.parent.name}-{hashlib.sha256(os.fsencode(key)).hexdigest()[:16]}.npz"
     if prepared.exists():
         return prepared
     split = leave_one_out(read_ratings(source), min_ratings_per_user, str(source))
-    sizes = Sizes(split.num_users, split.num_items, split.users.size)
+    sizes = count_sizes(split.users, split.num_users, split.num_items)
     with atomic_write(_manifest_path(prepared)) as temporary:
         temporary.write_text(json.dumps(sizes._asdict()) + "\n", encoding="utf-8")
     with atomic_write(prepared) as temporary, open(temporary, "wb") as file:

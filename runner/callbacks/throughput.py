@@ -30,7 +30,7 @@ class LimitedBatches:
         self.warm_up = data.warm_up
         self.mlperf_params = data.mlperf_params
         self.open = data.open
-        self.exclusive_rows = data.exclusive_rows
+        self.sharded_rows = data.sharded_rows
 
     def synthetic_last_eval_batches(self) -> Iterable[Batch]:
         """Return nothing: the last batch of an evaluation is cut off."""

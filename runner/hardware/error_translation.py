@@ -15,7 +15,9 @@ def to_run_error(error: BaseException) -> RunError | None:
         return error
     if is_disk_full(error):
         return write_failure(error.filename or "a file of the run", error)
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator" in text:
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or re.search(
+        r"DefaultCPUAllocator|(CUDA|HIP) error: out of memory", text
+    ):
         return OutOfMemory(
             "The micro-batch does not fit into memory: halve tuning.micro_batch_size (the global batch stays the same)."
         )

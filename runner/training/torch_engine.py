@@ -20,6 +20,7 @@ from .captured_steps import CapturedSteps, load_optimizer_state
 from .distributed import World
 from .engine import EvalResult, StepResult, TrainingStats
 from .gradient_reduction import GradientReduction
+from .row_shards import RowShards
 from .run_ahead import RunAhead
 from .workload import Batch, Data, TextPredictions, Workload
 
@@ -68,10 +69,10 @@ class TorchEngine:
             self.model.compile(dynamic=False, **_COMPILE_OPTIONS.get(compile_mode, {"mode": compile_mode}))
         self.optimizer, self.lr_scheduler = workload.build_optimizer(self.model, data.steps_per_epoch)
         self.scaler = precision.grad_scaler()
-        self._exclusive_parameters: list[str] = []
+        self._shards: RowShards | None = None
         self._reduction: GradientReduction | None = None
         if world.size > 1:
-            self._reduce_gradients()
+            self._share_out_parameters()
         self._loss_sum, self._steps = torch.zeros((), device=self.device), 0
         self._captured_steps: CapturedSteps | None = None
         # Loss scaling decides on the host whether to update.
@@ -184,11 +185,13 @@ class TorchEngine:
 
         All ranks call it at the same time.
         """
-        self._exchange_exclusive_rows()
+        model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
+        if self._shards is not None:
+            model, optimizer = self._shards.gather(model, optimizer)
         rank_state = (torch.get_rng_state(), devices.get_rng_state(self.device), float(self._loss_sum))
         return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "model": model,
+            "optimizer": optimizer,
             "schedule": self.lr_scheduler.state_dict(),
             "scaler": self.scaler.state_dict(),
             "position": self._position,
@@ -198,11 +201,14 @@ class TorchEngine:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict()` of the same number of ranks."""
-        self.model.load_state_dict(state["model"])
+        model, optimizer = state["model"], state["optimizer"]
+        if self._shards is not None:
+            model, optimizer = self._shards.own(model, optimizer)
+        self.model.load_state_dict(model)
         if self._captured_steps is None or not self.optimizer.state:
-            self.optimizer.load_state_dict(state["optimizer"])
+            self.optimizer.load_state_dict(optimizer)
         else:
-            load_optimizer_state(self.optimizer, state["optimizer"])
+            load_optimizer_state(self.optimizer, optimizer)
         self.lr_scheduler.load_state_dict(state["schedule"])
         self.scaler.load_state_dict(state["scaler"])
         self._position = tuple(state["position"])
@@ -216,30 +222,22 @@ class TorchEngine:
         """Return a context in which backward passes leave the gradients of this rank alone."""
         return nullcontext() if self._reduction is None else self._reduction.paused()
 
-    def _reduce_gradients(self) -> None:
-        # Clipping and loss scaling depend on the gradients of all rows.
-        if self.max_grad_norm is None and not self.scaler.is_enabled():
-            self._exclusive_parameters = list(self.data.exclusive_rows())
-        named = self.model.named_parameters()
-        reduced = (parameter for name, parameter in named if name not in self._exclusive_parameters)
-        self._reduction = GradientReduction(reduced, self.world)
-
-    def _exchange_exclusive_rows(self) -> None:
-        """Give all ranks the rows that one of them trains alone, and their optimizer state."""
-        for name in self._exclusive_parameters:
-            parameter, bounds = self.model.get_parameter(name), self.data.exclusive_rows()[name]
-            state = self.optimizer.state.get(parameter, {}).values()
-            by_row = [value for value in state if isinstance(value, Tensor) and value.shape == parameter.shape]
-            for tensor in (parameter.detach(), *by_row):
-                for rank, (start, stop) in enumerate(itertools.pairwise(bounds)):
-                    dist.broadcast(tensor[start:stop], src=rank, group=self.world.device_group)
+    def _share_out_parameters(self) -> None:
+        """Decide which gradients are reduced over the ranks, and which belong to rows that a rank alone has."""
+        sharded = self.data.sharded_rows()
+        if sharded:
+            self._shards = RowShards(sharded, self.model, self.optimizer, self.world)
+        self._replicated = [value for name, value in self.model.named_parameters() if name not in sharded]
+        self._reduction = GradientReduction(self._replicated, self.world)
 
     def _broadcast_weights(self) -> None:
         """Start from the weights of rank 0: processors of different kinds round random numbers differently."""
         if self.world.size == 1:
             return
-        for tensor in itertools.chain(self.model.parameters(), self.model.buffers()):
-            dist.broadcast(tensor.detach(), src=0, group=self.world.device_group)
+        sharded = self.data.sharded_rows()
+        for name, tensor in itertools.chain(self.model.named_parameters(), self.model.named_buffers()):
+            if name not in sharded:
+                dist.broadcast(tensor.detach(), src=0, group=self.world.device_group)
 
     def _step(self, micro_batches: Sequence[Batch]) -> int:
         """Update the weights once and return the samples of the global batch. Nothing here waits for the device."""
@@ -261,11 +259,25 @@ class TorchEngine:
         self._backward(micro_batches[-1], total_weight)
         if self._reduction is not None:
             self._reduction.finish()
+        if self._shards is not None and self.scaler.is_enabled():
+            # All ranks skip the update that one of them must skip.
+            gradient = self._replicated[0].grad
+            assert gradient is not None
+            gradient += self._shards.defect()
         if self.max_grad_norm is not None:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
+            self._clip_gradients(self.max_grad_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+
+    def _clip_gradients(self, max_norm: float) -> None:
+        """Scale all gradients down to a total norm of `max_norm`."""
+        if self._shards is None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)
+            return
+        replicated = nn.utils.get_total_norm([value.grad for value in self._replicated if value.grad is not None])
+        total = (replicated.square() + self._shards.square_sum()).sqrt()
+        nn.utils.clip_grads_with_norm_(self.model.parameters(), max_norm, total)
 
     def _backward(self, batch: Batch, total_weight: float | Tensor) -> None:
         with self.precision.autocast():

@@ -93,11 +93,11 @@ class Data(Protocol):
         """Yield this rank's part of the evaluation set: parts do not overlap and are not padded."""
         ...
 
-    def exclusive_rows(self) -> Mapping[str, Sequence[int]]:
-        """Return parameters of which the batches of each rank reach only rows of its own. Default: none.
+    def sharded_rows(self) -> Mapping[str, Sequence[int]]:
+        """Return the names of parameters whose rows are divided over the ranks, and bounds of the rows. Default: none.
 
-        The rows of rank r, in training and evaluation, are those from bounds[r] to before bounds[r + 1]. They need not
-        be exchanged at every step.
+        The model of rank r has only the rows from bounds[r] to before bounds[r + 1], and its batches reach no others.
+        Their gradients are not exchanged; checkpoints hold all rows.
         """
         return {}
 

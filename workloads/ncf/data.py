@@ -4,7 +4,6 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from ...runner.core.progress import ProgressCallback
 from ...runner.training.seeds import Seeds
 from ...runner.training.workload import Batch, BatchSharding, Data
 from . import sampling
-from .kernels import IGNORED
 
 _SAMPLES_AT_A_TIME = 1 << 20  # gathered together: the workspace of sorting
 _MAX_SAMPLES = 2**31 - 1  # that int32 numbers
@@ -43,8 +41,8 @@ class _OnDevice:
 class NCFData(Data):
     """One rank's samples; `train_size` counts positives and their negatives, `eval_size` users.
 
-    Each of several ranks has users of its own, so that they need not exchange gradients of users. It takes as many
-    samples of every batch as those users can have, and leaves those of others out by a negative label.
+    Each of several ranks has users of its own, so that their gradients are not exchanged. It takes as many samples of
+    every batch as those users can have, and leaves out those of others.
     """
 
     @dataclass
@@ -75,8 +73,10 @@ class NCFData(Data):
     ) -> None:
         self._settings, self._sharding, self._device, self._seeds = settings, sharding, device, seeds
         self._global_batch_size = global_batch_size
-        self.num_users, self.num_items, positives = self._read_sizes()
-        self.train_size = positives * (1 + settings.train_negatives)
+        sizes = self._read_sizes()
+        self.num_users, self.num_items = sizes.users, sizes.items
+        samples_per_positive = 1 + settings.train_negatives
+        self.train_size = sizes.positives * samples_per_positive
         self.eval_size = self.num_users
         if max(self.train_size, self.num_users * (1 + settings.eval_negatives)) > _MAX_SAMPLES:
             raise ConfigurationError(
@@ -84,11 +84,13 @@ class NCFData(Data):
                 "recipe.data.eval_negatives, or use fewer ratings."
             )
         self.steps_per_epoch = math.ceil(self.train_size / global_batch_size)
-        # As if users had equally many ratings: who has how many is known once they are read.
-        shares = [Fraction(rank, sharding.ranks) for rank in range(sharding.ranks + 1)]
-        self._set_bounds(
-            [int(self.num_users * share) for share in shares], [int(positives * share) for share in shares]
-        )
+        self._user_bounds, positive_bounds = sizes.share_users(sharding.ranks)
+        self.own_users = range(*self._user_bounds[sharding.rank : sharding.rank + 2])
+        if any(start == stop for start, stop in itertools.pairwise(self._user_bounds)):
+            raise ConfigurationError(f"{self.num_users} users cannot be divided over {sharding.ranks} GPUs: use fewer.")
+        own = [bound * samples_per_positive for bound in positive_bounds[sharding.rank : sharding.rank + 2]]
+        self._own_share = (own[1] - own[0]) / self.train_size
+        self._own_bounds = torch.tensor(own, dtype=torch.int32, device=device)
         self._most_missing = torch.zeros((), dtype=torch.int64, device=device)
 
     @classmethod
@@ -114,7 +116,6 @@ class NCFData(Data):
             bits, held_out, self.num_items, self._seeds.derive("sampling", 0), self._settings.eval_negatives
         )
         self._opened = _OnDevice(users, items, bits, *evaluation)
-        self._set_bounds(*sampling.share_users(users, self.num_users, self._sharding.ranks))
 
     def warm_up(self) -> None:
         """Compile the kernels that draw samples, on ratings of the first user."""
@@ -159,16 +160,15 @@ class NCFData(Data):
         if missing := int(self._most_missing):
             raise RuntimeError(f"A batch had {missing} samples of this rank's users more than were expected.")
         data, size = self._opened, self._settings.eval_batch_size
-        first, end = self._user_bounds[self._sharding.rank : self._sharding.rank + 2]
-        for start in range(first, end, size):
-            users = torch.arange(start, min(start + size, end), dtype=torch.int32, device=self._device)
-            rows = slice(start, start + users.numel())
+        for start in range(0, len(self.own_users), size):
+            users = torch.arange(start, min(start + size, len(self.own_users)), dtype=torch.int32, device=self._device)
+            rows = slice(self.own_users.start + start, self.own_users.start + start + users.numel())
             inputs = (users, data.eval_items[rows], data.eval_mask[rows])
             yield Batch(inputs, users.numel(), self.num_users, self.num_users)
 
-    def exclusive_rows(self) -> dict[str, list[int]]:
-        """Return the tables of users, of which each rank has rows of its own."""
-        return dict.fromkeys(_USER_PARAMETERS, self._user_bounds)
+    def sharded_rows(self) -> dict[str, list[int]]:
+        """Return the tables of users, of which each of several ranks has those of its own."""
+        return dict.fromkeys(_USER_PARAMETERS, self._user_bounds) if self._sharding.ranks > 1 else {}
 
     def synthetic_train_batches(self) -> Sequence[Batch]:
         """Return random ids in the shapes of the first step."""
@@ -177,7 +177,7 @@ class NCFData(Data):
 
     def synthetic_eval_batch(self) -> Batch:
         """Return random ids in the shapes of the first evaluation batch."""
-        size = min(self._settings.eval_batch_size, self.num_users)
+        size = min(self._settings.eval_batch_size, len(self.own_users))
         negatives = self._settings.eval_negatives
         users = torch.arange(size, dtype=torch.int32, device=self._device)
         items = torch.randint(self.num_items, (size, negatives + 1), dtype=torch.int32, device=self._device)
@@ -203,33 +203,19 @@ class NCFData(Data):
             return
         size = samples.shape[1]
         ratings = (data.users, data.items, data.bits, self.num_users, self.num_items)
+        own_users = self.own_users if self._sharding.ranks > 1 else None
         negatives = self._settings.train_negatives
-        parts = []
-        for own in self._own_samples(samples).split(self._micro_batch_sizes(size), 1):
-            part = sampling.gather_batches(own.contiguous(), *ratings, negatives=negatives, seed=seed)
-            if self._sharding.ranks > 1:
-                first, end = self._sample_bounds
-                part[2].masked_fill_((own < first) | (own >= end), IGNORED)
-            parts.append(part)
+        parts = [
+            sampling.gather_batches(own.contiguous(), *ratings, negatives=negatives, seed=seed, own_users=own_users)
+            for own in self._own_samples(samples).split(self._micro_batch_sizes(size), 1)
+        ]
         for number in range(len(samples)):
             inputs = [tuple(tensor[number] for tensor in part) for part in parts]
             yield [Batch(tensors, tensors[0].numel(), size, size) for tensors in inputs]
 
-    def _set_bounds(self, user_bounds: list[int], pair_bounds: list[int]) -> None:
-        """Divide users and their training pairs over the ranks: those of rank r are bounds[r] to bounds[r + 1]."""
-        rank, samples_per_pair = self._sharding.rank, 1 + self._settings.train_negatives
-        self._user_bounds = user_bounds
-        own = [pair * samples_per_pair for pair in pair_bounds[rank : rank + 2]]
-        self._sample_bounds = torch.tensor(own, dtype=torch.int32, device=self._device)
-
     def _micro_batch_sizes(self, samples: int) -> list[int]:
-        """Return the sizes of this rank's micro-batches of a global batch of `samples` samples.
-
-        Samples fall into batches at random, and the ranks' shares differ by the ratings of a user.
-        """
-        ranks, accumulation = self._sharding.ranks, self._sharding.accumulation
-        largest_user = self.num_items * (1 + self._settings.train_negatives) / self.train_size
-        share = min(1.0, 1 / ranks + largest_user) if ranks > 1 else 1.0
+        """Return the sizes of this rank's micro-batches of a global batch, into which samples fall at random."""
+        share, accumulation = self._own_share, self._sharding.accumulation
         size = math.ceil(samples * share + _DEVIATIONS * math.sqrt(samples * share * (1 - share)))
         bounds = [min(size, samples) * part // accumulation for part in range(accumulation + 1)]
         return [stop - start for start, stop in itertools.pairwise(bounds)]
@@ -239,15 +225,15 @@ class NCFData(Data):
         if self._sharding.ranks == 1:
             return samples
         size = sum(self._micro_batch_sizes(samples.shape[1]))
-        first, end = torch.searchsorted(samples, self._sample_bounds.repeat(len(samples), 1)).split(1, 1)
+        first, end = torch.searchsorted(samples, self._own_bounds.repeat(len(samples), 1)).split(1, 1)
         first = first.clamp(max=samples.shape[1] - size)
         self._most_missing = torch.maximum(self._most_missing, (end - first - size).max())
         return samples.gather(1, first + torch.arange(size, device=self._device))
 
     def _random_batch(self, size: int, global_samples: int) -> Batch:
-        users = torch.randint(self.num_users, (size,), dtype=torch.int32, device=self._device).sort().values
+        users = torch.randint(len(self.own_users), (size,), dtype=torch.int32, device=self._device).sort().values
         items = torch.randint(self.num_items, (size,), dtype=torch.int32, device=self._device)
         labels = torch.randint(2, (size,), device=self._device).float()
         by_item, item_starts = sampling.sort_by_item(items, self.num_items)
-        inputs = (users, items, labels, by_item, sampling.segment_starts(users, self.num_users), item_starts)
+        inputs = (users, items, labels, by_item, sampling.segment_starts(users, len(self.own_users)), item_starts)
         return Batch(inputs, size, global_samples, global_samples)

@@ -46,6 +46,12 @@ class NeuMF(nn.Module):
         bound = math.sqrt(3 / self.output.in_features)
         nn.init.uniform_(self.output.weight, -bound, bound)
 
+    def keep_users(self, users: range) -> None:
+        """Drop the rows of all other users; these are numbered from 0 on then."""
+        for name in ("gmf_user", "mlp_user"):
+            rows = getattr(self, name).weight.detach()[users.start : users.stop].clone()
+            setattr(self, name, nn.Embedding.from_pretrained(rows, freeze=False))
+
     def forward(
         self, users: Tensor, items: Tensor, labels: Tensor, by_item: Tensor, user_starts: Tensor, item_starts: Tensor
     ) -> Tensor:

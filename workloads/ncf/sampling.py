@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..common.nn.triton_support import triton_available
 from .counter_based import assign_batches, draw_samples
+from .kernels import IGNORED
 
 try:
     import triton
@@ -60,27 +61,19 @@ def sort_by_item(items: Tensor, num_items: int) -> tuple[Tensor, Tensor]:
 
 def gather_batches(
     samples: Tensor, positive_users: Tensor, positive_items: Tensor, bits: Tensor, num_users: int, num_items: int, *,
-    negatives: int, seed: int,
+    negatives: int, seed: int, own_users: range | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the arguments of `NeuMF.forward` for ascending sample indices [..., B], as `draw_samples` draws them."""
+    """Return the arguments of `NeuMF.forward` for ascending sample indices [..., B], as `draw_samples` draws them.
+
+    With `own_users`, users are numbered within them. Samples of others do not count, by their label, and get the
+    nearest of them, so that users ascend.
+    """
     users, items, labels = draw_samples(samples, positive_users, positive_items, bits, num_items, negatives, seed)
+    if own_users is not None:
+        labels.masked_fill_((users < own_users.start) | (users >= own_users.stop), IGNORED)
+        users, num_users = users.sub_(own_users.start).clamp_(0, len(own_users) - 1), len(own_users)
     by_item, item_starts = sort_by_item(items, num_items)
     return users, items, labels, by_item, segment_starts(users, num_users), item_starts
-
-
-def share_users(users: Tensor, num_users: int, ranks: int) -> tuple[list[int], list[int]]:
-    """Return bounds of users, and of their pairs, that give ranks about equally many pairs: each `ranks` + 1 numbers.
-
-    users int32 [P] are those of all training pairs, in ascending order. Waits for the device.
-    """
-    user_bounds, pair_bounds = [0], [0]
-    for rank in range(1, ranks):
-        target = users.numel() * rank // ranks
-        user = int(users[target])
-        start, stop = torch.searchsorted(users, users.new_tensor([user, user + 1])).tolist()
-        user_bounds.append(user if target - start <= stop - target else user + 1)
-        pair_bounds.append(start if target - start <= stop - target else stop)
-    return [*user_bounds, num_users], [*pair_bounds, users.numel()]
 
 
 def sample_evaluation_items(

@@ -23,7 +23,8 @@ class SyntheticNCFData(NCFData):
         else:
             users, items, ratings = _NUM_USERS, _NUM_ITEMS, _NUM_RATINGS
         self._ratings_per_user = max(2, min(ratings // users, items - 1))
-        return Sizes(users, items, users * (self._ratings_per_user - 1))
+        positives_before = [user * (self._ratings_per_user - 1) for user in range(users + 1)]
+        return Sizes(users, items, positives_before[-1], positives_before)
 
     def _read_ratings(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return each user's items at equal distances, from a random one on: no pair comes twice."""

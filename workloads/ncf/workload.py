@@ -49,11 +49,15 @@ class NCF:
                 raise ValueError("learning_rate and epsilon must be above 0, beta_1 and beta_2 from 0 to below 1.")
 
     def __init__(self, settings: Settings, data: NCFData) -> None:
-        self._settings, self._num_users, self._num_items = settings, data.num_users, data.num_items
+        self._settings, self._data = settings, data
 
     def build_model(self) -> NeuMF:
-        """Build NeuMF for the data's users and items."""
-        return NeuMF(self._num_users, self._num_items, self._settings.mf_dim, self._settings.mlp_layer_sizes)
+        """Build NeuMF for the data's items and this rank's users, with the weights that it has for all users."""
+        data, settings = self._data, self._settings
+        model = NeuMF(data.num_users, data.num_items, settings.mf_dim, settings.mlp_layer_sizes)
+        if len(data.own_users) < data.num_users:
+            model.keep_users(data.own_users)
+        return model
 
     def build_optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
         """Build dense Adam over all embedding rows, as in the reference, with a constant learning rate."""

@@ -109,12 +109,25 @@ def test_prepared_file_is_reused_until_the_source_changes(tmp_path):
     stamp = first.stat().st_mtime_ns
     assert movielens.prepare(source, tmp_path / "prepared", 1) == first
     assert first.stat().st_mtime_ns == stamp
-    assert movielens.read_sizes(first) == (2, 4, 4)
+    assert movielens.read_sizes(first) == (2, 4, 4, [0, 2, 4])
     assert movielens.read_split(first).held_out.tolist() == [1, 0]
     source.write_text(CSV + "3,70,1.0,60\n")
     second = movielens.prepare(source, tmp_path / "prepared", 1)
     assert movielens.read_split(second).held_out.tolist() == [1, 2]
     assert len(list((tmp_path / "prepared").glob("*.npz"))) == 2
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("num_users", [8, 5000])
+def test_ranks_share_users_by_their_positives(num_users, ranks):
+    counts = np.random.default_rng(1).integers(0, 50, num_users)
+    counts[:4] = 30
+    sizes = movielens.count_sizes(np.arange(num_users, dtype=np.int32).repeat(counts), num_users, 9)
+    users, positives = sizes.share_users(ranks)
+    assert (users[0], users[-1], len(users)) == (0, num_users, ranks + 1)
+    assert positives == [counts[:bound].sum() for bound in users]
+    part = max(counts[bound : bound + -(-num_users // 1024)].sum() for bound in range(num_users))
+    assert all(abs(found - counts.sum() * rank / ranks) <= part for rank, found in enumerate(positives))
 
 
 def test_missing_manifest_is_named(tmp_path):

@@ -7,6 +7,7 @@ import torch
 
 from timetrial.datasets.formats import movielens
 from timetrial.datasets.synthetic.ratings import RatingsSpec
+from timetrial.runner.core.errors import ConfigurationError
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.ncf.data import NCFData
@@ -70,7 +71,11 @@ def test_epochs_differ_and_are_reproducible(tmp_path):
 
 def test_ranks_and_micro_batches_partition_the_epoch(tmp_path):
     whole = [sorted(step) for step in samples_of(build(tmp_path).train_batches(3))]
-    of_ranks = [samples_of(build(tmp_path, BatchSharding(rank, 3, 2)).train_batches(3)) for rank in range(3)]
+    of_ranks = []
+    for rank in range(3):
+        data = build(tmp_path, BatchSharding(rank, 3, 2))
+        first, steps = data.own_users.start, samples_of(data.train_batches(3))
+        of_ranks.append([[(user + first, item, label) for user, item, label in step] for step in steps])
     combined = [sorted(itertools.chain(*parts)) for parts in zip(*of_ranks, strict=True)]
     assert combined == whole
 
@@ -81,16 +86,23 @@ def test_ranks_have_users_of_their_own(tmp_path, ranks):
     many = RatingsSpec(num_users=400, num_items=60, num_ratings=9000, num_clusters=3)
     for rank in range(ranks):
         data = build(tmp_path, BatchSharding(rank, ranks), batch=4096, generate=many)
-        bounds = data.exclusive_rows()["mlp_user.weight"]
+        bounds = data.sharded_rows()["mlp_user.weight"]
         assert (bounds[0], bounds[-1], len(bounds)) == (0, data.num_users, ranks + 1)
-        own = range(bounds[rank], bounds[rank + 1])
+        assert data.own_users == range(bounds[rank], bounds[rank + 1])
         steps = list(data.train_batches(1))
-        assert {user for step in samples_of(steps) for user, _, _ in step} == set(own)
-        assert {user for batch in data.eval_batches() for user in batch.inputs[0].tolist()} == set(own)
+        numbers = set(range(len(data.own_users)))
+        assert {user for step in samples_of(steps) for user, _, _ in step} == numbers
+        assert {user for batch in data.eval_batches() for user in batch.inputs[0].tolist()} == numbers
         samples = sum(len(step) for step in samples_of(steps))
         assert abs(samples - data.train_size / ranks) <= 5 * data.num_items
         (first,) = data.synthetic_train_batches()
         assert len(steps[0][0].inputs[0]) == len(first.inputs[0]) < 0.7 * 4096
+
+
+def test_more_ranks_than_users_are_an_error(tmp_path):
+    few = RatingsSpec(num_users=3, num_items=100, num_ratings=90, num_clusters=1)
+    with pytest.raises(ConfigurationError, match="3 users cannot be divided over 4 GPUs"):
+        build(tmp_path, BatchSharding(0, 4), generate=few)
 
 
 def test_samples_that_do_not_fit_are_an_error(tmp_path, monkeypatch):
@@ -114,7 +126,7 @@ def test_ranks_partition_the_evaluation_users(tmp_path):
     for rank in range(3):
         data = build(tmp_path, BatchSharding(rank, 3))
         for batch in data.eval_batches():
-            users += batch.inputs[0].tolist()
+            users += [data.own_users.start + user for user in batch.inputs[0].tolist()]
             assert batch.inputs[1].shape[1] == 51
         fixed.append([batch.inputs[1].clone() for batch in data.eval_batches()])
         assert all(

@@ -35,18 +35,6 @@ def test_rejects_user_who_rated_every_item():
         sampling.build_bitset(torch.tensor([0, 1, 1, 1]), torch.tensor([0, 0, 1, 2]), 2, 3)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_ranks_share_users_by_their_pairs(ranks):
-    _, users, _ = make_pairs()
-    user_bounds, pair_bounds = sampling.share_users(users, USERS, ranks)
-    assert pair_bounds == [int((users < bound).sum()) for bound in user_bounds]
-    assert (user_bounds[0], user_bounds[-1]) == (0, USERS)
-    for rank, found in enumerate(pair_bounds):
-        target = users.numel() * rank / ranks
-        nearest = min(abs(int((users < bound).sum()) - target) for bound in range(USERS + 1))
-        assert abs(found - target) <= nearest + 1
-
-
 @pytest.mark.parametrize(("samples", "size"), [(1000, 64), (1000, 1000), (7, 10), (3000, 5)])
 def test_batches_are_a_permutation_and_sorted(samples, size):
     order = sampling.shuffle_into_batches(samples, size, 0, CPU)

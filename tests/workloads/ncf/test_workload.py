@@ -15,6 +15,7 @@ from timetrial.workloads.ncf.workload import NCF
 
 class DataSizes:
     num_users, num_items = 138_493, 26_744
+    own_users = range(138_493)
 
 
 def reference_workload(compose):
