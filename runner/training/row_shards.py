@@ -1,6 +1,6 @@
 """Parameters whose rows are divided over the ranks: each model holds rows of its own, a checkpoint holds all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .distributed import World
+
+_ConvertRows = Callable[[Tensor, Sequence[int]], Tensor]  # rows, and the bounds of all ranks
 
 
 class RowShards:
@@ -43,7 +45,7 @@ class RowShards:
         return self._world.all_reduce_sum(own)
 
     def _convert(
-        self, model: dict[str, Any], optimizer: dict[str, Any], rows: Any
+        self, model: dict[str, Any], optimizer: dict[str, Any], rows: _ConvertRows
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         model, states = dict(model), dict(optimizer["state"])
         for name, bounds in self._bounds.items():

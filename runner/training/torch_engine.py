@@ -63,7 +63,6 @@ class TorchEngine:
         precision.apply()
         seeds.seed_everything(run_seeds.initialization)
         self.model = workload.build_model().to(self.device)
-        self._broadcast_weights()
         self.compiled = compile_mode is not None
         if compile_mode:
             self.model.compile(dynamic=False, **_COMPILE_OPTIONS.get(compile_mode, {"mode": compile_mode}))
@@ -223,21 +222,15 @@ class TorchEngine:
         return nullcontext() if self._reduction is None else self._reduction.paused()
 
     def _share_out_parameters(self) -> None:
-        """Decide which gradients are reduced over the ranks, and which belong to rows that a rank alone has."""
+        """Tell parameters of which a rank has rows of its own from those that all ranks have, and keep these equal."""
         sharded = self.data.sharded_rows()
         if sharded:
             self._shards = RowShards(sharded, self.model, self.optimizer, self.world)
         self._replicated = [value for name, value in self.model.named_parameters() if name not in sharded]
         self._reduction = GradientReduction(self._replicated, self.world)
-
-    def _broadcast_weights(self) -> None:
-        """Start from the weights of rank 0: processors of different kinds round random numbers differently."""
-        if self.world.size == 1:
-            return
-        sharded = self.data.sharded_rows()
-        for name, tensor in itertools.chain(self.model.named_parameters(), self.model.named_buffers()):
-            if name not in sharded:
-                dist.broadcast(tensor.detach(), src=0, group=self.world.device_group)
+        # Processors of different kinds round random numbers differently.
+        for tensor in (*self._replicated, *self.model.buffers()):
+            dist.broadcast(tensor.detach(), src=0, group=self.world.device_group)
 
     def _step(self, micro_batches: Sequence[Batch]) -> int:
         """Update the weights once and return the samples of the global batch. Nothing here waits for the device."""
