@@ -93,7 +93,9 @@ def _num_ranks(arguments: Sequence[str]) -> int:
 
 
 def _start_process() -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-P", "-m", _WORKER]
+    # Ctrl-C ends a rank that still imports without a traceback.
+    program = f"import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); from {_WORKER} import main; main()"
+    command = [sys.executable, "-P", "-c", program]
     environment = os.environ | {LAUNCHER_PID: str(os.getpid())}
     # In a session of its own, a rank receives Ctrl-C from the launcher alone.
     return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, start_new_session=True)

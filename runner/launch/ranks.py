@@ -82,10 +82,8 @@ class _Watch:
     def _pass_on_stop_signal(self) -> None:
         if self.stop.name and not self._signalled:
             self._signalled = True
-            # SIGINT would end a rank that is still importing with a traceback.
-            number = signal.SIGTERM if self.stop.name == "SIGINT" else signal.Signals[self.stop.name]
             for process in self.ranks.values():
-                process.send_signal(number)  # does nothing to one that has ended
+                process.send_signal(signal.Signals[self.stop.name])  # does nothing to one that has ended
 
     def _record_deaths(self) -> None:
         """Write an error for a rank that ended without one; a stop signal may have ended it before it listened."""

@@ -367,7 +367,3 @@ def main() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(int(exit_code))  # at once: work queued on the device may wait for ranks that never come
-
-
-if __name__ == "__main__":
-    main()

@@ -55,7 +55,7 @@ def test_ranks_of_one_node_listen_on_the_loopback_interface_alone(sockets):
 
 def test_rank_of_a_launcher_that_is_gone_ends_at_once():
     """A launcher may be killed before its rank has asked the kernel for a signal."""
-    command = [sys.executable, "-P", "-m", "timetrial.runner.launch.worker"]
+    command = [sys.executable, "-P", "-c", "from timetrial.runner.launch.worker import main; main()"]
     variables = distributed.rank_environment("", 0, 0, 1) | {worker.LAUNCHER_PID: "1"}
     completed = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True)
     assert (completed.returncode, completed.stderr) == (Exit.STOPPED, "")
@@ -95,9 +95,10 @@ print(*(process.pid for process in waiting))
 ECHO_WORKER = """
 import os, sys
 from timetrial.runner.launch.early_ranks import LAUNCHER_PID, wait_for_run_dir
-assert int(os.environ[LAUNCHER_PID]) == os.getppid()
-path = wait_for_run_dir()
-print(path, os.environ["RANK"], os.environ["ADDED"], "REMOVED" in os.environ, "noisy" in sys.modules, os.getcwd())
+def main():
+    assert int(os.environ[LAUNCHER_PID]) == os.getppid()
+    path = wait_for_run_dir()
+    print(path, os.environ["RANK"], os.environ["ADDED"], "REMOVED" in os.environ, "noisy" in sys.modules, os.getcwd())
 """
 
 

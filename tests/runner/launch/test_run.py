@@ -304,6 +304,7 @@ def test_resumed_run_equals_uninterrupted_run(run_to_end, start_endless, tmp_pat
     assert f"run_dir={run_dir} resume=true" in output
     record = RunDir(run_dir, 1).record()
     assert (record.state, record.exit_code, record.training.reached) == ("stopped", 12, False)
+    assert record.error == f"Stopped by {number.name}; a checkpoint is written."
     assert record.verdict.summary == "stopped, not judged", record.verdict
     # Two epochs beyond the checkpoint, so that the resumed run trains more than the interrupted epoch.
     epochs = checkpoint.load_checkpoint(run_dir / "checkpoint" / "checkpoint.pt")["completed_epochs"] + 2
