@@ -70,10 +70,13 @@ class GradientReduction:
             self._next += 1
 
     def _reduce(self, bucket: _Bucket) -> None:
-        grads = [parameter.grad for parameter in bucket.parameters]
-        if None in grads:
+        pairs = [
+            (view, parameter.grad)
+            for view, parameter in zip(bucket.views, bucket.parameters, strict=True)
+            if parameter.grad is not None
+        ]
+        if len(pairs) < len(bucket.views):
             bucket.flat.zero_()
-        pairs = [(view, grad) for view, grad in zip(bucket.views, grads, strict=True) if grad is not None]
         if pairs:
             torch._foreach_copy_([view for view, _ in pairs], [grad for _, grad in pairs])
         for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
