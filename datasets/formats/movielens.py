@@ -41,7 +41,7 @@ class Split:
 class Sizes(NamedTuple):
     """The numbers of users, items and training positives of a split.
 
-    `positives_before` are the positives of the first k * users // n users, for k from 0 to n.
+    `positives_before` counts the positives of the first k * users // n users, for k from 0 to n.
     """
 
     users: int
@@ -50,13 +50,16 @@ class Sizes(NamedTuple):
     positives_before: Sequence[int]
 
     def share_users(self, ranks: int) -> tuple[list[int], list[int]]:
-        """Return bounds that give ranks about equally many positives: of users, and of positives; `ranks` + 1 each."""
+        """Return the bounds of each rank's users and of their positives, `ranks` + 1 numbers each.
+
+        Ranks get about equally many positives.
+        """
         parts = len(self.positives_before) - 1
-        targets = [self.positives * rank / ranks for rank in range(ranks + 1)]
-        places = [
+        targets = [self.positives * rank / ranks for rank in range(1, ranks)]
+        nearest = [
             min(range(parts + 1), key=lambda place: abs(self.positives_before[place] - target)) for target in targets
         ]
-        bounds = [0, *places[1:-1], parts]  # users without positives at either end too
+        bounds = [0, *nearest, parts]
         return [self.users * place // parts for place in bounds], [self.positives_before[place] for place in bounds]
 
 

@@ -96,8 +96,8 @@ def configure_collectives(*, peer_to_peer: bool) -> None:
     RCCL reads the same variables. All values are set explicitly, so that the run matches its configuration.
     """
     os.environ["NCCL_P2P_DISABLE"] = "0" if peer_to_peer else "1"
-    # A collective of a graph that writes into registered buffers of other ranks would wait for ever for a rank whose
-    # step is not captured: ranks have batches of different shapes.
+    # With registered buffers, a rank that replays a captured collective would hang if another rank runs its step
+    # eagerly, which happens when their batches differ in shape.
     os.environ["NCCL_GRAPH_REGISTER"] = "0"
 
 

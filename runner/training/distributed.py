@@ -44,14 +44,10 @@ class World:
 
     def all_reduce_max(self, number: int) -> int:
         """Return the largest `number` of all ranks, on every rank."""
-        if self.size == 1:
-            return number
-        numbers = torch.tensor([number])
-        dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self.control_group)
-        return int(numbers.item())
+        return number if self.size == 1 else self.start_all_reduce_max(number)()
 
     def start_all_reduce_max(self, number: int) -> Callable[[], int]:
-        """Begin `all_reduce_max`; the returned function waits for its result. Of several ranks only."""
+        """Start `all_reduce_max` among several ranks; the returned function waits for its result."""
         numbers = torch.tensor([number])
         work = dist.all_reduce(numbers, op=dist.ReduceOp.MAX, group=self.control_group, async_op=True)
 

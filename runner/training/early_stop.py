@@ -8,8 +8,8 @@ from ..core.signals import StopSignal
 from .distributed import World
 from .events import BlockStarted, EvalStarted, Event, RunStarted, StepEnded, now
 
-# Several ranks begin to agree at every sixteenth step and heed it at the next, so that none waits for another. A single
-# rank decides at every step.
+# Every sixteenth step, several ranks start an all-reduce and read the result of the one before, so that none waits for
+# another. A single rank decides at every step.
 _STEPS_BETWEEN_AGREEMENTS = 16
 
 
@@ -28,7 +28,7 @@ class EarlyStop:
         self._steps = 0
         self._between_steps = False
         self._reason = _Reason.NONE
-        self._agreement: Callable[[], int] | None = None  # begun sixteen steps ago
+        self._agreement: Callable[[], int] | None = None  # result of the all-reduce that was started last
 
     def __call__(self, event: Event) -> None:
         """Follow the run."""

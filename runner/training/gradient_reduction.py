@@ -1,6 +1,7 @@
 """Gradients summed over the ranks in buckets, each as soon as the backward pass has computed it.
 
-Unlike `DistributedDataParallel`, it can be captured in a device graph, and leaves out parameters as it is told.
+Unlike `DistributedDataParallel`, it can be captured in a device graph on any stream, and reduces only the parameters
+that it is given.
 """
 
 import itertools
@@ -15,9 +16,9 @@ from torch import Tensor, nn
 
 from .distributed import World
 
-_BUCKET_BYTES = 25 << 20  # long messages use the interconnect well, short ones leave it sooner
+_BUCKET_BYTES = 25 << 20  # large enough for the full bandwidth, small enough to overlap the backward pass
 _FIRST_BUCKET_BYTES = 1 << 20  # so that communication begins early
-_ALIGNMENT = 32  # elements: each gradient starts where wide loads and stores can
+_ALIGNMENT = 32  # elements: gradients start at multiples of it, for vectorized loads and stores
 
 
 @dataclass
@@ -32,9 +33,9 @@ class _Bucket:
 
 
 class GradientReduction:
-    """Sums the gradients of `parameters` over the ranks of `world`, in place of those that `backward` leaves.
+    """Replaces the gradients of `parameters`, during `backward`, by their sums over the ranks of `world`.
 
-    They must be registered in about the order in which the model uses them: buckets are filled from the last on.
+    Buckets are filled from the last parameter on, whose gradient should be the first that is computed.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], world: World) -> None:
@@ -46,7 +47,7 @@ class GradientReduction:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Let gradients accumulate on this rank."""
+        """Accumulate the gradients of this rank without reducing them, as `no_sync` of DistributedDataParallel."""
         self._enabled = False
         yield
         self._enabled = True

@@ -21,9 +21,9 @@ class RowShards:
         self, bounds: Mapping[str, Sequence[int]], model: nn.Module, optimizer: Optimizer, world: World
     ) -> None:
         self._bounds, self._world = bounds, world
-        self.parameters = [model.get_parameter(name) for name in bounds]
+        self._parameters = [model.get_parameter(name) for name in bounds]
         numbers = {parameter: number for number, parameter in enumerate(_parameters_of(optimizer))}
-        self._numbers = {name: numbers[parameter] for name, parameter in zip(bounds, self.parameters, strict=True)}
+        self._numbers = {name: numbers[parameter] for name, parameter in zip(bounds, self._parameters, strict=True)}
 
     def gather(self, model: dict[str, Any], optimizer: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the state dicts of model and optimizer with all rows; all ranks call it at the same time."""
@@ -36,12 +36,12 @@ class RowShards:
 
     def square_sum(self) -> Tensor:
         """Return the sum of the squared gradients over all ranks."""
-        own = torch.stack([_gradient(parameter).square().sum() for parameter in self.parameters]).sum()
+        own = torch.stack([_gradient(parameter).square().sum() for parameter in self._parameters]).sum()
         return self._world.all_reduce_sum(own)
 
-    def defect(self) -> Tensor:
-        """Return 0, or NaN if a gradient of any rank is not finite."""
-        own = torch.stack([(_gradient(parameter) * 0).sum() for parameter in self.parameters]).sum()
+    def nan_unless_finite(self) -> Tensor:
+        """Return 0 if the gradients of all ranks are finite, else NaN."""
+        own = torch.stack([(_gradient(parameter) * 0).sum() for parameter in self._parameters]).sum()
         return self._world.all_reduce_sum(own)
 
     def _convert(

@@ -14,7 +14,7 @@ _POLL_SECONDS = 5e-5
 class RunAhead:
     """Keep the host a few steps ahead, and raise `LostRank` if the device does not finish one in `timeout_seconds`.
 
-    Collectives in a device graph have no timeout: without a rank that was lost, the device would wait for ever.
+    Collectives in a device graph have no timeout: if a rank is lost, the devices of the others wait forever.
     """
 
     def __init__(self, device: torch.device, timeout_seconds: float) -> None:

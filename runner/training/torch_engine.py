@@ -71,7 +71,7 @@ class TorchEngine:
         self._shards: RowShards | None = None
         self._reduction: GradientReduction | None = None
         if world.size > 1:
-            self._share_out_parameters()
+            self._distribute_parameters()
         self._loss_sum, self._steps = torch.zeros((), device=self.device), 0
         self._captured_steps: CapturedSteps | None = None
         # Loss scaling decides on the host whether to update.
@@ -218,17 +218,17 @@ class TorchEngine:
         devices.set_rng_state(self.device, device)
 
     def reduction_paused(self) -> AbstractContextManager[object]:
-        """Return a context in which backward passes leave the gradients of this rank alone."""
+        """Return a context in which gradients accumulate on this rank without being reduced."""
         return nullcontext() if self._reduction is None else self._reduction.paused()
 
-    def _share_out_parameters(self) -> None:
-        """Tell parameters of which a rank has rows of its own from those that all ranks have, and keep these equal."""
+    def _distribute_parameters(self) -> None:
+        """Start from equal weights on all ranks and reduce their gradients, except for rows that only one rank has."""
         sharded = self.data.sharded_rows()
         if sharded:
             self._shards = RowShards(sharded, self.model, self.optimizer, self.world)
         self._replicated = [value for name, value in self.model.named_parameters() if name not in sharded]
         self._reduction = GradientReduction(self._replicated, self.world)
-        # Processors of different kinds round random numbers differently.
+        # Initial weights may differ in rounding if the ranks have CPUs of different kinds.
         for tensor in (*self._replicated, *self.model.buffers()):
             dist.broadcast(tensor.detach(), src=0, group=self.world.device_group)
 
@@ -253,10 +253,10 @@ class TorchEngine:
         if self._reduction is not None:
             self._reduction.finish()
         if self._shards is not None and self.scaler.is_enabled():
-            # All ranks skip the update that one of them must skip.
+            # GradScaler skips the update on all ranks if it must on one.
             gradient = self._replicated[0].grad
             assert gradient is not None
-            gradient += self._shards.defect()
+            gradient += self._shards.nan_unless_finite()
         if self.max_grad_norm is not None:
             self.scaler.unscale_(self.optimizer)
             self._clip_gradients(self.max_grad_norm)

@@ -24,7 +24,7 @@ _SAMPLES_AT_A_TIME = 1 << 20  # gathered together: the workspace of sorting
 _MAX_SAMPLES = 2**31 - 1  # that int32 numbers
 _STARTS_AT_A_TIME = 1 << 26  # of users' and items' segments: 256 MiB
 _USER_PARAMETERS = ("gmf_user.weight", "mlp_user.weight")
-_DEVIATIONS = 8  # of a rank's samples in a batch from their mean, in standard deviations: more happens once in 1e15
+_DEVIATIONS = 8  # standard deviations above their mean that a rank's samples in a batch may have: p < 1e-14
 
 
 @dataclass
@@ -41,8 +41,8 @@ class _OnDevice:
 class NCFData(Data):
     """One rank's samples; `train_size` counts positives and their negatives, `eval_size` users.
 
-    Each of several ranks has users of its own, so that their gradients are not exchanged. It takes as many samples of
-    every batch as those users can have, and leaves out those of others.
+    Each of several ranks has users of its own, whose gradients are not exchanged. Its part of a batch has a fixed size,
+    which holds all samples of these users; samples of other users in it are ignored.
     """
 
     @dataclass
@@ -91,7 +91,7 @@ class NCFData(Data):
         own = [bound * samples_per_positive for bound in positive_bounds[sharding.rank : sharding.rank + 2]]
         self._own_share = (own[1] - own[0]) / self.train_size
         self._own_bounds = torch.tensor(own, dtype=torch.int32, device=device)
-        self._most_missing = torch.zeros((), dtype=torch.int64, device=device)
+        self._overflow = torch.zeros((), dtype=torch.int64, device=device)
 
     @classmethod
     def prepare_data(cls, settings: Settings, progress: ProgressCallback) -> None:
@@ -157,7 +157,7 @@ class NCFData(Data):
 
     def eval_batches(self) -> Iterable[Batch]:
         """Yield this rank's users with their negatives; the held-out positive is the last item."""
-        if missing := int(self._most_missing):
+        if missing := int(self._overflow):
             raise RuntimeError(f"A batch had {missing} samples of this rank's users more than were expected.")
         data, size = self._opened, self._settings.eval_batch_size
         for start in range(0, len(self.own_users), size):
@@ -215,19 +215,19 @@ class NCFData(Data):
 
     def _micro_batch_sizes(self, samples: int) -> list[int]:
         """Return the sizes of this rank's micro-batches of a global batch, into which samples fall at random."""
-        share, accumulation = self._own_share, self._sharding.accumulation
+        share = self._own_share
         size = math.ceil(samples * share + _DEVIATIONS * math.sqrt(samples * share * (1 - share)))
-        bounds = [min(size, samples) * part // accumulation for part in range(accumulation + 1)]
-        return [stop - start for start, stop in itertools.pairwise(bounds)]
+        parts = BatchSharding(accumulation=self._sharding.accumulation).micro_batches(min(size, samples))
+        return [part.stop - part.start for part in parts]
 
     def _own_samples(self, samples: Tensor) -> Tensor:
-        """Return those of the ascending samples [n, B] that this rank trains, and neighbors of them: [n, size]."""
+        """Return a window [n, size] of the ascending samples [n, B] that holds all samples of this rank's users."""
         if self._sharding.ranks == 1:
             return samples
         size = sum(self._micro_batch_sizes(samples.shape[1]))
         first, end = torch.searchsorted(samples, self._own_bounds.repeat(len(samples), 1)).split(1, 1)
         first = first.clamp(max=samples.shape[1] - size)
-        self._most_missing = torch.maximum(self._most_missing, (end - first - size).max())
+        self._overflow = torch.maximum(self._overflow, (end - first - size).max())
         return samples.gather(1, first + torch.arange(size, device=self._device))
 
     def _random_batch(self, size: int, global_samples: int) -> Batch:

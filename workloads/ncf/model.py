@@ -47,7 +47,7 @@ class NeuMF(nn.Module):
         nn.init.uniform_(self.output.weight, -bound, bound)
 
     def keep_users(self, users: range) -> None:
-        """Drop the rows of all other users; these are numbered from 0 on then."""
+        """Drop the rows of all other users, and number these from 0."""
         for name in ("gmf_user", "mlp_user"):
             rows = getattr(self, name).weight.detach()[users.start : users.stop].clone()
             setattr(self, name, nn.Embedding.from_pretrained(rows, freeze=False))

@@ -65,8 +65,8 @@ def gather_batches(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the arguments of `NeuMF.forward` for ascending sample indices [..., B], as `draw_samples` draws them.
 
-    With `own_users`, users are numbered within them. Samples of others do not count, by their label, and get the
-    nearest of them, so that users ascend.
+    With `own_users`, users are numbered within that range. Samples of other users get the label `IGNORED` and the
+    nearest user of the range, so that users still ascend.
     """
     users, items, labels = draw_samples(samples, positive_users, positive_items, bits, num_items, negatives, seed)
     if own_users is not None:

@@ -23,8 +23,9 @@ class SyntheticNCFData(NCFData):
         else:
             users, items, ratings = _NUM_USERS, _NUM_ITEMS, _NUM_RATINGS
         self._ratings_per_user = max(2, min(ratings // users, items - 1))
-        positives_before = [user * (self._ratings_per_user - 1) for user in range(users + 1)]
-        return Sizes(users, items, positives_before[-1], positives_before)
+        positives_per_user = self._ratings_per_user - 1
+        positives = users * positives_per_user
+        return Sizes(users, items, positives, range(0, positives + 1, positives_per_user))
 
     def _read_ratings(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return each user's items at equal distances, from a random one on: no pair comes twice."""

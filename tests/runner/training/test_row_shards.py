@@ -116,13 +116,13 @@ def test_resumed_ranks_continue_to_the_bit(build, in_two_ranks):
             np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
 
-def test_defect_of_one_rank_reaches_all(build, in_two_ranks):
+def test_gradient_that_is_not_finite_reaches_all_ranks(build, in_two_ranks):
     def body(world, rank):
         engine = build(world, rank)
         found = []
         for value in (1e30, float("inf")):
             engine.model.table.weight.grad = torch.full_like(engine.model.table.weight, value if rank else 1.0)
-            found.append(float(engine._shards.defect()))
+            found.append(float(engine._shards.nan_unless_finite()))
         return found
 
     for finite, infinite in in_two_ranks(body):
