@@ -35,6 +35,7 @@ from timetrial.workloads.maskrcnn import kernels as maskrcnn_kernels
 from timetrial.workloads.maskrcnn import masks, pasting
 from timetrial.workloads.maskrcnn.group_norm import GroupNorm
 from timetrial.workloads.maskrcnn.matching import match
+from timetrial.workloads.ncf import data as ncf_data
 from timetrial.workloads.ncf import sampling
 from timetrial.workloads.resnet50.model import build_resnet
 from timetrial.workloads.ssd.data import SSDData
@@ -374,6 +375,27 @@ def test_ncf_epoch_is_that_of_the_cpu():
         actual = sampling.gather_batches(some.to(device), *of_device, 500, 500, negatives=4, seed=2)
         for on_gpu, on_cpu in zip(actual, expected, strict=True):
             assert torch.equal(on_gpu.cpu(), on_cpu)
+
+
+def test_ncf_batches_gathered_during_steps_are_those_of_the_cpu(compose, tmp_path, monkeypatch):
+    """Each batch stays as it is until the slow step that reads it has ended."""
+    monkeypatch.setattr(ncf_data, "_SAMPLES_AT_A_TIME", 1)  # gathers each batch on its own
+    epochs = []
+    for name in (devices.detect_accelerator(), "cpu"):
+        config = validate(compose("workload=ncf", "scale=embedded", f"accelerator={name}", f"data_dir={tmp_path}"))
+        _, data_class = resolve_classes(config)
+        data_class.prepare_data(data_settings(config, data_class), no_progress)
+        data = worker.build_engine(config, World(), devices.select_device(name, 0)).data
+        data.open()
+        steps = []
+        for step in data.train_batches(1):
+            if name != "cpu":
+                torch.cuda._sleep(1_000_000)
+            steps.append([tensor.clone() for batch in step for tensor in batch.inputs])
+        epochs.append(steps)
+    assert len(epochs[0]) > 5
+    for on_gpu, on_cpu in zip(*epochs, strict=True):
+        assert all(torch.equal(mine.cpu(), other) for mine, other in zip(on_gpu, on_cpu, strict=True))
 
 
 def test_pasted_masks_equal_those_of_the_cpu():

@@ -92,6 +92,8 @@ class NCFData(Data):
         self._own_share = (own[1] - own[0]) / self.train_size
         self._own_bounds = torch.tensor(own, dtype=torch.int32, device=device)
         self._overflow = torch.zeros((), dtype=torch.int64, device=device)
+        # The kernels that gather are small: they go ahead of those of a step.
+        self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
 
     @classmethod
     def prepare_data(cls, settings: Settings, progress: ProgressCallback) -> None:
@@ -125,9 +127,13 @@ class NCFData(Data):
         evaluation = sampling.sample_evaluation_items(
             bits, items[: min(8, self.num_users)], self.num_items, 0, self._settings.eval_negatives
         )
-        order = sampling.shuffle_into_batches(self.train_size, self._global_batch_size, 0, self._device)
-        first = order[None, : self._global_batch_size]
-        for _ in self._gather(first, _OnDevice(users, items, bits, *evaluation), 0):
+        data = _OnDevice(users, items, bits, *evaluation)
+
+        def first_batch() -> Iterator[list[Batch]]:
+            order = sampling.shuffle_into_batches(self.train_size, self._global_batch_size, 0, self._device)
+            yield from self._gather(order[None, : self._global_batch_size], data, 0)
+
+        for _ in self._gathered_ahead(first_batch()):
             pass
 
     def _read_sizes(self) -> movielens.Sizes:
@@ -143,7 +149,13 @@ class NCFData(Data):
         return users, items, held_out
 
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
-        """Yield this rank's micro-batches of all positives and newly sampled negatives, shuffled over the epoch."""
+        """Yield this rank's micro-batches of all positives and newly sampled negatives, shuffled over the epoch.
+
+        On a GPU, a batch is gathered while the step before it runs.
+        """
+        return self._gathered_ahead(self._gather_epoch(epoch))
+
+    def _gather_epoch(self, epoch: int) -> Iterator[list[Batch]]:
         data = self._opened
         order = sampling.shuffle_into_batches(
             self.train_size, self._global_batch_size, self._seeds.derive("data_order", epoch), self._device
@@ -212,6 +224,24 @@ class NCFData(Data):
         for number in range(len(samples)):
             inputs = [tuple(tensor[number] for tensor in part) for part in parts]
             yield [Batch(tensors, tensors[0].numel(), size, size) for tensors in inputs]
+
+    def _gathered_ahead(self, batches: Iterator[list[Batch]]) -> Iterator[list[Batch]]:
+        """Make each of the batches on a stream of its own, while the device trains on the one before."""
+        if self._stream is None:
+            yield from batches
+            return
+        current = torch.cuda.current_stream(self._device)
+        ahead: list[Batch] | None = []
+        while ahead is not None:
+            batch = ahead
+            # Waiting for the last step limits how many batches are held, and frees the memory of the one it has read.
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream):
+                ahead = next(batches, None)
+                gathered = self._stream.record_event()
+            if batch:
+                yield batch
+            current.wait_event(gathered)
 
     def _micro_batch_sizes(self, samples: int) -> list[int]:
         """Return the sizes of this rank's micro-batches of a global batch, into which samples fall at random."""

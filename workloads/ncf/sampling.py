@@ -41,7 +41,10 @@ def shuffle_into_batches(num_samples: int, batch_size: int, seed: int, device: t
 
 
 def segment_starts(ids: Tensor, count: int) -> Tensor:
-    """Return where the segment of each id starts in the ascending ids [..., B]: int32 [..., count + 1]."""
+    """Return where the segment of each id starts in the ascending ids [..., B]: int32 [..., count + 1].
+
+    Ids outside of 0 to `count` - 1 belong to no segment.
+    """
     if triton_available(ids) and ids.numel():
         starts = torch.empty(*ids.shape[:-1], count + 1, dtype=torch.int32, device=ids.device)
         size = ids.shape[-1]
@@ -66,14 +69,15 @@ def gather_batches(
     """Return the arguments of `NeuMF.forward` for ascending sample indices [..., B], as `draw_samples` draws them.
 
     With `own_users`, users are numbered within that range. Samples of other users get the label `IGNORED` and the
-    nearest user of the range, so that users still ascend.
+    nearest user of the range, but belong to no segment: thousands of them would be summed one after the other.
     """
     users, items, labels = draw_samples(samples, positive_users, positive_items, bits, num_items, negatives, seed)
     if own_users is not None:
         labels.masked_fill_((users < own_users.start) | (users >= own_users.stop), IGNORED)
-        users, num_users = users.sub_(own_users.start).clamp_(0, len(own_users) - 1), len(own_users)
+        users, num_users = users.sub_(own_users.start), len(own_users)
+    user_starts = segment_starts(users, num_users)
     by_item, item_starts = sort_by_item(items, num_items)
-    return users, items, labels, by_item, segment_starts(users, num_users), item_starts
+    return users.clamp_(0, num_users - 1), items, labels, by_item, user_starts, item_starts
 
 
 def sample_evaluation_items(
@@ -113,13 +117,14 @@ if triton is not None:
 
     @triton.jit(do_not_specialize=["size", "count"], do_not_specialize_on_alignment=["ids", "starts"])
     def _find_starts(ids, starts, size, count, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
-        """Write the start of each id after that of the place before, up to that of the place itself."""
+        """Write the start of each id from 0 to count after that of the place before, up to that of the place itself."""
         row = tl.program_id(1).to(tl.int64)
         place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         ids, starts = ids + row * size, starts + row * (count + 1)
         last = tl.load(ids + place, mask=place < size, other=0).to(tl.int32)
-        last = tl.where(place < size, last, tl.where(place == size, count, -1))
+        last = tl.where(place < size, tl.minimum(last, count), tl.where(place == size, count, -1))
         first = tl.load(ids + place - 1, mask=(place > 0) & (place <= size), other=-1).to(tl.int32) + 1
+        first = tl.maximum(first, 0)
         next_ids = first[:, None] + tl.arange(0, WIDTH)[None]
         while tl.max((next_ids <= last[:, None]).to(tl.int32)) != 0:
             tl.store(starts + next_ids, place[:, None], mask=next_ids <= last[:, None])

@@ -121,7 +121,7 @@ from timetrial.workloads.ncf import sampling
 
 for dtype in (torch.int32, torch.int16):
     for shape, count in (((700,), 40), ((3, 256), 900), ((2, 1), 5)):
-        ids = torch.randint(count, shape, dtype=dtype).sort(-1).values
+        ids = torch.randint(-count // 4, count + count // 4, shape, dtype=dtype).sort(-1).values
         expected = sampling.segment_starts(ids, count)
         available, sampling.triton_available = sampling.triton_available, lambda tensor: True
         actual = sampling.segment_starts(ids, count)
@@ -132,7 +132,7 @@ for dtype in (torch.int32, torch.int16):
 
 
 def test_kernel_of_segment_starts_equals_pytorch(interpret):
-    """With more ids than places too, so that most segments are empty."""
+    """With more ids than places too, so that most segments are empty, and with ids that have no segment."""
     interpret(INTERPRETED)
 
 
