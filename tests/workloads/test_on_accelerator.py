@@ -237,33 +237,44 @@ def test_fused_batch_norm_equals_pytorch_in_float64(dtype, bound, num_norms):
         assert (one.double() - other).norm() < bound * other.double().norm()
 
 
-# In bf16 maps differ in rounding: the variances of one layer of 128 channels differed by 1.03e-3 on an H100.
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-3), (torch.bfloat16, 2e-3)])
-def test_running_statistics_of_a_network_are_those_of_pytorch(dtype, bound, monkeypatch):
-    """All of ResNet-50 after 100 batches: means relative to standard deviations, and variances."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_running_statistics_of_a_network_are_those_of_pytorch(dtype, monkeypatch):
+    """All of ResNet-50 after 100 batches, in fp32 to 1e-3; in bf16 as close to those of fp32 as PyTorch's are."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     device = torch.accelerator.current_accelerator()
     torch.manual_seed(1)
     fused = build_resnet([3, 4, 6, 3], 10, block="bottleneck").to(device)
-    networks = {"fused": fused, "pytorch": copy.deepcopy(fused)}
+    runs = {
+        "fused": (fused, dtype),
+        "pytorch": (copy.deepcopy(fused), dtype),
+        "fp32": (copy.deepcopy(fused), torch.float32),
+    }
     called = []
     monkeypatch.setattr(
         batch_norm, "_fused", lambda *args, function=batch_norm._fused: called.append(1) or function(*args)
     )
-    for name, network in networks.items():
+    for name, (network, run_dtype) in runs.items():
         if name == "pytorch":
+            assert len(called) > 100
             monkeypatch.setattr(batch_norm, "_is_fusible", lambda *arguments: False)
         generator = torch.Generator(device).manual_seed(2)
         for _ in range(100):
             images = torch.rand(32, 3, 128, 128, generator=generator, device=device)
-            with torch.autocast(device.type, dtype, enabled=dtype != torch.float32), torch.no_grad():
+            with torch.autocast(device.type, run_dtype, enabled=run_dtype != torch.float32), torch.no_grad():
                 network(images.contiguous(memory_format=torch.channels_last))
-    assert len(called) > 100
-    norms = [[m for m in network.modules() if isinstance(m, torch.nn.BatchNorm2d)] for network in networks.values()]
-    for one, other in zip(*norms, strict=True):
-        assert one.num_batches_tracked == other.num_batches_tracked == 100
-        deviations = (one.running_mean - other.running_mean) / other.running_var.sqrt()
-        assert deviations.square().mean().sqrt() < bound
-        assert (one.running_var - other.running_var).norm() < bound * other.running_var.norm()
+    norms = [[m for m in network.modules() if isinstance(m, torch.nn.BatchNorm2d)] for network, _ in runs.values()]
+    for mine, pytorchs, reference in zip(*norms, strict=True):
+        assert mine.num_batches_tracked == reference.num_batches_tracked == 100
+        errors, pytorch_errors = _statistics_errors(mine, reference), _statistics_errors(pytorchs, reference)
+        for error, pytorch_error in zip(errors, pytorch_errors, strict=True):
+            assert error < (1e-3 if dtype == torch.float32 else 1.5 * pytorch_error + 1e-4)
+
+
+def _statistics_errors(norm, reference):
+    """Errors of the means relative to the standard deviations, and of the variances relative to the variances."""
+    means = (norm.running_mean - reference.running_mean) / reference.running_var.sqrt()
+    variances = (norm.running_var - reference.running_var).norm() / reference.running_var.norm()
+    return means.square().mean().sqrt().item(), variances.item()
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-3), (torch.bfloat16, 0.02), (torch.float16, 3e-3)])
