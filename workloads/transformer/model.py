@@ -6,6 +6,7 @@ sentences.
 
 import functools
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,12 +45,25 @@ class Transformer(nn.Module):
         self.decoder = nn.ModuleList(Layer(*sizes, cross_attention=True) for _ in range(num_layers))
         self.encoder_norm = nn.LayerNorm(hidden_size, _NORM_EPSILON)
         self.decoder_norm = nn.LayerNorm(hidden_size, _NORM_EPSILON)
+        self._encode, self._decode = self.encode, self.decode  # compiled or not
         self._initialize()
 
     def forward(self, batch: PackedPairs) -> Tensor:
         """Return the label-smoothed cross entropy minus its smallest possible value, summed over the target tokens."""
+        return self._decode(batch, self._encode(batch.source))
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        """Compile the encoder and the decoder each by itself.
+
+        A compiled backward pass yields all gradients at its end: those of the decoder are exchanged between GPUs while
+        that of the encoder runs.
+        """
+        self._encode = torch.compile(self.encode, *args, **options)
+        self._decode = torch.compile(self.decode, *args, **options)
+
+    def decode(self, batch: PackedPairs, memory: Tensor) -> Tensor:
+        """Return the loss, as `forward` does, from the encoder output `memory` [S, D]."""
         target = batch.target
-        memory = self.encode(batch.source)
         shifted = self.embed(target.ids).roll(1, 0)
         x = self._add_position(torch.where(target.positions[:, None] == 0, 0.0, shifted), target.positions)
         for layer in self.decoder:
