@@ -16,6 +16,7 @@ from ...datasets.synthetic import ratings
 from ...datasets.synthetic.spec_digest import path_with_digest
 from ...runner.core.errors import ConfigurationError
 from ...runner.core.progress import ProgressCallback
+from ...runner.hardware.side_stream import SideStream
 from ...runner.training.seeds import Seeds
 from ...runner.training.workload import Batch, BatchSharding, Data
 from . import sampling
@@ -92,8 +93,7 @@ class NCFData(Data):
         self._own_share = (own[1] - own[0]) / self.train_size
         self._own_bounds = torch.tensor(own, dtype=torch.int32, device=device)
         self._overflow = torch.zeros((), dtype=torch.int64, device=device)
-        # The kernels that gather are small: they go ahead of those of a step.
-        self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
+        self._side_stream = SideStream(device)
 
     @classmethod
     def prepare_data(cls, settings: Settings, progress: ProgressCallback) -> None:
@@ -133,7 +133,7 @@ class NCFData(Data):
             order = sampling.shuffle_into_batches(self.train_size, self._global_batch_size, 0, self._device)
             yield from self._gather(order[None, : self._global_batch_size], data, 0)
 
-        for _ in self._gathered_ahead(first_batch()):
+        for _ in self._side_stream.make_ahead(first_batch()):
             pass
 
     def _read_sizes(self) -> movielens.Sizes:
@@ -153,7 +153,7 @@ class NCFData(Data):
 
         On a GPU, a batch is gathered while the step before it runs.
         """
-        return self._gathered_ahead(self._gather_epoch(epoch))
+        return self._side_stream.make_ahead(self._gather_epoch(epoch))
 
     def _gather_epoch(self, epoch: int) -> Iterator[list[Batch]]:
         data = self._opened
@@ -224,24 +224,6 @@ class NCFData(Data):
         for number in range(len(samples)):
             inputs = [tuple(tensor[number] for tensor in part) for part in parts]
             yield [Batch(tensors, tensors[0].numel(), size, size) for tensors in inputs]
-
-    def _gathered_ahead(self, batches: Iterator[list[Batch]]) -> Iterator[list[Batch]]:
-        """Make each of the batches on a stream of its own, while the device trains on the one before."""
-        if self._stream is None:
-            yield from batches
-            return
-        current = torch.cuda.current_stream(self._device)
-        ahead: list[Batch] | None = []
-        while ahead is not None:
-            batch = ahead
-            # Waiting for the last step limits how many batches are held, and frees the memory of the one it has read.
-            self._stream.wait_stream(current)
-            with torch.cuda.stream(self._stream):
-                ahead = next(batches, None)
-                gathered = self._stream.record_event()
-            if batch:
-                yield batch
-            current.wait_event(gathered)
 
     def _micro_batch_sizes(self, samples: int) -> list[int]:
         """Return the sizes of this rank's micro-batches of a global batch, into which samples fall at random."""
