@@ -21,9 +21,7 @@ from timetrial.datasets.synthetic.detection import DetectionSpec, write_detectio
 from timetrial.datasets.synthetic.images import ClassificationSpec, write_images
 
 _CLASSES = 8
-_IMAGES_PER_PART = (
-    40  # written by one process at a time; a part also has validation images, so that the set is complete
-)
+_IMAGES_PER_PART = 40  # of training, besides some of validation: what a process writes at a time
 _ID_STRIDE = 1 << 20  # between the ids of two parts
 
 

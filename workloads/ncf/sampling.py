@@ -76,8 +76,10 @@ def gather_batches(
         labels.masked_fill_((users < own_users.start) | (users >= own_users.stop), IGNORED)
         users, num_users = users.sub_(own_users.start), len(own_users)
     user_starts = segment_starts(users, num_users)
+    if own_users is not None:
+        users.clamp_(0, num_users - 1)
     by_item, item_starts = sort_by_item(items, num_items)
-    return users.clamp_(0, num_users - 1), items, labels, by_item, user_starts, item_starts
+    return users, items, labels, by_item, user_starts, item_starts
 
 
 def sample_evaluation_items(
