@@ -1,8 +1,11 @@
 """The signals by which a person or a batch system asks a run to stop."""
 
+import _thread
+import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,6 +17,7 @@ import psutil
 from .errors import Exit
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)  # the last is Ctrl-C
+_FINALIZER_SECONDS = 0.05
 
 
 class StoppedEarly(SystemExit):
@@ -88,18 +92,33 @@ def stop_early(*, ignore_after: bool = False) -> Iterator[None]:
     With `ignore_after`, for a process that ends after the body, they are ignored there too.
     """
 
+    received: list[int] = []
+
     def stop(number: int, frame: FrameType | None) -> None:
         for other in STOP_SIGNALS:
             signal.signal(other, _ignore)
-        print(f"timetrial: Stopped by {signal.Signals(number).name}: run it again.", file=sys.stderr)
+        if not received:
+            print(f"timetrial: Stopped by {signal.Signals(number).name}: run it again.", file=sys.stderr)
+        received.append(number)
         raise StoppedEarly
 
+    def stop_again(unraisable: "sys.UnraisableHookArgs") -> None:
+        """Send the signal anew: it arrived in a finalizer or a callback, out of which Python raises nothing."""
+        if isinstance(unraisable.exc_value, StoppedEarly):
+            for number in STOP_SIGNALS:
+                signal.signal(number, stop)
+            _thread.start_new_thread(_send, (received[0],))  # a Thread takes locks, which this thread may hold here
+        else:
+            previous_hook(unraisable)
+
+    previous_hook, sys.unraisablehook = sys.unraisablehook, stop_again
     previous = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # raises if one is pending
         yield
     finally:
+        sys.unraisablehook = previous_hook
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in previous.items():
             signal.signal(number, signal.SIG_IGN if ignore_after else handler)
@@ -117,6 +136,12 @@ def defer_stop() -> Iterator[None]:
             signal.signal(number, handler)
     if received:
         signal.raise_signal(received[0])
+
+
+def _send(number: int) -> None:
+    """Send this process a signal, once the finalizer or callback that handled it before has returned."""
+    time.sleep(_FINALIZER_SECONDS)
+    os.kill(os.getpid(), number)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

@@ -112,6 +112,7 @@ def test_stopped_sweep_leaves_no_running_record(tiny, tmp_path, launcher, moment
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     records = [read_record(path.parent) for path in tmp_path.rglob("status.json")]
     assert {(record.state, record.exit_code) for record in records} <= {("stopped", Exit.STOPPED)}
     assert len(records) >= num_parallel or moment == "start"

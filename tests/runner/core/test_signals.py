@@ -97,3 +97,26 @@ def test_deferred_signal_arrives_after_the_body():
     completed = subprocess.run([sys.executable, "-P", "-c", DEFERRED], capture_output=True, text=True, timeout=60)
     assert (completed.returncode, completed.stdout) == (0, ""), completed.stderr
     assert "Stopped by SIGINT" in completed.stderr
+
+
+# Python prints what is raised in a weak reference's callback, as in those of its import locks, and goes on.
+IN_A_CALLBACK = """
+import os, signal, time, weakref
+from timetrial.runner.core.signals import StoppedEarly, stop_early
+interrupted = set("a")
+reference = weakref.ref(interrupted, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+try:
+    with stop_early():
+        del interrupted
+        time.sleep(60)
+        print("not reached")
+except StoppedEarly:
+    pass
+"""
+
+
+@pytest.mark.integration
+def test_signal_in_a_callback_that_swallows_exceptions_stops_the_body():
+    completed = subprocess.run([sys.executable, "-P", "-c", IN_A_CALLBACK], capture_output=True, text=True, timeout=100)
+    assert (completed.returncode, completed.stdout) == (0, ""), completed.stderr
+    assert completed.stderr == "timetrial: Stopped by SIGTERM: run it again.\n"
