@@ -323,20 +323,33 @@ def test_resumed_run_equals_uninterrupted_run(run_to_end, start_endless, tmp_pat
     assert record.verdict.summary == "complies, not converged", record.verdict
 
 
-def test_resume_inside_a_block_of_several_epochs(launch, tmp_path):
-    """A time limit interrupts blocks of three epochs anywhere, until the run ends."""
+def test_resume_inside_a_block_of_several_epochs(launch, tmp_path, monkeypatch):
+    """Signals interrupt blocks of three epochs, in each of their epochs, until the run ends."""
+    from timetrial.workloads.ncf.workload import NCF
+
     blocks = [
         "recipe.eval_every_epochs=3",
         "recipe.first_eval_epoch=3",
         "recipe.max_epochs=9",
         "recipe.target.v05.hit_rate=0.999",
+        "recipe.global_batch_size=512",
     ]
-    blocks += ["recipe.global_batch_size=512"]
+    compute_loss, steps = NCF.compute_loss, []
+
+    def stop_after_many_steps(self, *inputs):
+        steps.append(0)
+        if len(steps) == steps_per_attempt:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return compute_loss(self, *inputs)
+
+    monkeypatch.setattr(NCF, "compute_loss", stop_after_many_steps)
+    steps_per_attempt = 0
     uninterrupted = launch(*blocks)[1]
-    limit = uninterrupted.record().training.seconds / 5
-    code, attempts = Exit.TIME_LIMIT, 0
-    while code == Exit.TIME_LIMIT:
-        code, resumed = launch(*blocks, f"run_dir={tmp_path}/resumed", "resume=true", f"time_limit_seconds={limit}")
+    steps_per_attempt = len(steps) // 6  # an epoch and a half
+    code, attempts = Exit.STOPPED, 0
+    while code == Exit.STOPPED:
+        steps.clear()
+        code, resumed = launch(*blocks, f"run_dir={tmp_path}/resumed", "resume=true")
         attempts += 1
     assert code == Exit.TARGET_NOT_REACHED
     assert attempts > 2
