@@ -22,15 +22,22 @@ from timetrial.runner.training.loop import TrainingPlan
 
 
 def test_engine_measures_the_time_it_waits_for_batches(toy_engine, toy_data, toy_workload):
-    class Slow(toy_data):
+    class SlowData(toy_data):
         def train_batches(self, epoch):
             for batch in super().train_batches(epoch):
                 time.sleep(0.03)
                 yield batch
 
-    engine = toy_engine(toy_workload(), Slow())
+    class SlowWorkload(toy_workload):
+        def compute_loss(self, model, batch):
+            time.sleep(0.05)
+            return super().compute_loss(model, batch)
+
+    engine = toy_engine(SlowWorkload(), SlowData())
+    began = time.perf_counter()
     list(engine.train_epoch(1))
-    assert 4 * 0.03 <= engine.synchronize().data_wait_seconds < 4 * 0.03 + 0.2
+    elapsed = time.perf_counter() - began
+    assert 4 * 0.03 <= engine.synchronize().data_wait_seconds <= elapsed - 4 * 0.05
     assert engine.synchronize().data_wait_seconds == 0
 
 
