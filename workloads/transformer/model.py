@@ -6,6 +6,7 @@ sentences.
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -45,12 +46,13 @@ class Transformer(nn.Module):
         self.decoder = nn.ModuleList(Layer(*sizes, cross_attention=True) for _ in range(num_layers))
         self.encoder_norm = nn.LayerNorm(hidden_size, _NORM_EPSILON)
         self.decoder_norm = nn.LayerNorm(hidden_size, _NORM_EPSILON)
-        self._encode, self._decode = self.encode, self.decode  # compiled or not
+        self._compiled: tuple[Callable[..., Tensor], Callable[..., Tensor]] | None = None
         self._initialize()
 
     def forward(self, batch: PackedPairs) -> Tensor:
         """Return the label-smoothed cross entropy minus its smallest possible value, summed over the target tokens."""
-        return self._decode(batch, self._encode(batch.source))
+        encode, decode = self._compiled or (self.encode, self.decode)
+        return decode(batch, encode(batch.source))
 
     def compile(self, *args: Any, **options: Any) -> None:
         """Compile the encoder and the decoder each by itself.
@@ -58,8 +60,7 @@ class Transformer(nn.Module):
         A compiled backward pass yields all gradients at its end: those of the decoder are exchanged between GPUs while
         that of the encoder runs.
         """
-        self._encode = torch.compile(self.encode, *args, **options)
-        self._decode = torch.compile(self.decode, *args, **options)
+        self._compiled = (torch.compile(self.encode, *args, **options), torch.compile(self.decode, *args, **options))
 
     def decode(self, batch: PackedPairs, memory: Tensor) -> Tensor:
         """Return the loss, as `forward` does, from the encoder output `memory` [S, D]."""

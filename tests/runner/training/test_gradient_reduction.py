@@ -65,13 +65,17 @@ def test_gradients_are_those_of_all_ranks(in_two_ranks, monkeypatch, bucket_byte
             torch.testing.assert_close(torch.from_numpy(gradient), summed, rtol=1e-5, atol=1e-6)
 
 
-def test_communication_begins_within_the_backward_pass(in_two_ranks):
+@pytest.mark.parametrize("last", [0, 1])
+def test_communication_begins_within_the_backward_pass(in_two_ranks, last):
+    """From the second pass on, in whichever order the parameters are registered and used."""
+
     def body(world, rank):
-        network = nn.Sequential(*(nn.Linear(600, 600) for _ in range(2)))
-        reduction, begun = GradientReduction(network.parameters(), world), []
-        network[0].bias.register_hook(lambda gradient: begun.append(reduction._next))
-        network(torch.ones(1, 600)).sum().backward()
-        reduction.finish()
+        layers = nn.ModuleList(nn.Linear(600, 600) for _ in range(2))
+        reduction, begun = GradientReduction(layers.parameters(), world), []
+        layers[1 - last].bias.register_hook(lambda gradient: begun.append(reduction._next))
+        for _ in range(2):
+            layers[last](layers[1 - last](torch.ones(1, 600))).sum().backward()
+            reduction.finish()
         return begun
 
-    assert in_two_ranks(body) == [[1], [1]]
+    assert [begun[1] for begun in in_two_ranks(body)] == [1, 1]

@@ -3,12 +3,16 @@
 import importlib.util
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
+from timetrial.runner.training import gradient_reduction
+from timetrial.runner.training.distributed import World
+from timetrial.runner.training.gradient_reduction import GradientReduction
 from timetrial.workloads.common.translation.beam_search import BeamSearch, SplitBeam
 from timetrial.workloads.common.translation.parallel_data import TokenizedSide
 from timetrial.workloads.transformer import decoder
@@ -151,3 +155,30 @@ def test_dropout_applies_to_embeddings_sublayers_and_attention(monkeypatch):
         model.train(training)(GivenPairs(PAIRS).pairs())
         assert applied == [p] * (2 + NUM_LAYERS * (3 + 4))
         assert of_attention == [p] * (NUM_LAYERS * (1 + 2))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # of torch.compile itself
+def test_gradients_of_the_decoder_are_exchanged_before_the_encoder_has_its_own(monkeypatch):
+    """A compiled backward pass yields its gradients at its end, and buckets are exchanged in their order."""
+    log = []
+
+    def all_reduce(flat, group, async_op):
+        log.append("exchange")
+        return SimpleNamespace(wait=lambda: None)
+
+    monkeypatch.setattr(gradient_reduction, "_FIRST_BUCKET_BYTES", 256)
+    monkeypatch.setattr(gradient_reduction, "_BUCKET_BYTES", 1024)
+    monkeypatch.setattr(gradient_reduction.dist, "all_reduce", all_reduce)
+    model = make_model()
+    for name, parameter in model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _, name=name: log.append(name.split(".")[0]))
+    reduction = GradientReduction(model.parameters(), World())
+    model.compile(backend="aot_eager")
+    for _ in range(2):
+        log.clear()
+        model(GivenPairs(PAIRS).pairs()).backward()
+        reduction.finish()
+        model.zero_grad(set_to_none=True)
+    first = log.index(next(entry for entry in log if entry.startswith("encoder")))
+    assert log[:first].count("exchange") >= log.count("exchange") / 3
+    assert not any(entry.startswith("decoder") for entry in log[first:])
