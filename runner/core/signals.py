@@ -105,11 +105,18 @@ def stop_early(*, ignore_after: bool = False) -> Iterator[None]:
     def stop_again(unraisable: "sys.UnraisableHookArgs") -> None:
         """Send the signal anew: it arrived in a finalizer or a callback, out of which Python raises nothing."""
         if isinstance(unraisable.exc_value, StoppedEarly):
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
             for number in STOP_SIGNALS:
                 signal.signal(number, stop)
-            _thread.start_new_thread(_send, (received[0],))  # a Thread takes locks, which this thread may hold here
+            _thread.start_new_thread(send_again, (len(received),))  # a Thread takes locks, which may be held here
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         else:
             previous_hook(unraisable)
+
+    def send_again(num_received: int) -> None:
+        time.sleep(_FINALIZER_SECONDS)  # until the finalizer or callback has returned
+        if len(received) == num_received:
+            os.kill(os.getpid(), received[0])
 
     previous_hook, sys.unraisablehook = sys.unraisablehook, stop_again
     previous = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
@@ -136,12 +143,6 @@ def defer_stop() -> Iterator[None]:
             signal.signal(number, handler)
     if received:
         signal.raise_signal(received[0])
-
-
-def _send(number: int) -> None:
-    """Send this process a signal, once the finalizer or callback that handled it before has returned."""
-    time.sleep(_FINALIZER_SECONDS)
-    os.kill(os.getpid(), number)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
