@@ -1,5 +1,6 @@
 """A second stream of the device, on which the next item is made while the device works on the one before."""
 
+import itertools
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -9,14 +10,21 @@ _ItemT = TypeVar("_ItemT")
 
 
 class SideStream:
-    """Runs small kernels ahead of those of the current stream. A CPU has none: there, items are made when asked for."""
+    """Runs small kernels ahead of those of the current stream, on GPUs of NVIDIA and AMD.
+
+    Elsewhere items are made when they are asked for.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
 
     def make_ahead(self, items: Iterator[_ItemT]) -> Iterator[_ItemT]:
-        """Make each of the items while the device works on the one before, which is dropped before the next is made."""
+        """Make each of the items while the device works on the one before.
+
+        Submit all work that reads an item to the current stream before asking for the next one: the side stream waits
+        for that work, and then reuses the memory of items that are no longer held.
+        """
         if self._stream is None:
             yield from items
             return
@@ -25,11 +33,12 @@ class SideStream:
         ended = False
         while not ended:
             ready, made = made, []
-            # Waiting for the last step limits how many items are held, and frees the memory of the one it has read.
             self._stream.wait_stream(current)
             with torch.cuda.stream(self._stream):
-                made = [item for item in (next(items, None),) if item is not None]
-                ended = not made
+                made = list(itertools.islice(items, 1))
                 finished = self._stream.record_event()
-            yield from ready
-            current.wait_event(finished)
+            ended = not made
+            try:
+                yield from ready
+            finally:  # also if the consumer asks for no more
+                current.wait_event(finished)

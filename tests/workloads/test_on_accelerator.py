@@ -388,8 +388,17 @@ def test_ncf_epoch_is_that_of_the_cpu():
             assert torch.equal(on_gpu.cpu(), on_cpu)
 
 
-def test_ncf_batches_gathered_during_steps_are_those_of_the_cpu(compose, tmp_path, monkeypatch):
-    """Each batch stays as it is until the slow step that reads it has ended."""
+@pytest.mark.parametrize("slow", ["steps", "batches"])
+def test_ncf_batches_gathered_during_steps_are_those_of_the_cpu(compose, tmp_path, monkeypatch, slow):
+    """A batch is complete when a step reads it, and stays as it is until the step has ended."""
+
+    def late(batches):
+        while True:
+            torch.cuda._sleep(20_000_000)
+            if (batch := next(batches, None)) is None:
+                return
+            yield batch
+
     monkeypatch.setattr(ncf_data, "_SAMPLES_AT_A_TIME", 1)  # gathers each batch on its own
     epochs = []
     for name in (devices.detect_accelerator(), "cpu"):
@@ -398,10 +407,13 @@ def test_ncf_batches_gathered_during_steps_are_those_of_the_cpu(compose, tmp_pat
         data_class.prepare_data(data_settings(config, data_class), no_progress)
         data = worker.build_engine(config, World(), devices.select_device(name, 0)).data
         data.open()
+        if name != "cpu" and slow == "batches":
+            gather = data._gather_epoch
+            monkeypatch.setattr(data, "_gather_epoch", lambda epoch, gather=gather: late(gather(epoch)))
         steps = []
         for step in data.train_batches(1):
-            if name != "cpu":
-                torch.cuda._sleep(1_000_000)
+            if name != "cpu" and slow == "steps":
+                torch.cuda._sleep(20_000_000)
             steps.append([tensor.clone() for batch in step for tensor in batch.inputs])
         epochs.append(steps)
     assert len(epochs[0]) > 5
