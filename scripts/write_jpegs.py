@@ -39,10 +39,11 @@ def merge_folders(parts: list[Path], out: Path, times: int) -> None:
     """Move the files of all parts into one folder for each class; further listings are hard links."""
     for number, part in enumerate(parts):
         for file in part.glob("*/*/*.jpg"):
-            folder = out / file.parent.relative_to(part)
+            place = file.parent.relative_to(part)
+            folder = out / place
             folder.mkdir(parents=True, exist_ok=True)
             moved = file.rename(folder / f"{number}_{file.name}")
-            for repeat in range(1, times if "train" in folder.parts else 1):
+            for repeat in range(1, times if place.parts[0] == "train" else 1):
                 os.link(moved, folder / f"{number}_{repeat}_{file.name}")
 
 
