@@ -17,7 +17,7 @@ import psutil
 from .errors import Exit
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)  # the last is Ctrl-C
-_FINALIZER_SECONDS = 0.05
+_FINALIZER_SECONDS = 0.05  # longer than a finalizer or callback in which a signal arrives
 
 
 class StoppedEarly(SystemExit):
@@ -114,7 +114,7 @@ def stop_early(*, ignore_after: bool = False) -> Iterator[None]:
             previous_hook(unraisable)
 
     def send_again(num_received: int) -> None:
-        time.sleep(_FINALIZER_SECONDS)  # until the finalizer or callback has returned
+        time.sleep(_FINALIZER_SECONDS)
         if len(received) == num_received:
             os.kill(os.getpid(), received[0])
 

@@ -45,16 +45,18 @@ def test_copy_rate_agrees_with_numpy():
     assert row.repeats >= 3
     assert row.fastest <= row.seconds <= row.slowest
     assert row.gb_s * row.seconds * 1e9 == pytest.approx(row.moved_bytes)
-    assert 0.1 < row.moved_bytes / row.fastest / 1e9 / numpy_copy_gb_s() < 10
+    assert 0.2 < row.moved_bytes / row.fastest / 1e9 / numpy_copy_gb_s() < 5
 
 
 def test_number_of_operand_sets():
     small = Case("copy", "", "fp32", "", 0.0, 8, devices.last_level_cache_bytes(CPU) / 10, lambda _: lambda: None)
     assert peaks.measure_case(small, CPU, QUICK).sets == 40
     slow = Case("copy", "", "fp32", "", 0.0, 8, 8, lambda _: lambda: time.sleep(0.03))
+    began = time.perf_counter()
     row = peaks.measure_case(slow, CPU, QUICK)
+    elapsed = time.perf_counter() - began
     assert row.sets == 1
-    assert row.seconds >= 0.03
+    assert 0.03 <= row.seconds <= elapsed / (row.repeats * row.calls)
 
 
 def test_series_ends_after_a_slow_call_and_failures_are_outcomes():
