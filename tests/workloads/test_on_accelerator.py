@@ -140,7 +140,7 @@ def test_images_decoded_on_the_gpu_equal_those_of_the_cpu(tmp_path, decoder):
 
 
 def test_ssd_images_of_the_gpu_equal_those_of_the_cpu(tmp_path):
-    """Crops, flips, antialiasing and colors, with chroma subsampling, which decoders interpolate differently."""
+    """Crops, flips, antialiasing and colors, with chroma subsampling."""
     settings = {"train_images": f"{tmp_path}/scenes/train", "cache_dir": f"{tmp_path}/prepared", "image_size": 96}
     sizes = {"width_range": (200, 400), "height_range": (150, 300)}
     scenes = DetectionSpec(num_train=40, num_val=9, num_classes=3, max_objects=3, **sizes, seed=5)

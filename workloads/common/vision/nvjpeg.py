@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 _HARDWARE, _PLANAR_RGB = 3, 3  # of nvjpegBackend_t and nvjpegOutputFormat_t
+_INTERPOLATE_CHROMA = 1 << 5  # NVJPEG_FLAGS_UPSAMPLING_WITH_INTERPOLATION, as libjpeg does by default
 _ALIGNMENT = 256  # bytes, of each image in memory
 
 
@@ -28,7 +29,7 @@ class Engines:
         self._gil_library = ctypes.PyDLL(path)
         self._handle, self._state, self._header = (ctypes.c_void_p() for _ in range(3))
         torch.cuda.current_stream(device).synchronize()  # creates the CUDA context
-        self._call("nvjpegCreateEx", _HARDWARE, None, None, 0, ctypes.byref(self._handle))
+        self._call("nvjpegCreateEx", _HARDWARE, None, None, _INTERPOLATE_CHROMA, ctypes.byref(self._handle))
         self._call("nvjpegJpegStateCreate", self._handle, ctypes.byref(self._state))
         self._call("nvjpegJpegStreamCreate", self._handle, ctypes.byref(self._header))
         self._batch_size = 0  # for which the state is initialized
