@@ -17,7 +17,9 @@ from ..common.translation.synthetic import SyntheticParallelText
 from .vocabulary import SharedVocabulary
 
 _SIZE_MULTIPLE = 128  # padded sizes of packed batches are multiples of this
-_PART_SLACK = 1.02  # the parts of a global batch are not exactly equal
+# By what part of the maximum length a part of a global batch may exceed the mean. In 2 to 16 parts of all batches of an
+# epoch it was at most 0.22 with WMT's lengths and 0.33 with Multi30k's. A part that exceeds it is trained uncompiled.
+_PART_SLACK = 0.5
 _MIN_MEAN_LENGTH = 8  # bounds the sentences of a batch: as many as would fill it at this length
 
 
@@ -124,7 +126,9 @@ class TransformerData(ParallelTextData):
         source, target = self._num_tokens()
         longer = max(source, target)
         pairs = self.global_batch_size / self._num_parts * self._num_kept / longer
-        full = self.global_batch_size / self._num_parts * (_PART_SLACK if self._num_parts > 1 else 1.0)
+        full = self.global_batch_size / self._num_parts
+        if self._num_parts > 1:
+            full += _PART_SLACK * self._settings.max_length
         shares = (side / longer if side == longer else side / longer * (1 + pairs**-0.5) for side in (source, target))
         sizes = [-(-int(full * min(1.0, share)) // _SIZE_MULTIPLE) * _SIZE_MULTIPLE for share in shares]
         return sizes[0], sizes[1]

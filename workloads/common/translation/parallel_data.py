@@ -253,9 +253,15 @@ class ParallelTextData(Data):
         ]
 
     def _partition(self, lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Return this rank's parts of a global batch: pairs by descending length, dealt to the parts back and forth."""
+        """Return this rank's parts of a global batch: pairs by descending length, dealt to the parts back and forth.
+
+        The length is that on the side with more tokens, so that there no two parts differ by more than its longest
+        sentence. Among equal lengths, those of the other side rise and fall in turn, which nearly balances it too.
+        """
         parts = self._sharding.ranks * self._sharding.accumulation
-        order = np.argsort(-lengths.sum(0), kind="stable")
+        longer = int(lengths.sum(1).argmax())
+        main, other = lengths[longer], lengths[1 - longer]
+        order = np.lexsort((np.where(main % 2, other, -other), -main))
         turn = np.arange(len(order)) % (2 * parts)
         owner = np.minimum(turn, 2 * parts - 1 - turn)
         first = self._sharding.rank * self._sharding.accumulation

@@ -169,15 +169,26 @@ def test_batches_on_devices_have_one_padded_size_of_each_side(build, monkeypatch
     assert data.mlperf_params()["timetrial_padding"] == pytest.approx(data.padding_fraction(), abs=1e-4)
 
 
-def test_ranks_get_similar_numbers_of_tokens(build):
-    data = build(TransformerData, 2000, sharding=BatchSharding(0, 4, 1))
-    for numbers in data.plan_batches(1)[:-1]:
-        tokens = []
-        for rank in range(4):
-            data._sharding = BatchSharding(rank, 4, 1)
-            lengths = data.lengths[:, numbers]
-            tokens.append(lengths[:, data._partition(lengths)[0]].sum())
-        assert max(tokens) - min(tokens) <= 2 * data.lengths.max()
+@pytest.mark.parametrize("longer", [0, 1])
+@pytest.mark.parametrize(("ranks", "accumulation"), [(2, 1), (4, 1), (2, 4)])
+def test_parts_of_a_batch_have_equal_numbers_of_tokens(build, ranks, accumulation, longer):
+    """Source and target of a pair differ in length by some 20%, as WMT's do."""
+    data, generator = build(TransformerData, 4000), np.random.default_rng(1)
+    apart = []
+    for pairs in range(50, 4000, 150):
+        source = np.exp(generator.normal(3.2, 0.55, pairs))
+        target = source * np.exp(generator.normal(0.05 if longer else -0.05, 0.2, pairs))
+        lengths = np.stack([source, target]).clip(2, 64).astype(np.int64)
+        parts = []
+        for rank in range(ranks):
+            data._sharding = BatchSharding(rank, ranks, accumulation)
+            parts += data._partition(lengths)
+        assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(pairs))
+        tokens = np.array([lengths[:, part].sum(1) for part in parts])
+        apart.append(np.ptp(tokens, 0)[[longer, 1 - longer]])
+    assert np.max(apart, 0)[0] <= 64
+    assert np.mean(apart, 0)[0] < 16
+    assert np.mean(apart, 0)[1] < 160
 
 
 @pytest.mark.parametrize(("data_class", "batch_size"), DATA_CLASSES)
