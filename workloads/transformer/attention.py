@@ -25,8 +25,18 @@ def packed_attention(
     attention weights, drawn with PyTorch's or Triton's generator if `stock_random`; `causal` masks later tokens.
     """
     if kernels.is_supported(q_or_qkv):
-        layout = (queries.sentence_ids, keys.sentence_ids, queries.cu_seqlens, keys.cu_seqlens)
-        return kernels.attention(q_or_qkv, kv, *layout, causal=causal, dropout=dropout, stock_random=stock_random)
+        return kernels.attention(
+            q_or_qkv,
+            kv,
+            queries.sentence_ids,
+            keys.sentence_ids,
+            queries.cu_seqlens,
+            keys.cu_seqlens,
+            max_seqlen=max(queries.max_seqlen, keys.max_seqlen),
+            causal=causal,
+            dropout=dropout,
+            stock_random=stock_random,
+        )
     count = len(queries.cu_seqlens) - 1
     q = pad(q_or_qkv[:, 0], queries, count)
     k, v = (pad((q_or_qkv if kv is None else kv)[:, part], keys, count) for part in (-2, -1))

@@ -1,10 +1,14 @@
 """Triton kernels for attention between packed sentences.
 
-A tile of queries covers the end of one sentence and the next ones. It is multiplied with the keys from the first to the
-last of these sentences, and the scores between different sentences are masked. So all tiles have the same shape,
-whatever the lengths. Every sum is kept in fp32. Shapes: T and S query and key tokens, H heads, D head size,
-N sentences.
+If no sentence is longer than 64 tokens, a program takes a whole sentence at once, for some heads: it reads each token
+once, and in the backward pass recomputes the softmax and writes all gradients. For longer sentences, a tile of queries
+covers the end of one sentence and the next ones. It is multiplied with the keys from the first to the last of these
+sentences, and the scores between different sentences are masked. So all tiles have the same shape, whatever the
+lengths. Every sum is kept in fp32. Shapes: T and S query and key tokens, H heads, D head size, N sentences.
 """
+
+import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +27,9 @@ __all__ = ["attention", "is_supported"]
 # Tile of a kernel's own side, step over the other side, warps, stages: the fastest of 24 on an H200 (PERFORMANCE.md).
 _FORWARD = {"TILE": 64, "STEP": 32, "num_warps": 4, "num_stages": 1}
 _BACKWARD = {"TILE": 32, "STEP": 16, "num_warps": 2, "num_stages": 2}
+# Kernels of whole sentences: one for those of at most 32 tokens on their longer side, one for the others.
+_SENTENCES = ({"BLOCK": 32, "num_warps": 2, "num_stages": 2}, {"BLOCK": 64, "num_warps": 4, "num_stages": 2})
+_HEADS = 8  # of a sentence per program
 _LOG2E = 1.4426950408889634
 
 
@@ -83,7 +90,7 @@ if triton is not None:
     @triton.jit
     def _forward(
         q, k, v, out, lse, q_sentences, k_sentences, cu_seqlens_k, seed, tokens, q_stride, kv_stride, scale_log2,
-        drop_threshold, keep_scale,
+        scale, drop_threshold, keep_scale,
         CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, STOCK: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
         PRECISION: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
     ):  # fmt: skip
@@ -206,6 +213,107 @@ if triton is not None:
         _store(grad_k + head * D, columns, column_mask, kv_stride, k_grad_sum, D)
         _store(grad_v + head * D, columns, column_mask, kv_stride, v_grad_sum, D)
 
+    @triton.jit
+    def _find_sentence(cu_seqlens_q, cu_seqlens_k, H: tl.constexpr, HEADS: tl.constexpr):
+        """Return this program's first head, and the first token and the length of its sentence on both sides."""
+        sentence, group = tl.program_id(0) // (H // HEADS), tl.program_id(0) % (H // HEADS)
+        q_start, k_start = tl.load(cu_seqlens_q + sentence), tl.load(cu_seqlens_k + sentence)
+        q_length = tl.load(cu_seqlens_q + sentence + 1) - q_start
+        k_length = tl.load(cu_seqlens_k + sentence + 1) - k_start
+        return group * HEADS, q_start, q_length, k_start, k_length
+
+    @triton.jit
+    def _softmax(q, k, row_mask, column_mask, scale_log2, CAUSAL: tl.constexpr, PRECISION: tl.constexpr):
+        """Return the weights of a sentence before they are divided by their sums, and 1 / sums (1 for masked rows)."""
+        mask = row_mask[:, None] & column_mask[None]
+        if CAUSAL:
+            mask = mask & (tl.arange(0, k.shape[0])[None] <= tl.arange(0, q.shape[0])[:, None])
+        score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale_log2
+        score = tl.where(mask, score, -1.0e30)
+        weight = tl.where(mask, tl.exp2(score - tl.max(score, 1)[:, None]), 0.0)
+        weight_sum = tl.sum(weight, 1)
+        return weight, 1.0 / tl.where(weight_sum > 0.0, weight_sum, 1.0)
+
+    @triton.jit
+    def _forward_sentence(
+        q, k, v, out, cu_seqlens_q, cu_seqlens_k, seed, q_stride, kv_stride, scale_log2, scale, drop_threshold,
+        keep_scale,
+        CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, STOCK: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+        PRECISION: tl.constexpr, HEADS: tl.constexpr, SHORTER: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """Outputs of a sentence whose longer side has more than SHORTER and at most BLOCK tokens."""
+        first_head, q_start, q_length, k_start, k_length = _find_sentence(cu_seqlens_q, cu_seqlens_k, H, HEADS)
+        length = tl.maximum(q_length, k_length)
+        if (length <= SHORTER) | (length > BLOCK):
+            return
+        index = tl.arange(0, BLOCK)
+        rows, columns, row_mask, column_mask = q_start + index, k_start + index, index < q_length, index < k_length
+        if DROPOUT:
+            step_seed = tl.load(seed)
+        for offset in range(HEADS):
+            head = first_head + offset
+            q_block = _load(q + head * D, rows, row_mask, q_stride, D)
+            k_block = _load(k + head * D, columns, column_mask, kv_stride, D)
+            v_block = _load(v + head * D, columns, column_mask, kv_stride, D)
+            weight, inverse_sum = _softmax(q_block, k_block, row_mask, column_mask, scale_log2, CAUSAL, PRECISION)
+            if DROPOUT:
+                kept = _random_24_bits(step_seed, head, rows, columns, STOCK) >= drop_threshold
+                weight = tl.where(kept, weight, 0.0)
+            output = tl.dot(weight.to(v_block.dtype), v_block, input_precision=PRECISION)
+            _store(out + head * D, rows, row_mask, H * D, output * (inverse_sum * keep_scale)[:, None], D)
+
+    @triton.jit
+    def _backward_sentence(
+        q, k, v, grad_out, grad_q, grad_k, grad_v, cu_seqlens_q, cu_seqlens_k, seed, q_stride, kv_stride, scale_log2,
+        scale, drop_threshold, keep_scale,
+        CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, STOCK: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+        PRECISION: tl.constexpr, HEADS: tl.constexpr, SHORTER: tl.constexpr, BLOCK: tl.constexpr,
+    ):  # fmt: skip
+        """All gradients of a sentence whose longer side has more than SHORTER and at most BLOCK tokens."""
+        first_head, q_start, q_length, k_start, k_length = _find_sentence(cu_seqlens_q, cu_seqlens_k, H, HEADS)
+        length = tl.maximum(q_length, k_length)
+        if (length <= SHORTER) | (length > BLOCK):
+            return
+        index = tl.arange(0, BLOCK)
+        rows, columns, row_mask, column_mask = q_start + index, k_start + index, index < q_length, index < k_length
+        if DROPOUT:
+            step_seed = tl.load(seed)
+        for offset in range(HEADS):
+            head = first_head + offset
+            q_block = _load(q + head * D, rows, row_mask, q_stride, D)
+            k_block = _load(k + head * D, columns, column_mask, kv_stride, D)
+            v_block = _load(v + head * D, columns, column_mask, kv_stride, D)
+            grad_block = _load(grad_out + head * D, rows, row_mask, H * D, D)
+            weight, inverse_sum = _softmax(q_block, k_block, row_mask, column_mask, scale_log2, CAUSAL, PRECISION)
+            weight *= inverse_sum[:, None]
+            grad_weight = tl.dot(grad_block, tl.trans(v_block), input_precision=PRECISION)
+            dropped_weight = weight
+            if DROPOUT:
+                kept = _random_24_bits(step_seed, head, rows, columns, STOCK) >= drop_threshold
+                grad_weight = tl.where(kept, grad_weight * keep_scale, 0.0)
+                dropped_weight = tl.where(kept, weight * keep_scale, 0.0)
+            v_grad = tl.dot(tl.trans(dropped_weight.to(grad_block.dtype)), grad_block, input_precision=PRECISION)
+            _store(grad_v + head * D, columns, column_mask, kv_stride, v_grad, D)
+            row_product = tl.sum(weight * grad_weight, 1)  # the gradient of the softmax's sum
+            grad_score = (weight * (grad_weight - row_product[:, None]) * scale).to(q_block.dtype)
+            q_grad = tl.dot(grad_score, k_block, input_precision=PRECISION)
+            _store(grad_q + head * D, rows, row_mask, q_stride, q_grad, D)
+            k_grad = tl.dot(tl.trans(grad_score), q_block, input_precision=PRECISION)
+            _store(grad_k + head * D, columns, column_mask, kv_stride, k_grad, D)
+
+
+def _for_sentences(kernel: Any, cu_seqlens: Tensor, heads: int, arguments: tuple[Any, ...]) -> None:
+    """Launch a kernel of whole sentences for each range of lengths."""
+    shorter, heads_per_program = 0, math.gcd(heads, _HEADS)
+    for options in _SENTENCES:
+        grid = ((len(cu_seqlens) - 1) * heads // heads_per_program,)
+        kernel[grid](*arguments, HEADS=heads_per_program, SHORTER=shorter, **options)
+        shorter = options["BLOCK"]
+
+
+def _has_whole_sentences(max_seqlen: int) -> bool:
+    return max_seqlen <= _SENTENCES[-1]["BLOCK"]
+
 
 def _dot_precision() -> str:
     """Return the precision of float32 products that PyTorch's own matrix products are set to."""
@@ -221,48 +329,62 @@ def _constants(dropout: float, head_size: int) -> tuple[float, float, int, float
 @torch.library.custom_op("timetrial::packed_attention", mutates_args=())
 def _attention(
     q_or_qkv: Tensor, kv: Tensor, q_sentences: Tensor, k_sentences: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
-    seed: Tensor, causal: bool, dropout: float, stock_random: bool,
+    seed: Tensor, max_seqlen: int, causal: bool, dropout: float, stock_random: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     tokens, _, heads, head_size = q_or_qkv.shape
-    out = torch.empty(tokens, heads, head_size, dtype=q_or_qkv.dtype, device=q_or_qkv.device)
-    lse = torch.empty(tokens, heads, dtype=torch.float32, device=q_or_qkv.device)
-    scale_log2, _, drop_threshold, keep_scale = _constants(dropout, head_size)
-    key, value = kv[:, -2], kv[:, -1]
+    out = q_or_qkv.new_empty(tokens, heads, head_size)
+    inputs = (q_or_qkv, kv[:, -2], kv[:, -1])
+    numbers = (q_or_qkv.stride(0), kv.stride(0), *_constants(dropout, head_size))
+    constants = (causal, dropout > 0, stock_random, heads, head_size, _dot_precision())
+    if _has_whole_sentences(max_seqlen):
+        arguments = (*inputs, out, cu_seqlens_q, cu_seqlens_k, seed, *numbers, *constants)
+        _for_sentences(_forward_sentence, cu_seqlens_q, heads, arguments)
+        return out, q_or_qkv.new_empty(0)
+    lse = q_or_qkv.new_empty(tokens, heads, dtype=torch.float32)
     _forward[(triton.cdiv(tokens, _FORWARD["TILE"]), heads)](
-        q_or_qkv, key, value, out, lse, q_sentences, k_sentences, cu_seqlens_k, seed, tokens, q_or_qkv.stride(0),
-        kv.stride(0), scale_log2, drop_threshold, keep_scale, causal, dropout > 0, stock_random, heads, head_size,
-        _dot_precision(), **_FORWARD,
-    )  # fmt: skip
+        *inputs, out, lse, q_sentences, k_sentences, cu_seqlens_k, seed, tokens, *numbers, *constants, **_FORWARD
+    )
     return out, lse
 
 
 @_attention.register_fake
-def _(q_or_qkv, kv, q_sentences, k_sentences, cu_seqlens_q, cu_seqlens_k, seed, causal, dropout, stock_random):
+def _(
+    q_or_qkv, kv, q_sentences, k_sentences, cu_seqlens_q, cu_seqlens_k, seed, max_seqlen, causal, dropout, stock_random
+):
     tokens, _, heads, head_size = q_or_qkv.shape
-    return q_or_qkv.new_empty(tokens, heads, head_size), q_or_qkv.new_empty(tokens, heads, dtype=torch.float32)
+    out = q_or_qkv.new_empty(tokens, heads, head_size)
+    if _has_whole_sentences(max_seqlen):
+        return out, q_or_qkv.new_empty(0)
+    return out, q_or_qkv.new_empty(tokens, heads, dtype=torch.float32)
 
 
 @torch.library.custom_op("timetrial::packed_attention_backward", mutates_args=())
 def _attention_backward(
     grad_out: Tensor, out: Tensor, lse: Tensor, q_or_qkv: Tensor, kv: Tensor, q_sentences: Tensor, k_sentences: Tensor,
-    cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, seed: Tensor, causal: bool, dropout: float, stock_random: bool,
+    cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, seed: Tensor, max_seqlen: int, causal: bool, dropout: float,
+    stock_random: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     tokens, parts, heads, head_size = q_or_qkv.shape
     is_self_attention = parts == 3  # queries, keys and values are in one tensor
     grad_own = torch.empty_like(q_or_qkv)
     grad_kv = grad_own if is_self_attention else torch.empty_like(kv)
-    delta = torch.empty_like(lse)
-    key, value = kv[:, -2], kv[:, -1]
+    inputs, grads = (q_or_qkv, kv[:, -2], kv[:, -1]), (grad_kv[:, -2], grad_kv[:, -1])
     numbers = (q_or_qkv.stride(0), kv.stride(0), *_constants(dropout, head_size))
     constants = (causal, dropout > 0, stock_random, heads, head_size, _dot_precision())
-    _backward_q[(triton.cdiv(tokens, _BACKWARD["TILE"]), heads)](
-        q_or_qkv, key, value, out, grad_out, lse, delta, grad_own, q_sentences, k_sentences, cu_seqlens_k, seed, tokens,
-        *numbers, *constants, **_BACKWARD,
-    )  # fmt: skip
-    _backward_kv[(triton.cdiv(len(kv), _BACKWARD["TILE"]), heads)](
-        q_or_qkv, key, value, grad_out, lse, delta, grad_kv[:, -2], grad_kv[:, -1], q_sentences, k_sentences,
-        cu_seqlens_q, seed, len(kv), *numbers, *constants, **_BACKWARD,
-    )  # fmt: skip
+    if _has_whole_sentences(max_seqlen):
+        layout = (cu_seqlens_q, cu_seqlens_k, seed)
+        arguments = (*inputs, grad_out, grad_own, *grads, *layout, *numbers, *constants)
+        _for_sentences(_backward_sentence, cu_seqlens_q, heads, arguments)
+    else:
+        delta = torch.empty_like(lse)
+        _backward_q[(triton.cdiv(tokens, _BACKWARD["TILE"]), heads)](
+            *inputs, out, grad_out, lse, delta, grad_own, q_sentences, k_sentences, cu_seqlens_k, seed, tokens,
+            *numbers, *constants, **_BACKWARD,
+        )  # fmt: skip
+        _backward_kv[(triton.cdiv(len(kv), _BACKWARD["TILE"]), heads)](
+            *inputs, grad_out, lse, delta, *grads, q_sentences, k_sentences, cu_seqlens_q, seed, len(kv), *numbers,
+            *constants, **_BACKWARD,
+        )  # fmt: skip
     return grad_own, grad_own.new_empty(0) if is_self_attention else grad_kv
 
 
@@ -278,6 +400,7 @@ def _(
     cu_seqlens_q,
     cu_seqlens_k,
     seed,
+    max_seqlen,
     causal,
     dropout,
     stock_random,
@@ -304,15 +427,15 @@ def _count_backward_flops(
 
 
 def _setup_context(ctx, inputs, output):
-    *tensors, ctx.causal, ctx.dropout, ctx.stock_random = inputs
+    *tensors, ctx.max_seqlen, ctx.causal, ctx.dropout, ctx.stock_random = inputs
     ctx.save_for_backward(*output, *tensors)
 
 
 def _backward(ctx, grad_out, _):
     out, lse, q_or_qkv, kv, *layout = ctx.saved_tensors
-    options = (ctx.causal, ctx.dropout, ctx.stock_random)
+    options = (ctx.max_seqlen, ctx.causal, ctx.dropout, ctx.stock_random)
     grad_own, grad_kv = _attention_backward(grad_out.contiguous(), out, lse, q_or_qkv, kv, *layout, *options)
-    return grad_own, None if q_or_qkv.shape[1] == 3 else grad_kv, *[None] * 8
+    return grad_own, None if q_or_qkv.shape[1] == 3 else grad_kv, *[None] * 9
 
 
 _attention.register_autograd(_backward, setup_context=_setup_context)
@@ -326,6 +449,7 @@ def attention(
     cu_seqlens_q: Tensor,
     cu_seqlens_k: Tensor,
     *,
+    max_seqlen: int,
     causal: bool,
     dropout: float,
     stock_random: bool,
@@ -334,11 +458,12 @@ def attention(
 
     For self-attention `q_or_qkv` [T, 3, H, D] holds queries, keys and values, and `kv` is None. For cross-attention it
     holds the queries [T, 1, H, D], and `kv` [S, 2, H, D] the keys and values. `q_sentences` and `k_sentences` int64 are
-    each token's sentence; `cu_seqlens_q` and `cu_seqlens_k` int32 [N + 1] are the cumulative lengths. The sentence of
-    every query must have keys. `stock_random`: draw the dropout with Triton's generator instead of a hash.
+    each token's sentence; `cu_seqlens_q` and `cu_seqlens_k` int32 [N + 1] are the cumulative lengths, none of more than
+    `max_seqlen` tokens. The sentence of every query must have keys. `stock_random`: draw the dropout with Triton's
+    generator instead of a hash.
     """
     seed = torch.randint(2**31 - 1, (1,), dtype=torch.int32, device=q_or_qkv.device)
     q_or_qkv = q_or_qkv.contiguous()
     kv = q_or_qkv.detach() if kv is None else kv.contiguous()
     layout = (q_sentences, k_sentences, cu_seqlens_q, cu_seqlens_k)
-    return _attention(q_or_qkv, kv, *layout, seed, causal, dropout, stock_random)[0]
+    return _attention(q_or_qkv, kv, *layout, seed, max_seqlen, causal, dropout, stock_random)[0]

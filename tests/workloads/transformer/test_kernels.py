@@ -35,11 +35,17 @@ for lengths, sources, causal, dropout, stock_random in (
     ([5, 70, 3, 1, 60, 0, 0], None, True, 0.0, False),
     ([5, 70, 3, 1, 60, 0, 0], None, False, 0.3, False),
     ([5, 70, 3, 1, 60, 0, 0], None, False, 0.3, True),
-    ([64, 64, 2], None, True, 0.3, False),
+    ([65, 63, 2], None, True, 0.3, False),
     ([5, 70, 3, 1], [9, 2, 130, 7], False, 0.0, True),
     ([5, 70, 3, 1], [9, 2, 130, 7], False, 0.3, True),
+    ([5, 64, 3, 1, 33, 32, 0, 0], None, True, 0.0, False),
+    ([5, 64, 3, 1, 33, 32, 0, 0], None, False, 0.3, True),
+    ([64, 64, 2], None, True, 0.3, False),
+    ([5, 40, 3, 1, 0], [9, 2, 64, 32, 0], False, 0.0, True),
+    ([5, 40, 3, 1, 0, 0], [9, 2, 64, 32, 0, 6], False, 0.3, False),
 ):
     options = {"causal": causal, "dropout": dropout, "stock_random": stock_random}
+    options["max_seqlen"] = max(lengths + (sources or []))
     q_sentences, cu_seqlens_q = make_layout(lengths)
     k_sentences, cu_seqlens_k = make_layout(sources or lengths)
     layout = (q_sentences, k_sentences, cu_seqlens_q, cu_seqlens_k)
@@ -102,7 +108,7 @@ sentences = torch.repeat_interleave(torch.arange(3), torch.tensor(lengths))
 qkv = torch.randn(25, 3, H, D, requires_grad=True)
 with FlopCounterMode(display=False) as counter:
     layout = (sentences, sentences, cu_seqlens, cu_seqlens)
-    kernels.attention(qkv, None, *layout, causal=True, dropout=0.0, stock_random=True).sum().backward()
+    kernels.attention(qkv, None, *layout, max_seqlen=17, causal=True, dropout=0.0, stock_random=True).sum().backward()
 pairs = 25 + 17 * 17 + 9
 assert counter.get_total_flops() == 7 * 2 * pairs * H * D, counter.get_total_flops()
 """
