@@ -4,6 +4,7 @@
     python -P scripts/measure_steps.py [--steps N] [--eager] [--longest N] [--no-evaluation] KEY=VALUE...
     python -P scripts/measure_steps.py --losses [--once] [--steps N] KEY=VALUE...
     python -P scripts/measure_steps.py --runs N KEY=VALUE...
+    python -P scripts/measure_steps.py --exchange [--steps N] gpus=N KEY=VALUE...
 
 Prints one JSON line. `kernel_ms` is the union of all kernels' spans in a trace of the profiler, a step; `kernel_share`
 its share in the time of the traced steps, and `kernel_share_untraced` in `step_ms`, which the profiler does not slow
@@ -18,6 +19,10 @@ be compared with those of another version of the package.
 
 With --runs, it trains N whole runs of an image workload in one process, of seeds 1 to N, and prints for each the
 quality and the seconds from the first training step, with the data open, to the end of the last evaluation.
+
+With --exchange, it times eager steps of several GPUs whose gradients are exchanged in different ways: in buckets of
+other sizes, by fewer thread blocks, from a stream of high priority, after the backward pass instead of during it, and
+not at all. The milliseconds are those of the slowest GPU.
 """
 
 import argparse
@@ -38,6 +43,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.profiler import profile
 
 from timetrial.runner.config.compose import compose
@@ -47,7 +53,7 @@ from timetrial.runner.core.progress import no_progress
 from timetrial.runner.hardware import devices
 from timetrial.runner.launch import worker
 from timetrial.runner.launch.staging import data_settings
-from timetrial.runner.training import distributed
+from timetrial.runner.training import distributed, gradient_reduction
 from timetrial.runner.training.distributed import World
 from timetrial.runner.training.events import BlockStarted, EvalEnded, Event
 from timetrial.runner.training.loop import train_to_target
@@ -61,6 +67,8 @@ _EVALUATIONS = 4
 _LONGEST = 8  # kernels that are listed
 _PARTS = 10  # of the steps, whose mean losses are printed
 _HANG_TIMEOUT_SECONDS = 300.0  # ranks compile at different speeds
+_BUCKET_MIB = (5, 100, 1000)
+_THREAD_BLOCKS = (2, 4, 8, 16)  # of NCCL, at most
 
 
 def build(config: Config, world: World | None = None, *, with_data: bool = True) -> TorchEngine:
@@ -216,6 +224,42 @@ def measure(
     return result
 
 
+def measure_exchange(overrides: list[str], world: World, steps: int) -> dict[str, Any]:
+    """Return the milliseconds of a step for each way to exchange gradients."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = validate(compose([f"run_dir={folder}/run", *overrides, "engine.capture=false"]).node)
+        engine = build(config, world)
+        reduction, batches, found = engine._reduction, endless_steps(engine), {}
+        assert reduction is not None
+
+        def measure_as(name: str) -> None:
+            milliseconds = time_steps(engine, batches, steps)[0]
+            found[name] = world.all_reduce_max(round(milliseconds * 1e3)) / 1e3
+
+        measure_as("as trained")
+        order = [parameter for bucket in reduction._buckets for parameter in bucket.parameters]
+        size, group = gradient_reduction._BUCKET_BYTES, world.device_group
+        for mebibytes in _BUCKET_MIB:
+            gradient_reduction._BUCKET_BYTES = mebibytes << 20
+            reduction._fill_buckets(order)
+            measure_as(f"buckets of {mebibytes} MiB")
+        gradient_reduction._BUCKET_BYTES = size
+        reduction._fill_buckets(order)
+        if (backend := devices.collective_backend(engine.device)) == "nccl":
+            for thread_blocks, has_priority in (*((count, False) for count in _THREAD_BLOCKS), (0, True)):
+                options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=has_priority)
+                if thread_blocks:
+                    options.config.max_ctas = thread_blocks
+                world.device_group = dist.new_group(backend=backend, pg_options=options)
+                measure_as(f"at most {thread_blocks} thread blocks" if thread_blocks else "high priority")
+            world.device_group = group
+        reduction._enabled = False
+        measure_as("after the backward pass")
+        engine._reduction = None
+        measure_as("none")
+    return {"run": " ".join(overrides), "step_ms": found}
+
+
 def time_runs(overrides: list[str], runs: int) -> dict[str, Any]:
     """Return seconds and qualities of whole runs with the weights, data order and dropout of seeds 1 to `runs`."""
     with tempfile.TemporaryDirectory() as folder:
@@ -297,10 +341,11 @@ def main() -> None:
     parser.add_argument("--losses", action="store_true")
     parser.add_argument("--once", action="store_true")
     parser.add_argument("--runs", type=int)
+    parser.add_argument("--exchange", action="store_true")
     arguments, overrides = parser.parse_known_args()
     torch.backends.cuda.matmul.allow_tf32 = False
-    if sum(map(bool, (arguments.runs, arguments.eager, arguments.losses))) > 1:
-        parser.error("Choose one of --runs, --eager and --losses.")
+    if sum(map(bool, (arguments.runs, arguments.eager, arguments.losses, arguments.exchange))) > 1:
+        parser.error("Choose one of --runs, --eager, --losses and --exchange.")
     if arguments.once and not arguments.losses:
         parser.error("--once needs --losses.")
     if arguments.runs:
@@ -308,15 +353,21 @@ def main() -> None:
     elif arguments.losses:
         result = compare_losses(overrides, arguments.steps, once=arguments.once)
     else:
-        with joined_ranks(validate(compose(overrides).node).gpus) as world:
-            result = measure(
-                overrides,
-                world,
-                arguments.steps,
-                eager=arguments.eager,
-                longest=arguments.longest,
-                evaluate=not arguments.no_evaluation,
-            )
+        gpus = validate(compose(overrides).node).gpus
+        if arguments.exchange and gpus < 2:
+            parser.error("--exchange needs gpus=2 or more.")
+        with joined_ranks(gpus) as world:
+            if arguments.exchange:
+                result = measure_exchange(overrides, world, arguments.steps)
+            else:
+                result = measure(
+                    overrides,
+                    world,
+                    arguments.steps,
+                    eager=arguments.eager,
+                    longest=arguments.longest,
+                    evaluate=not arguments.no_evaluation,
+                )
             if world.rank:
                 return
     print(json.dumps(result), flush=True)
