@@ -5,7 +5,7 @@ are padded to the longest sentence of the batch. Shapes: N sentences, H hidden s
 sources and targets, s and t tokens of the longest source and target, R hypotheses.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -75,7 +75,7 @@ class GNMT(nn.Module):
         first = dict(self.encoder[0].named_children())
         reversal = _reversal(source.padded_indices, lengths, source.max_length)
         forward = self._lstm(first["forward_lstm"], x, source)
-        backward = self._lstm(first["backward_lstm"], x[reversal], source)[reversal]
+        backward = _Reversed.apply(self._lstm(first["backward_lstm"], _Reversed.apply(x, reversal), source), reversal)
         x = self._lstm(self.encoder[1], self._dropout(torch.cat([forward, backward], 1)), source)
         for layer in list(self.encoder)[2:]:
             x = self._lstm(layer, self._dropout(x), source) + x
@@ -102,14 +102,14 @@ class GNMT(nn.Module):
         padded = _pad(query, target.padded_indices, len(lengths), target.max_length)
         attention = self.attention(padded, lengths, memory)
         contexts = attention.to(memory.outputs.dtype) @ memory.outputs
-        return contexts.flatten(0, 1)[target.padded_indices]
+        return _Unpadded.apply(contexts, target.padded_indices)
 
     def _lstm(self, layer: nn.Module, x: Tensor, sentences: PackedSentences) -> Tensor:
         if kernels.triton_available(x):
             return packed_lstm(layer, x, sentences.batch_sizes)
         # On the CPU a PackedSequence takes twice as long: each step's gradient is as large as the whole input.
         padded = _pad(x, sentences.padded_indices, sentences.batch_sizes[0], sentences.max_length)
-        return layer(padded.transpose(0, 1))[0].transpose(0, 1).flatten(0, 1)[sentences.padded_indices]
+        return _Unpadded.apply(layer(padded.transpose(0, 1))[0].transpose(0, 1), sentences.padded_indices)
 
     def _embed(self, ids: Tensor) -> Tensor:
         """Return the embeddings in the dtype of the matrix products that follow."""
@@ -153,6 +153,36 @@ class Attention(nn.Module):
             for chunk_query, chunk_keys in zip(query.split(chunk), keys.split(chunk), strict=True)
         ]
         return torch.cat(scores)
+
+
+class _Reversed(torch.autograd.Function):
+    """Rows of x [T, H] in the order of `_reversal`, which is its own inverse.
+
+    The gradient of plain indexing sorts the indices and adds rows, because they could repeat.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, reversal: Tensor) -> Tensor:
+        ctx.save_for_backward(reversal)
+        return x[reversal]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad[ctx.saved_tensors[0]], None
+
+
+class _Unpadded(torch.autograd.Function):
+    """Packed rows [T, H] of `padded` [count, max_length, H], the inverse of `_pad`; no index repeats here either."""
+
+    @staticmethod
+    def forward(ctx: Any, padded: Tensor, padded_indices: Tensor) -> Tensor:
+        ctx.save_for_backward(padded_indices)
+        ctx.shape = padded.shape[:2]
+        return padded.flatten(0, 1)[padded_indices]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _pad(grad, ctx.saved_tensors[0], *ctx.shape), None
 
 
 def _pad(x: Tensor, padded_indices: Tensor, count: int, max_length: int) -> Tensor:
