@@ -116,3 +116,15 @@ assert counter.get_total_flops() == 7 * 2 * pairs * H * D, counter.get_total_flo
 
 def test_flop_counter_counts_attention(interpret):
     interpret(FLOPS)
+
+
+WITHOUT_TRITON = """
+import sys
+sys.modules["triton"] = sys.modules["triton.language"] = None
+from timetrial.workloads.transformer import kernels
+assert kernels.triton is None
+"""
+
+
+def test_kernels_import_without_triton():
+    subprocess.run([sys.executable, "-P", "-c", WITHOUT_TRITON], check=True)
