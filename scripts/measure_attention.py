@@ -22,6 +22,7 @@ from timetrial.runner.config.compose import compose
 from timetrial.runner.config.validation import validate
 from timetrial.runner.hardware import devices
 from timetrial.runner.launch import worker
+from timetrial.runner.launch.overrides import with_accelerator
 from timetrial.runner.training.distributed import World
 from timetrial.workloads.transformer import kernels
 from timetrial.workloads.transformer.data import PackedPairs, PackedSentences
@@ -42,7 +43,7 @@ def first_batch(overrides: list[str]) -> tuple[PackedPairs, int, int]:
     """Return the inputs of the first training batch, and the number and size of heads."""
     with tempfile.TemporaryDirectory() as folder:
         choices = ["workload=transformer", "scale=reference", "data=synthetic", "precision=bf16", *overrides]
-        config = validate(compose([f"run_dir={folder}/run", *choices]).node)
+        config = validate(compose(with_accelerator([f"run_dir={folder}/run", *choices])).node)
         engine = worker.build_engine(config, World(), devices.select_device(config.accelerator.name, 0))
         engine.open_data()
         (batch, *_), *_ = itertools.islice(engine.data.train_batches(1), 1)

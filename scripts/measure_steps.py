@@ -52,6 +52,7 @@ from timetrial.runner.config.validation import resolve_classes, validate
 from timetrial.runner.core.progress import no_progress
 from timetrial.runner.hardware import devices
 from timetrial.runner.launch import worker
+from timetrial.runner.launch.overrides import with_accelerator
 from timetrial.runner.launch.staging import data_settings
 from timetrial.runner.training import distributed, gradient_reduction
 from timetrial.runner.training.distributed import World
@@ -343,6 +344,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int)
     parser.add_argument("--exchange", action="store_true")
     arguments, overrides = parser.parse_known_args()
+    overrides = with_accelerator(overrides)
     torch.backends.cuda.matmul.allow_tf32 = False
     if sum(map(bool, (arguments.runs, arguments.eager, arguments.losses, arguments.exchange))) > 1:
         parser.error("Choose one of --runs, --eager, --losses and --exchange.")

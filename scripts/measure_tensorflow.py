@@ -20,6 +20,7 @@ from timetrial.runner.config.validation import resolve_classes, validate
 from timetrial.runner.core.progress import no_progress
 from timetrial.runner.hardware import devices
 from timetrial.runner.launch import worker
+from timetrial.runner.launch.overrides import with_accelerator
 from timetrial.runner.launch.staging import data_settings
 from timetrial.runner.training.distributed import World
 
@@ -31,6 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=50)
     arguments, overrides = parser.parse_known_args()
+    overrides = with_accelerator(overrides)
     with tempfile.TemporaryDirectory() as folder:
         config = validate(compose([f"run_dir={folder}/run", *overrides]).node)
         if config.engine.name != "tensorflow":
