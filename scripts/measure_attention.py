@@ -3,7 +3,7 @@
 
     python -P scripts/measure_attention.py [KEY=VALUE...]
 
-Prints one JSON line for each attention (the encoder's, the decoder's own and the one to the source) and each way to
+Prints one JSON line for each attention (self-attention of encoder and decoder, and cross-attention) and each way to
 launch its kernels: microseconds of the forward and of the backward pass, medians of many, and as `floors` those of
 reading and writing their bytes once at the bandwidth of a copy. "tiles" are the kernels for long sentences, the others
 those for whole sentences: block, warps and stages of each, and the heads of a program. Leave the GPU idle.
@@ -115,9 +115,9 @@ def main() -> None:
     print(json.dumps({"copy_gb_per_s": round(1e-3 / copy_us), "tokens": len(batch.target.ids)}), flush=True)
     source, target = batch
     attentions = [
-        Attention("encoder", source, source, heads, head_size, causal=False),
-        Attention("decoder", target, target, heads, head_size, causal=True),
-        Attention("to the source", target, source, heads, head_size, causal=False),
+        Attention("encoder self-attention", source, source, heads, head_size, causal=False),
+        Attention("decoder self-attention", target, target, heads, head_size, causal=True),
+        Attention("cross-attention", target, source, heads, head_size, causal=False),
     ]
 
     def measure(blocks: str, heads: int) -> float:

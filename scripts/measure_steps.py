@@ -237,7 +237,7 @@ def measure_exchange(overrides: list[str], world: World, steps: int) -> dict[str
             milliseconds = time_steps(engine, batches, steps)[0]
             found[name] = world.all_reduce_max(round(milliseconds * 1e3)) / 1e3
 
-        measure_as("as trained")
+        measure_as("as configured")
         order = [parameter for bucket in reduction._buckets for parameter in bucket.parameters]
         size, group = gradient_reduction._BUCKET_BYTES, world.device_group
         for mebibytes in _BUCKET_MIB:

@@ -50,9 +50,9 @@ class GradientReduction:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Accumulate the gradients of this rank without reducing them, as `no_sync` of DistributedDataParallel."""
-        self._enabled = False
+        enabled, self._enabled = self._enabled, False
         yield
-        self._enabled = True
+        self._enabled = enabled
 
     def finish(self) -> None:
         """Let the device wait for the sums, after `backward`. Parameters without a gradient count as zeros."""

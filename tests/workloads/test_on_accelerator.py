@@ -1,6 +1,7 @@
 """Tests that need a GPU: fused kernels, steps without synchronization, whole runs (`scripts/test --gpu`)."""
 
 import copy
+import io
 import itertools
 import sys
 from pathlib import Path
@@ -29,6 +30,7 @@ from timetrial.workloads.common.imagenet.torch_loader import TorchImageNetData
 from timetrial.workloads.common.nn import batch_norm, stem
 from timetrial.workloads.common.nn.batch_norm import batch_norm_relu, residual_batch_norm_relu
 from timetrial.workloads.common.translation import fused_linear_cross_entropy
+from timetrial.workloads.common.vision import nvjpeg
 from timetrial.workloads.gpt import kernels as gpt_kernels
 from timetrial.workloads.gpt.model import GPT
 from timetrial.workloads.maskrcnn import kernels as maskrcnn_kernels
@@ -137,6 +139,29 @@ def test_images_decoded_on_the_gpu_equal_those_of_the_cpu(tmp_path, decoder):
         difference = (on_gpu.inputs[0].cpu().float() - on_cpu.inputs[0].float()).abs()
         assert difference.mean() < (1 if decoder == "gpu" else 1e-9)
         assert difference.amax((1, 2, 3)).max() < 40
+
+
+def test_jpeg_engines_interpolate_chroma_samples():
+    """As Pillow does; repeating them would be 1 to 3 of 255 away."""
+    device = torch.device("cuda", 0)
+    try:
+        engines = nvjpeg.Engines(device)
+    except (OSError, AttributeError, RuntimeError):
+        pytest.skip("no JPEG engines here")
+    generator, files, images = np.random.default_rng(1), [], []
+    for width, height in ((160, 96), (99, 131), (64, 64)):
+        small = Image.fromarray(generator.integers(256, size=(9, 11, 3), dtype=np.uint8))
+        file = io.BytesIO()
+        small.resize((width, height), Image.Resampling.BICUBIC).save(file, "jpeg", quality=90, subsampling="4:2:0")
+        files.append(file.getvalue())
+        images.append(torch.from_numpy(np.array(Image.open(file).convert("RGB"))).permute(2, 0, 1))
+    data = torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8)
+    sizes = torch.tensor([image.shape[1:] for image in images], dtype=torch.int32)
+    planes, offsets = engines.decode(data, torch.tensor([len(file) for file in files]), sizes)
+    torch.cuda.synchronize(device)
+    for image, offset in zip(images, offsets.tolist(), strict=True):
+        decoded = planes[offset : offset + image.numel()].view(image.shape).cpu()
+        assert (decoded.float() - image.float()).abs().mean() < 0.1
 
 
 def test_ssd_images_of_the_gpu_equal_those_of_the_cpu(tmp_path):

@@ -17,8 +17,8 @@ from ..common.translation.synthetic import SyntheticParallelText
 from .vocabulary import SharedVocabulary
 
 _SIZE_MULTIPLE = 128  # padded sizes of packed batches are multiples of this
-# By what part of the maximum length a part of a global batch may exceed the mean. In 2 to 16 parts of all batches of an
-# epoch it was at most 0.22 with WMT's lengths and 0.33 with Multi30k's. A part that exceeds it is trained uncompiled.
+# By what fraction of the maximum length a part of a global batch may exceed the mean on the longer side. In 2 to 16
+# parts of all batches of an epoch it was at most 0.22 with WMT's lengths and 0.33 with Multi30k's.
 _PART_SLACK = 0.5
 _MIN_MEAN_LENGTH = 8  # bounds the sentences of a batch: as many as would fill it at this length
 
@@ -118,19 +118,20 @@ class TransformerData(ParallelTextData):
         """Return the source and target tokens of a padded micro-batch on devices that compile for fixed sizes, else 0.
 
         A batch is full when its longer side is. The other side's tokens vary with the pairs' lengths and their ratios:
-        by 0.2 to 0.25 / sqrt(pairs) of them, one standard deviation, so that four fit. A batch that does not is larger,
-        and its step is neither compiled nor captured.
+        by 0.2 to 0.25 / sqrt(pairs) of them, one standard deviation, so that four fit. Parts of a batch differ by less
+        than 0.5 / sqrt(pairs) there. If one does not fit, it is larger, and its step is neither compiled nor captured.
         """
         if self._device.type == "cpu":
             return 0, 0
-        source, target = self._num_tokens()
-        longer = max(source, target)
-        pairs = self.global_batch_size / self._num_parts * self._num_kept / longer
-        full = self.global_batch_size / self._num_parts
+        tokens, full, largest_share = self._num_tokens(), self.global_batch_size / self._num_parts, 1.0
+        longer = tokens[self._longer_side]
+        deviation = (full * self._num_kept / longer) ** -0.5
         if self._num_parts > 1:
             full += _PART_SLACK * self._settings.max_length
-        shares = (side / longer if side == longer else side / longer * (1 + pairs**-0.5) for side in (source, target))
-        sizes = [-(-int(full * min(1.0, share)) // _SIZE_MULTIPLE) * _SIZE_MULTIPLE for share in shares]
+            largest_share += deviation / 2
+        shares = [min(largest_share, side / longer * (1 + deviation)) for side in tokens]
+        shares[self._longer_side] = 1.0
+        sizes = [-(-int(full * share) // _SIZE_MULTIPLE) * _SIZE_MULTIPLE for share in shares]
         return sizes[0], sizes[1]
 
     def _pack(
@@ -164,11 +165,6 @@ class TransformerData(ParallelTextData):
     def _epoch_size(self, counts: Sequence[LengthCount]) -> tuple[int, int]:
         """Return all pairs and about as many batches as an epoch has; their number varies by one or two."""
         return self._num_kept, -(-max(self._num_tokens()) // self.global_batch_size)
-
-    def _num_tokens(self) -> tuple[int, int]:
-        """Return the source and target tokens of an epoch."""
-        source, target = zip(*((count.source_tokens, count.target_tokens) for count in self._counts), strict=True)
-        return sum(source), sum(target)
 
     def _loss_weight(self, lengths: NDArray[np.int64]) -> float:
         return float(lengths[1].sum())

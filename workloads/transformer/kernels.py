@@ -1,6 +1,6 @@
 """Attention between packed sentences by Triton kernels.
 
-If no sentence is longer than 64 tokens, `sentence_kernels.py` takes whole sentences at once, otherwise
+If no sentence can be longer than 64 tokens, `sentence_kernels.py` takes whole sentences at once, otherwise
 `tile_kernels.py` tiles that cover several. Every sum is kept in fp32. Shapes: T and S query and key tokens, H heads,
 D head size, N sentences.
 """
@@ -56,10 +56,10 @@ def _dot_precision() -> str:
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
-def _constants(dropout: float, head_size: int) -> tuple[float, float, int, float]:
-    """Return the factors of the scores to base 2 and e, the least random number that is kept, and 1 / (1 - dropout)."""
+def _constants(dropout: float, head_size: int) -> tuple[float, int, float, float]:
+    """Return the factor of scores to base 2, the least number that is kept, 1 / (1 - dropout), and that to base e."""
     scale = head_size**-0.5
-    return scale * _LOG2E, scale, int(dropout * 2**24), 1 / (1 - dropout)
+    return scale * _LOG2E, int(dropout * 2**24), 1 / (1 - dropout), scale
 
 
 @torch.library.custom_op("timetrial::packed_attention", mutates_args=())
@@ -70,7 +70,7 @@ def _attention(
     tokens, _, heads, head_size = q_or_qkv.shape
     out = q_or_qkv.new_empty(tokens, heads, head_size)
     inputs = (q_or_qkv, kv[:, -2], kv[:, -1])
-    numbers = (q_or_qkv.stride(0), kv.stride(0), *_constants(dropout, head_size))
+    numbers = (q_or_qkv.stride(0), kv.stride(0), *_constants(dropout, head_size)[:3])
     constants = (causal, dropout > 0, stock_random, heads, head_size, _dot_precision())
     if _has_whole_sentences(max_seqlen):
         arguments = (*inputs, out, cu_seqlens_q, cu_seqlens_k, seed, *numbers, *constants)

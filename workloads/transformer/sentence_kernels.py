@@ -37,8 +37,7 @@ if triton is not None:
 
     @triton.jit
     def forward(
-        q, k, v, out, cu_seqlens_q, cu_seqlens_k, seed, q_stride, kv_stride, scale_log2, scale, drop_threshold,
-        keep_scale,
+        q, k, v, out, cu_seqlens_q, cu_seqlens_k, seed, q_stride, kv_stride, scale_log2, drop_threshold, keep_scale,
         CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, STOCK: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
         PRECISION: tl.constexpr, HEADS: tl.constexpr, SHORTER: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
@@ -66,7 +65,7 @@ if triton is not None:
     @triton.jit
     def backward(
         q, k, v, grad_out, grad_q, grad_k, grad_v, cu_seqlens_q, cu_seqlens_k, seed, q_stride, kv_stride, scale_log2,
-        scale, drop_threshold, keep_scale,
+        drop_threshold, keep_scale, scale,
         CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, STOCK: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
         PRECISION: tl.constexpr, HEADS: tl.constexpr, SHORTER: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip

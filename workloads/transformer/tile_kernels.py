@@ -35,7 +35,7 @@ if triton is not None:
     @triton.jit
     def forward(
         q, k, v, out, lse, q_sentences, k_sentences, cu_seqlens_k, seed, tokens, q_stride, kv_stride, scale_log2,
-        scale, drop_threshold, keep_scale,
+        drop_threshold, keep_scale,
         CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, STOCK: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
         PRECISION: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
     ):  # fmt: skip
@@ -76,7 +76,7 @@ if triton is not None:
     @triton.jit
     def backward_q(
         q, k, v, out, grad_out, lse, delta, grad_q, q_sentences, k_sentences, cu_seqlens_k, seed, tokens, q_stride,
-        kv_stride, scale_log2, scale, drop_threshold, keep_scale,
+        kv_stride, scale_log2, drop_threshold, keep_scale, scale,
         CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, STOCK: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
         PRECISION: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
     ):  # fmt: skip
@@ -116,7 +116,7 @@ if triton is not None:
     @triton.jit
     def backward_kv(
         q, k, v, grad_out, lse, delta, grad_k, grad_v, q_sentences, k_sentences, cu_seqlens_q, seed, tokens, q_stride,
-        kv_stride, scale_log2, scale, drop_threshold, keep_scale,
+        kv_stride, scale_log2, drop_threshold, keep_scale, scale,
         CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, STOCK: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
         PRECISION: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
     ):  # fmt: skip

@@ -11,7 +11,7 @@ import itertools, sys, torch
 from timetrial.workloads.transformer import kernels
 kernels.triton_available = lambda x: True
 torch.set_default_device(sys.argv[1])
-H, D = 2, 16
+D = 16
 
 def make_layout(lengths):
     cu_seqlens = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
@@ -20,7 +20,7 @@ def make_layout(lengths):
 
 def reference(q, k, v, q_sentences, k_sentences, causal, kept):
     out = torch.zeros_like(q)
-    for head in range(H):
+    for head in range(q.shape[1]):
         score = q[:, head] @ k[:, head].T / D**0.5
         mask = q_sentences[:, None] == k_sentences[None]
         if causal:
@@ -31,7 +31,7 @@ def reference(q, k, v, q_sentences, k_sentences, causal, kept):
 
 torch.manual_seed(1)
 masks = []
-for lengths, sources, causal, dropout, stock_random in (
+for lengths, sources, causal, dropout, stock_random, *heads in (
     ([5, 70, 3, 1, 60, 0, 0], None, True, 0.0, False),
     ([5, 70, 3, 1, 60, 0, 0], None, False, 0.3, False),
     ([5, 70, 3, 1, 60, 0, 0], None, False, 0.3, True),
@@ -43,7 +43,10 @@ for lengths, sources, causal, dropout, stock_random in (
     ([64, 64, 2], None, True, 0.3, False),
     ([5, 40, 3, 1, 0], [9, 2, 64, 32, 0], False, 0.0, True),
     ([5, 40, 3, 1, 0, 0], [9, 2, 64, 32, 0, 6], False, 0.3, False),
+    ([5, 33, 0, 32], None, True, 0.0, False, 16),  # in two groups of eight
+    ([5, 33, 0, 32], [4, 32, 0, 40], False, 0.3, False, 12),  # in three of four
 ):
+    H = heads[0] if heads else 2
     options = {"causal": causal, "dropout": dropout, "stock_random": stock_random}
     options["max_seqlen"] = max(lengths + (sources or []))
     q_sentences, cu_seqlens_q = make_layout(lengths)

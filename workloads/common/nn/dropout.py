@@ -18,12 +18,11 @@ def dropout(x: Tensor, p: float, training: bool, *, stock_random: bool) -> Tenso
 
 
 def _keep_mask(x: Tensor, p: float) -> Tensor:
-    """Return which elements are kept: 16 bits of a hash (Wellons' lowbias32) of two neighbours' index and two keys."""
+    """Return which elements are kept: the index is mixed with two random keys (Wellons' lowbias32) and compared."""
     keys = torch.randint(-(2**31), 2**31 - 1, (2,), dtype=torch.int32, device=x.device)
-    index = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape)
-    bits = (index >> 1) ^ keys[0]
+    bits = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape)
+    bits = bits ^ keys[0]
     bits = (bits ^ (bits >> 16 & 0xFFFF)) * 0x7FEB352D
     bits = bits ^ keys[1]
     bits = (bits ^ (bits >> 15 & 0x1FFFF)) * -0x7B935975
-    half = torch.where((index & 1).bool(), bits, bits << 16)  # compared by its upper 16 bits
-    return half >= int(p * 2**32) - 2**31
+    return bits >= int(p * 2**32) - 2**31

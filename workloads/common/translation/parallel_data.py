@@ -106,6 +106,8 @@ class ParallelTextData(Data):
             raise ConfigurationError(
                 f"No pair has at most {settings.max_length} tokens: raise recipe.data.max_length or use other text."
             )
+        source, target = self._num_tokens()
+        self._longer_side = int(target > source)
         self.train_size, self.steps_per_epoch = self._epoch_size(self._counts)
 
     @classmethod
@@ -230,6 +232,11 @@ class ParallelTextData(Data):
         """Return the fraction of padding in training batches; packed sentences need none."""
         return 0.0
 
+    def _num_tokens(self) -> tuple[int, int]:
+        """Return the source and target tokens of an epoch."""
+        source, target = zip(*((count.source_tokens, count.target_tokens) for count in self._counts), strict=True)
+        return sum(source), sum(target)
+
     def _epoch_size(self, counts: Sequence[LengthCount]) -> tuple[int, int]:
         """Return the number of pairs and of global batches in an epoch of the pairs that `counts` describe."""
         raise NotImplementedError
@@ -255,12 +262,12 @@ class ParallelTextData(Data):
     def _partition(self, lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return this rank's parts of a global batch: pairs by descending length, dealt to the parts back and forth.
 
-        The length is that on the side with more tokens, so that there no two parts differ by more than its longest
-        sentence. Among equal lengths, those of the other side rise and fall in turn, which nearly balances it too.
+        The length is that on the side with more tokens in an epoch, so that there no two parts differ by more than the
+        longest sentence. Among equal lengths, those of the other side rise and fall in turn, which nearly balances it
+        too.
         """
         parts = self._sharding.ranks * self._sharding.accumulation
-        longer = int(lengths.sum(1).argmax())
-        main, other = lengths[longer], lengths[1 - longer]
+        main, other = lengths[self._longer_side], lengths[1 - self._longer_side]
         order = np.lexsort((np.where(main % 2, other, -other), -main))
         turn = np.arange(len(order)) % (2 * parts)
         owner = np.minimum(turn, 2 * parts - 1 - turn)

@@ -8,6 +8,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from timetrial.datasets.synthetic import language
+from timetrial.datasets.text.wmt import LengthCount
 from timetrial.runner.core.errors import ConfigurationError
 from timetrial.runner.training.seeds import derive_streams
 from timetrial.runner.training.workload import BatchSharding
@@ -174,6 +175,7 @@ def test_batches_on_devices_have_one_padded_size_of_each_side(build, monkeypatch
 def test_parts_of_a_batch_have_equal_numbers_of_tokens(build, ranks, accumulation, longer):
     """Source and target of a pair differ in length by some 20%, as WMT's do."""
     data, generator = build(TransformerData, 4000), np.random.default_rng(1)
+    data._longer_side = longer
     apart = []
     for pairs in range(50, 4000, 150):
         source = np.exp(generator.normal(3.2, 0.55, pairs))
@@ -189,6 +191,27 @@ def test_parts_of_a_batch_have_equal_numbers_of_tokens(build, ranks, accumulatio
     assert np.max(apart, 0)[0] <= 64
     assert np.mean(apart, 0)[0] < 16
     assert np.mean(apart, 0)[1] < 160
+
+
+@pytest.mark.parametrize("ratio", [-0.02, 0, 0.05])
+@pytest.mark.parametrize(("batch_size", "ranks"), [(16_000, 2), (28_032, 8), (28_096, 4)])
+def test_all_parts_fit_into_the_padded_size_of_each_side(build, batch_size, ranks, ratio):
+    """Sides of nearly equal and of other lengths; a part that is too large would be trained uncompiled."""
+    data, generator = build(TransformerData, batch_size, sharding=BatchSharding(0, ranks, 1)), np.random.default_rng(2)
+    source = np.exp(generator.normal(3.15, 0.55, 50_000))
+    data.lengths = (
+        np.stack([source, source * np.exp(generator.normal(ratio, 0.2, 50_000))]).clip(2, 40).astype(np.int64)
+    )
+    data._counts, data._num_kept = [LengthCount(0, 50_000, *map(int, data.lengths.sum(1)))], 50_000
+    data._longer_side = int(np.diff(data._num_tokens())[0] > 0)
+    data._device = torch.device("meta")
+    sizes, used = data._padded_sizes(), []
+    for numbers in data.plan_batches(1)[:-1]:
+        for rank in range(ranks):
+            data._sharding = BatchSharding(rank, ranks, 1)
+            used.append(data.lengths[:, numbers[data._partition(data.lengths[:, numbers])[0]]].sum(1))
+    assert np.all(np.max(used, 0) <= sizes)
+    assert np.sum(used) > 0.93 * len(used) * sum(sizes)
 
 
 @pytest.mark.parametrize(("data_class", "batch_size"), DATA_CLASSES)
