@@ -114,7 +114,7 @@ class GNMTData(ParallelTextData):
         """Return the fraction of padding in the pairs of an epoch."""
         if not self.has_few_shapes:
             return 0.0
-        used = sum(count.source_tokens + count.target_tokens for count in self._counts)
+        used = sum(self._num_tokens())
         padded = sum(2 * count.pairs * int(self._longest(count.tokens)) for count in self._counts)
         return 1 - used / padded
 

@@ -193,6 +193,17 @@ def test_parts_of_a_batch_have_equal_numbers_of_tokens(build, ranks, accumulatio
     assert np.mean(apart, 0)[1] < 160
 
 
+def test_ranks_get_similar_numbers_of_tokens(build):
+    data = build(TransformerData, 2000, sharding=BatchSharding(0, 4, 1))
+    for numbers in data.plan_batches(1)[:-1]:
+        tokens = []
+        for rank in range(4):
+            data._sharding = BatchSharding(rank, 4, 1)
+            lengths = data.lengths[:, numbers]
+            tokens.append(lengths[:, data._partition(lengths)[0]].sum())
+        assert max(tokens) - min(tokens) <= 2 * data.lengths.max()
+
+
 @pytest.mark.parametrize("ratio", [-0.02, 0, 0.05])
 @pytest.mark.parametrize(("batch_size", "ranks"), [(16_000, 2), (28_032, 8), (28_096, 4)])
 def test_all_parts_fit_into_the_padded_size_of_each_side(build, batch_size, ranks, ratio):
