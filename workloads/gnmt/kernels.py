@@ -29,6 +29,12 @@ if triton is not None:
         return tl.exp2(tl.minimum(tl.maximum(x, -43.0), 43.0) * 2.8853900817779268)
 
     @triton.jit
+    def _reciprocal(x):
+        """Return 1 / x of x > 0 within 2**-21: half the instructions of a division."""
+        root = tl.rsqrt(x)
+        return root * root
+
+    @triton.jit
     def _loop_length(own_lengths, other_lengths, sentence, first_row):
         """Return the tokens of the other side that a tile of rows from `first_row` on attends to: 0 past the end."""
         return tl.where(first_row < tl.load(own_lengths + sentence), tl.load(other_lengths + sentence), 0)
@@ -50,7 +56,7 @@ if triton is not None:
         out_row = out + ((chunk * tl.num_programs(0) + sentence) * queries + q) * keys
         for k in range(0, _loop_length(query_lengths, key_lengths, sentence, first)):
             b = _load_exp2x(key + (sentence * keys + k) * U + unit, unit_mask)
-            part = tl.sum(weight[None] / (1.0 + a * b[None]), 1)
+            part = tl.sum(weight[None] * _reciprocal(1.0 + a * b[None]), 1)
             tl.store(out_row + k, weight_sum - 2.0 * part, mask=row_mask)
 
     @triton.jit
@@ -73,7 +79,7 @@ if triton is not None:
         for index in range(0, _loop_length(own_lengths, other_lengths, sentence, first)):
             b = _load_exp2x(other + (sentence * others + index) * U + unit, unit_mask)
             score_grad = tl.load(grad_row + index * other_stride, mask=row_mask, other=0.0)[:, None]
-            quotient = 1.0 / (1.0 + a * b[None])
+            quotient = _reciprocal(1.0 + a * b[None])
             slope_sum += score_grad * (quotient - quotient * quotient)
             if WITH_V:
                 quotient_sum += score_grad * quotient

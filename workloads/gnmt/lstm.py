@@ -61,21 +61,24 @@ if triton is not None:
 
     @triton.jit(do_not_specialize=["sentences", "next_sentences"])
     def _cell_backward(
-        gates, cells, previous_cells, grad_out, grad_cell, grad_gates, sentences, next_sentences,
-        H: tl.constexpr, FIRST: tl.constexpr, BLOCK: tl.constexpr,
+        gates, cells, previous_cells, grad_out, next_grad_hidden, grad_cell, grad_gates, sentences, next_sentences,
+        grad_out_stride, H: tl.constexpr, FIRST: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
-        """One time step; `grad_cell` holds the next step's result for its sentences and is overwritten with this one's.
+        """One time step.
 
-        The next time step has `next_sentences` sentences, which are the first ones of this step.
+        `next_grad_hidden` and `grad_cell` are gradients from the next time step, whose `next_sentences` sentences are
+        the first ones of this step; `grad_cell` is overwritten.
         """
         unit, gate, mask = _unit_indices(sentences, H, BLOCK)
+        has_next = unit < next_sentences * H
         i = tl.load(gates + gate, mask=mask, other=0.0).to(tl.float32)
         f = tl.load(gates + gate + H, mask=mask, other=0.0).to(tl.float32)
         g = tl.load(gates + gate + 2 * H, mask=mask, other=0.0).to(tl.float32)
         o = tl.load(gates + gate + 3 * H, mask=mask, other=0.0).to(tl.float32)
         tanh_cell = _tanh(tl.load(cells + unit, mask=mask, other=0.0))
-        grad_hidden = tl.load(grad_out + unit, mask=mask, other=0.0).to(tl.float32)
-        grad = tl.load(grad_cell + unit, mask=unit < next_sentences * H, other=0.0)
+        grad_hidden = tl.load(grad_out + unit // H * grad_out_stride + unit % H, mask=mask, other=0.0).to(tl.float32)
+        grad_hidden += tl.load(next_grad_hidden + unit, mask=has_next, other=0.0).to(tl.float32)
+        grad = tl.load(grad_cell + unit, mask=has_next, other=0.0)
         grad += grad_hidden * o * (1.0 - tanh_cell * tanh_cell)
         dtype = grad_gates.dtype.element_ty
         tl.store(grad_gates + gate, (grad * g * i * (1.0 - i)).to(dtype), mask=mask)
@@ -99,10 +102,11 @@ class _PackedLSTM(torch.autograd.Function):
         out = x.new_empty(len(x), H)
         cells = torch.empty(len(x), H, dtype=torch.float32, device=x.device)
         step_gates, step_out, step_cells = gates.split(batch_sizes), out.split(batch_sizes), cells.split(batch_sizes)
+        recurrent_weight = weight_hh.T
         for step, count in enumerate(batch_sizes):
             previous = max(0, step - 1)
             if step:
-                step_gates[step].addmm_(step_out[previous][:count], weight_hh.T)
+                step_gates[step].addmm_(step_out[previous][:count], recurrent_weight)
             _cell_forward[(triton.cdiv(count * H, _BLOCK),)](
                 step_gates[step], step_cells[step], step_cells[previous], step_out[step], count, H, not step, _BLOCK
             )
@@ -114,19 +118,22 @@ class _PackedLSTM(torch.autograd.Function):
     def backward(ctx, grad_out):
         x, weight_ih, weight_hh, gates, cells, out = ctx.saved_tensors
         batch_sizes, H = ctx.batch_sizes, weight_hh.shape[1]
-        grad_out, grad_gates = grad_out.clone(memory_format=torch.contiguous_format), torch.empty_like(gates)
-        grad_cell = torch.empty(batch_sizes[0], H, dtype=torch.float32, device=x.device)
+        if grad_out.stride(1) != 1:
+            grad_out = grad_out.contiguous()
+        grad_gates, grad_cell = torch.empty_like(gates), cells.new_empty(batch_sizes[0], H)
+        next_grad_hidden = out.new_empty(batch_sizes[0], H)
         step_gates, step_cells, step_grad_out, step_grad_gates = (
             tensor.split(batch_sizes) for tensor in (gates, cells, grad_out, grad_gates)
         )
         next_count = 0
         for step in range(len(batch_sizes) - 1, -1, -1):
             if next_count:
-                step_grad_out[step][:next_count].addmm_(step_grad_gates[step + 1], weight_hh)
+                torch.mm(step_grad_gates[step + 1], weight_hh, out=next_grad_hidden[:next_count])
             count = batch_sizes[step]
             _cell_backward[(triton.cdiv(count * H, _BLOCK),)](
-                step_gates[step], step_cells[step], step_cells[max(0, step - 1)], step_grad_out[step], grad_cell,
-                step_grad_gates[step], count, next_count, H, not step, _BLOCK,
+                step_gates[step], step_cells[step], step_cells[max(0, step - 1)], step_grad_out[step],
+                next_grad_hidden, grad_cell, step_grad_gates[step], count, next_count, grad_out.stride(0), H, not step,
+                _BLOCK,
             )  # fmt: skip
             next_count = count
         starts = [0, *accumulate(batch_sizes)]

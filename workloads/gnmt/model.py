@@ -15,6 +15,7 @@ from ..common.nn.autocast import matmul_dtype
 from ..common.translation.fused_linear_cross_entropy import fused_linear_cross_entropy
 from . import kernels
 from .data import PackedPairs, PackedSentences
+from .dropout import dropout
 from .lstm import packed_lstm
 
 _INIT_BOUND = 0.1  # weights are initialized uniformly in [-0.1, 0.1]
@@ -58,7 +59,7 @@ class GNMT(nn.Module):
         x = self._lstm(self.decoder[0], x, batch.target)
         context = self._contexts(x, batch.target, target_lengths, memory)
         for number, layer in enumerate(list(self.decoder)[1:]):
-            y = self._lstm(layer, self._dropout(torch.cat([x, context], 1)), batch.target)
+            y = self._lstm(layer, self._dropout(x, context), batch.target)
             x = y + x if number else y
         return fused_linear_cross_entropy(
             x,
@@ -76,7 +77,7 @@ class GNMT(nn.Module):
         reversal = _reversal(source.padded_indices, lengths, source.max_length)
         forward = self._lstm(first["forward_lstm"], x, source)
         backward = _Reversed.apply(self._lstm(first["backward_lstm"], _Reversed.apply(x, reversal), source), reversal)
-        x = self._lstm(self.encoder[1], self._dropout(torch.cat([forward, backward], 1)), source)
+        x = self._lstm(self.encoder[1], self._dropout(forward, backward), source)
         for layer in list(self.encoder)[2:]:
             x = self._lstm(layer, self._dropout(x), source) + x
         outputs = _pad(x, source.padded_indices, len(lengths), source.max_length)
@@ -116,7 +117,11 @@ class GNMT(nn.Module):
         x = self.embedding(ids)
         return x.to(matmul_dtype(x))
 
-    def _dropout(self, x: Tensor) -> Tensor:
+    def _dropout(self, left: Tensor, right: Tensor | None = None) -> Tensor:
+        """Return the tensors [T, ...] side by side, with dropout while training."""
+        if self.training and self.dropout and kernels.triton_available(left):
+            return dropout(left, right, self.dropout)
+        x = left if right is None else torch.cat([left, right], 1)
         return F.dropout(x, self.dropout, self.training)
 
     def _initialize(self) -> None:

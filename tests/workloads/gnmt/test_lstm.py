@@ -1,19 +1,24 @@
 """The LSTM kernels in Triton's interpreter, against nn.LSTM in float64, sentence by sentence."""
 
+import pytest
+
+from timetrial.workloads.gnmt import lstm
+
 INTERPRETED = """
 import itertools, torch
 from timetrial.workloads.gnmt.lstm import packed_lstm
 torch.manual_seed(1)
-for inputs, units, lengths in ((6, 4, [5, 3, 3, 1]), (8, 16, [1, 1]), (4, 24, [7]), (3, 300, [4, 4, 2])):
+of_many = (5, 70, [3] * 20 + [2] * 15)
+for inputs, units, lengths in ((6, 4, [5, 3, 3, 1]), (8, 16, [1, 1]), (4, 24, [7]), (3, 300, [4, 4, 2]), of_many):
     layer = torch.nn.LSTM(inputs, units)
     with torch.no_grad():
         for weight in layer.parameters():
             weight.uniform_(-0.8, 0.8)
     batch_sizes = [sum(length > step for length in lengths) for step in range(lengths[0])]
-    x, grad_out = torch.randn(sum(lengths), inputs), torch.randn(sum(lengths), units)
+    x, grad_out = torch.randn(sum(lengths), inputs), torch.randn(sum(lengths), 2 * units)
     inputs = x.clone().requires_grad_()
     out = packed_lstm(layer, inputs, batch_sizes)
-    (out * grad_out).sum().backward()
+    (torch.cat([out, out.detach()], 1) * grad_out).sum().backward()  # the gradient of `out` is not contiguous
     gradients = {name: weight.grad.double() for name, weight in layer.named_parameters()}
     starts = [0, *itertools.accumulate(batch_sizes)]
     wide = x.double().requires_grad_()
@@ -22,7 +27,7 @@ for inputs, units, lengths in ((6, 4, [5, 3, 3, 1]), (8, 16, [1, 1]), (4, 24, [7
     for number, length in enumerate(lengths):
         indices = [starts[step] + number for step in range(length)]
         expected[indices] = layer(wide[indices][:, None])[0][:, 0]
-    (expected * grad_out).sum().backward()
+    (expected * grad_out[:, :units]).sum().backward()
     torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(inputs.grad.double(), wide.grad, rtol=1e-4, atol=1e-5)
     for name, weight in layer.named_parameters():
@@ -32,3 +37,14 @@ for inputs, units, lengths in ((6, 4, [5, 3, 3, 1]), (8, 16, [1, 1]), (4, 24, [7
 
 def test_outputs_and_gradients_equal_float64(interpret):
     interpret(INTERPRETED)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("capability", "dtype"), [(75, "fp16"), (80, "fp32"), (90, "bf16")])
+@pytest.mark.parametrize("first", [False, True])
+def test_compiles_for_gpus(compile_for_gpu, capability, dtype, first):
+    types = dict.fromkeys(("gates", "out", "grad_out", "next_grad_hidden", "grad_gates"), f"*{dtype}")
+    types |= dict.fromkeys(("cells", "previous_cells", "grad_cell"), "*fp32")
+    constants = {"H": 1024, "FIRST": first, "BLOCK": lstm._BLOCK}
+    for kernel in (lstm._cell_forward, lstm._cell_backward):
+        compile_for_gpu(kernel, capability, {k: v for k, v in types.items() if k in kernel.arg_names}, constants)

@@ -1,0 +1,50 @@
+"""The dropout kernel in Triton's interpreter: which elements it drops, and that both passes drop the same."""
+
+import pytest
+
+from timetrial.workloads.gnmt import dropout
+
+INTERPRETED = """
+import math, torch
+from timetrial.workloads.gnmt.dropout import dropout
+for dtype, rows, widths, p in (
+    (torch.float32, 331, (16, 24), 0.2),
+    (torch.float32, 1000, (13, 0), 0.5),
+    (torch.bfloat16, 257, (64, 32), 0.1),
+):
+    torch.manual_seed(1)
+    left = torch.randn(rows, widths[0], dtype=dtype).add_(10).requires_grad_()
+    right = torch.randn(rows, widths[1], dtype=dtype).add_(10).requires_grad_() if widths[1] else None
+    out = dropout(left, right, p)
+    expected = torch.cat([left] if right is None else [left, right], 1)
+    kept = out != 0
+    tolerance = 5 * math.sqrt(p * (1 - p) / out.numel())
+    assert abs(kept.double().mean() - (1 - p)) < tolerance, kept.double().mean()
+    halves = kept.double().flatten()[: out.numel() // 2 * 2].view(2, -1).mean(1)
+    assert (halves - (1 - p)).abs().max() < 2 * tolerance
+    exact = dict(rtol=2**-7 if dtype == torch.bfloat16 else 1e-6, atol=0)  # the interpreter rounds toward zero
+    torch.testing.assert_close(out.double(), expected.double() * kept / (1 - p), **exact)
+    grad = torch.randn_like(out)
+    out.backward(grad)
+    grads = [left.grad] if right is None else [left.grad, right.grad]
+    torch.testing.assert_close(torch.cat(grads, 1).double(), grad.double() * kept / (1 - p), **exact)
+    assert not torch.equal(dropout(left, right, p) != 0, kept)
+    torch.manual_seed(2)
+    again = dropout(left, right, p)
+    torch.manual_seed(2)
+    assert torch.equal(dropout(left, right, p), again)
+"""
+
+
+def test_elements_are_dropped_in_both_passes_alike(interpret):
+    interpret(INTERPRETED)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("capability", "dtype"), [(75, "fp16"), (80, "fp32"), (90, "bf16")])
+@pytest.mark.parametrize("widths", [(1024, 1024), (1024, 0)])
+@pytest.mark.parametrize("backward", [False, True])
+def test_compiles_for_gpus(compile_for_gpu, capability, dtype, widths, backward):
+    types = dict.fromkeys(("left", "right", "joined"), f"*{dtype}") | {"seed": "*i64", "scale": "fp32"}
+    constants = {"L": widths[0], "R": widths[1], "BACKWARD": backward, "BLOCK": dropout._BLOCK}
+    compile_for_gpu(dropout._drop, capability, types, constants)
