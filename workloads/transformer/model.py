@@ -6,7 +6,7 @@ sentences.
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from .attention import packed_attention
 from .data import PackedPairs, PackedSentences
 
 _NORM_EPSILON = 1e-6
+_LAYERS_PER_PART = 3  # that are compiled together
 
 
 class Transformer(nn.Module):
@@ -51,25 +52,50 @@ class Transformer(nn.Module):
 
     def forward(self, batch: PackedPairs) -> Tensor:
         """Return the label-smoothed cross entropy minus its smallest possible value, summed over the target tokens."""
-        encode, decode = self._compiled or (self.encode, self.decode)
-        return decode(batch, encode(batch.source))
+        encode_part, decode_part = self._compiled or (self._encode_part, self._decode_part)
+        memory = _in_parts(encode_part, self.encoder, batch.source)
+        return _in_parts(decode_part, self.decoder, batch, memory)
 
     def compile(self, *args: Any, **options: Any) -> None:
-        """Compile the encoder and the decoder each by itself.
+        """Compile encoder and decoder in parts of `_LAYERS_PER_PART` layers.
 
-        A compiled backward pass yields all gradients at its end: those of the decoder are exchanged between GPUs while
-        that of the encoder runs.
+        A compiled backward pass yields all gradients at its end: those of a part are exchanged between GPUs while that
+        of the part before it runs.
         """
-        self._compiled = (torch.compile(self.encode, *args, **options), torch.compile(self.decode, *args, **options))
+        self._compiled = (
+            torch.compile(self._encode_part, *args, **options),
+            torch.compile(self._decode_part, *args, **options),
+        )
 
-    def decode(self, batch: PackedPairs, memory: Tensor) -> Tensor:
-        """Return the loss, as `forward` does, from the encoder output `memory` [S, D]."""
+    def encode(self, source: PackedSentences) -> Tensor:
+        """Return the encoder output [S, D]."""
+        return _in_parts(self._encode_part, self.encoder, source)
+
+    def _encode_part(
+        self, x: Tensor | None, layers: Sequence[nn.Module], is_last: bool, source: PackedSentences
+    ) -> Tensor:
+        """Apply some layers to x [S, D], which is None for the first of them; the last ones return the output."""
+        if x is None:
+            x = self._add_position(self.embed(source.ids), source.positions)
+        for layer in layers:
+            x = layer(x, source)
+        return self.encoder_norm(x) if is_last else x
+
+    def _decode_part(
+        self, x: Tensor | None, layers: Sequence[nn.Module], is_last: bool, batch: PackedPairs, memory: Tensor
+    ) -> Tensor:
+        """Apply some layers to x [T, D], which is None for the first of them; the last ones return the loss."""
         target = batch.target
-        shifted = self.embed(target.ids).roll(1, 0)
-        x = self._add_position(torch.where(target.positions[:, None] == 0, 0.0, shifted), target.positions)
-        for layer in self.decoder:
+        if x is None:
+            shifted = self.embed(target.ids).roll(1, 0)
+            x = self._add_position(torch.where(target.positions[:, None] == 0, 0.0, shifted), target.positions)
+        for layer in layers:
             x = layer(x, target, memory, batch.source)
-        labels = torch.where(target.ids == PAD, -1, target.ids)
+        return self._loss(x, target.ids) if is_last else x
+
+    def _loss(self, x: Tensor, ids: Tensor) -> Tensor:
+        """Return the loss, as `forward` does, of the output x [T, D] of the last layer."""
+        labels = torch.where(ids == PAD, -1, ids)
         confidence, smoothing_weight = 1 - self.label_smoothing, self.label_smoothing / (len(self.embedding) - 1)
         entropy = -confidence * math.log(confidence)
         if self.label_smoothing:
@@ -83,13 +109,6 @@ class Transformer(nn.Module):
             smoothing_weight=smoothing_weight,
         )
         return loss - entropy * (labels >= 0).sum(dtype=loss.dtype)
-
-    def encode(self, source: PackedSentences) -> Tensor:
-        """Return the encoder output [S, D]."""
-        x = self._add_position(self.embed(source.ids), source.positions)
-        for layer in self.encoder:
-            x = layer(x, source)
-        return self.encoder_norm(x)
 
     def decoder_layers(self) -> list["Layer"]:
         """Return the layers of the decoder."""
@@ -190,3 +209,12 @@ class Layer(nn.Module):
 
     def _dropout(self, x: Tensor) -> Tensor:
         return dropout(x, self.dropout, self.training, stock_random=self.stock_random)
+
+
+def _in_parts(run: Callable[..., Tensor], layers: nn.ModuleList, *inputs: Any) -> Tensor:
+    """Return the result of a stack of layers, of which `run` applies a part at a time."""
+    x: Any = None
+    for start in range(0, len(layers), _LAYERS_PER_PART):
+        stop = start + _LAYERS_PER_PART
+        x = run(x, list(layers[start:stop]), stop >= len(layers), *inputs)
+    return x
