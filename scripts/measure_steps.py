@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Measure training steps of one run: their time, the share in which the device computes, and captured against eager.
 
-    python -P scripts/measure_steps.py [--steps N] [--eager] [--longest N] [--no-evaluation] KEY=VALUE...
+    python -P scripts/measure_steps.py [--steps N] [--eager] [--repeat] [--longest N] [--no-evaluation] KEY=VALUE...
     python -P scripts/measure_steps.py --losses [--once] [--steps N] KEY=VALUE...
     python -P scripts/measure_steps.py --runs N KEY=VALUE...
     python -P scripts/measure_steps.py --exchange [--steps N] gpus=N KEY=VALUE...
@@ -10,7 +10,8 @@ Prints one JSON line. `kernel_ms` is the union of all kernels' spans in a trace 
 its share in the time of the traced steps, and `kernel_share_untraced` in `step_ms`, which the profiler does not slow
 down; `graph_ms` the replay of each captured graph alone; `evaluation_s` four evaluations, and a fifth without the
 score, of which `evaluation` has the kernels; --no-evaluation omits these. --eager measures eager steps, --longest sets
-how many of the longest kernels are listed. With gpus=N, the figures are those of the first GPU. Leave the machine idle.
+how many of the longest kernels are listed. --repeat times and traces the same steps, whose batches it keeps: those of
+text differ in length. With gpus=N, the figures are those of the first GPU. Leave the machine idle.
 
 With --losses, it compares losses at equal seeds instead: `losses` and `eager_losses` are means of ten equal parts of
 the captured and of the eager steps, `loss_difference` is the largest relative difference between two of their losses,
@@ -22,7 +23,7 @@ quality and the seconds from the first training step, with the data open, to the
 
 With --exchange, it times eager steps of several GPUs whose gradients are exchanged in different ways: in buckets of
 other sizes, by fewer thread blocks, from a stream of high priority, after the backward pass instead of during it, and
-not at all. The milliseconds are those of the slowest GPU.
+not at all. The milliseconds are those of the slowest GPU, in each of three rounds over all ways.
 """
 
 import argparse
@@ -68,8 +69,10 @@ _EVALUATIONS = 4
 _LONGEST = 8  # kernels that are listed
 _PARTS = 10  # of the steps, whose mean losses are printed
 _HANG_TIMEOUT_SECONDS = 300.0  # ranks compile at different speeds
-_BUCKET_MIB = (5, 100, 1000)
-_THREAD_BLOCKS = (2, 4, 8, 16)  # of NCCL, at most
+_BUCKET_MIB = (5, 100)
+_THREAD_BLOCKS = (4, 16)  # of NCCL, at most
+_ROUNDS = 3
+_STEPS_BETWEEN_WAYS = 3
 
 
 def build(config: Config, world: World | None = None, *, with_data: bool = True) -> TorchEngine:
@@ -93,9 +96,11 @@ def endless_steps(engine: TorchEngine) -> Any:
     return itertools.chain.from_iterable(engine.data.train_batches(epoch) for epoch in itertools.count(1))
 
 
-def time_steps(engine: TorchEngine, batches: Any, steps: int) -> tuple[float, float]:
+def time_steps(
+    engine: TorchEngine, batches: Any, steps: int, warm_up_steps: int = _WARM_UP_STEPS
+) -> tuple[float, float]:
     """Return milliseconds a step, and those of the host alone."""
-    for batch in itertools.islice(batches, _WARM_UP_STEPS):
+    for batch in itertools.islice(batches, warm_up_steps):
         engine._step(batch)
     devices.synchronize(engine.device)
     started = time.perf_counter()
@@ -195,7 +200,7 @@ def joined_ranks(gpus: int) -> Iterator[World]:
 
 
 def measure(
-    overrides: list[str], world: World, steps: int, *, eager: bool, longest: int, evaluate: bool
+    overrides: list[str], world: World, steps: int, *, eager: bool, repeat: bool, longest: int, evaluate: bool
 ) -> dict[str, Any]:
     """Return the figures of one run."""
     with tempfile.TemporaryDirectory() as folder:
@@ -203,7 +208,9 @@ def measure(
         config = validate(compose([*base, f"engine.capture={str(not eager).lower()}"]).node)
         engine = build(config, world)
         batches = endless_steps(engine)
-        step_ms, host_ms = time_steps(engine, batches, steps)
+        if repeat:
+            batches = itertools.cycle(list(itertools.islice(batches, steps)))
+        step_ms, host_ms = time_steps(engine, batches, steps, steps if repeat else _WARM_UP_STEPS)
         result = {
             "run": " ".join(overrides),
             "eager": eager,
@@ -226,39 +233,48 @@ def measure(
 
 
 def measure_exchange(overrides: list[str], world: World, steps: int) -> dict[str, Any]:
-    """Return the milliseconds of a step for each way to exchange gradients."""
+    """Return the milliseconds of a step for each way to exchange gradients, in each of several rounds.
+
+    A device slows down as it gets warm: ways are to be compared within a round.
+    """
     with tempfile.TemporaryDirectory() as folder:
         config = validate(compose([f"run_dir={folder}/run", *overrides, "engine.capture=false"]).node)
         engine = build(config, world)
-        reduction, batches, found = engine._reduction, endless_steps(engine), {}
+        reduction, group = engine._reduction, world.device_group
         assert reduction is not None
-
-        def measure_as(name: str) -> None:
-            milliseconds = time_steps(engine, batches, steps)[0]
-            found[name] = world.all_reduce_max(round(milliseconds * 1e3)) / 1e3
-
-        measure_as("as configured")
+        batches = list(itertools.islice(endless_steps(engine), steps))  # the same for all, as their lengths differ
+        time_steps(engine, itertools.cycle(batches), steps)
         order = [parameter for bucket in reduction._buckets for parameter in bucket.parameters]
-        size, group = gradient_reduction._BUCKET_BYTES, world.device_group
-        for mebibytes in _BUCKET_MIB:
-            gradient_reduction._BUCKET_BYTES = mebibytes << 20
-            reduction._fill_buckets(order)
-            measure_as(f"buckets of {mebibytes} MiB")
-        gradient_reduction._BUCKET_BYTES = size
-        reduction._fill_buckets(order)
+        configured = gradient_reduction._BUCKET_BYTES >> 20
+        groups = {"as configured": group}
         if (backend := devices.collective_backend(engine.device)) == "nccl":
-            for thread_blocks, has_priority in (*((count, False) for count in _THREAD_BLOCKS), (0, True)):
-                options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=has_priority)
-                if thread_blocks:
-                    options.config.max_ctas = thread_blocks
-                world.device_group = dist.new_group(backend=backend, pg_options=options)
-                measure_as(f"at most {thread_blocks} thread blocks" if thread_blocks else "high priority")
-            world.device_group = group
-        reduction._enabled = False
-        measure_as("after the backward pass")
-        engine._reduction = None
-        measure_as("none")
+            for thread_blocks in _THREAD_BLOCKS:
+                options = dist.ProcessGroupNCCL.Options()
+                options.config.max_ctas = thread_blocks
+                name = f"at most {thread_blocks} thread blocks"
+                groups[name] = dist.new_group(backend=backend, pg_options=options)
+            options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+            groups["high priority"] = dist.new_group(backend=backend, pg_options=options)
+        ways = {name: (own, configured, True) for name, own in groups.items()}
+        ways |= {f"buckets of {size} MiB": (group, size, True) for size in _BUCKET_MIB}
+        ways["after the backward pass"] = (group, configured, False)
+        found: dict[str, list[float]] = {name: [] for name in (*ways, "none")}
+        for _ in range(_ROUNDS):
+            for name, (own, mebibytes, during) in ways.items():
+                world.device_group, reduction._enabled = own, during
+                gradient_reduction._BUCKET_BYTES = mebibytes << 20
+                reduction._fill_buckets(order)
+                found[name].append(_slowest_ms(engine, batches))
+            engine._reduction, reduction._enabled = None, False
+            found["none"].append(_slowest_ms(engine, batches))
+            engine._reduction = reduction
     return {"run": " ".join(overrides), "step_ms": found}
+
+
+def _slowest_ms(engine: TorchEngine, batches: list[Any]) -> float:
+    """Return the milliseconds of a step on the slowest rank."""
+    milliseconds = time_steps(engine, itertools.cycle(batches), len(batches), _STEPS_BETWEEN_WAYS)[0]
+    return engine.world.all_reduce_max(round(milliseconds * 1e3)) / 1e3
 
 
 def time_runs(overrides: list[str], runs: int) -> dict[str, Any]:
@@ -337,6 +353,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--repeat", action="store_true")
     parser.add_argument("--longest", type=int, default=_LONGEST)
     parser.add_argument("--no-evaluation", action="store_true")
     parser.add_argument("--losses", action="store_true")
@@ -367,6 +384,7 @@ def main() -> None:
                     world,
                     arguments.steps,
                     eager=arguments.eager,
+                    repeat=arguments.repeat,
                     longest=arguments.longest,
                     evaluate=not arguments.no_evaluation,
                 )
