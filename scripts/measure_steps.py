@@ -10,8 +10,9 @@ Prints one JSON line. `kernel_ms` is the union of all kernels' spans in a trace 
 its share in the time of the traced steps, and `kernel_share_untraced` in `step_ms`, which the profiler does not slow
 down; `graph_ms` the replay of each captured graph alone; `evaluation_s` four evaluations, and a fifth without the
 score, of which `evaluation` has the kernels; --no-evaluation omits these. --eager measures eager steps, --longest sets
-how many of the longest kernels are listed. --repeat times and traces the same steps, whose batches it keeps: those of
-text differ in length. With gpus=N, the figures are those of the first GPU. Leave the machine idle.
+how many of the longest kernels are listed. --repeat keeps the first --steps batches on the device and times and traces
+steps with them, because batches of text differ in length; the data loader is then not part of the time. With gpus=N,
+the figures are those of the first GPU. Leave the machine idle.
 
 With --losses, it compares losses at equal seeds instead: `losses` and `eager_losses` are means of ten equal parts of
 the captured and of the eager steps, `loss_difference` is the largest relative difference between two of their losses,
@@ -21,9 +22,9 @@ be compared with those of another version of the package.
 With --runs, it trains N whole runs of an image workload in one process, of seeds 1 to N, and prints for each the
 quality and the seconds from the first training step, with the data open, to the end of the last evaluation.
 
-With --exchange, it times eager steps of several GPUs whose gradients are exchanged in different ways: in buckets of
+With --exchange, it times eager steps of several GPUs with several strategies of exchanging gradients: in buckets of
 other sizes, by fewer thread blocks, from a stream of high priority, after the backward pass instead of during it, and
-not at all. The milliseconds are those of the slowest GPU, in each of three rounds over all ways.
+not at all. The milliseconds are those of the slowest GPU, in each of three rounds over all strategies.
 """
 
 import argparse
@@ -72,7 +73,7 @@ _HANG_TIMEOUT_SECONDS = 300.0  # ranks compile at different speeds
 _BUCKET_MIB = (5, 100)
 _THREAD_BLOCKS = (4, 16)  # of NCCL, at most
 _ROUNDS = 3
-_STEPS_BETWEEN_WAYS = 3
+_STEPS_BETWEEN_STRATEGIES = 3
 
 
 def build(config: Config, world: World | None = None, *, with_data: bool = True) -> TorchEngine:
@@ -233,9 +234,10 @@ def measure(
 
 
 def measure_exchange(overrides: list[str], world: World, steps: int) -> dict[str, Any]:
-    """Return the milliseconds of a step for each way to exchange gradients, in each of several rounds.
+    """Return the milliseconds of a step for each strategy of exchanging gradients, in each of several rounds.
 
-    A device slows down as it gets warm: ways are to be compared within a round.
+    A device slows down as it gets warm: strategies are to be compared within a round, and each other round has the
+    reverse order.
     """
     with tempfile.TemporaryDirectory() as folder:
         config = validate(compose([f"run_dir={folder}/run", *overrides, "engine.capture=false"]).node)
@@ -255,25 +257,25 @@ def measure_exchange(overrides: list[str], world: World, steps: int) -> dict[str
                 groups[name] = dist.new_group(backend=backend, pg_options=options)
             options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
             groups["high priority"] = dist.new_group(backend=backend, pg_options=options)
-        ways = {name: (own, configured, True) for name, own in groups.items()}
-        ways |= {f"buckets of {size} MiB": (group, size, True) for size in _BUCKET_MIB}
-        ways["after the backward pass"] = (group, configured, False)
-        found: dict[str, list[float]] = {name: [] for name in (*ways, "none")}
-        for _ in range(_ROUNDS):
-            for name, (own, mebibytes, during) in ways.items():
-                world.device_group, reduction._enabled = own, during
+        strategies = {name: (process_group, configured, True) for name, process_group in groups.items()}
+        strategies |= {f"buckets of {size} MiB": (group, size, True) for size in _BUCKET_MIB}
+        strategies |= {"after the backward pass": (group, configured, False), "none": (group, configured, True)}
+        step_ms: dict[str, list[float]] = {name: [] for name in strategies}
+        for number in range(_ROUNDS):
+            for name in reversed(strategies) if number % 2 else strategies:
+                world.device_group, mebibytes, reduction._enabled = strategies[name]
                 gradient_reduction._BUCKET_BYTES = mebibytes << 20
                 reduction._fill_buckets(order)
-                found[name].append(_slowest_ms(engine, batches))
-            engine._reduction, reduction._enabled = None, False
-            found["none"].append(_slowest_ms(engine, batches))
-            engine._reduction = reduction
-    return {"run": " ".join(overrides), "step_ms": found}
+                if name == "none":
+                    engine._reduction, reduction._enabled = None, False
+                step_ms[name].append(_slowest_ms(engine, batches))
+                engine._reduction = reduction
+    return {"run": " ".join(overrides), "step_ms": step_ms}
 
 
 def _slowest_ms(engine: TorchEngine, batches: list[Any]) -> float:
     """Return the milliseconds of a step on the slowest rank."""
-    milliseconds = time_steps(engine, itertools.cycle(batches), len(batches), _STEPS_BETWEEN_WAYS)[0]
+    milliseconds = time_steps(engine, itertools.cycle(batches), len(batches), _STEPS_BETWEEN_STRATEGIES)[0]
     return engine.world.all_reduce_max(round(milliseconds * 1e3)) / 1e3
 
 
@@ -365,6 +367,8 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     if sum(map(bool, (arguments.runs, arguments.eager, arguments.losses, arguments.exchange))) > 1:
         parser.error("Choose one of --runs, --eager, --losses and --exchange.")
+    if arguments.repeat and (arguments.runs or arguments.losses or arguments.exchange):
+        parser.error("--repeat is for timing steps, without --runs, --losses and --exchange.")
     if arguments.once and not arguments.losses:
         parser.error("--once needs --losses.")
     if arguments.runs:

@@ -1,10 +1,14 @@
 """The measurement of steps, on the CPU, where nothing is captured."""
 
+import importlib.util
 import json
 import subprocess
 import sys
 
 import pytest
+
+from timetrial.runner.training.distributed import World
+from timetrial.runner.training.torch_engine import TorchEngine
 
 RATINGS = "recipe.data.generate={num_users: 60, num_items: 200, num_ratings: 1800, num_clusters: 3}"
 
@@ -43,7 +47,21 @@ def test_losses_of_one_run_are_printed_for_a_comparison_of_versions(measure):
 
 @pytest.mark.integration
 def test_evaluation_can_be_omitted(measure):
-    assert "evaluation_s" not in measure("--no-evaluation", "--repeat")
+    assert "evaluation_s" not in measure("--no-evaluation")
+
+
+@pytest.mark.integration
+def test_repeated_steps_have_the_batches_of_those_before(root, tmp_path, monkeypatch):
+    spec = importlib.util.spec_from_file_location("measure_steps", root / "scripts/measure_steps.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    step, batches = TorchEngine._step, []
+    monkeypatch.setattr(TorchEngine, "_step", lambda engine, batch: (batches.append(batch), step(engine, batch))[1])
+    overrides = ["accelerator=cpu", "seed=1", RATINGS, "recipe.data.eval_negatives=50", f"data_dir={tmp_path}"]
+    script.measure(overrides, World(), 3, eager=True, repeat=True, longest=1, evaluate=False)
+    warm_up, timed = batches[-6:-3], batches[-3:]
+    assert all(one is other for one, other in zip(warm_up, timed, strict=True))
+    assert len({id(batch) for batch in timed}) == 3
 
 
 @pytest.mark.integration

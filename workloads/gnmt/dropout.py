@@ -1,4 +1,4 @@
-"""Dropout of tensors side by side, without storing their concatenation or a mask.
+"""Dropout of concatenated tensors in one kernel, which stores neither a mask nor the concatenation before dropout.
 
 The backward pass draws the same random numbers again, with Triton's Philox. Shapes: T tokens, L and R columns of the
 left and the right tensor.
@@ -6,6 +6,11 @@ left and the right tensor.
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+
+from ..common.nn.triton_support import triton_available
 
 try:
     import triton
@@ -23,7 +28,10 @@ if triton is not None:
         left, right, joined, seed, size, threshold, scale,
         L: tl.constexpr, R: tl.constexpr, BACKWARD: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
-        """Write `left` [T, L] and `right` [T, R] with dropout to `joined` [T, L + R]; if BACKWARD, `joined` to both."""
+        """Write the concatenation of `left` [T, L] and `right` [T, R] with dropout to `joined` [T, L + R].
+
+        BACKWARD: split the gradient `joined` into `left` and `right`, with the same elements dropped.
+        """
         block = tl.program_id(0).to(tl.int64) * BLOCK
         a, b, c, d = tl.randint4x(tl.load(seed), block + tl.arange(0, BLOCK))
         index = 4 * block + tl.arange(0, BLOCK)
@@ -37,7 +45,7 @@ if triton is not None:
         left, right, joined, index, size, random, threshold, scale,
         L: tl.constexpr, R: tl.constexpr, BACKWARD: tl.constexpr,
     ):  # fmt: skip
-        """Do this for the elements `index` of `joined`; those whose number is below `threshold` are dropped."""
+        """Process the elements `index` of `joined`; those whose random number is below `threshold` are dropped."""
         row, column = index // (L + R), index % (L + R)
         factor = tl.where((random >> 8).to(tl.int32) < threshold, 0.0, scale)
         is_left, is_right = (index < size) & (column < L), (index < size) & (column >= L)
@@ -59,7 +67,7 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx, p, left, right):
         left = left.contiguous()
-        right = left[:, :0] if right is None else right.to(left.dtype).contiguous()
+        right = left[:, :0] if right is None else right.contiguous()
         ctx.p, ctx.widths = p, (left.shape[1], right.shape[1])
         seed = torch.randint(2**62, (1,), device=left.device)
         joined = left.new_empty(len(left), sum(ctx.widths))
@@ -68,6 +76,7 @@ class _Dropout(torch.autograd.Function):
         return joined
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad):
         grad = grad.contiguous()
         left, right = (grad.new_empty(len(grad), width) for width in ctx.widths)
@@ -82,6 +91,12 @@ def _run(left, right, joined, seed, p, *, backward):
     _drop[(triton.cdiv(size, 4 * _BLOCK),)](left, right, joined, seed, size, threshold, 1 / (1 - p), *constants)
 
 
-def dropout(left: Tensor, right: Tensor | None, p: float) -> Tensor:
-    """Return `F.dropout(torch.cat([left, right], 1), p)` of `left` [T, L] and `right` [T, R], which may be None."""
-    return _Dropout.apply(p, left, right)
+def dropout(left: Tensor, right: Tensor | None, p: float, training: bool) -> Tensor:
+    """Return `F.dropout(torch.cat([left, right], 1), p, training)`.
+
+    `left` [T, L] and `right` [T, R], which may be None, have one dtype. A dispatch mode sees PyTorch's operators, since
+    one that counts operations would not see the kernel.
+    """
+    if training and p and triton_available(left) and not is_in_torch_dispatch_mode():
+        return _Dropout.apply(p, left, right)
+    return F.dropout(left if right is None else torch.cat([left, right], 1), p, training)

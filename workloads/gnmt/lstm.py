@@ -11,6 +11,7 @@ from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from ..common.nn.autocast import matmul_dtype
 
@@ -115,6 +116,7 @@ class _PackedLSTM(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad_out):
         x, weight_ih, weight_hh, gates, cells, out = ctx.saved_tensors
         batch_sizes, H = ctx.batch_sizes, weight_hh.shape[1]

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..common.nn.autocast import matmul_dtype
 from ..common.translation.fused_linear_cross_entropy import fused_linear_cross_entropy
@@ -118,11 +117,8 @@ class GNMT(nn.Module):
         return x.to(matmul_dtype(x))
 
     def _dropout(self, left: Tensor, right: Tensor | None = None) -> Tensor:
-        """Return the tensors [T, ...] side by side, with dropout while training."""
-        if self.training and self.dropout and kernels.triton_available(left):
-            return dropout(left, right, self.dropout)
-        x = left if right is None else torch.cat([left, right], 1)
-        return F.dropout(x, self.dropout, self.training)
+        """Return the concatenation of the tensors [T, ...], with dropout while training."""
+        return dropout(left, right, self.dropout, self.training)
 
     def _initialize(self) -> None:
         for name, weight in self.named_parameters():

@@ -21,7 +21,7 @@ from .attention import packed_attention
 from .data import PackedPairs, PackedSentences
 
 _NORM_EPSILON = 1e-6
-_LAYERS_PER_PART = 3  # that are compiled together
+_LAYERS_PER_GRAPH = 3  # layers compiled into one graph
 
 
 class Transformer(nn.Module):
@@ -57,10 +57,10 @@ class Transformer(nn.Module):
         return _in_parts(decode_part, self.decoder, batch, memory)
 
     def compile(self, *args: Any, **options: Any) -> None:
-        """Compile encoder and decoder in parts of `_LAYERS_PER_PART` layers.
+        """Compile encoder and decoder in parts of `_LAYERS_PER_GRAPH` layers.
 
-        A compiled backward pass yields all gradients at its end: those of a part are exchanged between GPUs while that
-        of the part before it runs.
+        The compiled backward pass of a part yields all of its gradients at its end. They are then exchanged between
+        GPUs during the backward pass of the part before it.
         """
         self._compiled = (
             torch.compile(self._encode_part, *args, **options),
@@ -214,7 +214,7 @@ class Layer(nn.Module):
 def _in_parts(run: Callable[..., Tensor], layers: nn.ModuleList, *inputs: Any) -> Tensor:
     """Return the result of a stack of layers, of which `run` applies a part at a time."""
     x: Any = None
-    for start in range(0, len(layers), _LAYERS_PER_PART):
-        stop = start + _LAYERS_PER_PART
+    for start in range(0, len(layers), _LAYERS_PER_GRAPH):
+        stop = start + _LAYERS_PER_GRAPH
         x = run(x, list(layers[start:stop]), stop >= len(layers), *inputs)
     return x

@@ -6,7 +6,10 @@ from timetrial.workloads.gnmt import dropout
 
 INTERPRETED = """
 import math, torch
-from timetrial.workloads.gnmt.dropout import dropout
+from timetrial.workloads.gnmt import dropout as module
+module.triton_available = lambda tensor: True
+def dropout(left, right, p):
+    return module.dropout(left, right, p, True)
 for dtype, rows, widths, p in (
     (torch.float32, 331, (16, 24), 0.2),
     (torch.float32, 1000, (13, 0), 0.5),
@@ -20,8 +23,10 @@ for dtype, rows, widths, p in (
     kept = out != 0
     tolerance = 5 * math.sqrt(p * (1 - p) / out.numel())
     assert abs(kept.double().mean() - (1 - p)) < tolerance, kept.double().mean()
-    halves = kept.double().flatten()[: out.numel() // 2 * 2].view(2, -1).mean(1)
-    assert (halves - (1 - p)).abs().max() < 2 * tolerance
+    blocks = kept.flatten()[: out.numel() // 1024 * 1024].view(-1, 1024)  # a part of a program each
+    equal = (blocks[:, None] == blocks).double().mean(2)[~torch.eye(len(blocks), dtype=torch.bool)]
+    expected_equal = p**2 + (1 - p) ** 2
+    assert (equal - expected_equal).abs().max() < 6 * math.sqrt(expected_equal * (1 - expected_equal) / 1024)
     exact = dict(rtol=2**-7 if dtype == torch.bfloat16 else 1e-6, atol=0)  # the interpreter rounds toward zero
     torch.testing.assert_close(out.double(), expected.double() * kept / (1 - p), **exact)
     grad = torch.randn_like(out)

@@ -19,6 +19,7 @@ for inputs, units, lengths in ((6, 4, [5, 3, 3, 1]), (8, 16, [1, 1]), (4, 24, [7
     inputs = x.clone().requires_grad_()
     out = packed_lstm(layer, inputs, batch_sizes)
     (torch.cat([out, out.detach()], 1) * grad_out).sum().backward()  # the gradient of `out` is not contiguous
+    (grad_of_sum,) = torch.autograd.grad(packed_lstm(layer, inputs, batch_sizes).sum(), inputs)  # of strides 0
     gradients = {name: weight.grad.double() for name, weight in layer.named_parameters()}
     starts = [0, *itertools.accumulate(batch_sizes)]
     wide = x.double().requires_grad_()
@@ -27,6 +28,8 @@ for inputs, units, lengths in ((6, 4, [5, 3, 3, 1]), (8, 16, [1, 1]), (4, 24, [7
     for number, length in enumerate(lengths):
         indices = [starts[step] + number for step in range(length)]
         expected[indices] = layer(wide[indices][:, None])[0][:, 0]
+    (expected_of_sum,) = torch.autograd.grad(expected.sum(), wide, retain_graph=True)
+    torch.testing.assert_close(grad_of_sum.double(), expected_of_sum, rtol=1e-4, atol=1e-5)
     (expected * grad_out[:, :units]).sum().backward()
     torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(inputs.grad.double(), wide.grad, rtol=1e-4, atol=1e-5)

@@ -64,9 +64,13 @@ class GivenPairs(TransformerData):
 PAIRS = [([4, 5, 6, 1], [7, 3, 1]), ([9, 1], [2, 2, 8, 10, 5, 1]), ([3, 3, 2, 8, 7, 4, 1], [6, 1])]
 
 
-@pytest.mark.parametrize("padded_size", [0, 300])
-def test_loss_and_gradients_equal_oracle(padded_size):
+LAYERS_PER_GRAPH = "timetrial.workloads.transformer.model._LAYERS_PER_GRAPH"
+
+
+@pytest.mark.parametrize(("padded_size", "layers_per_graph"), [(0, 3), (300, 3), (0, 1)])
+def test_loss_and_gradients_equal_oracle(padded_size, layers_per_graph, monkeypatch):
     """With `padded_size`, the batch is filled up with padding and empty sentences."""
+    monkeypatch.setattr(LAYERS_PER_GRAPH, layers_per_graph)
     model = make_model()
     batch = GivenPairs(PAIRS, padded_size).pairs()
     if padded_size:
@@ -158,8 +162,10 @@ def test_dropout_applies_to_embeddings_sublayers_and_attention(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # of torch.compile itself
-def test_gradients_of_the_decoder_are_exchanged_before_the_encoder_has_its_own(monkeypatch):
+@pytest.mark.parametrize("layers_per_graph", [1, 3])
+def test_gradients_of_a_part_are_exchanged_before_the_part_before_has_its_own(layers_per_graph, monkeypatch):
     """A compiled backward pass yields its gradients at its end, and buckets are exchanged in their order."""
+    monkeypatch.setattr(LAYERS_PER_GRAPH, layers_per_graph)
     log = []
 
     def all_reduce(flat, group, async_op):
@@ -171,7 +177,7 @@ def test_gradients_of_the_decoder_are_exchanged_before_the_encoder_has_its_own(m
     monkeypatch.setattr(gradient_reduction.dist, "all_reduce", all_reduce)
     model = make_model()
     for name, parameter in model.named_parameters():
-        parameter.register_post_accumulate_grad_hook(lambda _, name=name: log.append(name.split(".")[0]))
+        parameter.register_post_accumulate_grad_hook(lambda _, name=name: log.append(name))
     reduction = GradientReduction(model.parameters(), World())
     model.compile(backend="aot_eager")
     for _ in range(2):
@@ -182,3 +188,8 @@ def test_gradients_of_the_decoder_are_exchanged_before_the_encoder_has_its_own(m
     first = log.index(next(entry for entry in log if entry.startswith("encoder")))
     assert log[:first].count("exchange") >= log.count("exchange") / 3
     assert not any(entry.startswith("decoder") for entry in log[first:])
+    last_layer, first_layer = (
+        [index for index, entry in enumerate(log) if entry.startswith(f"decoder.{number}.")] for number in (1, 0)
+    )
+    exchanged = log[min(last_layer) : min(first_layer)].count("exchange")
+    assert exchanged > 0 if layers_per_graph == 1 else exchanged == 0
