@@ -73,7 +73,7 @@ _HANG_TIMEOUT_SECONDS = 300.0  # ranks compile at different speeds
 _BUCKET_MIB = (5, 100)
 _THREAD_BLOCKS = (4, 16)  # of NCCL, at most
 _ROUNDS = 3
-_STEPS_BETWEEN_STRATEGIES = 3
+_STRATEGY_WARM_UP_STEPS = 3
 
 
 def build(config: Config, world: World | None = None, *, with_data: bool = True) -> TorchEngine:
@@ -275,7 +275,7 @@ def measure_exchange(overrides: list[str], world: World, steps: int) -> dict[str
 
 def _slowest_ms(engine: TorchEngine, batches: list[Any]) -> float:
     """Return the milliseconds of a step on the slowest rank."""
-    milliseconds = time_steps(engine, itertools.cycle(batches), len(batches), _STEPS_BETWEEN_STRATEGIES)[0]
+    milliseconds = time_steps(engine, itertools.cycle(batches), len(batches), _STRATEGY_WARM_UP_STEPS)[0]
     return engine.world.all_reduce_max(round(milliseconds * 1e3)) / 1e3
 
 

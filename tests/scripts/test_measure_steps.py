@@ -11,12 +11,13 @@ from timetrial.runner.training.distributed import World
 from timetrial.runner.training.torch_engine import TorchEngine
 
 RATINGS = "recipe.data.generate={num_users: 60, num_items: 200, num_ratings: 1800, num_clusters: 3}"
+OVERRIDES = ["accelerator=cpu", "seed=1", RATINGS, "recipe.data.eval_negatives=50"]
 
 
 @pytest.fixture
 def measure(root, tmp_path):
     def run(*options):
-        overrides = ["accelerator=cpu", "seed=1", RATINGS, "recipe.data.eval_negatives=50", f"data_dir={tmp_path}"]
+        overrides = [*OVERRIDES, f"data_dir={tmp_path}"]
         command = [sys.executable, "-P", str(root / "scripts/measure_steps.py"), "--steps", "3", *options, *overrides]
         return json.loads(subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout)
 
@@ -57,8 +58,7 @@ def test_repeated_steps_have_the_batches_of_those_before(root, tmp_path, monkeyp
     spec.loader.exec_module(script)
     step, batches = TorchEngine._step, []
     monkeypatch.setattr(TorchEngine, "_step", lambda engine, batch: (batches.append(batch), step(engine, batch))[1])
-    overrides = ["accelerator=cpu", "seed=1", RATINGS, "recipe.data.eval_negatives=50", f"data_dir={tmp_path}"]
-    script.measure(overrides, World(), 3, eager=True, repeat=True, longest=1, evaluate=False)
+    script.measure([*OVERRIDES, f"data_dir={tmp_path}"], World(), 3, eager=True, repeat=True, longest=1, evaluate=False)
     warm_up, timed = batches[-6:-3], batches[-3:]
     assert all(one is other for one, other in zip(warm_up, timed, strict=True))
     assert len({id(batch) for batch in timed}) == 3

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from ..common.nn.autocast import matmul_dtype
 from ..common.translation.fused_linear_cross_entropy import fused_linear_cross_entropy
 from . import kernels
+from .concat_dropout import concat_dropout
 from .data import PackedPairs, PackedSentences
-from .dropout import dropout
 from .lstm import packed_lstm
 
 _INIT_BOUND = 0.1  # weights are initialized uniformly in [-0.1, 0.1]
@@ -118,7 +118,7 @@ class GNMT(nn.Module):
 
     def _dropout(self, left: Tensor, right: Tensor | None = None) -> Tensor:
         """Return the concatenation of the tensors [T, ...], with dropout while training."""
-        return dropout(left, right, self.dropout, self.training)
+        return concat_dropout(left, right, self.dropout, self.training)
 
     def _initialize(self) -> None:
         for name, weight in self.named_parameters():

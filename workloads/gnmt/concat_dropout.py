@@ -19,7 +19,6 @@ except ImportError:  # PyTorch's CPU wheels come without Triton
     triton = None
 
 _BLOCK = 1024  # a program has four blocks, because Philox draws four numbers at a time
-_RANDOM_BITS = 24
 
 if triton is not None:
 
@@ -45,7 +44,7 @@ if triton is not None:
         left, right, joined, index, size, random, threshold, scale,
         L: tl.constexpr, R: tl.constexpr, BACKWARD: tl.constexpr,
     ):  # fmt: skip
-        """Process the elements `index` of `joined`; those whose random number is below `threshold` are dropped."""
+        """Process the elements `index` of `joined`; those with 24 random bits below `threshold` are dropped."""
         row, column = index // (L + R), index % (L + R)
         factor = tl.where((random >> 8).to(tl.int32) < threshold, 0.0, scale)
         is_left, is_right = (index < size) & (column < L), (index < size) & (column >= L)
@@ -63,7 +62,7 @@ if triton is not None:
             tl.store(joined + index, (value.to(tl.float32) * factor).to(dtype), mask=index < size)
 
 
-class _Dropout(torch.autograd.Function):
+class _ConcatDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx, p, left, right):
         left = left.contiguous()
@@ -86,17 +85,17 @@ class _Dropout(torch.autograd.Function):
 
 
 def _run(left, right, joined, seed, p, *, backward):
-    threshold, size = int(p * 2**_RANDOM_BITS), joined.numel()
+    threshold, size = int(p * 2**24), joined.numel()
     constants = (left.shape[1], right.shape[1], backward, _BLOCK)
     _drop[(triton.cdiv(size, 4 * _BLOCK),)](left, right, joined, seed, size, threshold, 1 / (1 - p), *constants)
 
 
-def dropout(left: Tensor, right: Tensor | None, p: float, training: bool) -> Tensor:
+def concat_dropout(left: Tensor, right: Tensor | None, p: float, training: bool) -> Tensor:
     """Return `F.dropout(torch.cat([left, right], 1), p, training)`.
 
     `left` [T, L] and `right` [T, R], which may be None, have one dtype. A dispatch mode sees PyTorch's operators, since
     one that counts operations would not see the kernel.
     """
     if training and p and triton_available(left) and not is_in_torch_dispatch_mode():
-        return _Dropout.apply(p, left, right)
+        return _ConcatDropout.apply(p, left, right)
     return F.dropout(left if right is None else torch.cat([left, right], 1), p, training)

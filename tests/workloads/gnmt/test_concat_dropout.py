@@ -2,14 +2,14 @@
 
 import pytest
 
-from timetrial.workloads.gnmt import dropout
+from timetrial.workloads.gnmt import concat_dropout
 
 INTERPRETED = """
 import math, torch
-from timetrial.workloads.gnmt import dropout as module
+from timetrial.workloads.gnmt import concat_dropout as module
 module.triton_available = lambda tensor: True
 def dropout(left, right, p):
-    return module.dropout(left, right, p, True)
+    return module.concat_dropout(left, right, p, True)
 for dtype, rows, widths, p in (
     (torch.float32, 331, (16, 24), 0.2),
     (torch.float32, 1000, (13, 0), 0.5),
@@ -51,5 +51,5 @@ def test_elements_are_dropped_in_both_passes_alike(interpret):
 @pytest.mark.parametrize("backward", [False, True])
 def test_compiles_for_gpus(compile_for_gpu, capability, dtype, widths, backward):
     types = dict.fromkeys(("left", "right", "joined"), f"*{dtype}") | {"seed": "*i64", "scale": "fp32"}
-    constants = {"L": widths[0], "R": widths[1], "BACKWARD": backward, "BLOCK": dropout._BLOCK}
-    compile_for_gpu(dropout._drop, capability, types, constants)
+    constants = {"L": widths[0], "R": widths[1], "BACKWARD": backward, "BLOCK": concat_dropout._BLOCK}
+    compile_for_gpu(concat_dropout._drop, capability, types, constants)
