@@ -217,6 +217,14 @@ def last_level_cache_bytes(device: torch.device) -> int:
     return int(next(filter(None, (getattr(properties, name, 0) for name in names)), _DEFAULT_CACHE_BYTES))
 
 
+def num_multiprocessors(device: torch.device) -> int:
+    """Return how many multiprocessors (CUDA), compute units (ROCm) or Xe cores (XPU) the device has; 1 for others."""
+    names = {"cuda": "multi_processor_count", "xpu": "gpu_subslice_count"}
+    if device.type not in names:
+        return 1
+    return int(getattr(getattr(torch, device.type).get_device_properties(device), names[device.type], 1))
+
+
 def profiler_activities(device: torch.device) -> list[ProfilerActivity]:
     """Return what PyTorch's profiler records of a program on this device: the host, and the device if it has one."""
     kinds = {"cuda": [ProfilerActivity.CUDA], "xpu": [ProfilerActivity.XPU]}

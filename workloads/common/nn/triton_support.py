@@ -1,17 +1,23 @@
-"""Whether Triton kernels can be used."""
+"""Triton, where it is installed: kernel modules import `triton` and `tl` from here and define their kernels freely."""
+
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
 try:
     import triton
-except ImportError:  # PyTorch's CPU wheels come without Triton
-    triton = None
+    import triton.language as tl
+except ImportError:  # PyTorch's CPU wheels come without Triton: kernels are defined, but nothing calls them
+    triton = SimpleNamespace(jit=lambda kernel: kernel)
+    tl = SimpleNamespace(constexpr=lambda value: value)
+
+__all__ = ["has_triton", "tl", "triton", "triton_available"]
 
 
 def has_triton() -> bool:
     """Return whether Triton is installed."""
-    return triton is not None
+    return not isinstance(triton, SimpleNamespace)
 
 
 def triton_available(tensor: Tensor) -> bool:
