@@ -9,7 +9,7 @@ try:
     import triton
     import triton.language as tl
 except ImportError:  # PyTorch's CPU wheels come without Triton: kernels are defined, but nothing calls them
-    triton = SimpleNamespace(jit=lambda kernel: kernel)
+    triton = SimpleNamespace(jit=lambda kernel=None, **options: kernel or (lambda kernel: kernel))
     tl = SimpleNamespace(constexpr=lambda value: value)
 
 __all__ = ["has_triton", "tl", "triton", "triton_available"]
