@@ -8,7 +8,7 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
 
     Bash splits arguments at "=", as in `workload`, `=`, `res`: there only the part after it is completed.
     """
-    from ..core.error_messages import choices_of_groups
+    from ..config.error_messages import choices_of_groups
 
     previous: list[str] = ctx.params.get("overrides") or []
     if previous[-1:] == ["="]:
@@ -27,8 +27,8 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _complete_name(start: str) -> list[str]:
     """Return the groups and keys with this start; of a single one, what leaves the shell behind its "="."""
+    from ..config.error_messages import choices_of_groups
     from ..config.key_help import list_keys
-    from ..core.error_messages import choices_of_groups
 
     groups = choices_of_groups()
     names = [name for name in [*groups, *list_keys()] if name.startswith(start)]

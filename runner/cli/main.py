@@ -74,7 +74,7 @@ def _report(error: Exception) -> int:
     from omegaconf.errors import OmegaConfBaseException
     from rich.console import Console
 
-    from ..core.error_messages import format_error
+    from ..config.error_messages import format_error
 
     if not isinstance(error, (RunError, HydraException, OmegaConfBaseException)):
         raise error

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Collection, Sequence
 
+from ..config.error_messages import choices_of_groups
 from ..config.key_help import list_keys
-from ..core.error_messages import choices_of_groups
 from ..core.errors import ConfigurationError
 from ..core.suggestions import closest_keys
 

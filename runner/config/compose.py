@@ -12,9 +12,9 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from ..core.error_messages import choices_of_groups, format_error
 from ..core.errors import ConfigurationError
 from ..core.found_files import UnreadableFile, read_config
+from .error_messages import choices_of_groups, format_error
 from .key_help import describe_groups, describe_keys
 from .schema import Config, WorkloadConfig
 from .validation import validate

@@ -9,8 +9,8 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ..core.error_messages import format_error
 from ..core.errors import ConfigurationError
+from .error_messages import format_error
 from .schema import COMPILE_MODES, DIVISIONS, LAUNCHERS, PRECISIONS, SCALES, Config
 
 

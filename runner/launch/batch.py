@@ -24,9 +24,9 @@ from rich.console import Console
 
 from ..config.compose import Composition, compose, expand_sweep
 from ..config.composer import Composer
+from ..config.error_messages import format_error
 from ..config.validation import micro_batch_size, validate
 from ..core.atomic_files import write_atomically
-from ..core.error_messages import format_error
 from ..core.errors import ConfigurationError, Exit, OutOfMemory, RunDirLocked, RunError
 from ..core.formatting import slug
 from ..core.found_files import as_name, read_text

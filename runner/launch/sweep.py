@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..config.compose import check_scale
+from ..config.error_messages import format_error
 from ..core.atomic_files import disk_full_as_run_error, to_json, write_atomically
 from ..core.console import table_console
-from ..core.error_messages import format_error
 from ..core.errors import Exit, RunError, error_of
 from ..core.formatting import format_number
 from ..core.signals import StoppedEarly, StopSignal, stop_early

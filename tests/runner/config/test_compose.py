@@ -7,9 +7,9 @@ import pytest
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+from timetrial.runner.config import error_messages
 from timetrial.runner.config.compose import compose_recipes, expand_sweep, load_config, to_yaml
 from timetrial.runner.config.validation import validate
-from timetrial.runner.core import error_messages
 from timetrial.runner.core.errors import ConfigurationError
 
 CONF = Path(__file__).resolve().parents[3] / "conf"

@@ -7,9 +7,9 @@ from functools import cache
 import pytest
 from omegaconf import OmegaConf, open_dict
 
+from timetrial.runner.config import error_messages
 from timetrial.runner.config.compose import compose as compose_config
 from timetrial.runner.config.validation import gradient_accumulation_steps, validate
-from timetrial.runner.core import error_messages
 from timetrial.runner.core.errors import ConfigurationError, Exit
 
 

@@ -10,8 +10,8 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from .errors import RunError
-from .suggestions import choose_one_of, closest, closest_keys
+from ..core.errors import RunError
+from ..core.suggestions import choose_one_of, closest, closest_keys
 
 _CONF = Path(__file__).parents[2] / "conf"
 _KINDS = {"Integer": "a whole number", "Float": "a number"}

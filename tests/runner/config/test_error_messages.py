@@ -3,7 +3,7 @@
 import pytest
 
 from timetrial.runner.cli.run import run_hydra
-from timetrial.runner.core.error_messages import format_error
+from timetrial.runner.config.error_messages import format_error
 
 
 def compose(override):
