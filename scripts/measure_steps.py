@@ -52,7 +52,7 @@ from timetrial.runner.config.compose import compose
 from timetrial.runner.config.schema import Config
 from timetrial.runner.config.validation import resolve_classes, validate
 from timetrial.runner.core.progress import no_progress
-from timetrial.runner.hardware import devices
+from timetrial.runner.hardware import device_timing, devices
 from timetrial.runner.launch import worker
 from timetrial.runner.launch.overrides import with_accelerator
 from timetrial.runner.launch.staging import data_settings
@@ -347,7 +347,7 @@ def predict(engine: TorchEngine) -> None:
 def time_replays(engine: TorchEngine, replay: Any) -> float:
     """Return the milliseconds of one of many replays in a row."""
     replay()
-    return devices.time_on_device(engine.device, lambda: [replay() for _ in range(_REPLAYS)])[0] / _REPLAYS * 1e3
+    return device_timing.time_on_device(engine.device, lambda: [replay() for _ in range(_REPLAYS)])[0] / _REPLAYS * 1e3
 
 
 def main() -> None:

@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..hardware import devices, host, pytorch_build, sensors
+from ..hardware import device_description, devices, host, pytorch_build, sensors
+from ..hardware.device_description import VISIBILITY_VARIABLES
 from ..hardware.pytorch_build import PyTorchBuild
 from ..hardware.readings import GpuReading, GpuSensors
 from .check_result import CheckResult, State
@@ -46,8 +47,8 @@ def inspect_machine() -> Machine:
     own = sensors.open_sensors(devices.device_count()) if devices.device_count() else None
     links = own.links() if own is not None else {}
     return Machine(
-        build=devices.installed_build(),
-        gpus=devices.describe_gpus(),
+        build=device_description.installed_build(),
+        gpus=device_description.describe_gpus(),
         sensed_gpus=_read_and_close(own) if own is not None else [],
         accelerator=devices.detect_accelerator(),
         links=links,
@@ -99,7 +100,7 @@ def _check_visibility(machine: Machine) -> Iterator[CheckResult]:
 
 def _check_unusable_gpus(machine: Machine, installed: Sequence[SensedGpu]) -> CheckResult:
     """Say why PyTorch cannot use all installed GPUs: hidden, or unsupported by build or driver."""
-    variable = next((name for name in devices.VISIBILITY_VARIABLES if os.environ.get(name) is not None), None)
+    variable = next((name for name in VISIBILITY_VARIABLES if os.environ.get(name) is not None), None)
     counts = f"{len(installed)} GPUs are installed, PyTorch sees {len(machine.gpus)}"
     if variable and machine.gpus:
         return CheckResult(State.WARN, "GPUs", f"{counts}: {variable}={os.environ[variable]} hides the others")

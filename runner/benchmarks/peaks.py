@@ -20,7 +20,7 @@ from ..core.atomic_files import to_json, write_atomically, write_failure
 from ..core.console import is_quiet
 from ..core.errors import ConfigurationError, DeviceError, HardwareError, OutOfMemory, RunError
 from ..core.formatting import format_number, slug
-from ..hardware import devices
+from ..hardware import device_description, device_timing, devices
 from ..hardware.datasheets import accelerator_configs, find_datasheet
 from ..hardware.error_translation import to_run_error
 from ..hardware.readings import GpuSensors
@@ -204,13 +204,13 @@ def measure_case(case: Case, device: torch.device, effort: Effort, sensors: GpuS
     calls = [case.make(device)]
     calls[0]()
     calls[0]()
-    pass_seconds, _ = devices.time_on_device(device, calls[0])
+    pass_seconds, _ = device_timing.time_on_device(device, calls[0])
     # Caches hardly matter to slow calls, which get as many sets of operands as there is time for.
-    uncached_sets = math.ceil(_CACHE_MULTIPLE * devices.last_level_cache_bytes(device) / case.operand_bytes)
+    uncached_sets = math.ceil(_CACHE_MULTIPLE * device_description.last_level_cache_bytes(device) / case.operand_bytes)
     timed_sets = int(effort.case_seconds / _MIN_REPEATS / max(pass_seconds, 1e-6))
     sets = max(1, min(_MAX_OPERAND_SETS, uncached_sets, timed_sets))
     calls += [case.make(device) for _ in range(sets - 1)]
-    pass_seconds, _ = devices.time_on_device(device, lambda: [call() for call in calls])
+    pass_seconds, _ = device_timing.time_on_device(device, lambda: [call() for call in calls])
     passes = max(1, math.ceil(_BURST_SECONDS / max(pass_seconds, 1e-6)))
 
     def burst() -> None:
@@ -221,7 +221,7 @@ def measure_case(case: Case, device: torch.device, effort: Effort, sensors: GpuS
     affordable_repeats = int(effort.case_seconds / max(pass_seconds * passes, 1e-6))
     is_slow = pass_seconds / sets > effort.max_call_seconds
     repeats = 1 if is_slow else max(_MIN_REPEATS, min(_MAX_REPEATS, affordable_repeats))
-    timings = [devices.time_on_device(device, burst) for _ in range(repeats)]
+    timings = [device_timing.time_on_device(device, burst) for _ in range(repeats)]
     num_calls = passes * sets
     seconds = sorted(on_device / num_calls for on_device, _ in timings)
     median = statistics.median(seconds)

@@ -16,7 +16,8 @@ from ..core.errors import ConfigurationError
 from ..core.found_files import UnreadableFile, read_config
 from .error_messages import choices_of_groups, format_error
 from .key_help import describe_groups, describe_keys
-from .schema import Config, WorkloadConfig
+from .schema import Config
+from .step_execution import default_capture, default_compile_mode
 from .validation import validate
 
 CONFIG_MODULE = "timetrial.conf"
@@ -38,8 +39,8 @@ def register_schema() -> None:
     OmegaConf.register_new_resolver("is_closed", lambda division: division == "closed", replace=True)
     OmegaConf.register_new_resolver("open_only", _open_only, replace=True)
     OmegaConf.register_new_resolver("latest", max, replace=True)
-    OmegaConf.register_new_resolver("compile_mode", _compile_mode, replace=True)
-    OmegaConf.register_new_resolver("capture_steps", _capture_steps, replace=True)
+    OmegaConf.register_new_resolver("compile_mode", default_compile_mode, replace=True)
+    OmegaConf.register_new_resolver("capture_steps", default_capture, replace=True)
     OmegaConf.register_new_resolver("micro_batch", _micro_batch, replace=True)
     OmegaConf.register_new_resolver("help_on", _help_on, replace=True)
     ConfigStore.instance().store(name="schema", node=Config)
@@ -47,20 +48,6 @@ def register_schema() -> None:
 
 def _open_only(division: str, value: Any) -> Any:
     return None if division == "closed" else value
-
-
-def _compile_mode(
-    engine: str, accelerator_compiles: bool, scale: str, workload: WorkloadConfig, precision: str
-) -> str | None:
-    """Return the default of `engine.compile`."""
-    can_capture = precision != "fp16"  # as TorchEngine decides
-    pays = workload.compiled and not (workload.faster_captured and can_capture)
-    return "default" if engine == "torch" and accelerator_compiles and scale == "reference" and pays else None
-
-
-def _capture_steps(compile_mode: str | None, scale: str) -> bool:
-    """Return the default of `engine.capture`: compiled steps of large models outlast their launches."""
-    return compile_mode is None or scale != "reference"
 
 
 def _micro_batch(largest: int | None, scale: str) -> int | None:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from .devices import is_nvidia_gpu
+
 
 class DeviceGraph(Protocol):
     """Captured device work."""
@@ -26,7 +28,7 @@ _graphs: dict[torch.device, WeakSet[DeviceGraph]] = {}  # those alive: their poo
 
 def supports_graphs(device: torch.device) -> bool:
     """Return whether `capture_graph` works for this device."""
-    return device.type == "cuda" and not torch.version.hip
+    return is_nvidia_gpu(device)
 
 
 def capture_graph(device: torch.device, function: Callable[[], object], eager_passes: int = 0) -> DeviceGraph:

@@ -1,27 +1,17 @@
-"""Devices of PyTorch's backends (CUDA, ROCm, XPU, MPS, CPU) behind one interface."""
+"""Select devices of PyTorch's backends (CUDA, ROCm, XPU, MPS, CPU), and set and ask what they support."""
 
 import os
 import platform
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import torch
-from torch import Tensor
 from torch.profiler import ProfilerActivity
-from torch.utils import _pytree as pytree
 
 from ..core.errors import DeviceError
-from . import host
-from .pytorch_build import PyTorchBuild
 
 # Accelerators with a file in conf/accelerator, by what the driver calls the device.
 _NAME_PATTERNS = {"t4": r"\bT4\b", "v100": r"\bV100\b", "a100": r"\bA100\b", "h100": r"\bH100\b", "h200": r"\bH200\b"}
-# Environment variables that restrict which devices a process sees.
-VISIBILITY_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _COLLECTIVE_BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
-_DEFAULT_CACHE_BYTES = 2**26
 
 
 def detect_accelerator() -> str:
@@ -120,101 +110,20 @@ def enable_cudnn_benchmark() -> None:
     torch.backends.cudnn.benchmark = True
 
 
-def has_mixed_addmm(device: torch.device) -> bool:
-    """Return whether `torch.addmm` can add a product of 16-bit matrices to an fp32 matrix."""
+def is_nvidia_gpu(device: torch.device) -> bool:
+    """Return whether the device is a GPU of NVIDIA; PyTorch calls those of AMD "cuda" too."""
     return device.type == "cuda" and torch.version.hip is None
 
 
-def host_copies(values: Iterable[Any]) -> Iterator[Any]:
-    """Yield copies on the host of tensors in nested containers, each once the work for the next has been submitted.
-
-    So the device has work while the host uses a copy. Tensors are on one device and the CPU.
-    """
-    last: tuple[Any, torch.Event | None] | None = None
-    for value in values:
-        copies = pytree.tree_map_only(Tensor, lambda tensor: tensor.to("cpu", non_blocking=True), value)
-        leaves = (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor))
-        device = next((leaf.device for leaf in leaves if leaf.device.type != "cpu"), None)
-        made = None if device is None else torch.Event(device)
-        if made is not None:
-            made.record()
-        if last is not None:
-            yield _wait(*last)
-        last = copies, made
-    if last is not None:
-        yield _wait(*last)
-
-
-def _wait(copies: Any, made: torch.Event | None) -> Any:
-    if made is not None:
-        made.synchronize()
-    return copies
-
-
-class DeviceTimer:
-    """Accumulate the time between start() and stop() as the device sees it.
-
-    Both are recorded on the device's stream where it supports timed events, so that the spans between submitted work
-    are idle time of the device. Elsewhere they are read from the host's clock.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.uses_device_clock = device.type in ("cuda", "xpu")
-        self._device = device
-        self._spans: list[tuple[Any, Any]] = []
-        self._started: Any = None
-
-    def start(self) -> None:
-        """Start a span at the end of the work submitted so far."""
-        self._started = self._record()
-
-    def stop(self) -> None:
-        """End the span."""
-        self._spans.append((self._started, self._record()))
-
-    def pop_seconds(self) -> float:
-        """Return the sum of all spans since the last call; the device must have finished its work."""
-        spans, self._spans = self._spans, []
-        if self.uses_device_clock:
-            return sum(start.elapsed_time(end) for start, end in spans) / 1000
-        return sum(end - start for start, end in spans)
-
-    def _record(self) -> Any:
-        if not self.uses_device_clock:
-            return time.perf_counter()
-        event = torch.Event(self._device, enable_timing=True)
-        event.record()
-        return event
-
-
-def time_on_device(device: torch.device, function: Callable[[], object]) -> tuple[float, float]:
-    """Return the seconds that the device takes for the work of `function`, and the seconds of its submission."""
-    timer = DeviceTimer(device)
-    synchronize(device)
-    timer.start()
-    started = time.perf_counter()
-    function()
-    submission_seconds = time.perf_counter() - started
-    if not timer.uses_device_clock:
-        synchronize(device)
-    timer.stop()
-    synchronize(device)
-    return timer.pop_seconds(), submission_seconds
+def has_mixed_addmm(device: torch.device) -> bool:
+    """Return whether `torch.addmm` can add a product of 16-bit matrices to an fp32 matrix."""
+    return is_nvidia_gpu(device)
 
 
 def synchronize(device: torch.device) -> None:
     """Wait until the device has finished all submitted work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
-
-
-def last_level_cache_bytes(device: torch.device) -> int:
-    """Return the size of the cache in front of the device's memory; 64 MiB if unknown."""
-    if device.type == "cpu":
-        return host.largest_cache_bytes() or _DEFAULT_CACHE_BYTES
-    properties = getattr(torch, device.type).get_device_properties(device) if device.type in ("cuda", "xpu") else None
-    names = ("L2_cache_size", "last_level_cache_size")
-    return int(next(filter(None, (getattr(properties, name, 0) for name in names)), _DEFAULT_CACHE_BYTES))
 
 
 def num_multiprocessors(device: torch.device) -> int:
@@ -255,68 +164,10 @@ def set_rng_state(device: torch.device, state: torch.Tensor | None) -> None:
         getattr(torch, device.type).set_rng_state(state, device)
 
 
-def library_versions() -> dict[str, str | None]:
-    """Return the versions of the vendor libraries in the PyTorch build."""
-    cudnn = torch.backends.cudnn.version()
-    nccl = torch.cuda.nccl.version() if torch.cuda.is_available() and torch.distributed.is_nccl_available() else None
-    return {
-        "cuda": torch.version.cuda,
-        "hip": torch.version.hip,
-        "cudnn": str(cudnn) if cudnn else None,
-        "nccl": ".".join(map(str, nccl)) if nccl else None,
-    }
-
-
-def compiled_architectures() -> list[str]:
-    """Return the architectures that the PyTorch build has kernels for."""
-    return torch.cuda.get_arch_list() if torch.cuda.is_available() else []
-
-
-def visibility_settings() -> dict[str, str]:
-    """Return the environment variables by which a scheduler or user restricts the visible devices."""
-    return {name: os.environ[name] for name in VISIBILITY_VARIABLES if name in os.environ}
-
-
-def installed_build() -> PyTorchBuild:
-    """Return the installed PyTorch build, whatever GPUs this machine has."""
-    version = torch.version
-    if version.hip:
-        return PyTorchBuild(torch.__version__, "rocm", version.hip, tuple(torch.cuda.get_arch_list()))
-    if version.cuda:
-        return PyTorchBuild(torch.__version__, "cuda", version.cuda, tuple(torch.cuda.get_arch_list()))
-    accelerator = torch.accelerator.current_accelerator()
-    return PyTorchBuild(torch.__version__, accelerator.type if accelerator else "cpu", getattr(version, "xpu", None))
-
-
-def describe_gpus() -> list[dict[str, object]]:
-    """Return name, memory in bytes, compute capability and UUID of each visible GPU or MIG instance."""
-    gpus: list[dict[str, object]] = []
-    for index in range(device_count()):
-        device = torch.device(accelerator_type(), index)
-        gpu: dict[str, object] = {"name": device_name(device)}
-        if device.type == "cuda":
-            properties = torch.cuda.get_device_properties(device)
-            capability = f"{properties.major}.{properties.minor}"
-            gpu["memory_bytes"] = properties.total_memory
-            gpu["capability"] = properties.gcnArchName if torch.version.hip else capability
-            gpu["uuid"] = str(properties.uuid)
-        gpus.append(gpu)
-    return gpus
-
-
-def pci_address(index: int) -> str | None:
-    """Return the PCI address of a visible device, its key in vendors' tools; None if PyTorch does not expose it."""
-    properties = getattr(torch, accelerator_type()).get_device_properties(index)
-    if not hasattr(properties, "pci_bus_id"):
-        return None
-    domain = getattr(properties, "pci_domain_id", 0)
-    return f"{domain:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
-
-
 def compiles_well() -> bool:
     """Return whether torch.compile generates fast code for the accelerator, of which there must be one."""
     return _compute_capability(torch.device(accelerator_type(), 0)) >= (8, 0)
 
 
 def _compute_capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" and not torch.version.hip else (0, 0)
+    return torch.cuda.get_device_capability(device) if is_nvidia_gpu(device) else (0, 0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from . import devices
+from . import device_description, devices
 from .amd import AmdSmiSensors
 from .nvml import NvmlSensors
 from .readings import GpuSensors
@@ -25,7 +25,7 @@ def open_sensors(count: int) -> GpuSensors | None:
     if not count or devices.accelerator_type() not in ("cuda", "xpu"):
         return None
     tool = "xpu-smi" if devices.accelerator_type() == "xpu" else "amdsmi" if torch.version.hip else "nvml"
-    addresses = [devices.pci_address(index) for index in range(count)]
+    addresses = [device_description.pci_address(index) for index in range(count)]
     if None not in addresses:
         return _open(tool, addresses)
     # Without PCI addresses, rely on the order of all GPUs, unless some are hidden.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import __version__
-from ..hardware import devices, host
+from ..hardware import device_description, devices, host
 from ..hardware.sensors import open_sensors
 
 _PACKAGES = (
@@ -52,10 +52,10 @@ def describe(**paths: Path) -> dict[str, Any]:
         **host.describe(),
         "storage": {name: host.describe_storage(path) for name, path in paths.items()},
         **_describe_gpus(),
-        "visible_devices": devices.visibility_settings(),
-        "libraries": devices.library_versions(),
+        "visible_devices": device_description.visibility_settings(),
+        "libraries": device_description.library_versions(),
         "packages": {name: _version(name) for name in _PACKAGES},
-        "compiled_architectures": devices.compiled_architectures(),
+        "compiled_architectures": device_description.compiled_architectures(),
         "timetrial": {"version": __version__, **_revision()},
     }
 
@@ -84,7 +84,7 @@ def _version(name: str) -> str | None:
 
 def _describe_gpus() -> dict[str, Any]:
     """Return the visible GPUs and the links between them."""
-    gpus, sensors = devices.describe_gpus(), open_sensors(devices.device_count())
+    gpus, sensors = device_description.describe_gpus(), open_sensors(devices.device_count())
     if sensors is None:
         return {"gpus": gpus, "gpu_links": {}}
     try:

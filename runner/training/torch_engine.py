@@ -11,8 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ..config import step_execution
 from ..core.errors import Diverged
-from ..hardware import devices
+from ..hardware import device_timing, devices
 from ..hardware.device_graphs import supports_graphs
 from ..hardware.precision import Precision
 from . import seeds
@@ -26,7 +27,6 @@ from .workload import Batch, Data, TextPredictions, Workload
 
 # Values of `engine.compile` beyond the modes of torch.compile.
 _COMPILE_OPTIONS: dict[str, dict[str, Any]] = {"tuned": {"options": {"coordinate_descent_tuning": True}}}
-_GRAPH_MODES = ("reduce-overhead", "max-autotune")  # their compiled code records device graphs of its own
 
 
 class _EvaluationStopped(Exception):
@@ -74,12 +74,11 @@ class TorchEngine:
             self._distribute_parameters()
         self._loss_sum, self._steps = torch.zeros((), device=self.device), 0
         self._captured_steps: CapturedSteps | None = None
-        # Loss scaling decides on the host whether to update.
-        has_host_work = self.scaler.is_enabled() or compile_mode in _GRAPH_MODES
-        if capture and workload.capturable and supports_graphs(self.device) and not has_host_work:
+        can_capture = workload.capturable and supports_graphs(self.device)
+        if capture and can_capture and step_execution.can_capture(precision.name, compile_mode):
             self._captured_steps = CapturedSteps(self.optimizer, self.device)
         self._run_ahead = RunAhead(self.device, world.hang_timeout_seconds)
-        self._data_wait = devices.DeviceTimer(self.device)
+        self._data_wait = device_timing.DeviceTimer(self.device)
         self._position = (0, 0)  # epoch last trained in, and steps completed in it
         seeds.seed_everything(seeds.derive_seed(run_seeds.dropout, world.rank))
 

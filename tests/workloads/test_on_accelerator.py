@@ -18,7 +18,7 @@ from timetrial.runner.config.validation import resolve_classes, validate
 from timetrial.runner.core.errors import Exit
 from timetrial.runner.core.progress import no_progress
 from timetrial.runner.hardware import devices
-from timetrial.runner.hardware.devices import host_copies
+from timetrial.runner.hardware.host_copies import host_copies
 from timetrial.runner.launch import worker
 from timetrial.runner.launch.run import launch
 from timetrial.runner.launch.staging import data_settings

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from ...runner.hardware.devices import host_copies
+from ...runner.hardware.host_copies import host_copies
 from ...runner.training.workload import Batch
 from ..common.detection import coco_evaluation
 from ..common.detection.coco_evaluation import Detections

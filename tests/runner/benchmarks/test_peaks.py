@@ -17,7 +17,8 @@ from timetrial.runner.benchmarks import microbenchmarks, peaks
 from timetrial.runner.benchmarks.microbenchmarks import Case
 from timetrial.runner.benchmarks.peaks import QUICK, Row
 from timetrial.runner.core.errors import ConfigurationError, DeviceError, Exit, HardwareError, LostRank, RunError
-from timetrial.runner.hardware import devices
+from timetrial.runner.hardware import device_description, device_timing, devices
+from timetrial.runner.hardware.device_description import last_level_cache_bytes
 from timetrial.runner.hardware.readings import GpuReading
 
 CPU = torch.device("cpu")
@@ -49,7 +50,7 @@ def test_copy_rate_agrees_with_numpy():
 
 
 def test_number_of_operand_sets():
-    small = Case("copy", "", "fp32", "", 0.0, 8, devices.last_level_cache_bytes(CPU) / 10, lambda _: lambda: None)
+    small = Case("copy", "", "fp32", "", 0.0, 8, last_level_cache_bytes(CPU) / 10, lambda _: lambda: None)
     assert peaks.measure_case(small, CPU, QUICK).sets == 40
     slow = Case("copy", "", "fp32", "", 0.0, 8, 8, lambda _: lambda: time.sleep(0.03))
     began = time.perf_counter()
@@ -214,8 +215,8 @@ def test_all_reduce_through_the_host_is_measured_though_peer_to_peer_fails(monke
 
 def measure_with_timings(monkeypatch, seconds, submission):
     timings = iter(seconds)
-    monkeypatch.setattr(devices, "time_on_device", lambda device, function: (next(timings), submission))
-    monkeypatch.setattr(devices, "last_level_cache_bytes", lambda device: 1)
+    monkeypatch.setattr(device_timing, "time_on_device", lambda device, function: (next(timings), submission))
+    monkeypatch.setattr(device_description, "last_level_cache_bytes", lambda device: 1)
     case = Case("gemm", "", "fp32", "fp32", 6.0, 12.0, 2.0**40, lambda _: lambda: None)
     return peaks.measure_case(case, torch.device("meta"), peaks.FULL)
 

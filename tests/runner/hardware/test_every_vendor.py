@@ -13,7 +13,7 @@ from timetrial.runner.benchmarks import doctor, estimate, gpu_checks
 from timetrial.runner.callbacks.telemetry import TelemetrySampler
 from timetrial.runner.config.validation import gradient_accumulation_steps, micro_batch_size, validate
 from timetrial.runner.core.errors import Exit, OutOfMemory
-from timetrial.runner.hardware import devices, sensors
+from timetrial.runner.hardware import device_description, devices, sensors
 from timetrial.runner.hardware.amd import AmdSmiSensors
 from timetrial.runner.hardware.nvml import NvmlSensors
 from timetrial.runner.hardware.pytorch_build import PyTorchBuild
@@ -94,8 +94,8 @@ def machine(request, nvml, smi):
 
 
 def test_doctor_says_whether_the_gpu_is_usable(machine, monkeypatch):
-    monkeypatch.setattr(devices, "installed_build", lambda: machine.build)
-    monkeypatch.setattr(devices, "describe_gpus", lambda: [machine.gpu])
+    monkeypatch.setattr(device_description, "installed_build", lambda: machine.build)
+    monkeypatch.setattr(device_description, "describe_gpus", lambda: [machine.gpu])
     monkeypatch.setattr(devices, "detect_accelerator", lambda: machine.accelerator)
     monkeypatch.setattr(devices, "device_count", lambda: 1)
     monkeypatch.setattr(sensors, "open_sensors", lambda count: machine.sensors)

@@ -3,7 +3,7 @@
 import subprocess
 from types import SimpleNamespace
 
-from timetrial.runner.hardware import devices
+from timetrial.runner.hardware import device_description, devices
 from timetrial.runner.record import environment
 
 
@@ -38,7 +38,7 @@ def test_describes_this_machine(tmp_path, root):
 
 def test_gpus_are_described_by_pytorch_and_the_vendors_tool(monkeypatch):
     sensors = TwoGpus()
-    monkeypatch.setattr(devices, "describe_gpus", lambda: [{"name": "Tesla T4"}, {"name": "Tesla T4"}])
+    monkeypatch.setattr(device_description, "describe_gpus", lambda: [{"name": "Tesla T4"}, {"name": "Tesla T4"}])
     monkeypatch.setattr(environment, "open_sensors", lambda count: sensors)
     facts = environment.describe()
     assert facts["gpus"][1] == {"name": "Tesla T4", "driver": "535.104", "power_cap_watts": 60.0, "numa_node": 1}
@@ -69,4 +69,4 @@ def test_pci_address(monkeypatch):
     properties = SimpleNamespace(pci_domain_id=1, pci_bus_id=0x3B, pci_device_id=0x1F)
     monkeypatch.setattr(devices, "accelerator_type", lambda: "cuda")
     monkeypatch.setattr(devices.torch.cuda, "get_device_properties", lambda index: properties)
-    assert devices.pci_address(0) == "0001:3b:1f.0"
+    assert device_description.pci_address(0) == "0001:3b:1f.0"

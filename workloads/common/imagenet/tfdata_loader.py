@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ....runner.core.errors import ConfigurationError
-from ..vision import gpu_decode
+from ....runner.hardware.devices import is_nvidia_gpu
 from ..vision.decode_workers import BatchWorkers, Key
 from ..vision.pipeline import EncodedBatch, ImageBatch, ImageDataset, locate_bad_image
 from .data import ImageNetData
@@ -29,7 +29,7 @@ class TfDataImageNetData(ImageNetData):
 
     def build_loader(self, train: bool) -> "TfDataLoader":
         """Return the loader of training or of evaluation, its workers started."""
-        pin_memory = gpu_decode.is_supported(self.device)
+        pin_memory = is_nvidia_gpu(self.device)
         dataset = self.build_dataset(train)
         loader = TfDataLoader(self._tf, dataset, self.image_size, workers=self._workers(), pin_memory=pin_memory)
         self._loaders[train] = loader

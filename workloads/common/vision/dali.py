@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from ....runner.core.errors import ConfigurationError
-from . import gpu_decode
+from ....runner.hardware.devices import is_nvidia_gpu
 from .pipeline import EncodedBatch, ImageBatch
 
 Augment = Callable[..., Any]  # DALI operators on pixels uint8 [size, size, 3], with `Crop.params` on the CPU
@@ -46,7 +46,7 @@ class DaliDecoder:
             pipeline.feed_input(f"param{number}", list(param.numpy()))
         (pixels,) = pipeline.run()
         tensor = pixels.as_tensor()
-        if not gpu_decode.is_supported(self._device):
+        if not is_nvidia_gpu(self._device):
             return ImageBatch(torch.from_numpy(np.array(tensor)), batch.targets)
         copy = torch.utils.dlpack.from_dlpack(tensor).clone()
         targets = tuple(target.to(self._device, non_blocking=True) for target in batch.targets)
@@ -64,7 +64,7 @@ class DaliDecoder:
     def _build(self, batch_size: int, params: int) -> Any:
         from nvidia.dali import fn, pipeline_def, types
 
-        gpu = self._device.index if gpu_decode.is_supported(self._device) else None
+        gpu = self._device.index if is_nvidia_gpu(self._device) else None
 
         @pipeline_def(
             batch_size=batch_size,

@@ -29,11 +29,6 @@ class _Batch(Protocol):
 _BatchT = TypeVar("_BatchT", bound=_Batch)
 
 
-def is_supported(device: torch.device) -> bool:
-    """Return whether `device` is an NVIDIA GPU, for which this module is written."""
-    return device.type == "cuda" and torch.version.hip is None
-
-
 @dataclass
 class GpuImages:
     """Decoded images on a GPU: planes uint8 [3, height, width] that begin at `addresses` int64 [N].

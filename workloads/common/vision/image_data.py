@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from ....runner.core.errors import DataError
+from ....runner.hardware.devices import is_nvidia_gpu
 from ....runner.training.seeds import Seeds
 from ....runner.training.workload import Batch, BatchSharding, Data
-from . import gpu_decode
 from .decode_workers import Key, worker_count
 from .pipeline import Decoder, GpuDecoder, ImageBatch, ImageDataset, ImageLoader, ImageSource, Loader, Transform
 
@@ -85,7 +85,7 @@ class ImageData(Data):
 
     def build_decoder(self, transform: Transform, train: bool) -> Decoder | None:
         """Return what decodes and transforms in place of the worker processes, or None."""
-        return GpuDecoder(transform, self.device) if gpu_decode.is_supported(self.device) else None
+        return GpuDecoder(transform, self.device) if is_nvidia_gpu(self.device) else None
 
     def warm_up_decoders(self, source: ImageSource) -> None:
         """Start the decoders on batches of image 0 of `source`, so that nothing is compiled on the clock."""

@@ -22,6 +22,7 @@ from torch import Tensor
 from ....datasets.formats import jpeg
 from ....datasets.formats.jpeg import Jpeg
 from ....runner.core.errors import DataError
+from ....runner.hardware.devices import is_nvidia_gpu
 from . import gpu_decode
 from .decode_workers import BatchWorkers, Key
 from .gpu_decode import GpuImages
@@ -289,14 +290,14 @@ class ImageLoader:
     ) -> None:
         self._source, self._device, self._decoder = dataset.source, device, decoder
         make_batch = dataset.encoded_batch if decoder else dataset.image_batch
-        self._workers = BatchWorkers(make_batch, workers, pin_memory=gpu_decode.is_supported(device))
+        self._workers = BatchWorkers(make_batch, workers, pin_memory=is_nvidia_gpu(device))
 
     def batches(self, plan: Iterable[Key]) -> Generator[ImageBatch]:
         """Yield the batches of `plan`; on an NVIDIA GPU they are prefetched to it."""
         batches = self._workers.run(plan)
         if self._decoder is not None:
             batches = _decode(batches, self._decoder, self._source)
-        if gpu_decode.is_supported(self._device):
+        if is_nvidia_gpu(self._device):
             batches = gpu_decode.prefetch((batch.to(self._device) for batch in batches), self._device)
         yield from batches
 

@@ -1,0 +1,27 @@
+"""How training steps are executed unless a user says otherwise: compiled, captured in device graphs, or eagerly."""
+
+from .schema import WorkloadConfig
+
+_OWN_GRAPH_MODES = ("reduce-overhead", "max-autotune")  # their compiled code records device graphs itself
+
+
+def can_capture(precision: str, compile_mode: str | None) -> bool:
+    """Return whether steps can be captured in device graphs.
+
+    In fp16 the loss scaler decides on the host whether to update, and some modes of the compiler record graphs of
+    their own, which no other can contain.
+    """
+    return precision != "fp16" and compile_mode not in _OWN_GRAPH_MODES
+
+
+def default_compile_mode(
+    engine: str, accelerator_compiles: bool, scale: str, workload: WorkloadConfig, precision: str
+) -> str | None:
+    """Return the default of `engine.compile`."""
+    pays = workload.compiled and not (workload.faster_captured and can_capture(precision, None))
+    return "default" if engine == "torch" and accelerator_compiles and scale == "reference" and pays else None
+
+
+def default_capture(compile_mode: str | None, scale: str) -> bool:
+    """Return the default of `engine.capture`: compiled steps of large models outlast their launches."""
+    return compile_mode is None or scale != "reference"
