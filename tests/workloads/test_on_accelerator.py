@@ -31,7 +31,7 @@ from timetrial.workloads.common.nn import batch_norm, stem
 from timetrial.workloads.common.nn.batch_norm import batch_norm_relu, residual_batch_norm_relu
 from timetrial.workloads.common.translation import fused_linear_cross_entropy
 from timetrial.workloads.common.vision import nvjpeg
-from timetrial.workloads.gpt import kernels as gpt_kernels
+from timetrial.workloads.gpt import add_layer_norm, fused_linear
 from timetrial.workloads.gpt.model import GPT
 from timetrial.workloads.maskrcnn import kernels as maskrcnn_kernels
 from timetrial.workloads.maskrcnn import masks, pasting
@@ -336,7 +336,8 @@ def test_gpts_kernels_equal_pytorchs_operations(dtype, bound, bias, monkeypatch)
     losses, gradients = [], []
     for fused in (True, False):
         if not fused:
-            monkeypatch.setattr(gpt_kernels, "triton_available", lambda tensor: False)
+            for module in (add_layer_norm, fused_linear):
+                monkeypatch.setattr(module, "triton_available", lambda tensor: False)
         with torch.autocast(device.type, dtype=dtype, enabled=fused and dtype != torch.float32):
             loss = model(windows)
         losses.append(loss.item())

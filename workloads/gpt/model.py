@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from ..common.nn.autocast import matmul_dtype
 from ..common.nn.dropout import dropout
 from ..common.translation.fused_linear_cross_entropy import fused_linear_cross_entropy
-from .kernels import add_layer_norm, linear_gelu, linear_heads
+from .add_layer_norm import add_layer_norm
+from .fused_linear import linear_gelu, linear_heads
 
 _INIT_STD = 0.02
 _FFN_RATIO = 4  # width of the feed-forward layers over the hidden size
