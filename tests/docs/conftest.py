@@ -57,8 +57,8 @@ def pages():
 
 @pytest.fixture(scope="session")
 def make_docs():
-    """The module scripts/make_docs.py."""
-    spec = importlib.util.spec_from_file_location("make_docs", ROOT / "scripts" / "make_docs.py")
+    """The module scripts/dev/make_docs.py."""
+    spec = importlib.util.spec_from_file_location("make_docs", ROOT / "scripts" / "dev" / "make_docs.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up there
     spec.loader.exec_module(module)

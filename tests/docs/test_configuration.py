@@ -40,7 +40,7 @@ def test_generated_pages_are_current(make_docs):
     stale = [
         path.name for path, text in make_docs.generate_pages().items() if not path.exists() or path.read_text() != text
     ]
-    assert not stale, "run scripts/make_docs.py"
+    assert not stale, "run scripts/dev/make_docs.py"
 
 
 def test_reads_types_defaults_and_meanings(make_docs):

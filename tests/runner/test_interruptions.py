@@ -86,7 +86,7 @@ def pids(run_dir):
 
 def test_killed_runs_equal_an_uninterrupted_one(tiny_ncf):
     """Runs are killed at random epochs, phases and writes, and resumed until each has finished."""
-    script = Path(__file__).parents[2] / "scripts" / "kill_runs.py"
+    script = Path(__file__).parents[2] / "scripts" / "dev" / "kill_runs.py"
     command = [sys.executable, "-P", script, *tiny_ncf, "recipe.global_batch_size=512", "recipe.max_epochs=40"]
     completed = subprocess.run(
         [*command, "recipe.target.v05.hit_rate=0.999", f"--kills={KILLS}"], capture_output=True, text=True

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Time an SSD with ResNet-34 of stock PyTorch operations and torchvision's trunk, to compare `workload=ssd` with.
 
-    python -P scripts/stock_ssd.py [--batch N] [--steps N] [--eager]
+    python -P scripts/baselines/stock_ssd.py [--batch N] [--steps N] [--eager]
 
 It has the layers and sizes of MLPerf's SSD, SGD, bf16, channels-last and `torch.compile`. The images and the matched
 boxes stay on the device: preparing and matching them, which `timetrial throughput workload=ssd` includes, cost it

@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Kill runs at random moments with SIGKILL, resume each until it ends, and compare it with one never interrupted.
 
-    .venv/bin/python scripts/kill_runs.py workload=ncf --kills 100
-    .venv/bin/python scripts/kill_runs.py workload=cifar10 gpus=2 --kills 100
+    .venv/bin/python scripts/dev/kill_runs.py workload=ncf --kills 100
+    .venv/bin/python scripts/dev/kill_runs.py workload=cifar10 gpus=2 --kills 100
 
 Each run starts without data, so that kills fall into data generation too, writes checkpoints as often as it can, and
 one more at its end. A kill hits all processes, the launcher alone or one rank alone. After each, the files must be

@@ -11,7 +11,14 @@ FEW_IMAGES = ["recipe.data.generate.train_per_class=9", "recipe.data.generate.va
 
 @pytest.mark.tensorflow
 def test_steps_are_timed(root, tmp_path):
-    command = [sys.executable, "-P", str(root / "scripts/measure_tensorflow.py"), "--steps", "2", "workload=resnet50"]
+    command = [
+        sys.executable,
+        "-P",
+        str(root / "scripts/measure/tensorflow_steps.py"),
+        "--steps",
+        "2",
+        "workload=resnet50",
+    ]
     command += ["engine=tensorflow", "accelerator=cpu", "recipe.global_batch_size=8", *FEW_IMAGES]
     done = subprocess.run([*command, f"data_dir={tmp_path}"], cwd=tmp_path, capture_output=True, check=True)
     result = json.loads(done.stdout)
@@ -24,10 +31,10 @@ def test_another_engine_is_refused(root, tmp_path):
     command = [
         sys.executable,
         "-P",
-        str(root / "scripts/measure_tensorflow.py"),
+        str(root / "scripts/measure/tensorflow_steps.py"),
         "workload=resnet50",
         "accelerator=cpu",
     ]
     done = subprocess.run([*command, f"data_dir={tmp_path}"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].endswith("Add engine=tensorflow, or use scripts/measure_steps.py.")
+    assert done.stderr.splitlines()[-1].endswith("Add engine=tensorflow, or use scripts/measure/steps.py.")

@@ -13,7 +13,7 @@ from timetrial.datasets.text.subwords import Subwords
 from timetrial.runner.core.errors import Exit
 from timetrial.runner.launch.run import launch
 
-SCRIPT = Path(__file__).parents[2] / "scripts/write_token_shards.py"
+SCRIPT = Path(__file__).parents[3] / "scripts/data/write_token_shards.py"
 LINES = [f"the {color} {animal} sleeps" for color in ("red", "blue", "old") for animal in ("cat", "dog", "fox", "owl")]
 
 

@@ -1,6 +1,6 @@
 """Pin every dependency: write constraints.txt and the hashed requirements of this platform and Python version.
 
-    .venv/bin/python -P scripts/lock_requirements.py
+    .venv/bin/python -P scripts/dev/lock_requirements.py
 
 Versions in constraints.txt are kept. To update a package, change or delete its line there and run this script; to
 update all, delete all lines. pip's own settings select the index. Nothing is installed.
@@ -15,16 +15,16 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 ALL_EXTRAS = "dev,cnn,dali,joblib,nvidia,tensorboard,tensorflow"
 EXTRAS = {"run": "cnn", "dev": "dev"}  # of the two kinds of installation that scripts/setup makes
 CONSTRAINTS_HEADER = """\
 # The versions that timetrial is tested with, transitive dependencies included. torch is the CUDA build, which runs on
-# the CPU too. Written by scripts/lock_requirements.py.
+# the CPU too. Written by scripts/dev/lock_requirements.py.
 """
 HASHES_HEADER = """\
 # The files that scripts/setup installs on {platform}, by SHA-256. They are the same on every mirror of PyPI.
-# Written by scripts/lock_requirements.py.
+# Written by scripts/dev/lock_requirements.py.
 """
 
 

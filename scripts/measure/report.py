@@ -1,6 +1,6 @@
 """Measure report pages in Chromium: length in screens, size, first paint, console messages, requests, and checks.
 
-    python -P scripts/measure_report.py REPORT.html... [--screenshots FOLDER]
+    python -P scripts/measure/report.py REPORT.html... [--screenshots FOLDER]
 
 A screen is 1400 or 400 pixels wide and 900 high. The checks unfold everything. They are of accessibility: headings in
 order, a name for every chart, scopes of table headers, labels of fields, text of at least 11 pixels, contrast of at

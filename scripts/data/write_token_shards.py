@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Write lines of text as token shards for `workload=gpt scale=reference`, with sub-words learned from them.
 
-    python -P scripts/write_token_shards.py [--size N] [--validation SHARE] OUT TEXT...
+    python -P scripts/data/write_token_shards.py [--size N] [--validation SHARE] OUT TEXT...
 
 Writes OUT/train.bin, OUT/validation.bin from the last SHARE of the lines, and OUT/vocabulary.txt, which is learned from
 the others. Texts may be compressed. Prints the numbers of tokens as one JSON line.

@@ -40,7 +40,7 @@ def test_pools_entries(root, tmp_path):
             write_log(tmp_path / f"v5.0/Maker/{system}/llama2_70b_lora/result_{number}.txt", time, samples)
     for number in range(2):  # too few runs for an entry
         write_log(tmp_path / f"v5.0/Maker/small/llama2_70b_lora/result_{number}.txt", 10.0 + 90 * number, 1000)
-    command = [sys.executable, "-P", str(root / "scripts/tabulate_variation.py"), str(tmp_path)]
+    command = [sys.executable, "-P", str(root / "scripts/measure/published_variation.py"), str(tmp_path)]
     lines = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.splitlines()
     cells = [cell.strip() for cell in lines[2].strip("|").split("|")]
     assert cells[:4] == ["llama2_70b_lora v5.0", "samples", "2", "7"]

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.integration
 
 
 def write(root, *arguments):
-    command = [sys.executable, "-P", str(root / "scripts/write_jpegs.py"), *map(str, arguments)]
+    command = [sys.executable, "-P", str(root / "scripts/data/write_jpegs.py"), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True)
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Measure the Transformer's attention kernels on a global batch of the reference recipe, in bf16 with dropout.
 
-    python -P scripts/measure_attention.py [KEY=VALUE...]
+    python -P scripts/measure/attention.py [KEY=VALUE...]
 
 Prints one JSON line for each attention (self-attention of encoder and decoder, and cross-attention) and each way to
 launch its kernels: microseconds of the forward and of the backward pass, medians of many, and as `floors` those of

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Measure how fast worker processes read the JPEGs and crops of an image workload, as they do for a GPU that decodes.
 
-    python -P scripts/measure_loader.py [--batches N] KEY=VALUE...
+    python -P scripts/measure/loader.py [--batches N] KEY=VALUE...
 
 Prints one JSON line: images a second, and the milliseconds of the rank's own processor a batch. Nothing is decoded, so
 it runs without a GPU. Leave the machine idle.

@@ -18,7 +18,7 @@ OVERRIDES = ["accelerator=cpu", "seed=1", RATINGS, "recipe.data.eval_negatives=5
 def measure(root, tmp_path):
     def run(*options):
         overrides = [*OVERRIDES, f"data_dir={tmp_path}"]
-        command = [sys.executable, "-P", str(root / "scripts/measure_steps.py"), "--steps", "3", *options, *overrides]
+        command = [sys.executable, "-P", str(root / "scripts/measure/steps.py"), "--steps", "3", *options, *overrides]
         return json.loads(subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout)
 
     return run
@@ -53,7 +53,7 @@ def test_evaluation_can_be_omitted(measure):
 
 @pytest.mark.integration
 def test_repeated_steps_have_the_batches_of_those_before(root, tmp_path, monkeypatch):
-    spec = importlib.util.spec_from_file_location("measure_steps", root / "scripts/measure_steps.py")
+    spec = importlib.util.spec_from_file_location("measure_steps", root / "scripts/measure/steps.py")
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     step, batches = TorchEngine._step, []

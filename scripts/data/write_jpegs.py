@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Write many JPEGs of ImageNet's or COCO's size with all processor cores, to measure loaders of image workloads.
 
-    python -P scripts/write_jpegs.py imagenet|coco OUT [--images N] [--times N]
+    python -P scripts/data/write_jpegs.py imagenet|coco OUT [--images N] [--times N]
 
 `imagenet` writes OUT/{train,val}/<class>/*.jpg for `recipe.data.folder=OUT`, `coco` OUT/{train,val}/*.jpg and
 OUT/annotations/instances_{train,val}.json. An epoch lists every training image --times times. Prints one JSON line:

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.mark.integration
 def test_damaged_files_neither_crash_nor_block(root):
-    command = [sys.executable, "-P", str(root / "scripts/fuzz_readers.py"), "--inputs", "500", "--seed", "1"]
+    command = [sys.executable, "-P", str(root / "scripts/dev/fuzz_readers.py"), "--inputs", "500", "--seed", "1"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "crashes: 0, hangs: 0" in done.stdout

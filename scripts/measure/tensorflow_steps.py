@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Measure training steps of `engine=tensorflow`, which `timetrial throughput` cannot, on one resident batch.
 
-    python -P scripts/measure_tensorflow.py [--steps N] workload=resnet50 engine=tensorflow KEY=VALUE...
+    python -P scripts/measure/tensorflow_steps.py [--steps N] workload=resnet50 engine=tensorflow KEY=VALUE...
 
 Prints one JSON line: `ready_s` is the warm-up with tracing and compilation, `step_ms` and `samples_per_second` are
 those of N steps in a row. A batch of random pixels is copied from the host in every step, as those of the loader are;
@@ -36,7 +36,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         config = validate(compose([f"run_dir={folder}/run", *overrides]).node)
         if config.engine.name != "tensorflow":
-            parser.error("Add engine=tensorflow, or use scripts/measure_steps.py.")
+            parser.error("Add engine=tensorflow, or use scripts/measure/steps.py.")
         from timetrial.workloads.resnet50.tensorflow_engine import TensorFlowEngine, tf
 
         _, data_class = resolve_classes(config)

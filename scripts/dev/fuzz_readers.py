@@ -1,6 +1,6 @@
 """Damage logs, run directories and tables at random, and count what stops `report`, `study` or `check`.
 
-    .venv/bin/python -P scripts/fuzz_readers.py [--logs RESULTS] [--minutes 15 | --inputs 1000] [--seed 0]
+    .venv/bin/python -P scripts/dev/fuzz_readers.py [--logs RESULTS] [--minutes 15 | --inputs 1000] [--seed 0]
 
 An input is a folder of one kind, of which one file was damaged: bytes flipped, cut, repeated or replaced by hostile
 text, a JSON value replaced by another (Hypothesis), a file renamed or made a pipe or a link to a device. Ten of them

@@ -1,6 +1,6 @@
 """Print how much published results vary within an entry: a Markdown table with one row per benchmark.
 
-    .venv/bin/python -P scripts/tabulate_variation.py RESULTS...
+    .venv/bin/python -P scripts/measure/published_variation.py RESULTS...
 
 An entry is a run group with at least three converged runs. Its coefficient of variation is the standard deviation with
 n - 1 degrees of freedom over the arithmetic mean, of time-to-train, of the epochs or samples to converge, and of their

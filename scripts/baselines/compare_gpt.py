@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Train nanoGPT's model beside ours: the same batches, schedule, clipping and validation windows.
 
-    python -P scripts/compare_gpt.py --peer FILE [--steps N] [--every N] [--seeds N] [--first-seed N] [--eager]
+    python -P scripts/baselines/compare_gpt.py --peer FILE [--steps N] [--every N] [--seeds N] [--first-seed N] [--eager]
         KEY=VALUE...
 
 FILE is nanoGPT's model.py. With gpus=N, the peer is wrapped in DistributedDataParallel. Prints a JSON line for each
@@ -31,7 +31,7 @@ from timetrial.runner.config.validation import validate
 from timetrial.runner.hardware import devices
 from timetrial.runner.training.torch_engine import TorchEngine
 from timetrial.runner.training.workload import Batch
-from timetrial.scripts.measure_steps import build, endless_steps, joined_ranks
+from timetrial.scripts.measure.steps import build, endless_steps, joined_ranks
 
 _UNTIMED_STEPS = 10
 
