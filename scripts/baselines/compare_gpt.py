@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Train nanoGPT's model beside ours: the same batches, schedule, clipping and validation windows.
 
-    python -P scripts/baselines/compare_gpt.py --peer FILE [--steps N] [--every N] [--seeds N] [--first-seed N] [--eager]
-        KEY=VALUE...
+    python -P scripts/baselines/compare_gpt.py --peer FILE [--steps N] [--every N] [--seeds N] [--first-seed N]
+        [--eager] KEY=VALUE...
 
 FILE is nanoGPT's model.py. With gpus=N, the peer is wrapped in DistributedDataParallel. Prints a JSON line for each
 code and seed: the validation losses after every N steps, the mean training losses between them, and the seconds and
