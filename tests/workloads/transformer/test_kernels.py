@@ -121,11 +121,74 @@ def test_flop_counter_counts_attention(interpret):
     interpret(FLOPS)
 
 
+FAR_TOKENS = """
+import math, mmap, torch
+from timetrial.workloads.transformer import kernels, sentence_kernels, tile_kernels
+H = D = 16
+T, FAR = 12, 2**27  # FAR * H is 2**31
+
+def reserve(*shape, dtype=torch.float32):  # address space: a page takes memory once it is written
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE, which Python names from 3.13 on
+    return torch.frombuffer(mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags), dtype=dtype).view(shape)
+
+def place(x, first):
+    placed = reserve(first + len(x), *x.shape[1:], dtype=x.dtype)
+    placed[first:] = x
+    return placed
+
+def cu_seqlens(first):
+    return first + torch.tensor([0, 5, T], dtype=torch.int32)
+
+def attend_to_sentences(first):
+    inputs, out, dqkv = place(qkv, first), reserve(first + T, H, D), reserve(first + T, 3, H, D)
+    arguments = kernels._shared_arguments(inputs, inputs, seed, False, 0.0, False)
+    arguments |= {"cu_seqlens_q_ptr": cu_seqlens(first), "cu_seqlens_k_ptr": cu_seqlens(first)}
+    arguments |= {"HEADS": 8, "SHORTER": 0, "BLOCK": 16}
+    sentence_kernels.forward[(4,)](out_ptr=out, **arguments)
+    grads = {"dq_ptr": dqkv, "dk_ptr": dqkv[:, 1], "dv_ptr": dqkv[:, 2]}
+    sentence_kernels.backward[(4,)](dout_ptr=place(dout, first), scale=0.25, **grads, **arguments)
+    return out[first:], dqkv[first:]
+
+def attend_to_far_keys(first):
+    out, dq, new_lse, new_delta = reserve(T, H, D), reserve(T, 1, H, D), reserve(T, H), reserve(T, H)
+    arguments = kernels._shared_arguments(q, place(kv, first), seed, False, 0.0, False)
+    arguments |= {"q_sentences_ptr": sentences, "k_sentences_ptr": place(sentences, first)}
+    arguments |= {"cu_seqlens_k_ptr": cu_seqlens(first), "num_tokens": T, "out_ptr": out, "lse_ptr": new_lse}
+    arguments |= {"TILE": 16, "STEP": 16}
+    tile_kernels.forward[(1, H)](**arguments)
+    tile_kernels.backward_q[(1, H)](dout_ptr=dout, delta_ptr=new_delta, dq_ptr=dq, scale=0.25, **arguments)
+    return out, dq
+
+def attend_from_far_queries(first):
+    dkv = reserve(T, 2, H, D)
+    arguments = kernels._shared_arguments(place(q, first), kv, seed, False, 0.0, False)
+    arguments |= {"q_sentences_ptr": place(sentences, first), "k_sentences_ptr": sentences}
+    arguments |= {"cu_seqlens_q_ptr": cu_seqlens(first), "num_tokens": T, "TILE": 16, "STEP": 16, "scale": 0.25}
+    statistics = {"lse_ptr": place(lse, first), "delta_ptr": place(delta, first)}
+    grads = {"dk_ptr": dkv[:, 0], "dv_ptr": dkv[:, 1]}
+    tile_kernels.backward_kv[(1, H)](dout_ptr=place(dout, first), **statistics, **grads, **arguments)
+    return [dkv]
+
+torch.manual_seed(1)
+sentences = torch.repeat_interleave(torch.arange(2), torch.tensor([5, 7]))
+qkv, q, kv, dout = (torch.randn(T, parts, H, D) for parts in (3, 1, 2, 1))
+lse, delta, seed = torch.randn(T, H), torch.randn(T, H), torch.zeros(1, dtype=torch.int32)
+for attend in (attend_to_sentences, attend_to_far_keys, attend_from_far_queries):
+    for near, far in zip(attend(0), attend(FAR)):
+        assert near.all() and torch.equal(near, far), attend
+"""
+
+
+def test_offsets_of_many_tokens_are_64_bits_wide(interpret):
+    interpret(FAR_TOKENS)
+
+
 WITHOUT_TRITON = """
 import sys
 sys.modules["triton"] = sys.modules["triton.language"] = None
-from timetrial.workloads.transformer import kernels
-assert kernels.triton is None
+from timetrial.workloads.common.nn.triton_support import has_triton
+from timetrial.workloads.transformer import kernels, sentence_kernels, tile_kernels
+assert not has_triton()
 """
 
 
