@@ -47,7 +47,7 @@ class _AddLayerNorm(torch.autograd.Function):
         has_branch_bias = has_branch and branch_bias is not None
         total, y = torch.empty_like(x) if has_branch else x, torch.empty_like(x)
         rows = x.numel() // width
-        moments = torch.empty(2, rows, device=x.device)
+        mean, rstd = (torch.empty(rows, device=x.device) for _ in range(2))
         block_r, block_d = _tile(width)
         _add_layer_norm_forward[(triton.cdiv(rows, block_r),)](
             x_ptr=x,
@@ -55,7 +55,8 @@ class _AddLayerNorm(torch.autograd.Function):
             branch_bias_ptr=weight if branch_bias is None else branch_bias,
             sum_ptr=total,
             y_ptr=y,
-            moments_ptr=moments,
+            mean_ptr=mean,
+            rstd_ptr=rstd,
             weight_ptr=weight,
             bias_ptr=weight if bias is None else bias,
             num_rows=rows,
@@ -70,12 +71,12 @@ class _AddLayerNorm(torch.autograd.Function):
         )
         ctx.has_branch, ctx.has_branch_bias, ctx.has_bias = has_branch, has_branch_bias, bias is not None
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(total, moments, weight)
+        ctx.save_for_backward(total, mean, rstd, weight)
         return total.view_as(total), y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        total, moments, weight = ctx.saved_tensors
+        total, mean, rstd, weight = ctx.saved_tensors
         dsum, dy = grads
         width = total.shape[-1]
         rows = total.numel() // width
@@ -92,7 +93,8 @@ class _AddLayerNorm(torch.autograd.Function):
             dy_ptr=dy,
             dsum_ptr=dy if dsum is None else dsum.contiguous(),
             dx_ptr=dx,
-            moments_ptr=moments,
+            mean_ptr=mean,
+            rstd_ptr=rstd,
             weight_ptr=weight,
             sums_ptr=sums,
             num_rows=rows,
@@ -117,7 +119,7 @@ def _tile(width: int) -> tuple[int, int]:
 
 @triton.jit
 def _add_layer_norm_forward(
-    x_ptr, branch_ptr, branch_bias_ptr, sum_ptr, y_ptr, moments_ptr, weight_ptr, bias_ptr, num_rows, width, eps,
+    x_ptr, branch_ptr, branch_bias_ptr, sum_ptr, y_ptr, mean_ptr, rstd_ptr, weight_ptr, bias_ptr, num_rows, width, eps,
     HAS_BRANCH: tl.constexpr, HAS_BRANCH_BIAS: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -138,8 +140,8 @@ def _add_layer_norm_forward(
     mean = tl.sum(x, 1) / width
     centered = tl.where(mask, x - mean[:, None], 0.0)
     rstd = tl.rsqrt(tl.sum(centered * centered, 1) / width + eps)
-    tl.store(moments_ptr + row, mean, mask=in_rows)
-    tl.store(moments_ptr + num_rows + row, rstd, mask=in_rows)
+    tl.store(mean_ptr + row, mean, mask=in_rows)
+    tl.store(rstd_ptr + row, rstd, mask=in_rows)
     y = centered * rstd[:, None] * tl.load(weight_ptr + column, mask=in_width, other=0.0)[None]
     if HAS_BIAS:
         y += tl.load(bias_ptr + column, mask=in_width, other=0.0)[None]
@@ -148,7 +150,7 @@ def _add_layer_norm_forward(
 
 @triton.jit
 def _add_layer_norm_backward(
-    sum_ptr, dy_ptr, dsum_ptr, dx_ptr, moments_ptr, weight_ptr, sums_ptr, num_rows, width, rows_per_program,
+    sum_ptr, dy_ptr, dsum_ptr, dx_ptr, mean_ptr, rstd_ptr, weight_ptr, sums_ptr, num_rows, width, rows_per_program,
     HAS_DSUM: tl.constexpr, HAS_BRANCH_BIAS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Write dx = (g - mean(g) - x_hat * mean(g * x_hat)) * rstd + dsum with g = dy * w, for the rows of a program.
@@ -167,8 +169,8 @@ def _add_layer_norm_backward(
         mask = (row < end)[:, None] & in_width[None]
         x = tl.load(sum_ptr + offset, mask=mask, other=0.0).to(tl.float32)
         dy = tl.load(dy_ptr + offset, mask=mask, other=0.0).to(tl.float32)
-        mean = tl.load(moments_ptr + row, mask=row < end, other=0.0)[:, None]
-        rstd = tl.load(moments_ptr + num_rows + row, mask=row < end, other=0.0)[:, None]
+        mean = tl.load(mean_ptr + row, mask=row < end, other=0.0)[:, None]
+        rstd = tl.load(rstd_ptr + row, mask=row < end, other=0.0)[:, None]
         x_hat = tl.where(mask, (x - mean) * rstd, 0.0)
         dw += dy * x_hat
         db += dy

@@ -180,7 +180,8 @@ def _pack_heads(
     column = block * BLOCK_D + tl.arange(0, BLOCK_D)
     kind = block * BLOCK_D // width  # 0: queries, 1: keys, 2: values; the columns of a block are of one kind
     inner = column - kind * width
-    of_column = (inner // head_size) * head_stride + (inner % head_size) * element_stride
+    head, element = (inner // head_size).to(tl.int64), (inner % head_size).to(tl.int64)
+    of_column = head * head_stride + element * element_stride
     db = tl.zeros((BLOCK_R, BLOCK_D), tl.float32)
     end = tl.minimum(num_rows, (program + 1) * rows_per_program)
     for start in range(program * rows_per_program, end, BLOCK_R):

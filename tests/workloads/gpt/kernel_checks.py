@@ -45,3 +45,10 @@ def transposed(shape):  # gradients that are not contiguous
 
 def expanded(shape):  # a gradient of a mean has strides of 0
     return torch.randn(1).expand(shape)
+
+
+def empty_but_end(rows, width):
+    """Return a tensor fp16 [1, R, D] of which only the last 1,024 rows have values and take memory."""
+    tensor = torch.empty(1, rows, width, dtype=torch.float16)
+    tensor[:, -1024:] = torch.randn(1, 1024, width)
+    return tensor

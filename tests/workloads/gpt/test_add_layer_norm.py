@@ -39,12 +39,41 @@ def test_equals_pytorch_in_float64(interpret):
     interpret(INTERPRETED, str(Path(__file__).parent))
 
 
+LARGE = """
+import sys
+import torch
+from torch import nn
+sys.path.insert(0, sys.argv[1])
+from kernel_checks import empty_but_end
+from timetrial.runner.hardware import devices
+from timetrial.workloads.gpt import add_layer_norm as module
+
+devices.num_multiprocessors = lambda device: 1 << 13
+module.triton_available = lambda tensor: True
+norm = nn.LayerNorm(128)
+x, branch, dsum, dy = (empty_but_end(2**24 + 2**15, 128) for _ in range(4))
+x.requires_grad_()
+total, normalized = module.add_layer_norm(norm, x, branch, norm.bias)
+wide = (x[:, -8:].detach().float() + branch[:, -8:].float()).requires_grad_()
+expected = norm(wide)
+torch.testing.assert_close(total[:, -8:].float(), wide, rtol=1e-2, atol=1e-2)
+torch.testing.assert_close(normalized[:, -8:].float(), expected, rtol=1e-2, atol=1e-2)
+(dx,) = torch.autograd.grad([total, normalized], [x], [dsum, dy])
+expected.backward(dy[:, -8:].float())
+torch.testing.assert_close(dx[:, -8:].float(), wide.grad + dsum[:, -8:].float(), rtol=1e-2, atol=1e-2)
+"""
+
+
+def test_offsets_beyond_32_bits(interpret_last_program):
+    interpret_last_program(LARGE, str(Path(__file__).parent))
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(("capability", "dtype"), [(75, "fp16"), (80, "fp32"), (90, "bf16")])
 @pytest.mark.parametrize("flag", [False, True])
 def test_compiles_for_gpus(compile_for_gpu, capability, dtype, flag):
     types = dict.fromkeys(("x_ptr", "branch_ptr", "sum_ptr", "y_ptr", "dy_ptr", "dsum_ptr", "dx_ptr"), f"*{dtype}")
-    types |= dict.fromkeys(("branch_bias_ptr", "moments_ptr", "weight_ptr", "bias_ptr", "sums_ptr"), "*fp32")
+    types |= dict.fromkeys(("branch_bias_ptr", "mean_ptr", "rstd_ptr", "weight_ptr", "bias_ptr", "sums_ptr"), "*fp32")
     types |= {"eps": "fp32"}
     constants = dict.fromkeys(("HAS_BRANCH", "HAS_BRANCH_BIAS", "HAS_BIAS", "HAS_DSUM"), flag)
     constants |= {"BLOCK_R": 4, "BLOCK_D": 1024}

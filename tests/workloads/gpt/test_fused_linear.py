@@ -46,6 +46,39 @@ def test_equal_pytorch_in_float64(interpret):
     interpret(INTERPRETED, str(Path(__file__).parent))
 
 
+LARGE = """
+import sys
+from types import SimpleNamespace
+import torch
+from torch.nn import functional as F
+sys.path.insert(0, sys.argv[1])
+from kernel_checks import empty_but_end
+from timetrial.runner.hardware import devices
+from timetrial.workloads.gpt import fused_linear
+
+devices.num_multiprocessors = lambda device: 1 << 12
+x, dy = empty_but_end(2**24 + 2**15, 128), empty_but_end(2**24 + 2**15, 128)
+wide = x[:, -8:].float().requires_grad_()
+expected = F.gelu(wide, approximate="tanh")
+expected.backward(dy[:, -8:].float())
+x.requires_grad_()
+y = fused_linear._GELU.apply(x, None)
+torch.testing.assert_close(y[:, -8:].float(), expected, rtol=1e-2, atol=1e-2)
+(dx,) = torch.autograd.grad(y, x, dy)
+torch.testing.assert_close(dx[:, -8:].float(), wide.grad, rtol=1e-2, atol=1e-2)
+
+strides = (0, 2**30, 64, 1)  # as of 2^24 tokens
+dq, dk, dv = (torch.empty(3 * 2**30 + 128, dtype=torch.float16).as_strided((1, 4, 2, 64), strides) for _ in range(3))
+dv.copy_(torch.randn(dv.shape))
+dx, _, _ = fused_linear._SplitHeads.backward(SimpleNamespace(has_bias=False), dq, dk, dv)
+assert torch.equal(dx[..., -128:], dv.transpose(1, 2).flatten(2)[..., -128:])
+"""
+
+
+def test_offsets_beyond_32_bits(interpret_last_program):
+    interpret_last_program(LARGE, str(Path(__file__).parent))
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(("capability", "dtype"), [(75, "fp16"), (80, "fp32"), (90, "bf16")])
 def test_compile_for_gpus(compile_for_gpu, capability, dtype):
