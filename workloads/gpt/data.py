@@ -16,15 +16,14 @@ from ...datasets.synthetic import language
 from ...datasets.synthetic.spec_digest import path_with_digest
 from ...datasets.text import characters
 from ...runner.core.atomic_files import atomic_write
-from ...runner.core.errors import ConfigurationError, DataError
+from ...runner.core.errors import ConfigurationError
 from ...runner.core.progress import ProgressCallback
 from ...runner.training.seeds import Seeds
 from ...runner.training.workload import Batch, BatchSharding, Data
 from ..common.manifest import manifest_path, read_manifest, write_manifest
-from ..common.nn.packing import copy_to_device
+from .token_windows import TokenWindows
 
 _VOCAB_MULTIPLE = 64  # embeddings are padded to a multiple of 64 rows for the matrix units: 50,257 to 50,304
-_MAX_DEVICE_TOKENS = 1 << 28  # of a training text that is kept on the device, where a token takes 4 bytes
 _VALIDATION_SHARE = 10  # without validation files, the last tenth of the training text is for validation
 _SYNTHETIC_TOKENS = 1 << 24
 _MAX_VOCABULARY = 1 << 16
@@ -124,7 +123,7 @@ class GPTData(Data):
         """Open the encoded text; a training text of moderate size is copied to the device."""
         manifest = self._read_sizes()
         self._train, self._validation = (
-            _Tokens([token_shards.read(Path(name)) for name in manifest[key]], self.vocab_size, self._device)
+            TokenWindows([token_shards.read(Path(name)) for name in manifest[key]], self.vocab_size, self._device)
             for key in ("train_shards", "validation_shards")
         )
 
@@ -211,7 +210,7 @@ class SyntheticGPTData(GPTData):
         generator = np.random.default_rng(self._seeds.data_order)
         sizes = self._read_sizes()
         self._train, self._validation = (
-            _Tokens(
+            TokenWindows(
                 [generator.integers(self.vocab_size, size=size, dtype=np.uint16) for size in sizes[key]],
                 self.vocab_size,
                 self._device,
@@ -224,38 +223,6 @@ class SyntheticGPTData(GPTData):
         validation = self._settings.eval_batch_size * self.context + 1
         size = self._settings.vocabulary_size or 65
         return {"vocabulary_size": size, "train_tokens": [tokens], "validation_tokens": [validation]}
-
-
-class _Tokens:
-    """Shards of tokens as one sequence, on the device if they fit."""
-
-    def __init__(self, shards: Sequence[NDArray[np.uint16]], vocab_size: int, device: torch.device) -> None:
-        self.sizes, self._shards, self._device = [len(shard) for shard in shards], shards, device
-        self._firsts = np.cumsum([0, *self.sizes[:-1]])
-        self._vocab_size = vocab_size
-        self._ids: Tensor | None = None
-        if sum(self.sizes) <= _MAX_DEVICE_TOKENS:
-            ids = np.concatenate(shards)
-            self._check(ids)
-            self._ids = torch.from_numpy(ids.astype(np.int32)).to(device)
-
-    def windows(self, starts: NDArray[np.int64], length: int) -> Tensor:
-        """Return the windows int64 [N, length] that begin at `starts` [N]."""
-        if self._ids is not None:
-            positions = copy_to_device(starts, self._device)[:, None] + torch.arange(length, device=self._device)
-            return self._ids[positions].long()
-        shards = np.searchsorted(self._firsts, starts, "right") - 1
-        places = zip(shards, starts - self._firsts[shards], strict=True)
-        ids = np.stack([self._shards[shard][first : first + length] for shard, first in places])
-        self._check(ids)
-        return copy_to_device(ids.astype(np.int64), self._device)
-
-    def _check(self, ids: NDArray[np.uint16]) -> None:
-        if (largest := int(ids.max())) >= self._vocab_size:
-            raise DataError(
-                f"The text has the token {largest}, beyond a vocabulary of {self._vocab_size}: use shards of this "
-                "vocabulary, or set recipe.data.vocabulary_size."
-            )
 
 
 def _encode_text(settings: GPTData.Settings) -> int:

@@ -7,7 +7,7 @@ import torch
 from timetrial.datasets.formats import token_shards
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
-from timetrial.workloads.gpt import data as module
+from timetrial.workloads.gpt import token_windows
 from timetrial.workloads.gpt.data import GPTData, SyntheticGPTData
 
 CONTEXT = 16
@@ -124,7 +124,7 @@ def test_no_window_crosses_a_shard(make_data):
 def test_text_on_the_host_gives_the_same_batches(make_data, monkeypatch):
     sizes = {"train": [100, 0, 31, 333], "validation": [5, 64, 0, 100], "batch": 5}
     on_device = make_data(**sizes)
-    monkeypatch.setattr(module, "_MAX_DEVICE_TOKENS", 0)
+    monkeypatch.setattr(token_windows, "_MAX_DEVICE_TOKENS", 0)
     on_host = make_data(**sizes)
     assert on_device._train._ids is not None
     assert on_host._train._ids is on_host._validation._ids is None

@@ -8,7 +8,7 @@ import pytest
 
 from timetrial.datasets.formats import token_shards
 from timetrial.runner.core.errors import Exit, RunError
-from timetrial.workloads.gpt import data as module
+from timetrial.workloads.gpt import token_windows
 
 TEXT = "to be or not to be\n" * 60
 
@@ -98,7 +98,7 @@ def test_shard_of_a_larger_vocabulary_is_rejected(build, tmp_path, monkeypatch, 
     token_shards.write(tmp_path / name, np.arange(1000) % 51)
     message = "has the token 50, beyond a vocabulary of 50: use shards of this vocabulary, or set recipe"
     assert_fails(build, Exit.DATA, message, kind="bin")
-    monkeypatch.setattr(module, "_MAX_DEVICE_TOKENS", 0)
+    monkeypatch.setattr(token_windows, "_MAX_DEVICE_TOKENS", 0)
 
     def read_all():
         data = build(kind="bin").data
