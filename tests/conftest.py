@@ -164,7 +164,7 @@ def interpret():
     def run(program, *arguments):
         completed = subprocess.run(
             [sys.executable, "-P", "-c", program, *arguments],
-            env=os.environ | {"TRITON_INTERPRET": "1"},
+            env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT / "tests" / "interpreted")},
             capture_output=True,
             text=True,
             timeout=400,
