@@ -40,9 +40,32 @@ for dtype, rows, widths, p in (
     assert torch.equal(dropout(left, right, p), again)
 """
 
+HUGE = """
+import torch
+from huge_tensors import HugeTensor, run_program
+from timetrial.workloads.gnmt import concat_dropout as module
+rows, widths = 3_000_000, (512, 1024)  # more than 2**31 elements, also on the right side
+size = rows * sum(widths)
+programs = size // (4 * module._BLOCK)
+for backward in (False, True):
+    left, right, joined = (HugeTensor(torch.bfloat16, rows * width) for width in (*widths, sum(widths)))
+    run_program(
+        module._drop, (programs - 1, 0, 0), (programs, 1, 1), left_ptr=left, right_ptr=right, joined_ptr=joined,
+        seed_ptr=torch.zeros(1, dtype=torch.int64), size=size, threshold=1 << 22, scale=4 / 3, L=widths[0], R=widths[1],
+        BACKWARD=backward, BLOCK=module._BLOCK,
+    )
+    for tensor in (left, right, joined):
+        assert tensor.last == tensor.size - 1
+    assert joined.first == size - 4 * module._BLOCK
+"""
+
 
 def test_elements_are_dropped_in_both_passes_alike(interpret):
     interpret(INTERPRETED)
+
+
+def test_last_program_beyond_2_to_31_elements_reaches_its_own(interpret):
+    interpret(HUGE)
 
 
 @pytest.mark.integration
@@ -50,6 +73,6 @@ def test_elements_are_dropped_in_both_passes_alike(interpret):
 @pytest.mark.parametrize("widths", [(1024, 1024), (1024, 0)])
 @pytest.mark.parametrize("backward", [False, True])
 def test_compiles_for_gpus(compile_for_gpu, capability, dtype, widths, backward):
-    types = dict.fromkeys(("left", "right", "joined"), f"*{dtype}") | {"seed": "*i64", "scale": "fp32"}
+    types = dict.fromkeys(("left_ptr", "right_ptr", "joined_ptr"), f"*{dtype}") | {"seed_ptr": "*i64", "scale": "fp32"}
     constants = {"L": widths[0], "R": widths[1], "BACKWARD": backward, "BLOCK": concat_dropout._BLOCK}
     compile_for_gpu(concat_dropout._drop, capability, types, constants)
