@@ -37,17 +37,42 @@ for inputs, units, lengths in ((6, 4, [5, 3, 3, 1]), (8, 16, [1, 1]), (4, 24, [7
         torch.testing.assert_close(gradients[name], weight.grad, rtol=1e-4, atol=1e-5)
 """
 
+HUGE = """
+import torch
+from huge_tensors import HugeTensor, run_program
+from timetrial.workloads.gnmt import lstm
+sentences, units = 1_500_000, 1536  # more than 2**31 units
+gates, dgates = (HugeTensor(torch.bfloat16, sentences * 4 * units) for _ in range(2))
+c, previous_c, dc = (HugeTensor(torch.float32, sentences * units) for _ in range(3))
+h, recurrent_dh = (HugeTensor(torch.bfloat16, sentences * units) for _ in range(2))
+dh = HugeTensor(torch.bfloat16, sentences * 2 * units)
+shared = dict(gates_ptr=gates, c_ptr=c, previous_c_ptr=previous_c, num_sentences=sentences)
+shared |= dict(H=units, FIRST=False, BLOCK=lstm._BLOCK)
+programs = sentences * units // lstm._BLOCK
+last = (programs - 1, 0, 0), (programs, 1, 1)
+run_program(lstm._cell_forward, *last, h_ptr=h, **shared)
+grads = dict(dh_ptr=dh, recurrent_dh_ptr=recurrent_dh, dc_ptr=dc, dgates_ptr=dgates)
+run_program(lstm._cell_backward, *last, num_next_sentences=sentences, dh_stride=2 * units, **grads, **shared)
+for tensor in (gates, dgates, c, previous_c, h, recurrent_dh, dc):
+    assert tensor.last == tensor.size - 1
+assert dh.last == dh.size - 1 - units
+"""
+
 
 def test_outputs_and_gradients_equal_float64(interpret):
     interpret(INTERPRETED)
+
+
+def test_last_program_of_a_time_step_beyond_2_to_31_units_reaches_its_own_elements(interpret):
+    interpret(HUGE)
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize(("capability", "dtype"), [(75, "fp16"), (80, "fp32"), (90, "bf16")])
 @pytest.mark.parametrize("first", [False, True])
 def test_compiles_for_gpus(compile_for_gpu, capability, dtype, first):
-    types = dict.fromkeys(("gates", "out", "grad_out", "next_grad_hidden", "grad_gates"), f"*{dtype}")
-    types |= dict.fromkeys(("cells", "previous_cells", "grad_cell"), "*fp32")
+    types = dict.fromkeys(("gates_ptr", "h_ptr", "dh_ptr", "recurrent_dh_ptr", "dgates_ptr"), f"*{dtype}")
+    types |= dict.fromkeys(("c_ptr", "previous_c_ptr", "dc_ptr"), "*fp32")
     constants = {"H": 1024, "FIRST": first, "BLOCK": lstm._BLOCK}
     for kernel in (lstm._cell_forward, lstm._cell_backward):
         compile_for_gpu(kernel, capability, {k: v for k, v in types.items() if k in kernel.arg_names}, constants)
