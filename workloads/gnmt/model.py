@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from ..common.nn.autocast import matmul_dtype
+from ..common.nn.triton_support import triton_available
 from ..common.translation.fused_linear_cross_entropy import fused_linear_cross_entropy
-from . import kernels
 from .concat_dropout import concat_dropout
 from .data import PackedPairs, PackedSentences
+from .kernels import additive_scores
 from .lstm import packed_lstm
 
 _INIT_BOUND = 0.1  # weights are initialized uniformly in [-0.1, 0.1]
@@ -105,7 +106,7 @@ class GNMT(nn.Module):
         return _Unpadded.apply(contexts, target.padded_indices)
 
     def _lstm(self, layer: nn.Module, x: Tensor, sentences: PackedSentences) -> Tensor:
-        if kernels.triton_available(x):
+        if triton_available(x):
             return packed_lstm(layer, x, sentences.batch_sizes)
         # On the CPU a PackedSequence takes twice as long: each step's gradient is as large as the whole input.
         padded = _pad(x, sentences.padded_indices, sentences.batch_sizes[0], sentences.max_length)
@@ -127,7 +128,10 @@ class GNMT(nn.Module):
 
 
 class Attention(nn.Module):
-    """Normalized Bahdanau attention: softmax over k of v' . tanh(Wq q + Wk k + b), where v' = scale * v / |v|."""
+    """Normalized Bahdanau attention: softmax over k of v' . tanh(Wq q + Wk k + b), where v' = scale * v / |v|.
+
+    Bahdanau et al. 2014 (arXiv:1409.0473) with the weight normalization of Salimans and Kingma 2016 (arXiv:1602.07868).
+    """
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -141,8 +145,8 @@ class Attention(nn.Module):
         """Return the weights [N, t, s] of the queries [N, t, H], of which `lengths` [N] are valid; 0 for padding."""
         v = self.v * (self.scale / self.v.norm())
         query = self.query(query) + self.bias.to(memory.keys.dtype)
-        if kernels.triton_available(memory.keys):
-            scores = kernels.additive_scores(query.to(memory.keys.dtype), memory.keys, v, lengths, memory.lengths)
+        if triton_available(memory.keys):
+            scores = additive_scores(query.to(memory.keys.dtype), memory.keys, v, lengths, memory.lengths)
         else:
             scores = self._scores(query, memory.keys, v)
         return scores.masked_fill(~memory.mask[:, None], _MASKED_SCORE).softmax(2)
@@ -157,7 +161,7 @@ class Attention(nn.Module):
 
 
 class _Reversed(torch.autograd.Function):
-    """Rows of x [T, H] in the order of `_reversal`, which is its own inverse.
+    """y = x[reversal] for x [T, H], with the order of `_reversal`, which is its own inverse: dx = dy[reversal].
 
     The gradient of plain indexing sorts the indices and adds rows, because they could repeat.
     """
@@ -168,22 +172,25 @@ class _Reversed(torch.autograd.Function):
         return x[reversal]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad[ctx.saved_tensors[0]], None
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        return dy[ctx.saved_tensors[0]], None
 
 
 class _Unpadded(torch.autograd.Function):
-    """Packed rows [T, H] of `padded` [count, max_length, H], the inverse of `_pad`; no index repeats here either."""
+    """y = x.flatten(0, 1)[padded_indices], [T, H], for x [count, max_length, H]: the inverse of `_pad`, dx = _pad(dy).
+
+    No index repeats here either.
+    """
 
     @staticmethod
-    def forward(ctx: Any, padded: Tensor, padded_indices: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, padded_indices: Tensor) -> Tensor:
         ctx.save_for_backward(padded_indices)
-        ctx.shape = padded.shape[:2]
-        return padded.flatten(0, 1)[padded_indices]
+        ctx.shape = x.shape[:2]
+        return x.flatten(0, 1)[padded_indices]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _pad(grad, ctx.saved_tensors[0], *ctx.shape), None
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        return _pad(dy, ctx.saved_tensors[0], *ctx.shape), None
 
 
 def _pad(x: Tensor, padded_indices: Tensor, count: int, max_length: int) -> Tensor:
