@@ -31,23 +31,28 @@ def fused_linear_cross_entropy(
 ) -> Tensor:
     """Return the sum over rows of -sum_v q_v log p_v, where p = softmax(hidden [T, H] @ weight [V, H].T + bias [V]).
 
-    q is `smoothing_weight` for every word plus `target_weight` for the label; it must sum to 1. Rows with a negative
-    label are ignored.
+    q is `smoothing_weight` for every word plus `target_weight` for the label; it must sum to 1 (Szegedy et al. 2015,
+    arXiv:1512.00567, section 7). Rows with a negative label are ignored; `labels` are int64 [T]. The loss is float32,
+    or float64 for such weights; products have the dtype of autocast.
     """
     if torch.is_grad_enabled():
         return _FusedLinearCrossEntropy.apply(hidden, weight, bias, labels, target_weight, smoothing_weight)
-    low_hidden, low_weight, low_bias = _cast(hidden, weight, bias)
+    x, w, b = _cast(hidden, weight, bias)
     with torch.autocast(hidden.device.type, enabled=False):
         rows = _chunk_rows(weight)
         losses = [
-            _cross_entropy_(F.linear(part, low_weight, low_bias), part_labels, target_weight, smoothing_weight, 1.0)
-            for part, part_labels in zip(low_hidden.split(rows), labels.split(rows), strict=True)
+            _cross_entropy_(F.linear(part, w, b), part_labels, target_weight, smoothing_weight, 1.0)
+            for part, part_labels in zip(x.split(rows), labels.split(rows), strict=True)
         ]
     return torch.cat(losses).sum()
 
 
 class _FusedLinearCrossEntropy(torch.autograd.Function):
-    """The forward pass computes the gradients too; the backward pass multiplies them by the incoming gradient."""
+    """loss = sum_t (lse(z_t) - q_t . z_t), where z = x w^T + b.
+
+    dz = softmax(z) - q, dx = dz w, dw = dz^T x, db = sum_t dz_t. The forward pass computes the gradients too;
+    the backward pass multiplies them by the incoming gradient.
+    """
 
     @staticmethod
     def forward(
@@ -59,39 +64,32 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
         target_weight: float,
         smoothing_weight: float,
     ) -> Tensor:
-        low_hidden, low_weight, low_bias = _cast(hidden, weight, bias)
-        dtype = low_weight.dtype
+        x, w, b = _cast(hidden, weight, bias)
         with torch.autocast(hidden.device.type, enabled=False):
-            gradient_scale = _FP16_GRADIENT_SCALE if dtype == torch.float16 else 1.0
-            loss = torch.zeros((), dtype=torch.float32 if dtype.itemsize < 4 else dtype, device=hidden.device)
-            grad_hidden, grad_weight = torch.empty_like(low_hidden), torch.zeros_like(weight)
-            grad_bias = None if bias is None else torch.zeros_like(bias)
+            gradient_scale = _FP16_GRADIENT_SCALE if w.dtype == torch.float16 else 1.0
+            loss = torch.zeros((), dtype=torch.float32 if w.dtype.itemsize < 4 else w.dtype, device=hidden.device)
+            dx, dw = torch.empty_like(x), torch.zeros_like(weight)
+            db = None if bias is None else torch.zeros_like(bias)
             chunk_rows = _chunk_rows(weight)
-            for start in range(0, len(low_hidden), chunk_rows):
+            for start in range(0, len(x), chunk_rows):
                 chunk = slice(start, start + chunk_rows)
-                logits = F.linear(low_hidden[chunk], low_weight, low_bias)
+                logits = F.linear(x[chunk], w, b)
                 loss += _cross_entropy_(logits, labels[chunk], target_weight, smoothing_weight, gradient_scale).sum()
-                torch.mm(logits, low_weight, out=grad_hidden[chunk])
-                _add_product_(grad_weight, logits.T, low_hidden[chunk])
-                if grad_bias is not None:
-                    grad_bias += logits.sum(0, dtype=grad_bias.dtype)
+                dlogits = logits  # overwritten
+                torch.mm(dlogits, w, out=dx[chunk])
+                _add_product_(dw, dlogits.T, x[chunk])
+                if db is not None:
+                    db += dlogits.sum(0, dtype=db.dtype)
         ctx.gradient_scale = gradient_scale
         ctx.dtype = hidden.dtype
-        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
+        ctx.save_for_backward(dx, dw, db)
         return loss
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
-        scale = grad_outputs[0] / ctx.gradient_scale
-        return (
-            (grad_hidden * scale).to(ctx.dtype),
-            grad_weight * scale,
-            None if grad_bias is None else grad_bias * scale,
-            None,
-            None,
-            None,
-        )
+    def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, ...]:
+        dx, dw, db = ctx.saved_tensors
+        scale = dloss / ctx.gradient_scale
+        return (dx * scale).to(ctx.dtype), dw * scale, None if db is None else db * scale, None, None, None
 
 
 def _add_product_(total: Tensor, a: Tensor, b: Tensor) -> None:

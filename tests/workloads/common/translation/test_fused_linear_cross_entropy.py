@@ -25,6 +25,21 @@ for vocab_size, smoothing in ((37, 0.1), (9001, 0.1), (9001, 0.0)):
     torch.testing.assert_close(logits.double(), wide.grad / 4, rtol=1e-4, atol=1e-6)
 """
 
+HUGE = """
+import torch
+from huge_tensors import HugeTensor, run_program
+from timetrial.workloads.common.translation import kernels
+rows, vocab_size = 70_000, 33_708  # more than 2**31 logits
+logits = HugeTensor(torch.bfloat16, rows * vocab_size)
+labels, losses = HugeTensor(torch.int64, rows), HugeTensor(torch.float32, rows)
+run_program(
+    kernels._cross_entropy, (rows - 1, 0, 0), (rows, 1, 1), logits_ptr=logits, labels_ptr=labels, losses_ptr=losses,
+    vocab_size=vocab_size, target_weight=0.9, smoothing_weight=0.1, gradient_scale=1.0, BLOCK=kernels._BLOCK,
+)
+assert (logits.first, logits.last) == (logits.size - vocab_size, logits.size - 1)
+assert labels.last == losses.last == rows - 1
+"""
+
 
 def reference(hidden, weight, bias, labels, target_weight, smoothing_weight):
     log_probabilities = torch.nn.functional.linear(hidden, weight, bias).log_softmax(1)
@@ -99,3 +114,7 @@ def test_half_precision_is_close(dtype):
 
 def test_kernel_losses_and_gradients(interpret):
     interpret(INTERPRETED)
+
+
+def test_kernel_of_the_last_row_beyond_2_to_31_logits_reaches_its_own(interpret):
+    interpret(HUGE)
