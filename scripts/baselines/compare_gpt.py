@@ -31,7 +31,7 @@ from timetrial.runner.config.validation import validate
 from timetrial.runner.hardware import devices
 from timetrial.runner.training.torch_engine import TorchEngine
 from timetrial.runner.training.workload import Batch
-from timetrial.scripts.measure.steps import build, endless_steps, joined_ranks
+from timetrial.scripts.measure.engines import build, joined_ranks
 
 _UNTIMED_STEPS = 10
 
@@ -64,7 +64,8 @@ class Peer:
             model = DistributedDataParallel(
                 model, ids, process_group=engine.world.device_group, gradient_as_bucket_view=True
             )
-        self._wrapped, self._model, self._updates = model, torch.compile(model) if compiled else model, 0
+        self._wrapped, self._model = model, torch.compile(model) if compiled else model
+        self._updates = self._steps = 0  # of the schedule, and since the last mean loss
         self._loss_sum = torch.zeros((), device=engine.device)
 
     def step(self, micro_batches: Sequence[Batch]) -> None:
@@ -83,6 +84,7 @@ class Peer:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._updates += 1
+        self._steps += 1
 
     def evaluate(self) -> float:
         """Return the mean loss of the validation windows in nats a token."""
@@ -94,9 +96,12 @@ class Peer:
         pairs = world.broadcast(list(itertools.chain.from_iterable(world.gather(pairs))))
         return sum(loss * windows for loss, windows in pairs) / sum(windows for _, windows in pairs)
 
-    def loss_sum(self) -> float:
-        """Return the sum of the losses of the steps."""
-        return float(self._engine.world.all_reduce_sum(self._loss_sum.clone()))
+    def mean_loss(self) -> float:
+        """Return the mean loss of the steps since the last call."""
+        loss = float(self._engine.world.all_reduce_sum(self._loss_sum.clone())) / self._steps
+        self._loss_sum.zero_()
+        self._steps = 0
+        return loss
 
     def _mean_loss(self, batch: Batch) -> Tensor:
         tokens = batch.inputs.long()
@@ -113,7 +118,7 @@ class Ours:
 
     def step(self, micro_batches: Sequence[Batch]) -> None:
         """Update the weights once."""
-        self._engine._step(micro_batches)
+        self._engine.train_step(micro_batches)
 
     def evaluate(self) -> float:
         """Return the mean loss of the validation windows in nats a token."""
@@ -121,14 +126,16 @@ class Ours:
         assert result is not None
         return result.quality["log_perplexity"]
 
-    def loss_sum(self) -> float:
-        """Return the sum of the losses of the steps."""
-        return float(self._engine.world.all_reduce_sum(self._engine._loss_sum.clone()))
+    def mean_loss(self) -> float:
+        """Return the mean loss of the steps since the last call."""
+        return self._engine.synchronize().loss
 
 
 def train(code: Ours | Peer, engine: TorchEngine, steps: int, every: int) -> dict[str, Any]:
     """Train for `steps` updates and return losses and speed."""
-    batches, seconds, timed_steps, tokens, last_sum = endless_steps(engine), 0.0, 0, 0, 0.0
+    engine.open_data()
+    batches = itertools.chain.from_iterable(engine.data.train_batches(epoch) for epoch in itertools.count(1))
+    seconds, timed_steps, tokens = 0.0, 0, 0
     training, validation = [], []
     for first in range(0, steps, every):
         untimed = _UNTIMED_STEPS if not first else 0
@@ -141,9 +148,7 @@ def train(code: Ours | Peer, engine: TorchEngine, steps: int, every: int) -> dic
             timed_steps, tokens = timed_steps + 1, tokens + batch[0].global_tokens
         devices.synchronize(engine.device)
         seconds += time.perf_counter() - started
-        total = code.loss_sum()
-        training.append(round((total - last_sum) / min(every, steps - first), 4))
-        last_sum = total
+        training.append(round(code.mean_loss(), 4))
         validation.append(round(code.evaluate(), 4))
     return {
         "training": training,

@@ -6,13 +6,11 @@ import sys
 
 import pytest
 
-RATINGS = "recipe.data.generate={num_users:60,num_items:200,num_ratings:1800,num_clusters:3}"
-
 
 @pytest.fixture
-def compare(root, tmp_path):
+def compare(root, tmp_path, tiny_ncf):
     def run(*options):
-        overrides = f"accelerator=cpu accelerator.threads=1 data_dir={tmp_path} {RATINGS} recipe.data.eval_negatives=50"
+        overrides = " ".join([*(override.replace(" ", "") for override in tiny_ncf), f"data_dir={tmp_path}"])
         script = str(root / "scripts/measure/compare_versions.py")
         command = [sys.executable, "-P", script, str(root), overrides, "--steps", "4", "--rounds", "2", *options]
         return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)

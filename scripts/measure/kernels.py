@@ -1,0 +1,43 @@
+"""The kernels of some work on a GPU, from a trace of PyTorch's profiler."""
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import profile
+
+from timetrial.runner.hardware import devices
+
+
+def trace_kernels(device: torch.device, work: Callable[[], object], parts: int, longest: int) -> dict[str, Any]:
+    """Return the kernels of `work`, which has `parts` equal parts.
+
+    `kernel_ms` is the union of their spans and `kernels` their number, both a part; `kernel_share` is that union's
+    share in the time of the traced work; `longest_us` has the names and microseconds of the `longest` ones, a part.
+    """
+    with profile(activities=devices.profiler_activities(device)[1:]) as profiler:
+        work()
+        devices.synchronize(device)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    kernels = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in kernels)
+    busy, end = 0.0, spans[0][0]
+    for start, stop in spans:
+        busy += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    durations: Counter[str] = Counter()
+    for event in kernels:
+        durations[event["name"][:60]] += event["dur"]
+    return {
+        "kernel_share": round(busy / (end - spans[0][0]), 3),
+        "kernel_ms": round(busy / parts / 1e3, 4),
+        "kernels": round(len(kernels) / parts, 1),
+        "longest_us": {name: round(us / parts, 1) for name, us in durations.most_common(longest)},
+    }
