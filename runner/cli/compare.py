@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..results.analysis.comparison import Comparison
     from ..results.analysis.external_comparison import ExternalComparison
     from ..results.analysis.findings import Finding
-    from ..results.analysis.throughput_groups import ThroughputComparison
+    from ..results.analysis.throughput_comparison import ThroughputComparison
 
 
 def compare(
@@ -73,7 +73,7 @@ def _refuse_equal_sides(paths: Sequence[Path]) -> None:
 
 
 def _compare_runs(paths: Sequence[Path], margin: float, unreadable: list[UnreadableFile], *, as_json: bool) -> None:
-    from ..results.analysis import comparison, findings, throughput_groups
+    from ..results.analysis import comparison, findings, throughput_comparison, throughput_groups
     from ..results.analysis.groups import group_runs
     from ..results.parse import sources
     from ..results.report import side_labels
@@ -89,7 +89,7 @@ def _compare_runs(paths: Sequence[Path], margin: float, unreadable: list[Unreada
         ],
     )
     pairs = [(a, b) for side in groups[1:] for a in groups[0] for b in side if a.benchmark == b.benchmark]
-    throughput_pairs = throughput_groups.compare_closest(
+    throughput_pairs = throughput_comparison.compare_closest(
         throughput[0], [group for side in throughput[1:] for group in side]
     )
     if not pairs and not throughput_pairs:
@@ -108,7 +108,7 @@ def _compare_tables(
     as_json: bool,
 ) -> None:
     """Compare the systems in tables, and those of own runs beside them."""
-    from ..results.analysis import external_comparison, findings, throughput_groups
+    from ..results.analysis import external_comparison, findings, own_measurements, throughput_groups
     from ..results.analysis.groups import group_runs
     from ..results.parse import external, sources
 
@@ -116,8 +116,8 @@ def _compare_tables(
     if folders:
         measured = throughput_groups.read_throughput_groups(folders, unreadable.append)
         runs = sources.read_runs(folders, needed=not measured, pass_over=unreadable.append)
-        measurements += throughput_groups.to_measurements(throughput_groups.split_by_run(measured))
-        measurements += external_comparison.to_measurements(group_runs(runs))
+        measurements += own_measurements.measure_throughput(own_measurements.split_by_run(measured))
+        measurements += own_measurements.measure_runs(group_runs(runs))
     comparisons = external_comparison.compare_systems(measurements, names)
     shown = [comparisons[0].baseline, *(pair.other for pair in comparisons)]
     compared = [entry for system in shown for entry in system.measurements]
@@ -132,19 +132,19 @@ def _print(
     as_json: bool,
 ) -> None:
     from ..results.analysis.comparison import Comparison
-    from ..results.analysis.throughput_groups import ThroughputComparison
-    from ..results.report import terminal
+    from ..results.analysis.throughput_comparison import ThroughputComparison
+    from ..results.report import comparison_json, terminal, terminal_comparisons
 
     if as_json:
-        print(json.dumps([pair.to_json() for pair in comparisons], indent=2))
+        print(json.dumps([comparison_json.to_json(pair) for pair in comparisons], indent=2))
         return
     console = Console()
     num_tests = sum(isinstance(pair, Comparison) for pair in comparisons)
     for pair in comparisons:
         if isinstance(pair, Comparison):
-            terminal.show_comparison(console, pair, num_tests)
+            terminal_comparisons.show_comparison(console, pair, num_tests)
         elif isinstance(pair, ThroughputComparison):
-            terminal.show_throughput_comparison(console, pair)
+            terminal_comparisons.show_throughput_comparison(console, pair)
         else:
-            terminal.show_external_comparison(console, pair)
+            terminal_comparisons.show_external_comparison(console, pair)
     terminal.show_findings(console, notes)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from timetrial.runner.results.analysis import planning
-from timetrial.runner.results.analysis.comparison import Comparison, Verdict, compare, compare_all
+from timetrial.runner.results.analysis.comparison import Comparison, compare, compare_all
 from timetrial.runner.results.analysis.groups import RunGroup
 from timetrial.runner.results.analysis.intervals import Sample, log_ratio
+from timetrial.runner.results.analysis.verdicts import Verdict
 
 from .rows import SIZES, Row
 from .scenarios import (

@@ -6,45 +6,48 @@ are pooled and the time per epoch decides. Every ratio is baseline over other: a
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from . import group_differences, planning, samples
+from ..parse.runs import Run
+from . import planning, samples
 from .failures import ExpectedTimeRatio
+from .group_differences import list_recipe_differences, workload_difference
 from .groups import RunGroup
-from .intervals import (
-    LEVEL,
-    UNKNOWN,
-    Interval,
-    LogEstimate,
-    Ratio,
-    Sample,
-    bounds_as_json,
-    is_equal_within,
-    log_mean,
-    log_ratio,
-)
+from .intervals import UNKNOWN, Interval, LogEstimate, Ratio, Sample, is_equal_within, log_mean, log_ratio
 from .planning import NextLook
+from .verdicts import MARGIN, Verdict, decide, holm_levels
 
-ALPHA = 1 - LEVEL
-MARGIN = 0.05
-"""Relative difference up to which groups are called equal, unless a user sets another."""
 _MIN_PAIRS = 4  # of equal seeds, for their correlation
 
 
-class Verdict(StrEnum):
-    """What is known of the other group against the baseline."""
+class EpochsState(StrEnum):
+    """What is known of the epochs to the target of two groups."""
 
-    FASTER = "faster"
-    SLOWER = "slower"
-    EQUAL = "equal"
-    CANNOT_TELL = "cannot tell"
-    NOT_COMPARABLE = "not comparable"
+    ASSUMED_EQUAL = "assumed equal"
+    SHOWN_EQUAL = "shown equal"
+    NOT_SHOWN_EQUAL = "not shown equal"
+
+
+class Basis(StrEnum):
+    """The time that decides a comparison."""
+
+    TIME_TO_TRAIN = "time-to-train"
+    POOLED_EPOCHS = "time-to-train with pooled epochs"
+    EXPECTED_TIME = "expected time to a success"
+
+
+class Machines(StrEnum):
+    """The machines that a comparison is about."""
+
+    SAMPLED = ""
+    """Several a side, which are its independent observations."""
+    ONE = "on one machine"
+    TWO = "between these two machines"
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,14 @@ class Comparison:
     """Two groups and the ratios of their times and epochs, baseline over other.
 
     `ratio` decides, None if the groups are not comparable: `time` is its interval at `level`, and `basis` says of which
-    time it is the ratio.
-    `reasons` says what the reader must know to trust the verdict. The other ratios have 95% intervals; `paired` is that
-    of `time_to_train` over equal seeds and `correlation` that of the times of equal seeds, None without enough of them.
+    time it is the ratio. The other ratios have 95% intervals; `paired` is that of `time_to_train` over equal seeds and
+    `correlation` that of the times of equal seeds, None without enough of them.
     """
 
     baseline: RunGroup
     other: RunGroup
     verdict: Verdict
-    basis: str
+    basis: Basis
     ratio: Ratio | None
     time: Interval
     level: float
@@ -71,70 +73,24 @@ class Comparison:
     train_seconds_per_epoch: Interval
     paired: Interval | None
     correlation: Interval | None
-    epochs_state: str
-    machines: str
-    reasons: list[str]
-    differences: list[str]
-
-    @property
-    def title(self) -> str:
-        """The names of the groups."""
-        return f"{self.other.title} against {self.baseline.title}"
+    epochs_state: EpochsState
+    machines: Machines
 
     @property
     def is_unsafe(self) -> bool:
         """Whether time-to-train compares more than speed: epochs not shown equal, or failed runs."""
-        return bool(self.baseline.num_failed or self.other.num_failed) or not self.epochs_state.startswith("shown")
+        return _has_failures(self.baseline, self.other) or self.epochs_state is not EpochsState.SHOWN_EQUAL
 
     @property
-    def phrase(self) -> str:
-        """The verdict in words, with its interval."""
-        where = f", {self.machines}" if self.machines else ""
-        if self.verdict == Verdict.NOT_COMPARABLE:
-            unit = self.baseline.progress_unit.removesuffix("s")
-            pace = f"; seconds per {unit}: {_format_ratio(self.seconds_per_epoch)}" if self.seconds_per_epoch.n else ""
-            return f"not comparable by time-to-train{pace}"
-        if not self.time.is_bounded:
-            return f"cannot tell which is faster{where}"
-        by = f"by {self.basis}{where}"
-        if self.verdict == Verdict.EQUAL:
-            return f"equal within {self.margin:.0%} {by} ({_format_ratio(self.time, self.level)})"
-        if self.verdict == Verdict.CANNOT_TELL:
-            return f"cannot tell which is faster {by} ({_format_ratio(self.time, self.level)})"
-        times = self.time if self.verdict == Verdict.FASTER else self.time.inverse
-        return f"{times.estimate:.4g} times {self.verdict} ({_format_bounds(times, self.level)}) {by}"
-
-    @property
-    def summary(self) -> str:
-        """Names and verdict."""
-        return f"{self.title}: {self.phrase}."
+    def is_single(self) -> bool:
+        """Whether a side has fewer than two independent converged runs."""
+        return _is_single(self.baseline, self.other)
 
     def next_look(self) -> NextLook | None:
         """Return whether a study that is looked at after every run may stop; None if nothing can be said."""
         if not isinstance(self.ratio, LogEstimate):
             return None
         return planning.next_look(self.ratio, (self.baseline.time_sample, self.other.time_sample), self.margin)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the comparison as the object that `timetrial compare --json` prints."""
-        sides = {"baseline": self.baseline, "other": self.other}
-        return {
-            **{name: group.title for name, group in sides.items()},
-            "verdict": self.verdict.value,
-            **bounds_as_json(self.time, "ratio"),
-            "level": self.level,
-            "basis": self.basis,
-            "epochs": bounds_as_json(self.epochs, "ratio"),
-            "seconds_per_epoch": bounds_as_json(self.seconds_per_epoch, "ratio"),
-            "epochs_state": self.epochs_state,
-            "paired": bounds_as_json(self.paired or UNKNOWN, "ratio"),
-            "correlation": bounds_as_json(self.correlation or UNKNOWN, "value"),
-            "runs": {name: len(group.runs) for name, group in sides.items()},
-            "failures": {name: group.num_failed for name, group in sides.items()},
-            "machines": self.machines,
-            "reasons": self.reasons,
-            "differences": self.differences,
-        }
 
 
 @dataclass(frozen=True)
@@ -150,18 +106,15 @@ class _Pair:
         return log_ratio(self.baseline.epoch_sample, self.other.epoch_sample)
 
     @cached_property
-    def is_equal_epochs(self) -> bool:
-        return is_equal_within(self.epochs, self.margin)
+    def epochs_state(self) -> EpochsState:
+        if math.isnan(self.epochs.error):
+            return EpochsState.ASSUMED_EQUAL
+        is_equal = is_equal_within(self.epochs, self.margin)
+        return EpochsState.SHOWN_EQUAL if is_equal else EpochsState.NOT_SHOWN_EQUAL
 
     @property
-    def epochs_state(self) -> str:
-        if math.isnan(self.epochs.error):
-            return "assumed equal"
-        return f"shown equal within {self.margin:.0%}" if self.is_equal_epochs else "not shown equal"
-
-    @cached_property
-    def recipe_differences(self) -> list[str]:
-        return group_differences.list_recipe_differences(self.baseline, self.other)
+    def is_equal_epochs(self) -> bool:
+        return self.epochs_state is EpochsState.SHOWN_EQUAL
 
     @cached_property
     def is_clustered(self) -> bool:
@@ -169,93 +122,56 @@ class _Pair:
         return all(len(samples.runs_by_host(group.converged_runs)) > 1 for group in (self.baseline, self.other))
 
     @cached_property
-    def machines(self) -> str:
+    def machines(self) -> Machines:
         if self.is_clustered:
-            return ""
+            return Machines.SAMPLED
         hosts = [{run.host for run in group.converged_runs} - {""} for group in (self.baseline, self.other)]
-        same = hosts[0] == hosts[1] and len(hosts[0]) == 1
-        return "on one machine" if same else "between these two machines"
+        return Machines.ONE if hosts[0] == hosts[1] and len(hosts[0]) == 1 else Machines.TWO
 
     @property
     def has_failures(self) -> bool:
-        return bool(self.baseline.num_failed or self.other.num_failed)
+        return _has_failures(self.baseline, self.other)
 
     @cached_property
-    def basis(self) -> str:
+    def basis(self) -> Basis:
         if self.has_failures:
-            return "expected time to a success"
-        return "time-to-train with pooled epochs" if self.is_equal_epochs else "time-to-train"
+            return Basis.EXPECTED_TIME
+        return Basis.POOLED_EPOCHS if self.is_equal_epochs else Basis.TIME_TO_TRAIN
+
+    @cached_property
+    def is_comparable(self) -> bool:
+        """Whether the times of the groups can be compared, whatever they are."""
+        if workload_difference(self.baseline, self.other):
+            return False
+        if self.is_equal_epochs or _is_single(self.baseline, self.other):
+            return True
+        return not list_recipe_differences(self.baseline, self.other)
 
     @cached_property
     def ratio(self) -> Ratio | None:
-        if self.obstacles:
+        if not self.is_comparable:
             return None
         if self.has_failures:
             return ExpectedTimeRatio(self.baseline.outcomes, self.other.outcomes)
-        attribute = "pace_sample" if self.is_equal_epochs else "time_sample"
-        return log_ratio(*(self._sample(group, attribute) for group in (self.baseline, self.other)))
+        return log_ratio(self._sample(self.baseline), self._sample(self.other))
 
-    def _sample(self, group: RunGroup, attribute: str) -> Sample:
-        by_seed: Sample = getattr(group, attribute)
+    def _sample(self, group: RunGroup) -> Sample:
+        """Return what decides: the times of a group, or its times per epoch where the epochs are pooled."""
         if not self.is_clustered:
-            return by_seed
-        of_run = {"pace_sample": lambda run: run.pace, "time_sample": lambda run: run.duration}[attribute]
+            return group.pace_sample if self.is_equal_epochs else group.time_sample
+        value_of: Callable[[Run], float | None] = (
+            (lambda run: run.pace) if self.is_equal_epochs else (lambda run: run.duration)
+        )
         # A machine's mean is less noisy than a run, so the floor of a run does not apply to it.
-        return samples.sample(samples.runs_by_host(group.converged_runs), of_run)
+        return samples.sample(samples.runs_by_host(group.converged_runs), value_of)
 
-    @cached_property
-    def obstacles(self) -> list[str]:
-        """Why the times of the groups cannot be compared, whatever they are."""
-        if reason := group_differences.describe_workload_difference(self.baseline, self.other):
-            return [reason]
-        if self.is_single or not self.recipe_differences or self.is_equal_epochs:
-            return []
-        return [
-            f"their recipes differ ({', '.join(self.recipe_differences)}) and their epochs are not shown equal "
-            f"({self._mean_epochs}), so time-to-train compares recipes: compare the time per epoch"
-        ]
 
-    @property
-    def is_single(self) -> bool:
-        """Whether a side has fewer than two independent converged runs."""
-        return min(len(group.time_sample.values) for group in (self.baseline, self.other)) < 2
+def _has_failures(baseline: RunGroup, other: RunGroup) -> bool:
+    return bool(baseline.num_failed or other.num_failed)
 
-    @property
-    def _mean_epochs(self) -> str:
-        means = [f"{group.mean_epochs.estimate:.3g}" if group.epochs else "unknown" for group in self._sides]
-        return f"{' vs. '.join(means)} {self.baseline.progress_unit}"
 
-    @property
-    def _sides(self) -> tuple[RunGroup, RunGroup]:
-        return self.baseline, self.other
-
-    def reasons(self) -> list[str]:
-        """Return what the reader must know, the most important first."""
-        reasons = list(self.obstacles)
-        for group in self._sides:
-            if not group.converged_runs:
-                longest = max(run.observed for run in group.runs) / 60
-                reasons.append(f"no run of {group.title} reached its target: it takes > {longest:.3g} min")
-            elif group.num_failed:
-                reasons.append(f"{group.num_failed} of {len(group.runs)} runs of {group.title} failed")
-        if not self.obstacles and all(group.converged_runs for group in self._sides):
-            reasons += self._describe_luck()
-        for group in self._sides:
-            reasons += samples.describe_dependence(group.title, group.converged_runs)
-            flags = sorted({flag for run in group.runs for flag in run.flags})
-            if flags:
-                reasons.append(f"validity flags of {group.title}: {', '.join(flags)}")
-        return reasons
-
-    def _describe_luck(self) -> list[str]:
-        if self.is_single:
-            recipes = (
-                f"; their recipes differ ({', '.join(self.recipe_differences)})" if self.recipe_differences else ""
-            )
-            return [f"one converged run of a side cannot tell luck from speed: repeat both with other seeds{recipes}"]
-        if self.is_equal_epochs:
-            return []
-        return [f"their epochs are not shown equal within {self.margin:.0%} ({self._mean_epochs}): they are not pooled"]
+def _is_single(baseline: RunGroup, other: RunGroup) -> bool:
+    return min(len(group.time_sample.values) for group in (baseline, other)) < 2
 
 
 def compare(baseline: RunGroup, other: RunGroup, margin: float = MARGIN) -> Comparison:
@@ -272,21 +188,6 @@ def compare_all(pairs: Sequence[tuple[RunGroup, RunGroup]], margin: float = MARG
     assessed = [_Pair(baseline, other, margin) for baseline, other in pairs]
     levels = holm_levels([pair.ratio.p_value if pair.ratio else math.nan for pair in assessed])
     return [_conclude(pair, level) for pair, level in zip(assessed, levels, strict=True)]
-
-
-def holm_levels(p_values: Sequence[float]) -> list[float]:
-    """Return the confidence level at which each hypothesis is decided; NaN stands for one that is not tested."""
-    tested = sorted((p, index) for index, p in enumerate(p_values) if math.isfinite(p))
-    levels = [LEVEL] * len(p_values)
-    alpha = ALPHA
-    for step, (p, index) in enumerate(tested):
-        alpha = ALPHA / (len(tested) - step)
-        if p > alpha:
-            for _, rest in tested[step:]:
-                levels[rest] = 1 - alpha
-            break
-        levels[index] = 1 - alpha
-    return levels
 
 
 def _conclude(pair: _Pair, level: float) -> Comparison:
@@ -311,26 +212,13 @@ def _conclude(pair: _Pair, level: float) -> Comparison:
         correlation=correlation,
         epochs_state=pair.epochs_state,
         machines=pair.machines,
-        reasons=pair.reasons(),
-        differences=group_differences.list_differences(baseline, other),
     )
 
 
 def _verdict(pair: _Pair, time: Interval) -> Verdict:
-    if pair.obstacles:
+    if not pair.is_comparable:
         return Verdict.NOT_COMPARABLE
     return decide(pair.ratio, time, pair.margin) if pair.ratio else Verdict.CANNOT_TELL
-
-
-def decide(ratio: Ratio, interval: Interval, margin: float = MARGIN) -> Verdict:
-    """Return the verdict of a ratio, baseline over other, whose interval at the level of the test is `interval`."""
-    if not interval.is_bounded:
-        return Verdict.CANNOT_TELL
-    if is_equal_within(ratio, margin):
-        return Verdict.EQUAL
-    if interval.low <= 1 <= interval.high:
-        return Verdict.CANNOT_TELL
-    return Verdict.FASTER if interval.low > 1 else Verdict.SLOWER
 
 
 def _pair_seeds(baseline: RunGroup, other: RunGroup) -> tuple[Interval | None, Interval | None]:
@@ -349,12 +237,3 @@ def _pair_seeds(baseline: RunGroup, other: RunGroup) -> tuple[Interval | None, I
     half_width = 1.959964 / math.sqrt(len(seeds) - 3)
     bounds = [math.tanh(math.atanh(min(max(r, -0.999999), 0.999999)) + sign * half_width) for sign in (-1, 1)]
     return paired, Interval(r, bounds[0], bounds[1], len(seeds))
-
-
-def _format_bounds(interval: Interval, level: float = LEVEL) -> str:
-    return f"{level * 100:.3g}% CI: {interval.low:.4g} to {interval.high:.4g}"
-
-
-def _format_ratio(interval: Interval, level: float = LEVEL) -> str:
-    bounds = f", {_format_bounds(interval, level)}" if interval.is_bounded else ", no interval"
-    return f"ratio {interval.estimate:.4g}{bounds}"

@@ -8,10 +8,10 @@ import numpy as np
 
 from ...core.found_files import UnreadableFile, make_visible
 from ..parse.external import OWN_RUNS, ExternalMeasurement, select_metric
-from .comparison import MARGIN, Verdict, decide
 from .groups import RunGroup
 from .intervals import LogEstimate, Sample, log_mean
 from .scaling import SUPER_LINEAR, PeakFit, Scaling
+from .verdicts import MARGIN, Verdict, decide
 
 _MIN_PRECISION_EFFECT = 0.02  # a precision that changes the rate by less was probably not in effect
 _MAX_SINGLE_DEVICE_EFFECT = 0.05  # an interconnect cannot change the rate of a single accelerator by more

@@ -1,6 +1,8 @@
 """What differs between two run groups apart from the accelerator."""
 
 from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple
 
 from ..parse.runs import Run
 from .groups import RunGroup
@@ -24,18 +26,32 @@ _SETTINGS: tuple[tuple[str, Callable[[RunGroup], object]], ...] = (
 _RECIPE_SETTINGS = ("number of accelerators", "global batch size", "precision", "software")
 
 
-def list_differences(first: RunGroup, second: RunGroup) -> list[str]:
+class Difference(NamedTuple):
+    """A setting and its values in two groups; None and "" stand for values that are not stated."""
+
+    name: str
+    first: object
+    second: object
+
+
+class WorkloadPart(StrEnum):
+    """A part of what is trained."""
+
+    MODEL = "model"
+    SCALE = "scale"
+    TARGET = "target"
+
+
+def list_differences(first: RunGroup, second: RunGroup) -> list[Difference]:
     """Return in what two groups differ apart from the accelerator, the most important first."""
-    texts = []
-    for name, value_of in _SETTINGS:
-        values = value_of(first), value_of(second)
-        if values[0] != values[1]:
-            texts.append(_format_difference(name, *values))
-    texts += [_format_difference(*difference) for difference in _hyperparameter_differences(first, second)]
+    values = [(name, value_of(first), value_of(second)) for name, value_of in _SETTINGS]
+    differences = [Difference(*entry) for entry in values if entry[1] != entry[2]]
+    differences += _hyperparameter_differences(first, second)
     flags = [sorted({flag for run in group.runs for flag in run.flags}) for group in (first, second)]
     if flags[0] != flags[1]:
-        texts.append(f"validity flags: {', '.join(flags[0]) or 'none'} vs. {', '.join(flags[1]) or 'none'}")
-    return texts
+        texts = [", ".join(names) or "none" for names in flags]
+        differences.append(Difference("validity flags", *texts))
+    return differences
 
 
 def list_recipe_differences(first: RunGroup, second: RunGroup) -> list[str]:
@@ -51,17 +67,12 @@ def list_recipe_differences(first: RunGroup, second: RunGroup) -> list[str]:
     return names + [name for name, *_ in _hyperparameter_differences(first, second) if name not in _NO_EFFECT]
 
 
-def describe_workload_difference(first: RunGroup, second: RunGroup) -> str:
-    """Return why the groups do not train the same thing; empty if they do."""
-    if first.model != second.model:
-        return f"{first.model} and {second.model} are different models"
+def workload_difference(first: RunGroup, second: RunGroup) -> tuple[WorkloadPart, str, str] | None:
+    """Return in what the groups do not train the same thing; None if they do."""
     scales = [group.runs[0].scale or "reference" for group in (first, second)]  # published logs state none
-    if scales[0] != scales[1]:
-        return f"their scales differ ({scales[0]} and {scales[1]})"
-    targets = format_target(first.runs[0].target), format_target(second.runs[0].target)
-    if targets[0] != targets[1]:
-        return f"their targets differ ({targets[0]} and {targets[1]})"
-    return ""
+    targets = [format_target(group.runs[0].target) for group in (first, second)]
+    parts = {WorkloadPart.MODEL: [first.model, second.model], WorkloadPart.SCALE: scales, WorkloadPart.TARGET: targets}
+    return next(((part, a, b) for part, (a, b) in parts.items() if a != b), None)
 
 
 def format_target(target: object) -> str:
@@ -69,15 +80,11 @@ def format_target(target: object) -> str:
     return ", ".join(f"{value:g}" for value in target.values()) if isinstance(target, dict) else str(target)
 
 
-def _hyperparameter_differences(first: RunGroup, second: RunGroup) -> list[tuple[str, object, object]]:
+def _hyperparameter_differences(first: RunGroup, second: RunGroup) -> list[Difference]:
     values = first.runs[0].hyperparameters, second.runs[0].hyperparameters
     keys = sorted(key for key in values[0].keys() | values[1].keys() if key not in _IGNORED)
-    return [(key, values[0].get(key), values[1].get(key)) for key in keys if values[0].get(key) != values[1].get(key)]
-
-
-def _format_difference(name: str, first: object, second: object) -> str:
-    texts = ["not stated" if value in (None, "") else value for value in (first, second)]
-    return f"{name}: {texts[0]} vs. {texts[1]}"
+    differences = [Difference(key, values[0].get(key), values[1].get(key)) for key in keys]
+    return [difference for difference in differences if difference.first != difference.second]
 
 
 def _format_batch(run: Run) -> str:

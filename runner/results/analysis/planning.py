@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from scipy.special import chdtri, ncfdtr, stdtrit
 
 from .intervals import Interval, LogEstimate, Sample, is_equal_within
+from .verdicts import Verdict
 
 POWER = 0.8
 MIN_PILOT_RUNS = 3
@@ -94,11 +95,11 @@ def detectable_difference(runs: int, deviation: float, alpha: float = 0.05) -> f
 class NextLook:
     """What a sequential study of two groups says after its present runs.
 
-    `verdict` is "faster" or "slower" (the denominator of the ratio, against its numerator), "equal", or "" to go on
-    until about `total_runs` runs of each group.
+    `verdict` is on the denominator of the ratio, against its numerator; None: go on until about `total_runs` runs of
+    each group.
     """
 
-    verdict: str
+    verdict: Verdict | None
     interval: Interval
     total_runs: int
 
@@ -112,8 +113,8 @@ def next_look(ratio: LogEstimate, samples: tuple[Sample, Sample], difference: fl
         return None
     interval = ratio.interval(1 - SEQUENTIAL_ALPHA)
     if ratio.n <= MAX_LOOKS and not interval.low <= 1 <= interval.high:
-        return NextLook("faster" if ratio.log > 0 else "slower", interval, ratio.n)
+        return NextLook(Verdict.FASTER if ratio.log > 0 else Verdict.SLOWER, interval, ratio.n)
     if is_equal_within(ratio, difference, SEQUENTIAL_ALPHA):
-        return NextLook("equal", interval, ratio.n)
+        return NextLook(Verdict.EQUAL, interval, ratio.n)
     plans = [runs_needed(sample, difference, SEQUENTIAL_ALPHA) for sample in samples]
-    return NextLook("", interval, max(plan.high for plan in plans if plan))
+    return NextLook(None, interval, max(plan.high for plan in plans if plan))

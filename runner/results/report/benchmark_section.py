@@ -9,6 +9,7 @@ from typing import Any
 from ..analysis.comparison import Comparison
 from ..analysis.groups import RunGroup
 from ..analysis.scaling import Scaling
+from . import comparison_text
 from .benchmark_charts import Series, charts_of_benchmark, plot_single_runs
 from .chart import MAX_SERIES, Plot, interval_columns
 from .comparison_table import ratio_table
@@ -16,6 +17,16 @@ from .page_text import format_interval, format_number
 from .panels import format_bounds, shown_ratio, verdict_word
 from .systems import Lineup, System
 from .tables import Table
+
+
+@dataclass(frozen=True)
+class ComparisonSentences:
+    """The verdict on the system `label` against the baseline, and what to know to trust it."""
+
+    label: str
+    phrase: str
+    reasons: Sequence[str]
+    differences: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -32,7 +43,7 @@ class BenchmarkSection:
     single_runs: Plot | None
     system_table: Table
     ratios: Table | None
-    comparisons: Sequence[tuple[str, Comparison]]
+    comparisons: Sequence[ComparisonSentences]
 
 
 def benchmark_section(
@@ -57,8 +68,13 @@ def benchmark_section(
         plot_single_runs(f"{name}-runs", drawn),
         _system_table(f"{name}-systems", groups),
         ratio_table(f"{name}-comparisons", own, systems) if own else None,
-        [(systems[comparison.other.title].label, comparison) for comparison in own],
+        [_describe(comparison, systems[comparison.other.title].label) for comparison in own],
     )
+
+
+def _describe(comparison: Comparison, label: str) -> ComparisonSentences:
+    phrase, reasons = comparison_text.phrase(comparison), comparison_text.reasons(comparison)
+    return ComparisonSentences(label, phrase, reasons, comparison_text.differences(comparison))
 
 
 def _minutes(group: RunGroup) -> float:

@@ -13,20 +13,24 @@ from ..analysis import (
     roofline,
     run_order,
     scaling,
+    throughput_comparison,
     throughput_groups,
     validity,
 )  # fmt: skip
-from ..analysis.comparison import Comparison, Verdict, compare_all
+from ..analysis.comparison import Comparison, compare_all
 from ..analysis.external_comparison import has_system
 from ..analysis.findings import Finding
 from ..analysis.groups import RunGroup, group_runs
+from ..analysis.own_measurements import measure_throughput, split_by_run
 from ..analysis.roofline import Roofline
 from ..analysis.scaling import PeakFit, Scaling
 from ..analysis.scores import GpuScore, PerformanceProfile, profile_performance, score_gpus
 from ..analysis.throughput_groups import ThroughputGroup
+from ..analysis.verdicts import Verdict
 from ..parse import external, sources
 from ..parse.external import OWN_RUNS, ExternalMeasurement
 from ..parse.runs import Run
+from . import comparison_text, speed_text
 from .systems import Lineup, has_name, line_up
 
 
@@ -73,7 +77,7 @@ def build_report(paths: Sequence[Path], baseline: str = "") -> Report:
         report.throughput_groups, roofline.read_peaks(others, unreadable.append)
     )
     report.measurements = _read_tables(tables, unreadable)
-    report.measurements += throughput_groups.to_measurements(report.throughput_groups)
+    report.measurements += measure_throughput(report.throughput_groups)
     report.runs = sources.read_runs(others, needed=False, pass_over=unreadable.append) if others else []
     if not (report.runs or report.rooflines or report.measurements):
         sources.require_results(others, unreadable)
@@ -84,7 +88,7 @@ def build_report(paths: Sequence[Path], baseline: str = "") -> Report:
     report.comparisons = compare_all([pair for lineup in report.lineups for pair in lineup.pairs])
     report.scores = score_gpus(report.comparisons)
     report.profiles = profile_performance(report.groups)
-    repeats = throughput_groups.to_measurements(throughput_groups.split_by_run(report.throughput_groups))
+    repeats = measure_throughput(split_by_run(report.throughput_groups))
     report.scalings = scaling.compute_scalings(report.groups, [*report.external_measurements, *repeats])
     report.peak_fits = scaling.fit_speed_to_peaks(report.measurements, report.groups)
     report.findings = [*findings.list_unreadable(unreadable), *_find(report)]
@@ -122,7 +126,9 @@ def _find(report: Report) -> Iterable[Finding]:
         verb = "run has" if num_unfinished == 1 else "runs have"
         yield Finding("note", "unfinished runs", f"{num_unfinished} {verb} not finished and cannot be used yet.")
     yield from findings.check_measurements(report.measurements, report.scalings, report.peak_fits)
-    yield from throughput_groups.compare_peer_to_peer(report.throughput_groups)
+    for pair in throughput_comparison.compare_peer_to_peer(report.throughput_groups):
+        message = f"Peer-to-peer enabled vs. disabled: {speed_text.throughput_phrase(pair)}."
+        yield Finding("note", pair.other.title, message)
     yield from roofline.check(report.rooflines)
     yield from _banners(report.comparisons)
     yield from findings.check_precision(report.groups)
@@ -140,11 +146,10 @@ def _banners(comparisons: Iterable[Comparison]) -> Iterable[Finding]:
     for workload, pairs in by_workload.items():
         warned = [comparison for comparison in pairs if comparison.is_unsafe]
         if len(pairs) == 1 and warned:
-            yield Finding(
-                "banner", workload, f"{pairs[0].other.title}: {pairs[0].phrase}; {'; '.join(pairs[0].reasons)}."
-            )
+            sentences = [comparison_text.phrase(pairs[0]), *comparison_text.reasons(pairs[0])]
+            yield Finding("banner", workload, f"{pairs[0].other.title}: {'; '.join(sentences)}.")
         elif warned:
-            incomparable = sum(comparison.verdict == Verdict.NOT_COMPARABLE for comparison in warned)
+            incomparable = sum(comparison.verdict is Verdict.NOT_COMPARABLE for comparison in warned)
             message = (
                 f"The epochs of {len(warned)} of {len(pairs)} pairs are not shown equal or runs failed; {incomparable} "
                 "of them cannot be compared by time-to-train. Compare the time per epoch instead."

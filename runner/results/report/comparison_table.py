@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..analysis.comparison import Comparison
+from . import comparison_text
 from .chart import interval_columns
 from .page_text import format_interval
 from .systems import System
@@ -20,13 +21,14 @@ def ratio_table(name: str, comparisons: Sequence[Comparison], systems: Mapping[s
         shown = [format_interval(ratio, 3) for ratio in ratios.values()]
         correlation = format_interval(comparison.correlation, 2) if comparison.correlation else "no equal seeds"
         label = systems[comparison.other.title].label
-        rows.append([label, comparison.verdict.value, *shown, comparison.epochs_state, correlation])
+        epochs_state = comparison_text.epochs_state(comparison)
+        rows.append([label, comparison.verdict.value, *shown, epochs_state, correlation])
         entry: dict[str, Any] = {"baseline": comparison.baseline.title, "other": comparison.other.title}
-        entry |= {"verdict": comparison.verdict.value, "basis": comparison.basis, "level": comparison.level}
+        entry |= {"verdict": comparison.verdict.value, "basis": comparison.basis.value, "level": comparison.level}
         for kind, ratio in (ratios | {"time": comparison.time, "paired": comparison.paired}).items():
             entry |= interval_columns(kind, ratio)
-        entry |= {"epochs_state": comparison.epochs_state, "reasons": "; ".join(comparison.reasons)}
-        data.append(entry | {"differences": "; ".join(comparison.differences)})
+        entry |= {"epochs_state": epochs_state, "reasons": "; ".join(comparison_text.reasons(comparison))}
+        data.append(entry | {"differences": "; ".join(comparison_text.differences(comparison))})
     caption = (
         f"Ratios against {systems[comparisons[0].baseline.title].label}, baseline over other, with 95% intervals: "
         "above 1 the other needs less"

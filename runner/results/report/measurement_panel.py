@@ -3,10 +3,11 @@
 import math
 from collections.abc import Sequence
 
-from ..analysis.comparison import MARGIN, decide
-from ..analysis.external_comparison import ExternalComparison, ExternalSystem, compare_studies
+from ..analysis.external_comparison import ExternalComparison, compare_studies
+from ..analysis.external_systems import ExternalSystem
 from ..analysis.intervals import LEVEL, Interval
-from ..analysis.throughput_groups import split_by_run, to_measurements
+from ..analysis.own_measurements import measure_throughput, split_by_run
+from ..analysis.verdicts import MARGIN, decide
 from ..parse.external import METRICS
 from .build import Report
 from .page_text import count
@@ -23,7 +24,7 @@ def measurement_panels(report: Report, baseline: str = "") -> list[Panel]:
 
     The clearest answers come first, and among these comparisons of GPUs before those of settings.
     """
-    entries = [*report.external_measurements, *to_measurements(split_by_run(report.throughput_groups))]
+    entries = [*report.external_measurements, *measure_throughput(split_by_run(report.throughput_groups))]
     panels = [
         _panel(f"study-{number}", study, pairs)
         for number, (study, pairs) in enumerate(compare_studies(entries, baseline).items(), start=1)

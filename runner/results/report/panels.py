@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..analysis.comparison import Comparison, Verdict, decide
+from ..analysis.comparison import Comparison, EpochsState, Machines
 from ..analysis.group_differences import list_recipe_differences
 from ..analysis.intervals import LEVEL, Interval
 from ..analysis.scores import combine_fixed, pace_by_workload, ratios_by_workload
+from ..analysis.verdicts import Verdict, decide
 from .build import Report
 from .chart import Axis, Chart, Plot, clip_label, describe
 from .page_text import count, format_number
@@ -155,7 +156,7 @@ def _causes(comparison: Comparison, warned: set[str]) -> list[str]:
     applies = {
         "failed": any(side.num_failed for side in sides),
         "single": is_comparable and not ratio.is_bounded,
-        "luck": is_comparable and ratio.is_bounded and comparison.epochs_state == "not shown equal",
+        "luck": is_comparable and ratio.is_bounded and comparison.epochs_state is EpochsState.NOT_SHOWN_EQUAL,
         "holm": comparison.verdict == Verdict.CANNOT_TELL and excludes_one,
         "flags": any(run.flags for side in sides for run in side.runs),
         "warned": comparison.other.title in warned,
@@ -300,7 +301,7 @@ def _sentences(lineup: Lineup, comparisons: Sequence[Comparison], num_marked: in
         )
     if num_marked:
         distrust.append(f"{num_marked} of {count(len(comparisons), 'cell')} carry marks, see below.")
-    if any(comparison.machines for comparison in comparisons):
+    if any(comparison.machines is not Machines.SAMPLED for comparison in comparisons):
         distrust.append("One machine a side: differences hold between these machines.")
     return [("Compared", compared), ("Luck", luck), ("Distrust", " ".join(distrust))]
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 
 from ...core.formatting import format_energy
 from ..analysis import planning, validity
-from ..analysis.comparison import MARGIN
 from ..analysis.groups import RunGroup
 from ..analysis.intervals import Interval, Sample, log_mean
 from ..analysis.variance import epoch_share
+from ..analysis.verdicts import MARGIN
 from .chart import Axis, Chart, Plot, span
 from .page_text import count, format_number
 from .panels import Panel, Row, TableCell

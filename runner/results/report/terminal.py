@@ -1,4 +1,4 @@
-"""Terminal output of `timetrial study` and `timetrial compare`."""
+"""Terminal output of `timetrial study`."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -10,16 +10,15 @@ from rich.text import Text
 from ...core.console import table_console
 from ..analysis import planning, samples, stats
 from ..analysis.comparison import Comparison
-from ..analysis.external_comparison import ExternalComparison
-from ..analysis.failures import ExpectedTimeRatio
 from ..analysis.findings import Finding
 from ..analysis.groups import RunGroup
 from ..analysis.intervals import Interval, geometric_mean
 from ..analysis.planning import NextLook
 from ..analysis.scores import PROFILE_FACTORS, GpuScore, PerformanceProfile
-from ..analysis.throughput_groups import ThroughputComparison, ThroughputGroup
+from ..analysis.throughput_groups import ThroughputGroup
 from ..analysis.variance import variance_shares
 from ..parse.external import ExternalMeasurement
+from . import comparison_text
 
 _DETECTABLE_DIFFERENCES = (0.05, 0.10)
 _POWER_CURVE_RUNS = (3, 5, 10, 20, 30)
@@ -35,49 +34,6 @@ def show_run_groups(console: Console, groups: Sequence[RunGroup]) -> None:
         console.print()
     for line in _variance_lines(groups):
         console.print(Text(line), soft_wrap=True)
-
-
-def show_comparison(console: Console, comparison: Comparison, num_comparisons: int = 1) -> None:
-    """Print the verdict, the reasons to distrust it, the differences other than the GPU, and the ratios."""
-    console.print()
-    console.print(Text(comparison.summary, style="bold"), soft_wrap=True)
-    for reason in comparison.reasons:
-        console.print(Text(f"  ! {reason}", style="yellow"), soft_wrap=True)
-    if comparison.differences:
-        console.print("Differences other than the GPU:")
-        for difference in comparison.differences:
-            console.print(Text(f"  - {difference}"), soft_wrap=True)
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("ratio, baseline over other", "estimate", "95% CI"):
-        table.add_column(column)
-    for name, ratio in _ratios(comparison).items():
-        if math.isfinite(ratio.estimate):
-            table.add_row(Text(name), f"{ratio.estimate:.4g}", _format_bounds(ratio, 4))
-    if table.row_count:
-        console.print(table)
-    if comparison.correlation:
-        text = (
-            f"Times of equal seeds correlate by {format_interval(comparison.correlation)}; the unpaired ratio decides."
-        )
-        console.print(text, soft_wrap=True)
-    if num_comparisons > 1:
-        level = f"{100 * comparison.level:.3g}%"
-        console.print(f"One of {num_comparisons} comparisons: its verdict uses a {level} interval.", soft_wrap=True)
-
-
-def _ratios(comparison: Comparison) -> dict[str, Interval]:
-    unit = comparison.baseline.progress_unit
-    ratios = {
-        f"{unit} to converge, {comparison.epochs_state}": comparison.epochs,
-        f"seconds per {unit.removesuffix('s')}": comparison.seconds_per_epoch,
-        "  of these, training": comparison.train_seconds_per_epoch,
-        "time-to-train of converged runs": comparison.time_to_train,
-    }
-    if comparison.paired:
-        ratios["time-to-train, equal seeds paired"] = comparison.paired
-    if isinstance(comparison.ratio, ExpectedTimeRatio):
-        ratios["expected time to a success"] = comparison.ratio.interval()
-    return ratios
 
 
 def show_scores(console: Console, scores: Sequence[GpuScore], profiles: Sequence[PerformanceProfile]) -> None:
@@ -110,7 +66,9 @@ def show_plan(console: Console, groups: Sequence[RunGroup], comparisons: Sequenc
             console.print(Text(f"  {name:<18}{value}"), soft_wrap=True)
     for comparison in comparisons:
         look = comparison.next_look()
-        console.print(Text(f"{comparison.title}: {_describe_look(look)}.", style="bold"), soft_wrap=True)
+        console.print(
+            Text(f"{comparison_text.title(comparison)}: {_describe_look(look)}.", style="bold"), soft_wrap=True
+        )
 
 
 def _plan_rows(group: RunGroup) -> Iterator[tuple[str, str]]:
@@ -134,7 +92,7 @@ def _plan_rows(group: RunGroup) -> Iterator[tuple[str, str]]:
 def _describe_look(look: NextLook | None) -> str:
     if look is None:
         return f"run at least {planning.MIN_PILOT_RUNS} seeds a side before the first look"
-    interval = f"{100 * (1 - planning.SEQUENTIAL_ALPHA):.3g}% CI of the ratio: {_format_bounds(look.interval)}"
+    interval = f"{100 * (1 - planning.SEQUENTIAL_ALPHA):.3g}% CI of the ratio: {format_bounds(look.interval)}"
     if look.verdict:
         return f"stop, {look.verdict} ({interval})"
     if look.total_runs > planning.MAX_LOOKS:
@@ -176,47 +134,6 @@ def show_throughput(console: Console, groups: Sequence[ThroughputGroup]) -> None
     table_console(console).print(table)
 
 
-def show_throughput_comparison(console: Console, comparison: ThroughputComparison) -> None:
-    """Print the verdict on the throughput of two settings, and their differences."""
-    console.print()
-    console.print(
-        Text(f"{comparison.other.title} against {comparison.baseline.title}: {comparison.phrase}", style="bold"),
-        soft_wrap=True,
-    )
-    for difference in comparison.differences:
-        console.print(Text(f"  - {difference}"), soft_wrap=True)
-    groups = (comparison.baseline, comparison.other)
-    prices = [geometric_mean(group.usd_per_samples_per_second) for group in groups]
-    if all(price.n for price in prices):
-        first, second = map(format_interval, prices)
-        console.print(f"  purchase price in $ per training sample/s: {first} vs. {second}", soft_wrap=True)
-
-
-def show_external_comparison(console: Console, comparison: ExternalComparison) -> None:
-    """Print the verdict on two systems, and a table of the measurements that it rests on."""
-    console.print()
-    console.print(Text(comparison.summary, style="bold"), soft_wrap=True)
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    sides = (comparison.baseline.title, comparison.other.title)
-    for column in ("network", "task", "setting", "metric", *sides, "times as fast"):
-        table.add_column(Text(column), overflow="fold")
-    for row in comparison.rows:
-        values = (format_number(value) for value in (row.baseline, row.other))
-        cells = (row.workload, row.task, row.setting, row.metric, *values, f"{row.ratio:.3g}")
-        table.add_row(*map(Text, cells))
-    if comparison.rows:
-        table_console(console).print(table)
-        console.print(_describe_interval(comparison), soft_wrap=True)
-
-
-def _describe_interval(comparison: ExternalComparison) -> str:
-    if len(comparison.trained) == 1 and comparison.speed.interval().is_bounded:
-        return "The interval is from repeated measurements."
-    if any(math.isfinite(row.speed.error) for row in comparison.rows):
-        return "The interval is for further networks of this kind."
-    return "Each was measured once: the interval is for further networks of this kind."
-
-
 def show_measurements(console: Console, measurements: Sequence[ExternalMeasurement]) -> None:
     """Print a table of each study's measurements."""
     for study in dict.fromkeys((entry.study, entry.source, entry.published) for entry in measurements):
@@ -256,10 +173,11 @@ def format_number(value: float | None, digits: int = 3) -> str:
 def format_interval(interval: Interval) -> str:
     """Return an estimate with its bounds; of a single run, the estimate alone."""
     estimate = format_number(interval.estimate)
-    return f"{estimate} ({_format_bounds(interval)})" if math.isfinite(interval.low) else estimate
+    return f"{estimate} ({format_bounds(interval)})" if math.isfinite(interval.low) else estimate
 
 
-def _format_bounds(interval: Interval, digits: int = 3) -> str:
+def format_bounds(interval: Interval, digits: int = 3) -> str:
+    """Return the bounds of an interval."""
     if not interval.is_bounded:
         return "none: too few runs"
     return f"{format_number(interval.low, digits)} to {format_number(interval.high, digits)}"

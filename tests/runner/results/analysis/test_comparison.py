@@ -1,14 +1,13 @@
 """Verdicts on synthetic run groups whose truth is known; the cases of the command line are those that users meet."""
 
-import json
-import math
-
 import pytest
 
 from timetrial.runner.results.analysis import comparison as comparison_module
-from timetrial.runner.results.analysis.comparison import Verdict
+from timetrial.runner.results.analysis.comparison import Basis, EpochsState, Machines
 from timetrial.runner.results.analysis.groups import group_runs
+from timetrial.runner.results.analysis.verdicts import Verdict
 from timetrial.runner.results.parse import sources
+from timetrial.runner.results.report import comparison_json, comparison_text
 
 LUCKY = [10, 9, 10, 11, 10, 10, 9, 11, 10, 10]
 UNLUCKY = [13, 12, 13, 14, 13, 13, 12, 14, 13, 13]
@@ -27,15 +26,16 @@ def test_epochs_are_pooled_once_shown_equal(published):
     published("a", [30, 31, 30, 29, 30], 60.0)
     comparison = compare(published("b", [30, 30, 31, 29, 30], 30.0))
     assert comparison.verdict == Verdict.FASTER
-    assert comparison.epochs_state == "shown equal within 5%"
+    assert comparison.epochs_state is EpochsState.SHOWN_EQUAL
+    assert comparison_text.epochs_state(comparison) == "shown equal within 5%"
     assert comparison.time == comparison.seconds_per_epoch
     assert comparison.time.estimate == pytest.approx(2.0, rel=1e-3)
-    assert comparison.phrase.startswith("1.999 times faster (95% CI: 1.998 to 2.001) by time-to-train")
-    assert "with pooled epochs, between these two machines" in comparison.phrase
+    assert comparison_text.phrase(comparison).startswith("1.999 times faster (95% CI: 1.998 to 2.001) by time-to-train")
+    assert "with pooled epochs, between these two machines" in comparison_text.phrase(comparison)
     assert comparison.time_to_train.estimate == pytest.approx(
         comparison.epochs.estimate * comparison.seconds_per_epoch.estimate
     )
-    assert comparison.reasons == []
+    assert comparison_text.reasons(comparison) == []
 
 
 def test_more_epochs_of_one_recipe_count_as_measured(published):
@@ -45,7 +45,9 @@ def test_more_epochs_of_one_recipe_count_as_measured(published):
     assert comparison.verdict == Verdict.SLOWER
     assert comparison.time.estimate == pytest.approx(10 / 13 * 1.2, rel=0.01)
     assert comparison.seconds_per_epoch.estimate == pytest.approx(1.2, rel=0.01)
-    assert "not shown equal within 5% (9.98 vs. 13 epochs): they are not pooled" in comparison.reasons[0]
+    assert (
+        "not shown equal within 5% (9.98 vs. 13 epochs): they are not pooled" in comparison_text.reasons(comparison)[0]
+    )
 
 
 def test_other_recipe_with_other_epochs_is_not_comparable(published):
@@ -55,10 +57,10 @@ def test_other_recipe_with_other_epochs_is_not_comparable(published):
     assert comparison.verdict == Verdict.NOT_COMPARABLE
     assert (
         "their recipes differ (opt_base_learning_rate) and their epochs are not shown equal (5 vs. 8 epochs)"
-        in (comparison.reasons[0])
+        in (comparison_text.reasons(comparison)[0])
     )
-    assert comparison.to_json()["ratio"] is None
-    assert comparison.to_json()["seconds_per_epoch"]["ratio"] == pytest.approx(1.0, rel=1e-3)
+    assert comparison_json.to_json(comparison)["ratio"] is None
+    assert comparison_json.to_json(comparison)["seconds_per_epoch"]["ratio"] == pytest.approx(1.0, rel=1e-3)
 
 
 @pytest.mark.parametrize("setting", [{"gpus": 4}, {"batch": 4096}, {"rate": 0.003}])
@@ -79,25 +81,27 @@ def test_precision_and_software_are_recipe_differences(published, name):
         setattr(run, name, "bf16")
     comparison = comparison_module.compare(groups["a"], groups["b"])
     assert comparison.verdict == Verdict.NOT_COMPARABLE
-    assert f"their recipes differ ({name})" in comparison.reasons[0]
+    assert f"their recipes differ ({name})" in comparison_text.reasons(comparison)[0]
 
 
 def test_failed_runs_decide(published):
     """4 of 8 failed: the converged runs alone are faster."""
     published("a", [5] * 8, 60.0)
     comparison = compare(published("b", [4] * 4, 60.0, failed=4))
-    assert comparison.basis == "expected time to a success"
+    assert comparison.basis is Basis.EXPECTED_TIME
     assert comparison.verdict in (Verdict.SLOWER, Verdict.CANNOT_TELL)
     assert comparison.time.estimate == pytest.approx(5 / (4 + 8), rel=0.01)
-    assert "4 of 8 runs of Maker b (gnmt v0.7) failed" in comparison.reasons
-    assert comparison.to_json()["failures"] == {"baseline": 0, "other": 4}
+    assert "4 of 8 runs of Maker b (gnmt v0.7) failed" in comparison_text.reasons(comparison)
+    assert comparison_json.to_json(comparison)["failures"] == {"baseline": 0, "other": 4}
 
 
 def test_group_without_success_gets_a_bound(published):
     published("a", [4] * 3, 60.0)
     comparison = compare(published("b", [], 60.0, failed=3))
     assert comparison.verdict == Verdict.CANNOT_TELL
-    assert comparison.reasons[0].startswith("no run of Maker b (gnmt v0.7) reached its target: it takes > 8")
+    assert comparison_text.reasons(comparison)[0].startswith(
+        "no run of Maker b (gnmt v0.7) reached its target: it takes > 8"
+    )
 
 
 def test_equal_epochs_are_no_certainty(published):
@@ -113,17 +117,19 @@ def test_single_runs_cannot_tell(published):
     published("a", [4], 60.0)
     comparison = compare(published("b", [4], 25.2))
     assert comparison.verdict == Verdict.CANNOT_TELL
-    assert comparison.phrase == "cannot tell which is faster, between these two machines"
-    assert "one converged run of a side cannot tell luck from speed" in comparison.reasons[0]
-    assert comparison.to_json()["low"] is None
+    assert comparison_text.phrase(comparison) == "cannot tell which is faster, between these two machines"
+    assert "one converged run of a side cannot tell luck from speed" in comparison_text.reasons(comparison)[0]
+    assert comparison_json.to_json(comparison)["low"] is None
 
 
 def test_equal_within_the_margin(published):
     published("a", [30] * 6, 60.0)
     tree = published("b", [30] * 6, 59.9)
     assert compare(tree).verdict == Verdict.EQUAL
-    assert "equal within 5% by time-to-train with pooled epochs" in compare(tree).phrase
-    assert compare(tree, margin=0.02).verdict != Verdict.EQUAL or "within 2%" in compare(tree, margin=0.02).phrase
+    assert "equal within 5% by time-to-train with pooled epochs" in comparison_text.phrase(compare(tree))
+    assert compare(tree, margin=0.02).verdict != Verdict.EQUAL or "within 2%" in comparison_text.phrase(
+        compare(tree, margin=0.02)
+    )
 
 
 def test_copies_of_a_run_count_once(published):
@@ -134,7 +140,10 @@ def test_copies_of_a_run_count_once(published):
     published("b", [4, 5, 4], 60.0)
     comparison = compare(tree)
     assert comparison.verdict == Verdict.CANNOT_TELL
-    assert any("5 runs repeat each other's seeds and count as 1 independent run" in text for text in comparison.reasons)
+    assert any(
+        "5 runs repeat each other's seeds and count as 1 independent run" in text
+        for text in comparison_text.reasons(comparison)
+    )
 
 
 def test_machines_are_the_observations_where_there_are_several(published):
@@ -146,7 +155,7 @@ def test_machines_are_the_observations_where_there_are_several(published):
             run.host = f"{group.system}{index % 2}"
             run.duration *= 1.05 if index % 2 else 1.0
     comparison = comparison_module.compare(groups["a"], groups["b"])
-    assert comparison.machines == ""
+    assert comparison.machines is Machines.SAMPLED
     assert comparison.time.n == 2
     assert comparison.verdict == Verdict.CANNOT_TELL
 
@@ -156,7 +165,7 @@ def test_one_machine_is_named(published):
     groups = read_groups(published("b", [30] * 3, 57.0))
     for run in groups["a"].runs + groups["b"].runs:
         run.host = "node1"
-    assert comparison_module.compare(groups["a"], groups["b"]).machines == "on one machine"
+    assert comparison_module.compare(groups["a"], groups["b"]).machines is Machines.ONE
 
 
 def test_equal_seeds_give_correlation_and_paired_interval(published):
@@ -181,24 +190,9 @@ def test_many_comparisons_are_tested_together(published):
     assert together[0].level == pytest.approx(1 - 0.05 / 12)
 
 
-def test_holm_steps_from_the_smallest_p_value():
-    """Holm 1979: 0.01 is tested at 0.05 / 4 and 0.015 at 0.05 / 3; 0.03 fails at 0.05 / 2, the level of the rest."""
-    levels = comparison_module.holm_levels([0.03, 0.01, math.nan, 0.9, 0.015])
-    assert levels == pytest.approx([0.975, 0.9875, 0.95, 0.975, 1 - 0.05 / 3])
-
-
 def test_different_models_and_scales_are_not_comparable(published, log):
     tree = published("a", [4] * 3, 60.0)
     log("tree/v1.1/Maker/b/ssd/result_0.txt", benchmark="ssd")("run_start").evaluate(4, 0.24).stop().write()
     comparison = compare(tree)
-    assert comparison.reasons[0] == "gnmt and ssd are different models"
+    assert comparison_text.reasons(comparison)[0] == "gnmt and ssd are different models"
     assert comparison.verdict == Verdict.NOT_COMPARABLE
-
-
-def test_json_has_the_documented_keys(published):
-    published("a", LUCKY, 60.0)
-    entry = compare(published("b", LUCKY, 50.0)).to_json()
-    assert json.loads(json.dumps(entry)) == entry
-    keys = {"baseline", "other", "verdict", "ratio", "low", "high", "epochs", "seconds_per_epoch", "runs", "failures"}
-    assert keys | {"reasons"} <= entry.keys()
-    assert entry["low"] < entry["ratio"] < entry["high"]

@@ -5,11 +5,14 @@ import math
 import pytest
 
 from timetrial.runner.core.errors import ConfigurationError, DataError
-from timetrial.runner.results.analysis.comparison import Verdict
-from timetrial.runner.results.analysis.external_comparison import compare_studies, compare_systems, to_measurements
+from timetrial.runner.results.analysis.external_comparison import compare_studies, compare_systems
 from timetrial.runner.results.analysis.groups import group_runs
+from timetrial.runner.results.analysis.own_measurements import measure_runs
+from timetrial.runner.results.analysis.verdicts import Verdict
 from timetrial.runner.results.parse import external, sources
 from timetrial.runner.results.parse.external import OWN_RUNS, REFERENCE_DATA, ExternalMeasurement
+from timetrial.runner.results.report import comparison_json
+from timetrial.runner.results.report.speed_text import external_summary
 
 
 def study(name):
@@ -46,7 +49,7 @@ def test_systems_are_told_apart_by_what_differs():
     (formats,) = compare_systems(study("titan_v_2018"), [])
     assert (formats.baseline.title, formats.other.title) == ("precision not stated", "fp16")
     assert formats.verdict == Verdict.CANNOT_TELL
-    assert formats.summary.endswith("cannot tell, one network was measured (6.27 times as fast).")
+    assert external_summary(formats).endswith("cannot tell, one network was measured (6.27 times as fast).")
 
 
 def test_only_equal_settings_are_compared():
@@ -61,8 +64,8 @@ def test_only_equal_settings_are_compared():
     assert [(row.workload, row.ratio) for row in pair.rows] == [("other", pytest.approx(40 / 9))]
     entries = [measurement("a", 10.0), measurement("b", 5.0, "third")]
     (pair,) = compare_systems(entries, [])
-    assert pair.summary == "b against a: cannot tell, nothing was measured on both at equal settings."
-    assert pair.to_json()["ratio"] is None
+    assert external_summary(pair) == "b against a: cannot tell, nothing was measured on both at equal settings."
+    assert comparison_json.to_json(pair)["ratio"] is None
 
 
 def test_a_faster_best_batch_decides_nothing():
@@ -95,7 +98,7 @@ def test_repeats_of_one_network_tell_speed_from_luck():
     half_width = 2.7764 * deviation * math.sqrt(2 / 3)
     assert pair.speed.interval().high == pytest.approx(2 * math.exp(half_width), rel=1e-4)
     assert pair.verdict == Verdict.FASTER
-    assert pair.summary.endswith(") on one network.")
+    assert external_summary(pair).endswith(") on one network.")
 
 
 def test_numbers_of_gpus_are_systems_where_nothing_else_differs():
@@ -141,7 +144,7 @@ def test_wrong_names_are_refused():
 def test_runs_are_compared_with_published_minutes(published):
     """8 GPUs and 5 epochs of 60 s take 5 min; the publication takes half of it."""
     groups = group_runs(sources.read_runs([published("a", [5, 5], 60.0)]))
-    own = to_measurements(groups)
+    own = measure_runs(groups)
     assert [(entry.metric, round(entry.value, 1)) for entry in own] == [("minutes", 5.0), ("epochs", 5.0)]
     facts = {"num_accelerators": 8, "precision": "", "batch": None, "metric": "minutes"}
     (pair,) = compare_systems([*own, measurement("b", 2.5, "gnmt", **facts)], [])

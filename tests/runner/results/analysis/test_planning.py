@@ -7,6 +7,7 @@ import pytest
 
 from timetrial.runner.results.analysis import planning
 from timetrial.runner.results.analysis.intervals import Sample, log_ratio
+from timetrial.runner.results.analysis.verdicts import Verdict
 
 
 @pytest.mark.parametrize(("d", "runs"), [(0.5, 64), (0.8, 26), (0.2, 394)])
@@ -55,12 +56,12 @@ def test_detectable_difference_inverts_the_power():
 def test_sequential_looks_stop_with_the_right_verdict():
     slow, fast = Sample((100.0, 101.0, 99.5)), Sample((80.0, 80.5, 79.0))
     look = planning.next_look(log_ratio(slow, fast), (slow, fast))
-    assert (look.verdict, look.total_runs) == ("faster", 3)
-    assert planning.next_look(log_ratio(fast, slow), (fast, slow)).verdict == "slower"
+    assert (look.verdict, look.total_runs) == (Verdict.FASTER, 3)
+    assert planning.next_look(log_ratio(fast, slow), (fast, slow)).verdict is Verdict.SLOWER
     alike = Sample((100.5, 100.2, 99.8))
-    assert planning.next_look(log_ratio(slow, alike), (slow, alike)).verdict in ("equal", "")
+    assert planning.next_look(log_ratio(slow, alike), (slow, alike)).verdict in (Verdict.EQUAL, None)
     noisy = Sample((80.0, 110.0, 95.0))
     unsure = planning.next_look(log_ratio(slow, noisy), (slow, noisy))
-    assert unsure.verdict == ""
+    assert unsure.verdict is None
     assert unsure.total_runs > 3
     assert planning.next_look(log_ratio(Sample((1.0, 2.0)), slow), (slow, slow)) is None

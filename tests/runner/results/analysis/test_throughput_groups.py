@@ -14,8 +14,15 @@ from timetrial.runner.record.record_file import encode_record
 from timetrial.runner.record.run_record import RunState
 from timetrial.runner.results.analysis import throughput_groups
 from timetrial.runner.results.analysis.intervals import LogEstimate
-from timetrial.runner.results.analysis.throughput_groups import ThroughputComparison, ThroughputGroup
+from timetrial.runner.results.analysis.own_measurements import measure_throughput, split_by_run
+from timetrial.runner.results.analysis.throughput_comparison import (
+    ThroughputComparison,
+    compare_closest,
+    compare_peer_to_peer,
+)
+from timetrial.runner.results.analysis.throughput_groups import ThroughputGroup
 from timetrial.runner.results.report import build
+from timetrial.runner.results.report.speed_text import setting_differences, throughput_phrase
 
 TINY = ["workload=cifar10", "model=cnn10", "scale=reference", "+recipe.training.width=2", "data=synthetic"]
 TINY += ["recipe.global_batch_size=8", "+recipe.data.eval_batch_size=4", "throughput.steps=1", "throughput.blocks=2"]
@@ -59,13 +66,13 @@ def test_groups_runs_by_setting_and_peer_to_peer(measured):
     assert (enabled.network, enabled.num_accelerators, enabled.batch) == ("cnn10", 2, 4)
     assert enabled.interconnect == "peer-to-peer"
     assert (disabled.interconnect, len(enabled.results), len(disabled.results)) == ("no peer-to-peer", 3, 3)
-    (comparison,) = throughput_groups.compare_closest([enabled], [disabled])
-    assert comparison.differences == ["peer_to_peer: True vs. False"]
+    (comparison,) = compare_closest([enabled], [disabled])
+    assert setting_differences(comparison) == ["peer_to_peer: True vs. False"]
     assert comparison.speed.log == pytest.approx(0.0, abs=1e-3)
-    assert comparison.phrase.startswith("equal within 5% (1.000 times, 95% CI: 0.9")
-    assert comparison.phrase.endswith("by samples per second, 3 vs. 3 runs")
-    (finding,) = throughput_groups.compare_peer_to_peer([enabled, disabled])
-    assert "Peer-to-peer enabled vs. disabled: equal within 5%" in finding.message
+    assert throughput_phrase(comparison).startswith("equal within 5% (1.000 times, 95% CI: 0.9")
+    assert throughput_phrase(comparison).endswith("by samples per second, 3 vs. 3 runs")
+    (comparison,) = compare_peer_to_peer([enabled, disabled])
+    assert throughput_phrase(comparison).startswith("equal within 5%")
     assert [len(group.attempts) for group in (enabled, disabled)] == [3, 3]
 
 
@@ -74,14 +81,12 @@ def test_finds_difference_and_keeps_out_of_memory(measured):
     measured("big", [None], "recipe.global_batch_size=16")
     tree = measured("disabled", [100.0, 101.0, 99.0], "peer_to_peer=false")
     groups = read_groups(tree)
-    (finding,) = throughput_groups.compare_peer_to_peer(groups)
-    assert "faster (2.000 times" in finding.message
+    (comparison,) = compare_peer_to_peer(groups)
+    assert "faster (2.000 times" in throughput_phrase(comparison)
     (big,) = (group for group in groups if group.batch == 8)
     assert (big.out_of_memory, big.results) == (1, [])
-    assert {entry.outcome for entry in throughput_groups.to_measurements([big])} == {"out of memory"}
-    measurements = [
-        entry for entry in throughput_groups.to_measurements(groups) if entry.metric == "milliseconds" and entry.value
-    ]
+    assert {entry.outcome for entry in measure_throughput([big])} == {"out of memory"}
+    measurements = [entry for entry in measure_throughput(groups) if entry.metric == "milliseconds" and entry.value]
     milliseconds = {(entry.task, entry.batch, entry.interconnect): entry.value for entry in measurements}
     assert milliseconds["train", 4, "peer-to-peer"] == pytest.approx(40.0, rel=1e-3)
     assert milliseconds["eval", 4, "no peer-to-peer"] == pytest.approx(2.0)
@@ -98,7 +103,7 @@ def test_commands_read_run_directories_without_log(measured, tmp_path, monkeypat
     output = CliRunner().invoke(app, ["study", str(tree)]).stdout
     assert "no peer-to-peer" in output
     assert "$ per sample/s" in output
-    assert "faster (2.000 times" in output
+    assert "Peer-to-peer enabled vs. disabled: faster (2.000 times" in output
     output = CliRunner().invoke(app, ["compare", str(tree / "enabled_0"), str(tree / "disabled_0")]).stdout
     assert "peer_to_peer: True vs. False" in output
     monkeypatch.chdir(tmp_path)
@@ -141,7 +146,7 @@ def test_groups_runs_by_threads(measured):
 
 def test_notes_number_of_runs_out_of_memory(measured):
     tree = measured("part", [100.0, None])
-    notes = {entry.note for entry in throughput_groups.to_measurements(read_groups(tree))}
+    notes = {entry.note for entry in measure_throughput(read_groups(tree))}
     assert notes == {"1 more out of memory"}
 
 
@@ -160,21 +165,21 @@ def test_notes_number_of_runs_out_of_memory(measured):
 )
 def test_runs_that_differ_in_execution_alone_are_measurements_of_their_own(measured, first, second, precisions):
     measured("first", [100.0], first)
-    measurements = throughput_groups.to_measurements(read_groups(measured("second", [150.0], second)))
+    measurements = measure_throughput(read_groups(measured("second", [150.0], second)))
     found = [entry.precision for entry in measurements if entry.metric == "samples_per_second"]
     assert sorted(found) == precisions
 
 
 def test_out_of_memory_run_has_no_evaluation(measured):
     tree = measured("big", [None])
-    assert {entry.task for entry in throughput_groups.to_measurements(read_groups(tree))} == {"train"}
+    assert {entry.task for entry in measure_throughput(read_groups(tree))} == {"train"}
 
 
 def test_single_gpu_has_no_peer_to_peer_effect():
     def group(peer_to_peer):
         return ThroughputGroup("c", {"gpus": 1, "peer_to_peer": peer_to_peer, "workload.name": "net"})
 
-    assert not throughput_groups.compare_peer_to_peer([group(True), group(False)])
+    assert not compare_peer_to_peer([group(True), group(False)])
 
 
 def test_verdicts_and_batch_per_gpu():
@@ -190,11 +195,11 @@ def test_verdicts_and_batch_per_gpu():
         (LogEstimate(math.log(1.3), math.nan, math.nan, 1), "cannot tell (1.300 times, not repeated"),
         (LogEstimate(math.nan, math.nan, math.nan, 0), "no ratio, because one of them ran out of memory"),
     ):
-        assert ThroughputComparison(group, group, [], estimate).phrase.startswith(words)
+        assert throughput_phrase(ThroughputComparison(group, group, [], estimate)).startswith(words)
 
 
 def test_split_by_run_shows_repeats(measured):
     tree = measured("part", [100.0, 102.0, None])
-    rates = throughput_groups.to_measurements(throughput_groups.split_by_run(read_groups(tree)))
+    rates = measure_throughput(split_by_run(read_groups(tree)))
     assert sorted(entry.value for entry in rates if entry.metric == "samples_per_second") == [100.0, 102.0]
     assert len({entry.title for entry in rates if entry.metric == "samples_per_second"}) == 1

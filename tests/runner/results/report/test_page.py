@@ -16,7 +16,7 @@ import pytest
 from timetrial.runner.core.errors import ConfigurationError
 from timetrial.runner.results.analysis.external_comparison import compare_systems
 from timetrial.runner.results.parse import external
-from timetrial.runner.results.report import build, page
+from timetrial.runner.results.report import build, comparison_text, page
 from timetrial.runner.results.report.page_text import format_number
 from timetrial.runner.results.report.panels import format_bounds
 from timetrial.runner.results.report.systems import gpu_name
@@ -190,7 +190,7 @@ def test_markdown_has_the_same_content(report_path, report):
         if line.startswith("|"):
             assert len(re.findall(r"(?<!\\)\|", line)) > 2, line
     for comparison in report.comparisons:
-        assert comparison.phrase.replace("<", "\\<") in markdown
+        assert comparison_text.phrase(comparison).replace("<", "\\<") in markdown
 
 
 def test_hostile_name_is_escaped(text, report_path):

@@ -1,0 +1,59 @@
+"""Compare throughput groups of one network."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from .intervals import LogEstimate, Sample, log_ratio
+from .throughput_groups import ThroughputGroup
+from .verdicts import Verdict, decide
+
+
+@dataclass(frozen=True)
+class ThroughputComparison:
+    """Two groups of the same network; `speed` is the ratio of training samples per second, other over baseline.
+
+    `differences` are the keys of the settings in which they differ.
+    """
+
+    baseline: ThroughputGroup
+    other: ThroughputGroup
+    differences: list[str]
+    speed: LogEstimate
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the other group."""
+        return decide(self.speed, self.speed.interval()) if self.speed.n else Verdict.CANNOT_TELL
+
+
+def compare_closest(
+    baselines: Sequence[ThroughputGroup], others: Sequence[ThroughputGroup]
+) -> list[ThroughputComparison]:
+    """Compare each of `others` with those baselines that have the same network and the fewest differences."""
+    closest = []
+    for other in others:
+        comparisons = [_compare(baseline, other) for baseline in baselines if baseline.network == other.network]
+        fewest = min((len(comparison.differences) for comparison in comparisons), default=0)
+        closest += [comparison for comparison in comparisons if len(comparison.differences) == fewest]
+    return closest
+
+
+def _compare(baseline: ThroughputGroup, other: ThroughputGroup) -> ThroughputComparison:
+    settings = [group.settings for group in (baseline, other)]
+    differences = [
+        key for key in dict.fromkeys([*settings[0], *settings[1]]) if settings[0].get(key) != settings[1].get(key)
+    ]
+    rates = [Sample(tuple(group.samples_per_second)) for group in (other, baseline)]
+    return ThroughputComparison(baseline, other, differences, log_ratio(*rates))
+
+
+def compare_peer_to_peer(groups: Sequence[ThroughputGroup]) -> list[ThroughputComparison]:
+    """Compare peer-to-peer transfers with none for every two groups that differ in nothing else."""
+    multi_gpu = [group for group in groups if group.num_accelerators > 1]
+    enabled, disabled = (
+        [group for group in multi_gpu if group.config["peer_to_peer"] is state] for state in (True, False)
+    )
+    pairs = ((baseline, other) for other, baseline in product(enabled, disabled) if baseline.network == other.network)
+    comparisons = [_compare(*pair) for pair in pairs]
+    return [comparison for comparison in comparisons if len(comparison.differences) == 1]

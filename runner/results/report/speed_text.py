@@ -1,0 +1,34 @@
+"""The verdicts of throughput groups and of external systems in words: which computes faster."""
+
+from ..analysis.external_comparison import ExternalComparison
+from ..analysis.findings import describe_speedup
+from ..analysis.throughput_comparison import ThroughputComparison
+from ..analysis.verdicts import MARGIN, Verdict
+
+
+def throughput_phrase(comparison: ThroughputComparison) -> str:
+    """Return the verdict on two throughput groups."""
+    if not comparison.speed.n:
+        return "no ratio, because one of them ran out of memory"
+    runs = f"{len(comparison.other.results)} vs. {len(comparison.baseline.results)} runs"
+    return f"{describe_speedup(comparison.speed)} by samples per second, {runs}"
+
+
+def setting_differences(comparison: ThroughputComparison) -> list[str]:
+    """Return the settings in which two throughput groups differ, with their values."""
+    first, second = comparison.baseline.settings, comparison.other.settings
+    return [f"{key}: {first.get(key)} vs. {second.get(key)}" for key in comparison.differences]
+
+
+def external_summary(comparison: ExternalComparison) -> str:
+    """Return the names of two systems and the verdict on them."""
+    names = f"{comparison.other.title} against {comparison.baseline.title}"
+    if not comparison.rows:
+        return f"{names}: cannot tell, nothing was measured on both at equal settings."
+    ratio = comparison.speed.interval(comparison.level)
+    if not ratio.is_bounded:
+        return f"{names}: cannot tell, one network was measured ({ratio.estimate:.3g} times as fast)."
+    words = f"equal within {MARGIN:.0%}" if comparison.verdict is Verdict.EQUAL else comparison.verdict.value
+    bounds = f"{comparison.level * 100:.3g}% CI: {ratio.low:.3g} to {ratio.high:.3g}"
+    where = f"over {len(comparison.trained)} networks" if len(comparison.trained) > 1 else "on one network"
+    return f"{names}: {words}, {ratio.estimate:.3g} times as fast ({bounds}) {where}."
