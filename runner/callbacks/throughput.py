@@ -17,24 +17,20 @@ from ..training.workload import Batch, Data
 class LimitedBatches:
     """`data` cut to epochs of `steps` global batches and evaluations of `steps` batches of a rank.
 
-    Its sizes stay those of the whole dataset, so that learning rate schedules advance as in a real run.
+    All else is that of `data`. Its sizes are those of the whole dataset, so that learning rate schedules advance as in
+    a real run.
     """
 
     def __init__(self, data: Data, steps: int) -> None:
         self._data, self._steps = data, steps
-        self.train_size, self.eval_size = data.train_size, data.eval_size
-        self.steps_per_epoch = data.steps_per_epoch
         self.eval_samples = self.num_eval_batches = 0  # of this rank in the last evaluation
-        self.synthetic_train_steps = data.synthetic_train_steps
-        self.synthetic_eval_batches = data.synthetic_eval_batches
-        self.warm_up = data.warm_up
-        self.mlperf_params = data.mlperf_params
-        self.open = data.open
-        self.sharded_rows = data.sharded_rows
 
-    def synthetic_last_eval_batches(self) -> Iterable[Batch]:
-        """Return nothing: the last batch of an evaluation is cut off."""
-        return ()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._data, name)
+
+    def warm_up_eval_batches(self) -> Iterator[Batch]:
+        """Yield those of `data` but the partial ones: the end of an evaluation is cut off."""
+        return (batch for batch in self._data.warm_up_eval_batches() if not batch.is_partial)
 
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Return the first batches of the epoch."""

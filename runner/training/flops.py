@@ -47,7 +47,7 @@ def count_flops(engine: TorchEngine) -> StepCost:
     engine.model.train()
     operations = unfused_bytes = batch_bytes = samples = tokens = updates = 0.0
     steps, started = 0, time.monotonic()
-    with torch.compiler.set_stance("force_eager"), engine.reduction_paused():
+    with torch.compiler.set_stance("force_eager"), engine.replication.paused():
         for step, batch in _micro_batches(engine):
             flop_counter, byte_counter = make_counters()
             with flop_counter, byte_counter:

@@ -35,24 +35,26 @@ class _Bucket:
 class GradientReduction:
     """Replaces the gradients of `parameters`, during `backward`, by their sums over the ranks of `world`.
 
-    Buckets are filled in the order in which the first backward pass, which must not be captured, computes gradients on
-    the first rank: one that comes late would hold up all buckets after its own.
+    Buckets are filled from the last parameter to the first, about the order in which a backward pass computes
+    gradients, and reduced in the same order on all ranks: a late gradient would delay every later bucket.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], world: World) -> None:
         self._world, self._enabled, self._next = world, True, 0
-        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        self._computed: list[Tensor] | None = []  # in the first backward pass
-        self._fill_buckets(self._parameters)
-        for parameter in self._parameters:
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        self._buckets = [_bucket(part) for part in _parts(trained[::-1])]
+        self._bucket_of = {parameter: bucket for bucket in self._buckets for parameter in bucket.parameters}
+        for parameter in trained:
             parameter.register_post_accumulate_grad_hook(self._ready)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Accumulate the gradients of this rank without reducing them, as `no_sync` of DistributedDataParallel."""
         enabled, self._enabled = self._enabled, False
-        yield
-        self._enabled = enabled
+        try:
+            yield
+        finally:
+            self._enabled = enabled
 
     def finish(self) -> None:
         """Let the device wait for the sums, after `backward`. Parameters without a gradient count as zeros."""
@@ -62,27 +64,11 @@ class GradientReduction:
             bucket.work.wait()
             bucket.missing = len(bucket.parameters)
         self._next = 0
-        if self._computed is not None:
-            self._fill_buckets(self._in_order_of(self._computed))
-            self._computed = None
-
-    def _fill_buckets(self, parameters: list[nn.Parameter]) -> None:
-        self._buckets = [_bucket(part) for part in _parts(parameters)]
-        self._bucket_of = {parameter: bucket for bucket in self._buckets for parameter in bucket.parameters}
-
-    def _in_order_of(self, computed: list[Tensor]) -> list[nn.Parameter]:
-        """Return the parameters in the order of the first rank's gradients, and then those without one."""
-        numbers = {parameter: number for number, parameter in enumerate(self._parameters)}
-        first = self._world.broadcast([numbers[parameter] for parameter in computed])  # type: ignore[index]
-        return [self._parameters[number] for number in dict.fromkeys([*first, *numbers.values()])]
 
     def _ready(self, parameter: Tensor) -> None:
         if not self._enabled:
             return
-        if self._computed is not None:
-            self._computed.append(parameter)
         self._bucket_of[parameter].missing -= 1  # type: ignore[index]
-        # In the order of the buckets, which is the same on all ranks.
         while self._next < len(self._buckets) and not self._buckets[self._next].missing:
             self._reduce(self._buckets[self._next])
             self._next += 1

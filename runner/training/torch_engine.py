@@ -1,14 +1,33 @@
-"""The PyTorch engine: ranks, precision, accumulation, clipping, compilation, evaluation, divergence."""
+"""The PyTorch engine: trains a `Workload` on `Data`, one instance per rank.
+
+train_step                                  the same on every rank
+    total weight                            known to the data, or else summed over the ranks
+    a captured step of this shape           one device graph of all of `_update` (captured_steps.py), or else
+    _update
+        zero the gradients
+        forward and backward ...            of each micro-batch; the last backward pass sums gradients over the ranks
+        finish                              the device waits for the sums (replication.py)
+        clip                                unscaled gradients, by the norm over all parameters
+        optimizer
+    learning rate schedule
+
+With l[r, m] the summed loss and w[r, m] the weight of micro-batch m on rank r, the loss of a step is the mean over the
+global batch:
+
+    L = sum over r and m of l[r, m] / W,    W = sum over r and m of w[r, m]
+
+Each backward pass computes the gradient of its l[r, m] / W. Gradients are therefore summed over micro-batches and
+ranks, never averaged, and the sum is the gradient of L for any number of ranks and micro-batches, and for unequal
+weights.
+"""
 
 import copy
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..config import step_execution
@@ -20,8 +39,7 @@ from . import seeds
 from .captured_steps import CapturedSteps, load_optimizer_state
 from .distributed import World
 from .engine import EvalResult, StepResult, TrainingStats
-from .gradient_reduction import GradientReduction
-from .row_shards import RowShards
+from .replication import replicate
 from .run_ahead import RunAhead
 from .workload import Batch, Data, TextPredictions, Workload
 
@@ -68,10 +86,9 @@ class TorchEngine:
             self.model.compile(dynamic=False, **_COMPILE_OPTIONS.get(compile_mode, {"mode": compile_mode}))
         self.optimizer, self.lr_scheduler = workload.build_optimizer(self.model, data.steps_per_epoch)
         self.scaler = precision.grad_scaler()
-        self._shards: RowShards | None = None
-        self._reduction: GradientReduction | None = None
-        if world.size > 1:
-            self._distribute_parameters()
+        self.replication = replicate(
+            self.model, self.optimizer, data.sharded_rows(), world, skips_nonfinite=self.scaler.is_enabled()
+        )
         self._loss_sum, self._steps = torch.zeros((), device=self.device), 0
         self._captured_steps: CapturedSteps | None = None
         can_capture = workload.capturable and supports_graphs(self.device)
@@ -99,33 +116,33 @@ class TorchEngine:
 
         Compilers that record device graphs do so in the second of `steps` passes.
         """
-        self.data.warm_up()
         initial_state = copy.deepcopy(self.state_dict())
         if self.compiled:  # an earlier engine of this process has changed it
             torch.compiler.set_stance("default")
-        for number, batches in enumerate(self.data.synthetic_train_steps()):
+        for number, micro_batches in enumerate(self.data.warm_up_steps()):
             # Ranks compile at different speeds: without collectives in the first step, none can time out.
             if self.world.size > 1 and not number:
-                with self.reduction_paused():
-                    self._backward(batches[0], batches[0].weight or 1.0)
+                with self.replication.paused():
+                    self._backward(micro_batches[0], micro_batches[0].weight or 1.0)
                 self.world.barrier()
             for _ in range(steps):
-                self._step(batches)
+                self.train_step(micro_batches)
             if self._captured_steps is not None:
-                self._captured_steps.capture(self._update, batches)
-        self.model.eval()
-        self._warm_up_evaluation(self.data.synthetic_eval_batches(), steps if self.compiled else 1)
-        if self.compiled:  # the last batch of an evaluation is smaller: not worth a compilation
-            torch.compiler.set_stance("eager_on_recompile")
-        self._warm_up_evaluation(self.data.synthetic_last_eval_batches(), 1)
-        self.model.train()
+                self._captured_steps.capture(self._update, micro_batches)
+        self._warm_up_evaluation(steps if self.compiled else 1)
         self.load_state_dict(initial_state)
         self.optimizer.zero_grad(set_to_none=True)
 
-    def _warm_up_evaluation(self, batches: Iterable[Batch], passes: int) -> None:
+    def _warm_up_evaluation(self, passes: int) -> None:
+        self.model.eval()
         with torch.no_grad(), self.precision.autocast():
-            for batch in batches:
-                self.workload.predict(self.model, [batch] * passes)
+            for batch in self.data.warm_up_eval_batches():
+                if self.compiled and batch.is_partial:
+                    torch.compiler.set_stance("eager_on_recompile")
+                self.workload.predict(self.model, [batch] * (1 if batch.is_partial else passes))
+        if self.compiled:
+            torch.compiler.set_stance("eager_on_recompile")
+        self.model.train()
 
     def open_data(self) -> None:
         """Wait for all ranks, so that none reads data before the clock of rank 0 runs, then open the data."""
@@ -141,10 +158,10 @@ class TorchEngine:
         self._data_wait.start()
         for micro_batches in itertools.islice(self.data.train_batches(epoch), completed, None):
             self._data_wait.stop()
-            samples = self._step(micro_batches)
+            result = self.train_step(micro_batches)
             completed += 1
             self._position = (epoch, completed)
-            yield StepResult(samples, micro_batches[0].global_tokens)
+            yield result
             self._data_wait.start()
 
     def synchronize(self) -> TrainingStats:
@@ -160,7 +177,7 @@ class TorchEngine:
 
     def evaluate(self, stop_requested: Callable[[], bool] = lambda: False) -> EvalResult | None:
         """Evaluate the model on the whole evaluation set, unless a rank's `stop_requested` ends it early."""
-        self._average_buffers()
+        self.replication.average_statistics()
         self.model.eval()
         predictions, stopped = None, False
         try:
@@ -179,14 +196,13 @@ class TorchEngine:
         return EvalResult(dict(self.world.broadcast(quality)), tokens)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return weights, optimizer, schedule, loss scale, data position, and the generators and loss of each rank.
+        """Return weights, optimizer, schedule, loss scale, data position, and what each rank has of its own.
 
-        All ranks call it at the same time.
+        Of its own, a rank has its generators, its loss and its running statistics. All ranks call it at the same time.
         """
-        model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
-        if self._shards is not None:
-            model, optimizer = self._shards.gather(model, optimizer)
-        rank_state = (torch.get_rng_state(), devices.get_rng_state(self.device), float(self._loss_sum))
+        model, optimizer = self.replication.gather_rows(self.model.state_dict(), self.optimizer.state_dict())
+        generators = (torch.get_rng_state(), devices.get_rng_state(self.device))
+        rank_state = (*generators, float(self._loss_sum), self.replication.statistics())
         return {
             "model": model,
             "optimizer": optimizer,
@@ -199,9 +215,7 @@ class TorchEngine:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict()` of the same number of ranks."""
-        model, optimizer = state["model"], state["optimizer"]
-        if self._shards is not None:
-            model, optimizer = self._shards.own(model, optimizer)
+        model, optimizer = self.replication.select_rows(state["model"], state["optimizer"])
         self.model.load_state_dict(model)
         if self._captured_steps is None or not self.optimizer.state:
             self.optimizer.load_state_dict(optimizer)
@@ -211,28 +225,17 @@ class TorchEngine:
         self.scaler.load_state_dict(state["scaler"])
         self._position = tuple(state["position"])
         self._steps = state["steps"]
-        cpu, device, loss = state["ranks"][self.world.rank]
+        cpu, device, loss, statistics = state["ranks"][self.world.rank]
         self._loss_sum.fill_(loss)
+        self.replication.load_statistics(statistics)
         torch.set_rng_state(cpu)
         devices.set_rng_state(self.device, device)
 
-    def reduction_paused(self) -> AbstractContextManager[object]:
-        """Return a context in which gradients accumulate on this rank without being reduced."""
-        return nullcontext() if self._reduction is None else self._reduction.paused()
+    def train_step(self, micro_batches: Sequence[Batch]) -> StepResult:
+        """Update the weights once, by this rank's micro-batches of a global batch, without waiting for the device.
 
-    def _distribute_parameters(self) -> None:
-        """Start from equal weights on all ranks and reduce their gradients, except for rows that only one rank has."""
-        sharded = self.data.sharded_rows()
-        if sharded:
-            self._shards = RowShards(sharded, self.model, self.optimizer, self.world)
-        self._replicated = [value for name, value in self.model.named_parameters() if name not in sharded]
-        self._reduction = GradientReduction(self._replicated, self.world)
-        # Initial weights may differ in rounding if the ranks have CPUs of different kinds.
-        for tensor in (*self._replicated, *self.model.buffers()):
-            dist.broadcast(tensor.detach(), src=0, group=self.world.device_group)
-
-    def _step(self, micro_batches: Sequence[Batch]) -> int:
-        """Update the weights once and return the samples of the global batch. Nothing here waits for the device."""
+        With captured steps on several ranks, it waits for an earlier step once the host is far ahead (run_ahead.py).
+        """
         total_weight = self._total_weight(micro_batches)
         if self._captured_steps is None or not self._captured_steps.replay(micro_batches, total_weight):
             self._update(micro_batches, total_weight)
@@ -240,36 +243,22 @@ class TorchEngine:
             self._run_ahead.step_submitted()
         self.lr_scheduler.step()
         self._steps += 1
-        return micro_batches[0].global_samples
+        return StepResult(micro_batches[0].global_samples, micro_batches[0].global_tokens)
 
     def _update(self, micro_batches: Sequence[Batch], total_weight: float | Tensor) -> None:
         """Compute the gradients and update the weights."""
         self.optimizer.zero_grad(set_to_none=True)
-        for batch in micro_batches[:-1]:
-            with self.reduction_paused():
+        with self.replication.paused():
+            for batch in micro_batches[:-1]:
                 self._backward(batch, total_weight)
         self._backward(micro_batches[-1], total_weight)
-        if self._reduction is not None:
-            self._reduction.finish()
-        if self._shards is not None and self.scaler.is_enabled():
-            # GradScaler skips the update on all ranks if it must on one.
-            gradient = self._replicated[0].grad
-            assert gradient is not None
-            gradient += self._shards.nan_unless_finite()
+        self.replication.finish()
         if self.max_grad_norm is not None:
             self.scaler.unscale_(self.optimizer)
-            self._clip_gradients(self.max_grad_norm)
+            norm = self.replication.total_norm()
+            nn.utils.clip_grads_with_norm_(self.model.parameters(), self.max_grad_norm, norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-
-    def _clip_gradients(self, max_norm: float) -> None:
-        """Scale all gradients down to a total norm of `max_norm`."""
-        if self._shards is None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)
-            return
-        replicated = nn.utils.get_total_norm([value.grad for value in self._replicated if value.grad is not None])
-        total = (replicated.square() + self._shards.square_sum()).sqrt()
-        nn.utils.clip_grads_with_norm_(self.model.parameters(), max_norm, total)
 
     def _backward(self, batch: Batch, total_weight: float | Tensor) -> None:
         with self.precision.autocast():
@@ -287,11 +276,3 @@ class TorchEngine:
     def _reset_loss(self) -> None:
         self._loss_sum.zero_()
         self._steps = 0
-
-    def _average_buffers(self) -> None:
-        if self.world.size == 1:
-            return
-        for buffer in self.model.buffers():
-            if buffer.is_floating_point():
-                dist.all_reduce(buffer, group=self.world.device_group)
-                buffer /= self.world.size

@@ -17,7 +17,8 @@ class Batch:
 
     `compute_loss` of the workload is a sum over `weight`. `global_samples`, `global_weight` and `global_tokens` are
     those of the whole global batch, over all ranks and micro-batches; without a `global_weight` the engine sums the
-    weights over the ranks. Tokens are the source and target tokens of text, without padding.
+    weights over the ranks. Tokens are the source and target tokens of text, without padding. A warm-up batch that
+    `is_partial` has a shape too rare to compile the model for it, such as the last batch of an evaluation.
     """
 
     inputs: Any
@@ -25,6 +26,7 @@ class Batch:
     global_samples: int
     global_weight: float | None = None
     global_tokens: int = 0
+    is_partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Data(Protocol):
     """The samples of one rank, one class per loader.
 
     The clock starts before any part of the system touches the data (MLPerf training rules, "Run Results"). Constructing
-    it and the synthetic batches therefore read nothing but the manifest that `prepare_data` has written: sizes and
+    it and its warm-up batches therefore read nothing but the manifest that `prepare_data` has written: sizes and
     counts. It is called with `(settings, global_batch_size=, sharding=, device=, seeds=)`, where `settings` is an
     instance of `Settings`.
     """
@@ -78,9 +80,6 @@ class Data(Protocol):
     def verify(cls, settings: Any) -> Iterator[str] | None:
         """Yield a sentence for each problem of the files; None (the default) if they are checked as they are read."""
         return None
-
-    def warm_up(self) -> None:
-        """Start what later batches need, such as decoders, without touching the data. Default: nothing."""
 
     def open(self) -> None:
         """Open files and read annotations, offsets and indexes; called once, when the clock runs. Default: nothing."""
@@ -101,25 +100,16 @@ class Data(Protocol):
         """
         return {}
 
-    def synthetic_train_batches(self) -> Sequence[Batch]:
-        """Return the micro-batches of one step in the shapes of `train_batches`, without touching the data."""
+    def warm_up_steps(self) -> Iterable[Sequence[Batch]]:
+        """Yield the micro-batches of a step in each shape that `train_batches` yields often, without touching the data.
+
+        What later batches need, such as decoders, is started here too.
+        """
         ...
 
-    def synthetic_train_steps(self) -> Iterable[Sequence[Batch]]:
-        """Yield the micro-batches of a step in each shape that `train_batches` yields often. Default: one shape."""
-        yield self.synthetic_train_batches()
-
-    def synthetic_eval_batch(self) -> Batch:
-        """Return one batch in the shape of `eval_batches`, without touching the data."""
+    def warm_up_eval_batches(self) -> Iterable[Batch]:
+        """Yield a batch in each shape of `eval_batches`, without touching the data; rare shapes last, `is_partial`."""
         ...
-
-    def synthetic_eval_batches(self) -> Iterable[Batch]:
-        """Yield a batch in each shape that `eval_batches` yields often. Default: one shape."""
-        yield self.synthetic_eval_batch()
-
-    def synthetic_last_eval_batches(self) -> Iterable[Batch]:
-        """Yield a batch in each other shape of `eval_batches`, for which no model is compiled. Default: none."""
-        return ()
 
     def mlperf_params(self) -> dict[str, Any]:
         """Return what the log holds on the data beyond their sizes, under MLPerf names.
@@ -142,7 +132,7 @@ class Workload(Protocol):
     def capturable(self) -> bool:
         """Whether steps can be captured in device graphs: a class attribute will do.
 
-        Steps in the shapes of `Data.synthetic_train_steps` are then captured before the clock starts. `compute_loss`
+        Steps in the shapes of `Data.warm_up_steps` are then captured before the clock starts. `compute_loss`
         reads only tensors of `batch.inputs`, all on the device, and never waits for it. The optimizer reads its
         learning rate on the device, as PyTorch's fused ones do.
         """

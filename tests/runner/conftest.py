@@ -47,26 +47,15 @@ class ToyData(Data):
         mine = self.sharding.shard(self.samples)
         yield Batch((self.x[mine], self.y[mine]), mine.stop - mine.start, self.samples, self.samples)
 
-    def warm_up(self):
-        pass
-
-    def synthetic_train_batches(self):
+    def warm_up_steps(self):
         parts = self.sharding.micro_batches(self.global_batch_size)
         sizes = [part.stop - part.start for part in parts]
         size = self.global_batch_size
-        return [Batch((torch.randn(n, 5), torch.randn(n, 1), torch.ones(n)), n, size, size) for n in sizes]
+        yield [Batch((torch.randn(n, 5), torch.randn(n, 1), torch.ones(n)), n, size, size) for n in sizes]
 
-    def synthetic_train_steps(self):
-        yield self.synthetic_train_batches()
-
-    def synthetic_eval_batch(self):
-        return Batch((torch.randn(8, 5), torch.randn(8, 1)), 8, 8, 8)
-
-    def synthetic_eval_batches(self):
-        yield self.synthetic_eval_batch()
-
-    def synthetic_last_eval_batches(self):
-        yield Batch((torch.randn(3, 5), torch.randn(3, 1)), 3, 8, 8)
+    def warm_up_eval_batches(self):
+        yield Batch((torch.randn(8, 5), torch.randn(8, 1)), 8, 8, 8)
+        yield Batch((torch.randn(3, 5), torch.randn(3, 1)), 3, 8, 8, is_partial=True)
 
     def mlperf_params(self):
         return {}

@@ -35,13 +35,13 @@ every_workload = pytest.mark.parametrize("engine", WORKLOADS, indirect=True)
 @every_workload
 def test_loss_of_one_batch_halves_when_trained_on_it(engine):
     batches = next(iter(engine.data.train_batches(1)))
-    engine._step(batches)
+    engine.train_step(batches)
     first = engine.synchronize().loss
     for _ in range(15):
         for _ in range(20):
-            engine._step(batches)
+            engine.train_step(batches)
         engine.synchronize()
-        engine._step(batches)
+        engine.train_step(batches)
         if (last := engine.synchronize().loss) < 0.5 * first:
             break
     assert last < 0.5 * first
@@ -49,10 +49,10 @@ def test_loss_of_one_batch_halves_when_trained_on_it(engine):
 
 @every_workload
 def test_restored_state_gives_the_same_quality(engine):
-    engine._step(next(iter(engine.data.train_batches(1))))
+    engine.train_step(next(iter(engine.data.train_batches(1))))
     state = copy.deepcopy(engine.state_dict())
     quality = engine.evaluate().quality
-    engine._step(next(iter(engine.data.train_batches(2))))
+    engine.train_step(next(iter(engine.data.train_batches(2))))
     engine.load_state_dict(state)
     assert engine.evaluate().quality == quality
     assert all(0 <= value <= 1 or name == "log_perplexity" for name, value in quality.items())

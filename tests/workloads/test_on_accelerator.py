@@ -500,11 +500,11 @@ def test_steps_do_not_synchronize_with_the_device(compose, tmp_path, precision, 
     engine.warm_up()
     engine.open_data()
     steps = iter(engine.data.train_batches(1))
-    engine._step(next(steps))
+    engine.train_step(next(steps))
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(5):
-            engine._step(next(steps))
+            engine.train_step(next(steps))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     engine.synchronize()
@@ -583,7 +583,7 @@ def train(engine, steps):
     losses = []
     for step in steps:
         engine._reset_loss()
-        engine._step(step)
+        engine.train_step(step)
         losses.append(float(engine._loss_sum))
     return losses
 

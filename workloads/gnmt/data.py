@@ -1,6 +1,6 @@
 """GNMT's batches: sentences of about the same length, packed time step by time step as cuDNN's LSTMs read them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -101,10 +101,10 @@ class GNMTData(ParallelTextData):
         assert isinstance(self._settings, GNMTData.Settings)
         return self._settings.pad_to_bucket
 
-    def synthetic_train_steps(self) -> Iterable[Sequence[Batch]]:
+    def warm_up_steps(self) -> Iterator[Sequence[Batch]]:
         """Yield a step of each bucket that fills a batch, if sentences are padded; else one of the longest."""
         if not self.has_few_shapes:
-            yield self.synthetic_train_batches()
+            yield from super().warm_up_steps()
             return
         for bucket in np.flatnonzero(self._count_batches(self._counts)).tolist():
             lengths = np.full((2, self.global_batch_size), self._longest(bucket * self._bucket_width))

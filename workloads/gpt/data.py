@@ -1,6 +1,6 @@
 """GPT's data: windows of a text that is one long sequence of tokens."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -170,17 +170,17 @@ class GPTData(Data):
     def _eval_windows(self, tokens: int) -> int:
         return max(0, tokens - 1) // self.context
 
-    def synthetic_train_batches(self) -> Sequence[Batch]:
-        """Return the micro-batches of one step with random tokens."""
+    def warm_up_steps(self) -> Iterator[Sequence[Batch]]:
+        """Yield the micro-batches of one step with random tokens."""
         size = self.global_batch_size
-        return [
+        yield [
             self._train_batch(self._random_windows(part.stop - part.start), size)
             for part in self._sharding.micro_batches(size)
         ]
 
-    def synthetic_eval_batch(self) -> Batch:
-        """Return an evaluation batch with random tokens."""
-        return self._eval_batch(self._random_windows(min(self._settings.eval_batch_size, self.eval_size)))
+    def warm_up_eval_batches(self) -> Iterator[Batch]:
+        """Yield an evaluation batch with random tokens."""
+        yield self._eval_batch(self._random_windows(min(self._settings.eval_batch_size, self.eval_size)))
 
     def mlperf_params(self) -> dict[str, Any]:
         """Return the length of a window and the size of the vocabulary."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -107,28 +107,25 @@ class MaskRCNNData(CocoData):
             batch.inputs = (pixels, sizes, boxes, labels, Outlines(*outlines))
         return batch
 
-    def synthetic_train_batches(self) -> Sequence[Batch]:
-        """Return random images and rectangles: a step of wide images, or of others if none is wide."""
-        return next(iter(self.synthetic_train_steps()))
-
-    def synthetic_train_steps(self) -> Iterator[Sequence[Batch]]:
-        """Yield a step of wide images and one of others, if the training set has them."""
+    def random_steps(self) -> Iterator[Sequence[Batch]]:
+        """Yield random images and rectangles: a step of wide images and one of others, if the training set has them."""
         for wide in self._canvases():
             images = [self._random_train_images(size, wide) for size in self._micro_batch_sizes()]
             yield [self.make_batch(each, self.step_size) for each in images]
 
-    def synthetic_eval_batches(self) -> Iterator[Batch]:
-        """Yield a batch of wide images and one of others, if the training set has them."""
-        for wide in self._canvases():
-            yield self.make_batch(self._random_eval_images(self._eval_step_size(), wide), self.eval_size)
+    def warm_up_eval_batches(self) -> Iterator[Batch]:
+        """Yield a batch of wide images and one of others, if the training set has them, and then the partial batches.
 
-    def synthetic_last_eval_batches(self) -> Iterator[Batch]:
-        """Yield a batch in each other shape of the evaluation, which is known for one rank."""
+        Their shapes are known for one rank.
+        """
         size, canvases = self.settings.eval_batch_size, self._canvases()
+        for wide in canvases:
+            yield self.make_batch(self._random_eval_images(self._eval_step_size(), wide), self.eval_size)
         for wide, images in zip((True, False), self._eval_group_sizes(), strict=False):
             sizes = {min(size, images - start) for start in range(0, images, size)}
             for other in sorted(sizes - ({self._eval_step_size()} if wide in canvases else set())):
-                yield self.make_batch(self._random_eval_images(other, wide), self.eval_size)
+                batch = self.make_batch(self._random_eval_images(other, wide), self.eval_size)
+                yield replace(batch, is_partial=True)
 
     def _random_train_images(self, size: int, wide: bool = True) -> ImageBatch:
         pixels, sizes = self._random_pixels(size, wide)

@@ -119,7 +119,7 @@ class NCFData(Data):
         )
         self._opened = _OnDevice(users, items, bits, *evaluation)
 
-    def warm_up(self) -> None:
+    def _warm_up_sampling(self) -> None:
         """Compile the kernels that draw samples, on ratings of the first user."""
         zeros = torch.zeros(self.train_size // (1 + self._settings.train_negatives), dtype=torch.int32)
         users = items = zeros.to(self._device)
@@ -182,18 +182,19 @@ class NCFData(Data):
         """Return the tables of users, of which each of several ranks has those of its own."""
         return dict.fromkeys(_USER_PARAMETERS, self._user_bounds) if self._sharding.ranks > 1 else {}
 
-    def synthetic_train_batches(self) -> Sequence[Batch]:
-        """Return random ids in the shapes of the first step."""
+    def warm_up_steps(self) -> Iterator[Sequence[Batch]]:
+        """Compile the kernels that draw samples, and yield random ids in the shapes of the first step."""
+        self._warm_up_sampling()
         samples = min(self._global_batch_size, self.train_size)
-        return [self._random_batch(size, samples) for size in self._micro_batch_sizes(samples)]
+        yield [self._random_batch(size, samples) for size in self._micro_batch_sizes(samples)]
 
-    def synthetic_eval_batch(self) -> Batch:
-        """Return random ids in the shapes of the first evaluation batch."""
+    def warm_up_eval_batches(self) -> Iterator[Batch]:
+        """Yield random ids in the shapes of the first evaluation batch."""
         size = min(self._settings.eval_batch_size, len(self.own_users))
         negatives = self._settings.eval_negatives
         users = torch.arange(size, dtype=torch.int32, device=self._device)
         items = torch.randint(self.num_items, (size, negatives + 1), dtype=torch.int32, device=self._device)
-        return Batch((users, items, torch.ones_like(items[:, 1:], dtype=torch.bool)), size, size, size)
+        yield Batch((users, items, torch.ones_like(items[:, 1:], dtype=torch.bool)), size, size, size)
 
     def mlperf_params(self) -> dict[str, Any]:
         """Return the hyperparameters of the data under their names in MLPerf v0.5."""

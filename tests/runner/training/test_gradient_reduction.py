@@ -65,17 +65,26 @@ def test_gradients_are_those_of_all_ranks(in_two_ranks, monkeypatch, bucket_byte
             torch.testing.assert_close(torch.from_numpy(gradient), summed, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("last", [0, 1])
-def test_communication_begins_within_the_backward_pass(in_two_ranks, last):
-    """From the second pass on, in whichever order the parameters are registered and used."""
-
+def test_communication_begins_within_the_backward_pass(in_two_ranks):
     def body(world, rank):
-        layers = nn.ModuleList(nn.Linear(600, 600) for _ in range(2))
+        layers = nn.Sequential(nn.Linear(600, 600), nn.Linear(600, 600))
         reduction, begun = GradientReduction(layers.parameters(), world), []
-        layers[1 - last].bias.register_hook(lambda gradient: begun.append(reduction._next))
-        for _ in range(2):
-            layers[last](layers[1 - last](torch.ones(1, 600))).sum().backward()
-            reduction.finish()
+        layers[0].bias.register_hook(lambda gradient: begun.append(reduction._next))
+        layers(torch.ones(1, 600)).sum().backward()
+        reduction.finish()
         return begun
 
-    assert [begun[1] for begun in in_two_ranks(body)] == [1, 1]
+    assert in_two_ranks(body) == [[1], [1]]
+
+
+def test_an_error_while_reduction_is_paused_does_not_leave_it_paused(in_two_ranks):
+    def body(world, rank):
+        layer = nn.Linear(3, 1)
+        reduction = GradientReduction(layer.parameters(), world)
+        with pytest.raises(ZeroDivisionError), reduction.paused():
+            1 / 0  # noqa: B018
+        layer(torch.full((1, 3), float(rank))).sum().backward()
+        reduction.finish()
+        return layer.weight.grad.tolist()
+
+    assert in_two_ranks(body) == [[[1.0] * 3]] * 2

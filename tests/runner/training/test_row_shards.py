@@ -122,7 +122,7 @@ def test_gradient_that_is_not_finite_reaches_all_ranks(build, in_two_ranks):
         found = []
         for value in (1e30, float("inf")):
             engine.model.table.weight.grad = torch.full_like(engine.model.table.weight, value if rank else 1.0)
-            found.append(float(engine._shards.nan_unless_finite()))
+            found.append(float(engine.replication._shards.nan_unless_finite()))
         return found
 
     for finite, infinite in in_two_ranks(body):

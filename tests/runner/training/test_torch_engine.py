@@ -144,20 +144,6 @@ def test_two_ranks_equal_one_rank(in_two_ranks, toy_engine, toy_data, toy_worklo
         assert_same(expected, {name: torch.from_numpy(value) for name, value in state.items()}, rtol=1e-5, atol=1e-6)
 
 
-def test_batch_norm_is_averaged_over_ranks_before_evaluation(in_two_ranks, toy_engine, toy_data, toy_workload):
-    def body(world, rank):
-        engine = toy_engine(toy_workload(batch_norm=True), toy_data(BatchSharding(rank, 2), samples=48), world=world)
-        list(engine.train_epoch(1))
-        local = engine.model[1].running_mean.clone()
-        engine.evaluate()
-        return local.numpy(), engine.model[1].running_mean.numpy()
-
-    (local_0, averaged_0), (local_1, averaged_1) = in_two_ranks(body)
-    assert not np.allclose(local_0, local_1)
-    np.testing.assert_allclose(averaged_0, (local_0 + local_1) / 2, rtol=1e-6)
-    np.testing.assert_array_equal(averaged_0, averaged_1)
-
-
 def test_rank_that_hangs_in_an_evaluation_is_noticed(in_two_ranks, toy_engine, toy_data, toy_workload):
     noticed = multiprocessing.get_context("fork").Event()
 

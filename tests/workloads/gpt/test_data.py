@@ -219,15 +219,19 @@ def test_synthetic_batches_have_the_shapes_of_real_ones(make_data):
     assert (synthetic.vocab_size, synthetic.padded_vocab_size) == (50257, 50304)
     expected = next(iter(real.train_batches(1)))
     for micro_batches in (
-        real.synthetic_train_batches(),
-        synthetic.synthetic_train_batches(),
+        next(real.warm_up_steps()),
+        next(synthetic.warm_up_steps()),
         next(iter(synthetic.train_batches(1))),
     ):
         assert [batch.inputs.shape for batch in micro_batches] == [batch.inputs.shape for batch in expected]
         assert [batch.weight for batch in micro_batches] == [batch.weight for batch in expected]
         assert max(batch.inputs.max() for batch in micro_batches) < 65536
     first = next(iter(real.eval_batches()))
-    for batch in (real.synthetic_eval_batch(), synthetic.synthetic_eval_batch(), next(iter(synthetic.eval_batches()))):
+    for batch in (
+        *real.warm_up_eval_batches(),
+        *synthetic.warm_up_eval_batches(),
+        next(iter(synthetic.eval_batches())),
+    ):
         assert batch.inputs.dtype == first.inputs.dtype
         assert batch.inputs.shape[1] == first.inputs.shape[1]
 

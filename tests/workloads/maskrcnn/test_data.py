@@ -161,7 +161,7 @@ def test_sets_are_counted_once(tmp_path, monkeypatch):
 def test_warm_up_knows_every_shape_of_the_evaluation(place, batch_size):
     """Also that of the last batch of either canvas; convolutions are tuned for each."""
     data = maskrcnn_data(place, eval_batch_size=batch_size)
-    warm = [*data.synthetic_eval_batches(), *data.synthetic_last_eval_batches()]
+    warm = list(data.warm_up_eval_batches())
     shapes = [batch.inputs[0].shape for batch in warm]
     assert len(shapes) == len(set(shapes))
     assert {batch.inputs[0].shape for batch in data.eval_batches()} <= set(shapes)
@@ -336,7 +336,7 @@ def test_synthetic_batches_have_the_shapes_of_real_ones(place, sharding):
     for data in (made, real):
         steps = [[batch.weight for batch in step] for step in made.train_batches(1)]
         assert len(steps) == made.steps_per_epoch
-        for batch in itertools.chain.from_iterable(data.synthetic_train_steps()):
+        for batch in itertools.chain.from_iterable(data.warm_up_steps()):
             pixels, sizes, boxes, labels, outlines = batch.inputs
             wide = pixels.shape[3] > pixels.shape[2]
             assert pixels.shape == (
@@ -350,9 +350,10 @@ def test_synthetic_batches_have_the_shapes_of_real_ones(place, sharding):
             assert torch.equal(sizes, torch.tensor([[90, 120] if wide else [120, 90]] * len(pixels)))
         # A set of both kinds is prepared for both.
         canvases = {(96, 160)} if data is made else {(96, 160), (160, 96)}
-        for batches in (itertools.chain.from_iterable(data.synthetic_train_steps()), data.synthetic_eval_batches()):
+        full = [batch for batch in data.warm_up_eval_batches() if not batch.is_partial]
+        for batches in (itertools.chain.from_iterable(data.warm_up_steps()), full):
             assert {batch.inputs[0].shape[2:] for batch in batches} == canvases
-        assert [part.shape[1:] for part in data.synthetic_eval_batch().inputs] == [(3, 96, 160), (2,), ()]
+        assert [part.shape[1:] for part in next(data.warm_up_eval_batches()).inputs] == [(3, 96, 160), (2,), ()]
     share_of = sharding.shard(11)
     numbers = torch.cat([batch.inputs[2] for batch in made.eval_batches()])
     assert numbers.tolist() == list(range(share_of.start, share_of.stop))

@@ -95,7 +95,7 @@ def test_ranks_have_users_of_their_own(tmp_path, ranks):
         assert {user for batch in data.eval_batches() for user in batch.inputs[0].tolist()} == numbers
         samples = sum(len(step) for step in samples_of(steps))
         assert abs(samples - data.train_size / ranks) <= 5 * data.num_items
-        (first,) = data.synthetic_train_batches()
+        ((first,),) = data.warm_up_steps()
         assert len(steps[0][0].inputs[0]) == len(first.inputs[0]) < 0.7 * 4096
 
 
@@ -137,11 +137,11 @@ def test_ranks_partition_the_evaluation_users(tmp_path):
 
 def test_synthetic_batches_have_the_shapes_of_real_ones(tmp_path):
     data = build(tmp_path, BatchSharding(1, 2, 2))
-    real, synthetic = next(iter(data.train_batches(1))), data.synthetic_train_batches()
+    real, synthetic = next(iter(data.train_batches(1))), next(data.warm_up_steps())
     for real_batch, synthetic_batch in zip(real, synthetic, strict=True):
         assert [tensor.shape for tensor in real_batch.inputs] == [tensor.shape for tensor in synthetic_batch.inputs]
         assert [tensor.dtype for tensor in real_batch.inputs] == [tensor.dtype for tensor in synthetic_batch.inputs]
-    real_batch, synthetic_batch = next(iter(data.eval_batches())), data.synthetic_eval_batch()
+    real_batch, synthetic_batch = next(iter(data.eval_batches())), next(data.warm_up_eval_batches())
     assert [tensor.shape for tensor in real_batch.inputs] == [tensor.shape for tensor in synthetic_batch.inputs]
 
 
@@ -151,8 +151,8 @@ def test_sizes_and_synthetic_batches_come_from_the_manifest(tmp_path):
         path.write_bytes(b"")
     data = build(tmp_path, opened=False)
     assert (data.train_size, data.eval_size, data.num_items) == (opened.train_size, 60, opened.num_items)
-    assert data.synthetic_train_batches()[0].weight == 512
-    assert data.synthetic_eval_batch().weight == 16
+    assert next(data.warm_up_steps())[0].weight == 512
+    assert next(data.warm_up_eval_batches()).weight == 16
 
 
 def test_synthetic_ratings_are_distinct_and_need_no_file(tmp_path):

@@ -150,7 +150,7 @@ def test_first_losses_of_the_embedded_recipe_are_those_of_the_other_loader(build
         engine = build_engine("workload=ssd", f"data={loader}", f"data_dir={tmp_path}")
         losses.append([])
         for batches in itertools.islice(engine.data.train_batches(1), 6):
-            engine._step(batches)
+            engine.train_step(batches)
             losses[-1].append(engine.synchronize().loss)
     # Pixels differ by a fraction of one, and each step carries that on.
     assert losses[1][0] == pytest.approx(losses[0][0], rel=0.01)

@@ -128,10 +128,9 @@ class CocoData(ImageData):
         """Return the images that the workload trains on or evaluates, with the annotations that it learns from."""
         raise NotImplementedError
 
-    def warm_up(self) -> None:
-        """Start the decoders on the GPU, on the random image of `val_set`."""
-        if self.loader == "torch":
-            self.warm_up_decoders(GeneratedSource(480, 640, CocoImage(self.val_set, 0)))
+    def build_warm_up_source(self) -> GeneratedSource | None:
+        """Return the random image of `val_set`."""
+        return GeneratedSource(480, 640, CocoImage(self.val_set, 0)) if self.loader == "torch" else None
 
     def build_source(self, train: bool) -> "CocoSource":
         """Return the images of the training or the validation set."""

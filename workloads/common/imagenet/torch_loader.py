@@ -32,9 +32,9 @@ class TorchImageNetData(ImageNetData):
         """Return a decoder on the GPU, or None if the workers decode."""
         return None if self._workers_decode() else GpuDecoder(transform, self.device)
 
-    def warm_up(self) -> None:
-        """Start the decoders on the GPU."""
-        self.warm_up_decoders(GeneratedSource(480, 640, np.array(0)))
+    def build_warm_up_source(self) -> GeneratedSource:
+        """Return a random image of class 0."""
+        return GeneratedSource(480, 640, np.array(0))
 
     def mlperf_params(self) -> dict[str, Any]:
         """Add what decodes."""

@@ -1,7 +1,7 @@
 """The base class of data classes for parallel text: planning global batches and sharding them over ranks."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -190,17 +190,17 @@ class ParallelTextData(Data):
             tokens = int(self.test_lengths[numbers].sum())
             yield Batch((source, numbers), len(numbers), self.eval_size, self.eval_size, tokens)
 
-    def synthetic_train_batches(self) -> Sequence[Batch]:
-        """Return random words in sentences of invented lengths, which fill a global batch of the recipe."""
+    def warm_up_steps(self) -> Iterator[Sequence[Batch]]:
+        """Yield random words in sentences of invented lengths, which fill a global batch of the recipe."""
         lengths = self.invented_lengths()
-        return self._micro_batches(np.arange(lengths.shape[1]), self._random_corpus(lengths))
+        yield self._micro_batches(np.arange(lengths.shape[1]), self._random_corpus(lengths))
 
-    def synthetic_eval_batch(self) -> Batch:
-        """Return random words in two sentences, one as long as those of training can be, the other half as long."""
+    def warm_up_eval_batches(self) -> Iterator[Batch]:
+        """Yield random words in two sentences, one as long as those of training can be, the other half as long."""
         lengths = np.array([self._settings.max_length, self._settings.max_length // 2])
         numbers = np.arange(2)
         source = self.pack_source(numbers, lengths, self._random_side(lengths))
-        return Batch((source, numbers), len(numbers), len(numbers), len(numbers))
+        yield Batch((source, numbers), len(numbers), len(numbers), len(numbers))
 
     def mlperf_params(self) -> dict[str, Any]:
         """Return maximum length, vocabulary size, the pairs that each filter dropped, and the fraction of padding."""

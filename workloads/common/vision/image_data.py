@@ -5,6 +5,7 @@ import itertools
 import math
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -87,12 +88,9 @@ class ImageData(Data):
         """Return what decodes and transforms in place of the worker processes, or None."""
         return GpuDecoder(transform, self.device) if is_nvidia_gpu(self.device) else None
 
-    def warm_up_decoders(self, source: ImageSource) -> None:
-        """Start the decoders on batches of image 0 of `source`, so that nothing is compiled on the clock."""
-        for train, size in ((True, self._micro_batch_sizes()[0]), (False, self._eval_step_size())):
-            transform = self.build_transform(train)
-            if isinstance(decoder := self.build_decoder(transform, train), GpuDecoder):
-                decoder.warm_up(ImageDataset(source, transform, 0).encoded_batch(0, [0] * size))
+    def build_warm_up_source(self) -> ImageSource | None:
+        """Return an image on which the GPU's decoders can be warmed up; None, the default, if there are none."""
+        return None
 
     def build_dataset(self, train: bool) -> ImageDataset:
         """Return the source with its transform."""
@@ -145,19 +143,26 @@ class ImageData(Data):
         pixels, *targets = images.to(self.device).tensors()
         return Batch((pixels.permute(0, 3, 1, 2), *targets), len(pixels), global_samples, global_samples)
 
-    def synthetic_train_batches(self) -> Sequence[Batch]:
-        """Return random images in the shapes of the first step."""
-        return [self.make_batch(self._random_train_images(size), self.step_size) for size in self._micro_batch_sizes()]
+    def warm_up_steps(self) -> Iterator[Sequence[Batch]]:
+        """Start the decoders, so that nothing is compiled on the clock, and yield `random_steps()`."""
+        if (source := self.build_warm_up_source()) is not None:
+            for train, size in ((True, self._micro_batch_sizes()[0]), (False, self._eval_step_size())):
+                transform = self.build_transform(train)
+                if isinstance(decoder := self.build_decoder(transform, train), GpuDecoder):
+                    decoder.warm_up(ImageDataset(source, transform, 0).encoded_batch(0, [0] * size))
+        yield from self.random_steps()
 
-    def synthetic_eval_batch(self) -> Batch:
-        """Return random images in the shape of the first evaluation batch."""
-        return self.make_batch(self._random_eval_images(self._eval_step_size()), self.eval_size)
+    def random_steps(self) -> Iterator[Sequence[Batch]]:
+        """Yield a step of random images in each shape of training."""
+        yield [self.make_batch(self._random_train_images(size), self.step_size) for size in self._micro_batch_sizes()]
 
-    def synthetic_last_eval_batches(self) -> Iterator[Batch]:
-        """Yield random images in the shape of the last evaluation batch, if it is smaller than the others."""
-        sizes = {span.stop - span.start for span in self.eval_spans()} - {self._eval_step_size()}
-        for size in sorted(sizes):
-            yield self.make_batch(self._random_eval_images(size), self.eval_size)
+    def warm_up_eval_batches(self) -> Iterator[Batch]:
+        """Yield random images in the shape of the first evaluation batch, and of the last one if that is smaller."""
+        full = self._eval_step_size()
+        partial = {span.stop - span.start for span in self.eval_spans()} - {full}
+        for size in (full, *sorted(partial)):
+            batch = self.make_batch(self._random_eval_images(size), self.eval_size)
+            yield replace(batch, is_partial=size != full)
 
     def _micro_batch_sizes(self) -> list[int]:
         """Return the images of this rank's micro-batches of a step."""
@@ -243,7 +248,7 @@ class SyntheticBatches:
     def train_batches(self, data: ImageData, epoch: int) -> Iterable[Sequence[Batch]]:
         """Yield as many steps as an epoch has."""
         if self._step is None:  # made once: random images take longer than a step
-            self._step = data.synthetic_train_batches()
+            self._step = next(data.random_steps())
         return itertools.repeat(self._step, data.steps_per_epoch)
 
     def eval_batches(self, data: ImageData) -> Iterable[Batch]:
@@ -253,5 +258,5 @@ class SyntheticBatches:
     def eval_batch(self, data: ImageData) -> Batch:
         """Return the batch that is repeated."""
         if self._eval_batch is None:
-            self._eval_batch = data.synthetic_eval_batch()
+            self._eval_batch = next(data.warm_up_eval_batches())
         return self._eval_batch

@@ -305,13 +305,13 @@ def test_pixels_are_uint8_in_channels_last_format(build):
 def test_synthetic_batches_have_the_shapes_of_real_ones(build, sharding):
     for data in (build(sharding=sharding), synthetic(sharding=sharding)):
         for real, made in zip(
-            next(iter(build(sharding=sharding).train_batches(1))), data.synthetic_train_batches(), strict=True
+            next(iter(build(sharding=sharding).train_batches(1))), next(data.warm_up_steps()), strict=True
         ):
             assert [part.shape for part in made.inputs] == [part.shape for part in real.inputs]
             assert [part.stride() for part in made.inputs] == [part.stride() for part in real.inputs]
             assert [part.dtype for part in made.inputs] == [part.dtype for part in real.inputs]
             assert (made.weight, made.global_samples) == (real.weight, real.global_samples)
-        real, made = next(iter(build(sharding=sharding).eval_batches())), data.synthetic_eval_batch()
+        real, made = next(iter(build(sharding=sharding).eval_batches())), next(data.warm_up_eval_batches())
         assert [part.shape for part in made.inputs] == [part.shape for part in real.inputs]
 
 
@@ -319,7 +319,7 @@ def test_synthetic_batches_have_the_shapes_of_real_ones(build, sharding):
 def test_warm_up_knows_every_shape_of_the_evaluation(build, sharding):
     """Also that of the last batch; convolutions are tuned for each."""
     data = build(sharding=sharding)
-    warm = [data.synthetic_eval_batch(), *data.synthetic_last_eval_batches()]
+    warm = list(data.warm_up_eval_batches())
     assert {len(batch.inputs[0]) for batch in data.eval_batches()} == {len(batch.inputs[0]) for batch in warm}
 
 
@@ -331,7 +331,7 @@ def test_synthetic_loader_yields_full_batches_in_every_epoch():
         assert len(batches) == data.steps_per_epoch == 3
         assert {batch.inputs[0].shape for step in batches for batch in step} == {(12, 3, 32, 32)}
     assert [batch.inputs[0].shape for batch in data.eval_batches()] == [(4, 3, 32, 32)] * 4
-    classes = synthetic(train_images=4000, batch=2000).synthetic_train_batches()[0].inputs[1]
+    classes = next(synthetic(train_images=4000, batch=2000).warm_up_steps())[0].inputs[1]
     assert classes.unique().tolist() == list(range(7))
 
 

@@ -238,7 +238,7 @@ def test_ranks_partition_the_test_set(build, data_class, batch_size):
 
 def test_warm_up_of_gnmt_fills_a_batch_of_the_longest_bucket(build):
     data = build(GNMTData, 64, opened=False)
-    (synthetic,) = data.synthetic_train_batches()
+    ((synthetic,),) = data.warm_up_steps()
     assert synthetic.weight == synthetic.global_samples == 64
     source, target = synthetic.inputs.lengths.tolist()
     assert set(source) == {length + 1 for length in target} == set(range(32, 41))  # the decoder has no end token
@@ -256,7 +256,7 @@ def test_warm_up_of_transformer_has_the_shapes_of_every_full_batch(build, monkey
     def shapes(batch):
         return [tuple(leaf.shape) if hasattr(leaf, "shape") else leaf for side in batch.inputs for leaf in side]
 
-    (synthetic,) = data.synthetic_train_batches()
+    ((synthetic,),) = data.warm_up_steps()
     of_steps = {str(shapes(batch)) for (batch,) in data.train_batches(1)}
     assert of_steps == {str(shapes(synthetic))}
 
@@ -272,7 +272,7 @@ def test_warm_up_of_padded_gnmt_has_the_shapes_of_every_batch(build, ranks):
 
     found = shapes(data.train_batches(1))
     assert len(found) > 1
-    assert found == shapes(data.synthetic_train_steps())
+    assert found == shapes(data.warm_up_steps())
     tokens = sum(data.lengths[:, numbers].sum() for numbers in data.plan_batches(1))
     positions = sum(
         batch.inputs.lengths.shape[1] * 2 * (batch.inputs.source.max_length) for (batch,) in data.train_batches(1)
@@ -285,7 +285,7 @@ def test_warm_up_does_not_depend_on_the_data(build, data_class, batch_size):
     """Equal for data of other lengths."""
     lengths = [build(data_class, batch_size, opened=False, generate=g).invented_lengths() for g in (GRAMMAR, OTHER)]
     assert np.array_equal(*lengths)
-    synthetic = build(data_class, batch_size, opened=False).synthetic_eval_batch()
+    (synthetic,) = build(data_class, batch_size, opened=False).warm_up_eval_batches()
     assert synthetic.weight == 2
 
 

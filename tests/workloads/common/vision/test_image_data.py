@@ -49,7 +49,7 @@ def test_decoders_are_warmed_up_on_batches_like_the_real_ones(kind, tmp_path, mo
     warmed = []
     monkeypatch.setattr(data, "build_decoder", lambda transform, train: GpuDecoder(transform, CPU))
     monkeypatch.setattr(GpuDecoder, "warm_up", lambda decoder, batch: warmed.append(batch))
-    data.warm_up()
+    list(data.warm_up_steps())
     data.open()
     real = [data.build_dataset(train).encoded_batch(1, [0, 1, 2, 3]) for train in (True, False)]
     assert [shapes(batch) for batch in warmed] == [shapes(batch) for batch in real]
@@ -59,4 +59,4 @@ def test_synthetic_images_need_no_decoder(tmp_path, monkeypatch):
     settings = {"train_count": 12, "val_count": 6, "boxes": 2, "classes": 3}
     data = build(SyntheticMaskRCNNData, tmp_path, short_edge=64, long_edge=96, **settings)
     monkeypatch.setattr(data, "build_decoder", None)
-    data.warm_up()
+    list(data.warm_up_steps())
