@@ -11,13 +11,7 @@ import hashlib
 import torch
 from torch import Tensor
 
-from ..common.nn.triton_support import triton_available
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # CPU wheels of PyTorch come without Triton
-    triton = None
+from ..common.nn.triton_support import tl, triton, triton_available
 
 _MASK = (1 << 32) - 1
 _FIRST_MULTIPLIER, _SECOND_MULTIPLIER = 0x7FEB352D, 0x846CA68B  # of Wellons' lowbias32
@@ -40,7 +34,15 @@ def assign_batches(count: int, batch_size: int, seed: int, device: torch.device)
     if triton_available(torch.empty(0, device=device)):
         out = torch.empty(count, dtype=dtype, device=device)
         grid = (triton.cdiv(count, _BLOCK),)
-        _shuffle[grid](out, count, batch_size, (1 << bits) - 1, (bits + 1) // 2, *map(_signed, keys), _BLOCK)
+        _shuffle[grid](
+            out_ptr=out,
+            num_samples=count,
+            batch_size=batch_size,
+            mask=(1 << bits) - 1,
+            shift=(bits + 1) // 2,
+            **_key_arguments(keys),
+            BLOCK=_BLOCK,
+        )
         return out
     rank = _permuted(torch.arange(count, device=device), bits, keys)
     outside = (rank >= count).nonzero()[:, 0]
@@ -67,9 +69,20 @@ def draw_samples(
         grid = (triton.cdiv(samples.numel(), _BLOCK),)
         if samples.numel():
             _draw[grid](
-                samples, positive_users, positive_items, bits, users, items, labels, samples.numel(), num_items,
-                *map(_signed, keys), 1 + negatives, _ATTEMPTS, _BLOCK,
-            )  # fmt: skip
+                samples_ptr=samples,
+                positive_users_ptr=positive_users,
+                positive_items_ptr=positive_items,
+                bits_ptr=bits,
+                users_ptr=users,
+                items_ptr=items,
+                labels_ptr=labels,
+                num_samples=samples.numel(),
+                num_items=num_items,
+                **_key_arguments(keys),
+                GROUP_SIZE=1 + negatives,
+                ATTEMPTS=_ATTEMPTS,
+                BLOCK=_BLOCK,
+            )
         return users, items, labels
     pair = samples // (1 + negatives)
     users, items, is_positive = positive_users[pair], positive_items[pair], samples % (1 + negatives) == 0
@@ -133,89 +146,111 @@ def _keys(seed: int, count: int) -> list[int]:
     return [int.from_bytes(digest[4 * number : 4 * number + 4], "little") for number in range(count)]
 
 
-def _signed(key: int) -> int:
-    return key - (key >> 31 << 32)  # Triton's type of an argument depends on its size
+def _key_arguments(keys: list[int]) -> dict[str, int]:
+    """Return the arguments key0, key1, ... of a kernel, as signed numbers: Triton's type depends on their size."""
+    return {f"key{number}": key - (key >> 31 << 32) for number, key in enumerate(keys)}
 
 
-if triton is not None:
-    _FIRST, _SECOND = tl.constexpr(_FIRST_MULTIPLIER), tl.constexpr(_SECOND_MULTIPLIER)
-    _STEP = tl.constexpr(_GOLDEN_RATIO)
+_FIRST, _SECOND = tl.constexpr(_FIRST_MULTIPLIER), tl.constexpr(_SECOND_MULTIPLIER)
+_STEP = tl.constexpr(_GOLDEN_RATIO)
 
-    # Kernels are compiled before the clock starts, for any seed and size.
-    _NUMBERS = ["count", "batch_size", "mask", "shift", "num_items", *(f"key{number}" for number in range(2 * _ROUNDS))]
-    _POINTERS = ["samples", "positive_users", "positive_items", "bits", "users", "items", "labels"]
+# Kernels are compiled before the clock starts, for any seed and size.
+_NUMBERS = [
+    "num_samples",
+    "batch_size",
+    "mask",
+    "shift",
+    "num_items",
+    *(f"key{number}" for number in range(2 * _ROUNDS)),
+]
+_POINTERS = [
+    "samples_ptr",
+    "positive_users_ptr",
+    "positive_items_ptr",
+    "bits_ptr",
+    "users_ptr",
+    "items_ptr",
+    "labels_ptr",
+]
 
-    @triton.jit
-    def _mixed(x):
-        x = (x ^ x >> 16) * _FIRST
-        x = (x ^ x >> 15) * _SECOND
-        return x ^ x >> 16
 
-    @triton.jit
-    def _round(x, key, multiplier, mask, shift):
-        x = ((x ^ key.to(tl.uint32)) * (multiplier.to(tl.uint32) | 1)) & mask.to(tl.uint32)
-        return x ^ x >> shift.to(tl.uint32)
+@triton.jit
+def _mixed(x):
+    x = (x ^ x >> 16) * _FIRST
+    x = (x ^ x >> 15) * _SECOND
+    return x ^ x >> 16
 
-    @triton.jit(do_not_specialize=_NUMBERS)
-    def _shuffle(
-        out, count, batch_size, mask, shift, key0, key1, key2, key3, key4, key5, key6, key7, key8, key9, key10, key11,
-        BLOCK: tl.constexpr,
-    ):  # fmt: skip
-        sample = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        limit = count.to(tl.uint32)
-        rank = sample.to(tl.uint32)
-        outside = sample < count
-        while tl.max(outside.to(tl.int32), 0) != 0:
-            x = _round(rank, key0, key1, mask, shift)
-            x = _round(x, key2, key3, mask, shift)
-            x = _round(x, key4, key5, mask, shift)
-            x = _round(x, key6, key7, mask, shift)
-            x = _round(x, key8, key9, mask, shift)
-            x = _round(x, key10, key11, mask, shift)
-            rank = tl.where(outside, x, rank)
-            outside = outside & (rank >= limit)
-        batch = rank // batch_size.to(tl.uint32)
-        tl.store(out + sample, batch.to(out.dtype.element_ty), mask=sample < count)
 
-    @triton.jit
-    def _is_taken(bits, user, item, num_items, mask):
-        index = user.to(tl.int64) * num_items + item
-        byte = tl.load(bits + (index >> 3), mask=mask, other=0).to(tl.int32)
-        return (byte >> (index & 7).to(tl.int32) & 1) != 0
+@triton.jit
+def _round(x, key, multiplier, mask, shift):
+    x = ((x ^ key.to(tl.uint32)) * (multiplier.to(tl.uint32) | 1)) & mask.to(tl.uint32)
+    return x ^ x >> shift.to(tl.uint32)
 
-    @triton.jit(do_not_specialize=_NUMBERS, do_not_specialize_on_alignment=_POINTERS)
-    def _draw(
-        samples, positive_users, positive_items, bits, users, items, labels, count, num_items, key0, key1,
-        GROUP_SIZE: tl.constexpr, ATTEMPTS: tl.constexpr, BLOCK: tl.constexpr,
-    ):  # fmt: skip
-        place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        exists = place < count
-        sample = tl.load(samples + place, mask=exists, other=0)
-        pair = sample // GROUP_SIZE
-        user = tl.load(positive_users + pair, mask=exists, other=0)
-        is_positive = sample % GROUP_SIZE == 0
-        item = tl.load(positive_items + pair, mask=exists & is_positive, other=0)
-        mixed = _mixed(sample.to(tl.uint32) ^ key0.to(tl.uint32))
-        limit = num_items.to(tl.uint32)
-        pending = exists & (sample % GROUP_SIZE != 0)
-        attempt, offset = 0, tl.zeros((), tl.uint32)
-        while (attempt < ATTEMPTS) & (tl.max(pending.to(tl.int32), 0) != 0):
-            number = _mixed((mixed + offset) ^ key1.to(tl.uint32))
-            drawn = tl.umulhi(number, tl.zeros_like(number) + limit).to(tl.int32)
-            item = tl.where(pending, drawn, item)
-            pending = pending & _is_taken(bits, user, drawn, num_items, pending)
-            attempt += 1
-            offset += _STEP
-        if tl.max(pending.to(tl.int32), 0) != 0:  # a user who has rated almost all items
-            num_free = tl.zeros_like(item)
-            for candidate in range(num_items):
-                num_free += tl.where(_is_taken(bits, user, candidate, num_items, pending), 0, 1)
-            number = _mixed((mixed + offset) ^ key1.to(tl.uint32))
-            chosen = tl.umulhi(number, num_free.to(tl.uint32)).to(tl.int32)
-            for candidate in range(num_items):
-                free = pending & (_is_taken(bits, user, candidate, num_items, pending) == 0)
-                item = tl.where(free & (chosen == 0), candidate, item)
-                chosen -= free.to(tl.int32)
-        tl.store(users + place, user, mask=exists)
-        tl.store(items + place, item, mask=exists)
-        tl.store(labels + place, is_positive.to(tl.float32), mask=exists)
+
+@triton.jit(do_not_specialize=_NUMBERS)
+def _shuffle(
+    out_ptr, num_samples, batch_size, mask, shift, key0, key1, key2, key3, key4, key5, key6, key7, key8, key9, key10,
+    key11, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write the batch of each sample, like `assign_batches`."""
+    sample = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    limit = num_samples.to(tl.uint32)
+    rank = sample.to(tl.uint32)
+    outside = sample < num_samples
+    while tl.max(outside.to(tl.int32), 0) != 0:
+        x = _round(rank, key0, key1, mask, shift)
+        x = _round(x, key2, key3, mask, shift)
+        x = _round(x, key4, key5, mask, shift)
+        x = _round(x, key6, key7, mask, shift)
+        x = _round(x, key8, key9, mask, shift)
+        x = _round(x, key10, key11, mask, shift)
+        rank = tl.where(outside, x, rank)
+        outside = outside & (rank >= limit)
+    batch = rank // batch_size.to(tl.uint32)
+    tl.store(out_ptr + sample, batch.to(out_ptr.dtype.element_ty), mask=sample < num_samples)
+
+
+@triton.jit
+def _is_taken(bits_ptr, user, item, num_items, mask):
+    index = user.to(tl.int64) * num_items + item
+    byte = tl.load(bits_ptr + (index >> 3), mask=mask, other=0).to(tl.int32)
+    return (byte >> (index & 7).to(tl.int32) & 1) != 0
+
+
+@triton.jit(do_not_specialize=_NUMBERS, do_not_specialize_on_alignment=_POINTERS)
+def _draw(
+    samples_ptr, positive_users_ptr, positive_items_ptr, bits_ptr, users_ptr, items_ptr, labels_ptr, num_samples,
+    num_items, key0, key1, GROUP_SIZE: tl.constexpr, ATTEMPTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write user, item and label of each sample, like `draw_samples`."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    exists = place < num_samples
+    sample = tl.load(samples_ptr + place, mask=exists, other=0)
+    pair = sample // GROUP_SIZE
+    user = tl.load(positive_users_ptr + pair, mask=exists, other=0)
+    is_positive = sample % GROUP_SIZE == 0
+    item = tl.load(positive_items_ptr + pair, mask=exists & is_positive, other=0)
+    mixed = _mixed(sample.to(tl.uint32) ^ key0.to(tl.uint32))
+    limit = num_items.to(tl.uint32)
+    pending = exists & (sample % GROUP_SIZE != 0)
+    attempt, offset = 0, tl.zeros((), tl.uint32)
+    while (attempt < ATTEMPTS) & (tl.max(pending.to(tl.int32), 0) != 0):
+        number = _mixed((mixed + offset) ^ key1.to(tl.uint32))
+        drawn = tl.umulhi(number, tl.zeros_like(number) + limit).to(tl.int32)
+        item = tl.where(pending, drawn, item)
+        pending = pending & _is_taken(bits_ptr, user, drawn, num_items, pending)
+        attempt += 1
+        offset += _STEP
+    if tl.max(pending.to(tl.int32), 0) != 0:  # a user who has rated almost all items
+        num_free = tl.zeros_like(item)
+        for candidate in range(num_items):
+            num_free += tl.where(_is_taken(bits_ptr, user, candidate, num_items, pending), 0, 1)
+        number = _mixed((mixed + offset) ^ key1.to(tl.uint32))
+        chosen = tl.umulhi(number, num_free.to(tl.uint32)).to(tl.int32)
+        for candidate in range(num_items):
+            free = pending & (_is_taken(bits_ptr, user, candidate, num_items, pending) == 0)
+            item = tl.where(free & (chosen == 0), candidate, item)
+            chosen -= free.to(tl.int32)
+    tl.store(users_ptr + place, user, mask=exists)
+    tl.store(items_ptr + place, item, mask=exists)
+    tl.store(labels_ptr + place, is_positive.to(tl.float32), mask=exists)

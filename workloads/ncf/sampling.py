@@ -6,16 +6,10 @@ Shapes: U users, I items, P training pairs, B samples.
 import torch
 from torch import Tensor
 
-from ..common.nn.triton_support import triton_available
+from ..common.nn.triton_support import tl, triton, triton_available
 from .counter_based import assign_batches, draw_samples
-from .kernels import IGNORED
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # CPU wheels of PyTorch come without Triton
-    triton = None
-
+IGNORED = -1.0  # label of a sample that does not count
 _CHUNK = 1 << 24  # pairs processed at a time: limits temporary memory to about 1 GiB
 _BLOCK, _WIDTH = 256, 8  # ids of a program, and starts that it writes for each of them at a time
 
@@ -49,7 +43,7 @@ def segment_starts(ids: Tensor, count: int) -> Tensor:
         starts = torch.empty(*ids.shape[:-1], count + 1, dtype=torch.int32, device=ids.device)
         size = ids.shape[-1]
         grid = (triton.cdiv(size + 1, _BLOCK), ids.numel() // size)
-        _find_starts[grid](ids, starts, size, count, _BLOCK, _WIDTH)
+        _find_starts[grid](ids_ptr=ids, starts_ptr=starts, num_places=size, num_ids=count, BLOCK=_BLOCK, WIDTH=_WIDTH)
         return starts
     bounds = torch.arange(count + 1, dtype=ids.dtype, device=ids.device)
     return torch.searchsorted(ids, bounds.repeat(*ids.shape[:-1], 1) if ids.ndim > 1 else bounds, out_int32=True)
@@ -115,19 +109,17 @@ def count_hits(scores: Tensor, mask: Tensor, k: int = 10) -> Tensor:
     return (ranked_ahead.sum(1) < k).sum()
 
 
-if triton is not None:
-
-    @triton.jit(do_not_specialize=["size", "count"], do_not_specialize_on_alignment=["ids", "starts"])
-    def _find_starts(ids, starts, size, count, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
-        """Write the start of each id from 0 to count after that of the place before, up to that of the place itself."""
-        row = tl.program_id(1).to(tl.int64)
-        place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        ids, starts = ids + row * size, starts + row * (count + 1)
-        last = tl.load(ids + place, mask=place < size, other=0).to(tl.int32)
-        last = tl.where(place < size, tl.minimum(last, count), tl.where(place == size, count, -1))
-        first = tl.load(ids + place - 1, mask=(place > 0) & (place <= size), other=-1).to(tl.int32) + 1
-        first = tl.maximum(first, 0)
-        next_ids = first[:, None] + tl.arange(0, WIDTH)[None]
-        while tl.max((next_ids <= last[:, None]).to(tl.int32)) != 0:
-            tl.store(starts + next_ids, place[:, None], mask=next_ids <= last[:, None])
-            next_ids += WIDTH
+@triton.jit(do_not_specialize=["num_places", "num_ids"], do_not_specialize_on_alignment=["ids_ptr", "starts_ptr"])
+def _find_starts(ids_ptr, starts_ptr, num_places, num_ids, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
+    """Write the start of each id from 0 to num_ids after that of the place before, up to that of the place itself."""
+    row = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    ids_ptr, starts_ptr = ids_ptr + row * num_places, starts_ptr + row * (num_ids + 1)
+    last = tl.load(ids_ptr + place, mask=place < num_places, other=0).to(tl.int32)
+    last = tl.where(place < num_places, tl.minimum(last, num_ids), tl.where(place == num_places, num_ids, -1))
+    first = tl.load(ids_ptr + place - 1, mask=(place > 0) & (place <= num_places), other=-1).to(tl.int32) + 1
+    first = tl.maximum(first, 0)
+    next_ids = first[:, None] + tl.arange(0, WIDTH)[None]
+    while tl.max((next_ids <= last[:, None]).to(tl.int32)) != 0:
+        tl.store(starts_ptr + next_ids, place[:, None], mask=next_ids <= last[:, None])
+        next_ids += WIDTH

@@ -113,8 +113,8 @@ def test_kernels_equal_pytorch(interpret):
 def test_kernels_compile_for_gpus(compile_for_gpu, capability):
     block = {"BLOCK": counter_based._BLOCK}
     for dtype in ("u8", "i32"):
-        compile_for_gpu(counter_based._shuffle, capability, {"out": f"*{dtype}"}, block)
-    types = dict.fromkeys(("samples", "positive_users", "positive_items", "users", "items"), "*i32")
-    types |= {"bits": "*u8", "labels": "*fp32"}
+        compile_for_gpu(counter_based._shuffle, capability, {"out_ptr": f"*{dtype}"}, block)
+    ids = ("samples_ptr", "positive_users_ptr", "positive_items_ptr", "users_ptr", "items_ptr")
+    types = dict.fromkeys(ids, "*i32") | {"bits_ptr": "*u8", "labels_ptr": "*fp32"}
     constants = {"GROUP_SIZE": 5, "ATTEMPTS": counter_based._ATTEMPTS} | block
     compile_for_gpu(counter_based._draw, capability, types, constants)

@@ -11,7 +11,7 @@ from timetrial.runner.core.errors import ConfigurationError
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.ncf.data import NCFData
-from timetrial.workloads.ncf.kernels import IGNORED
+from timetrial.workloads.ncf.sampling import IGNORED
 from timetrial.workloads.ncf.synthetic import SyntheticNCFData
 
 TASTES = RatingsSpec(num_users=60, num_items=200, num_ratings=1800, num_clusters=3)

@@ -1,15 +1,13 @@
 """NeuMF against a float64 transcription of the MLPerf v0.5 definition."""
 
 import math
-import os
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from timetrial.workloads.ncf.kernels import IGNORED
 from timetrial.workloads.ncf.model import NeuMF
-from timetrial.workloads.ncf.sampling import segment_starts, sort_by_item
+from timetrial.workloads.ncf.sampling import IGNORED, segment_starts, sort_by_item
 
 USERS, ITEMS, MLP_LAYER_SIZES, MF_DIM = 40, 30, (32, 64, 16, 16), 16
 
@@ -137,36 +135,3 @@ def test_compiled_gradients_equal_oracle():
     model, batch = make_model(), make_batch(50)
     torch.compile(model, backend="eager")(*batch).backward()
     assert relative_error(model.gmf_item.weight.grad, oracle(model, *batch[:3])[1]["gmf_item.weight"]) < 2e-6
-
-
-INTERPRETED = """
-import sys
-import torch
-sys.path.insert(0, sys.argv[1])
-import test_model as test
-from timetrial.workloads.ncf import kernels
-kernels.triton_available = lambda tensor: True
-kernels._device_properties = lambda index: {"max_shared_mem": 1 << 20, "multiprocessor_count": 2}
-for samples in (300, 20, 0):
-    model, batch = test.make_model(), test.make_batch(samples)
-    with torch.autocast("cpu", dtype=torch.float16):
-        assert model._fused_dtype(batch[0])
-        loss = model(*batch)
-    (loss * 1e-6).backward()  # fp16 gradients would underflow at this scale
-    expected, gradients = test.oracle(model, *batch[:3])
-    assert abs(loss.item() - expected.item()) <= 1e-4 * expected.item()
-    for name, value in model.named_parameters():
-        error = (value.grad.double() * 1e6 - gradients[name]).norm()
-        assert error <= 0.08 * gradients[name].norm(), (samples, name)  # in fp16 a few ReLUs change sign
-items = test.make_batch(36)[1].view(3, 12)
-users = torch.tensor([3, 7, 7], dtype=torch.int32)
-with torch.autocast("cpu", dtype=torch.float16):
-    fused = model.scores(users, items)
-kernels.triton_available = lambda tensor: False
-assert test.relative_error(fused, model.scores(users, items).double()) < 1e-3
-"""
-
-
-@pytest.mark.skipif(torch.accelerator.is_available(), reason="the tests marked gpu run the real kernels")
-def test_fused_kernels_in_interpreter(interpret):
-    interpret(INTERPRETED, os.path.dirname(__file__))

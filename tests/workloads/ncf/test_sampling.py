@@ -140,5 +140,5 @@ def test_kernel_of_segment_starts_equals_pytorch(interpret):
 @pytest.mark.parametrize("capability", [75, 80, 90])
 @pytest.mark.parametrize("dtype", ["i16", "i32"])
 def test_kernel_of_segment_starts_compiles_for_gpus(compile_for_gpu, capability, dtype):
-    types = {"ids": f"*{dtype}", "starts": "*i32"}
+    types = {"ids_ptr": f"*{dtype}", "starts_ptr": "*i32"}
     compile_for_gpu(sampling._find_starts, capability, types, {"BLOCK": sampling._BLOCK, "WIDTH": sampling._WIDTH})
