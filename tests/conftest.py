@@ -48,6 +48,8 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if "interpret" in item.fixturenames:
             item.add_marker("integration")
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.filterwarnings("default"))  # compilers warn of what they cannot do
     tier = config.getoption("--tier")
     selected = {"unit": {"unit"}, "full": {"unit", "full"}, "gpu": {"gpu"}, "all": {"unit", "full", "gpu"}}[tier]
     kept, dropped = [], []
@@ -60,6 +62,11 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.accelerator.is_available():
+            pytest.skip("no accelerator here")
     if item.get_closest_marker("tensorflow"):
         if find_spec("tensorflow") is None:
             pytest.skip("needs TensorFlow")

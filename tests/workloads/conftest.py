@@ -9,22 +9,55 @@ import pytest
 
 @pytest.fixture
 def build_engine(compose):
-    """Compose a configuration, prepare its data, build its engine and open the data: build_engine(*overrides)."""
+    """Compose a configuration, prepare its data, build its engine and open the data: build_engine(*overrides).
+
+    With `warm_up`, the engine is warmed up before.
+    """
     import torch
 
     from timetrial.runner.config.validation import resolve_classes, validate
     from timetrial.runner.launch import staging, worker
     from timetrial.runner.training.distributed import World
 
-    def build(*overrides, device="cpu"):
+    def build(*overrides, device="cpu", warm_up=False):
         config = validate(compose(*overrides))
         _, data_class = resolve_classes(config)
         data_class.prepare_data(staging.data_settings(config, data_class), lambda *progress: None)
         engine = worker.build_engine(config, World(), torch.device(device))
+        if warm_up:
+            engine.warm_up()
         engine.open_data()
         return engine
 
     return build
+
+
+@pytest.fixture
+def build_on_accelerator(build_engine, tmp_path):
+    """build_engine() for the accelerator of this machine, with data in a temporary folder."""
+    from timetrial.runner.hardware import devices
+
+    def build(*overrides, warm_up=False):
+        name = devices.detect_accelerator()
+        choices = [*overrides, f"accelerator={name}", f"data_dir={tmp_path}"]
+        return build_engine(*choices, device=devices.select_device(name, 0), warm_up=warm_up)
+
+    return build
+
+
+@pytest.fixture
+def random_boxes():
+    """Return boxes (x0, y0, x1, y1) of many sizes, as float32: random_boxes(count, edge of the image in pixels)."""
+    import numpy as np
+    import torch
+
+    def draw(count, edge=1300):
+        random = np.random.default_rng(count)
+        low = random.uniform(0, edge - 10, (count, 2))
+        extent = np.exp(random.uniform(1.5, 6, (count, 2)))
+        return torch.from_numpy(np.concatenate([low, np.minimum(low + extent, edge)], 1)).float()
+
+    return draw
 
 
 @pytest.fixture

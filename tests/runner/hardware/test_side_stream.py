@@ -1,4 +1,4 @@
-"""Items of a side stream; `test_on_accelerator.py` has NCF's batches on a GPU."""
+"""Items of a side stream; `tests/workloads/ncf/test_on_accelerator.py` has NCF's batches on a GPU."""
 
 import contextlib
 import itertools
