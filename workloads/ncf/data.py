@@ -22,7 +22,8 @@ from ...runner.training.workload import Batch, BatchSharding, Data
 from . import sampling
 
 _SAMPLES_AT_A_TIME = 1 << 20  # gathered together: the workspace of sorting
-_MAX_SAMPLES = 2**31 - 1  # that int32 numbers
+_MAX_SAMPLES = 2**31 - 2**20  # that int32 numbers, with room for the samples that kernels look ahead
+_MAX_BATCHES_AT_A_TIME = 2**16 - 1  # rows of a launch
 _STARTS_AT_A_TIME = 1 << 26  # of users' and items' segments: 256 MiB
 _USER_PARAMETERS = ("gmf_user.weight", "mlp_user.weight")
 _DEVIATIONS = 8  # standard deviations above their mean that a rank's samples in a batch may have: p < 1e-14
@@ -168,9 +169,13 @@ class NCFData(Data):
             yield from self._gather(batches, data, self._seeds.derive("sampling", epoch))
 
     def eval_batches(self) -> Iterable[Batch]:
-        """Yield this rank's users with their negatives; the held-out positive is the last item."""
+        """Yield this rank's users with their negatives; the held-out positive is the last item.
+
+        Raise `RuntimeError` if a training batch before had more samples of this rank's users than its fixed size: this
+        is known only here, where waiting for the device costs nothing.
+        """
         if missing := int(self._overflow):
-            raise RuntimeError(f"A batch had {missing} samples of this rank's users more than were expected.")
+            raise RuntimeError(f"A training batch had {missing} samples of this rank's users more than were expected.")
         data, size = self._opened, self._settings.eval_batch_size
         for start in range(0, len(self.own_users), size):
             users = torch.arange(start, min(start + size, len(self.own_users)), dtype=torch.int32, device=self._device)
@@ -208,7 +213,8 @@ class NCFData(Data):
     def _batches_at_a_time(self) -> int:
         """Batches that are gathered together, so that small ones cost few kernels, within limits of memory."""
         per_batch = self.num_users + self.num_items
-        return max(1, min(_SAMPLES_AT_A_TIME // self._global_batch_size, _STARTS_AT_A_TIME // per_batch))
+        limits = _SAMPLES_AT_A_TIME // self._global_batch_size, _STARTS_AT_A_TIME // per_batch, _MAX_BATCHES_AT_A_TIME
+        return max(1, min(limits))
 
     def _gather(self, samples: Tensor, data: _OnDevice, seed: int) -> Iterator[list[Batch]]:
         """Yield this rank's micro-batches of the global batches `samples` [n, B]."""
