@@ -71,7 +71,7 @@ def _project_forward(
     half = y_ptr.dtype.element_ty
     w = tl.load(weight_ptr + h[:, None] * weight_stride + d[None, :]).to(half)
     for start in range(tl.program_id(0) * BLOCK_N, num_rows, tl.num_programs(0) * BLOCK_N):
-        row = start + tl.arange(0, BLOCK_N)
+        row = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
         valid = (row < num_rows)[:, None]
         y = tl.dot(tl.load(table_ptr + row[:, None] * D + d[None, :], valid, other=0.0).to(half), w.T)
         if bias_ptr is not None:
@@ -91,7 +91,7 @@ def _project_backward(
     dloss = tl.load(dloss_ptr)
     dw = tl.zeros([H1, D], tl.float32)
     for start in range(tl.program_id(0) * BLOCK_N, num_rows, tl.num_programs(0) * BLOCK_N):
-        row = start + tl.arange(0, BLOCK_N)
+        row = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
         valid = (row < num_rows)[:, None]
         dy = tl.load(dy_ptr + row[:, None] * H1 + h[None, :], valid, other=0.0)
         x = tl.load(table_ptr + row[:, None] * D + d[None, :], valid, other=0.0).to(half)

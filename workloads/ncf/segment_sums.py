@@ -156,7 +156,7 @@ def _sum_segments(
     first = tl.program_id(0) * SEGMENTS
     dweight = tl.zeros([G], tl.float32)
     for n in range(first, tl.minimum(first + SEGMENTS, num_segments)):
-        total, gmf_total = tl.zeros([D], tl.float32), tl.zeros([G], tl.float32)
+        table_row, total, gmf_total = tl.cast(n, tl.int64), tl.zeros([D], tl.float32), tl.zeros([G], tl.float32)
         end = tl.load(starts_ptr + n + 1)
         for start in range(tl.load(starts_ptr + n), end, BLOCK_B):
             sample = start + tl.arange(0, BLOCK_B)
@@ -166,18 +166,18 @@ def _sum_segments(
             pointers = values_ptr + sample[:, None].to(tl.int64) * values_stride + d[None, :]
             total += tl.sum(tl.load(pointers, valid[:, None], other=0.0).to(tl.float32), 0)
             if dgmf_ptr is not None:
-                other_id = tl.load(other_ids_ptr + sample, valid, other=0)
+                other_id = tl.load(other_ids_ptr + sample, valid, other=0).to(tl.int64)
                 row = tl.load(other_table_ptr + other_id[:, None] * G + g[None, :], valid[:, None], other=0.0)
                 gmf_total += tl.sum(row * tl.load(dlogit_ptr + sample, valid, other=0.0)[:, None], 0)
         if SCALED:
             total *= tl.load(dloss_ptr)
-        tl.store(out_ptr + n * D + d, total.to(out_ptr.dtype.element_ty))
+        tl.store(out_ptr + table_row * D + d, total.to(out_ptr.dtype.element_ty))
         if dgmf_ptr is not None:
-            tl.store(dgmf_ptr + n * G + g, gmf_total * tl.load(weight_ptr + g) * tl.load(dloss_ptr))
+            tl.store(dgmf_ptr + table_row * G + g, gmf_total * tl.load(weight_ptr + g) * tl.load(dloss_ptr))
         if dweight_ptr is not None:
-            dweight += gmf_total * tl.load(table_ptr + n * G + g)
+            dweight += gmf_total * tl.load(table_ptr + table_row * G + g)
     if dweight_ptr is not None:
-        tl.store(dweight_ptr + tl.program_id(0) * G + g, dweight)
+        tl.store(dweight_ptr + tl.program_id(0).to(tl.int64) * G + g, dweight)
 
 
 @triton.jit(do_not_specialize=["num_rows", "rows_per_program"])
@@ -190,7 +190,7 @@ def _sum_rows(
     end = tl.minimum(first + rows_per_program, num_rows)
     total = tl.zeros([BLOCK_D], tl.float32)
     for start in range(first, end, BLOCK_P):
-        row = (start + tl.arange(0, BLOCK_P))[:, None]
+        row = (start + tl.arange(0, BLOCK_P)).to(tl.int64)[:, None]
         pointers = parts_ptr + row * width + column[None, :]
         total += tl.sum(tl.load(pointers, (row < end) & (column < width)[None, :], other=0.0).to(tl.float32), 0)
     tl.store(out_ptr + tl.program_id(1) * width + column, total, column < width)

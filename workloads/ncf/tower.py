@@ -154,10 +154,11 @@ def _load_ids(users_ptr, items_ptr, sample, num_samples):
 def _load_rows(user_rows_ptr, item_rows_ptr, user, item, sample, num_samples, h, H1: tl.constexpr):
     """Return columns h [1, .] of the user and item rows; without `item_rows_ptr`, the sample's own row twice."""
     if item_rows_ptr is None:
-        row = tl.load(user_rows_ptr + tl.minimum(sample, num_samples - 1)[:, None] * H1 + h)
+        row = tl.load(user_rows_ptr + tl.minimum(sample, num_samples - 1).to(tl.int64)[:, None] * H1 + h)
         return row, row
     else:
-        return tl.load(user_rows_ptr + user[:, None] * H1 + h), tl.load(item_rows_ptr + item[:, None] * H1 + h)
+        user, item = user.to(tl.int64)[:, None], item.to(tl.int64)[:, None]
+        return tl.load(user_rows_ptr + user * H1 + h), tl.load(item_rows_ptr + item * H1 + h)
 
 
 @triton.jit
@@ -170,8 +171,8 @@ def _first_layer(user_row, item_row, item_rows_ptr):
 
 @triton.jit
 def _load_gmf(gmf_user_ptr, gmf_item_ptr, user, item, G: tl.constexpr):
-    g = tl.arange(0, G)[None, :]
-    return tl.load(gmf_user_ptr + user[:, None] * G + g), tl.load(gmf_item_ptr + item[:, None] * G + g)
+    g, user, item = tl.arange(0, G)[None, :], user.to(tl.int64)[:, None], item.to(tl.int64)[:, None]
+    return tl.load(gmf_user_ptr + user * G + g), tl.load(gmf_item_ptr + item * G + g)
 
 
 @triton.jit(do_not_specialize=["num_samples"])
@@ -207,7 +208,8 @@ def _tower_top(
         dw3 = tl.dot(dthird.to(first.dtype), second.T, dw3)
         dsecond = tl.where(second > 0, tl.dot(w3.T, dthird.to(first.dtype)), 0.0)
         db2 += tl.sum(dsecond, 1)
-        tl.store(dsecond_ptr + sample[None, :] * H2 + h2[:, None], dsecond.to(first.dtype), valid[None, :])
+        offset = sample.to(tl.int64)[None, :] * H2 + h2[:, None]
+        tl.store(dsecond_ptr + offset, dsecond.to(first.dtype), valid[None, :])
     # In the order of the parameters after w2: b2, w3, b3, w4 (its GMF part comes from `sum_gradients`), b4 and loss
     # (both from `_losses`).
     part = sums_ptr + tl.program_id(0) * part_stride
@@ -232,14 +234,15 @@ def _tower_low(
     sample = row * BLOCK_B + tl.arange(0, BLOCK_B)
     user, item = _load_ids(users_ptr, items_ptr, sample, num_samples)
     user_row, item_row = _load_rows(user_rows_ptr, item_rows_ptr, user, item, sample, num_samples, h1, H1)
-    next_dsecond = tl.load(dsecond_ptr + sample[:, None] * H2 + h2[None, :], (sample < num_samples)[:, None], other=0.0)
+    offset = sample.to(tl.int64)[:, None] * H2 + h2[None, :]
+    next_dsecond = tl.load(dsecond_ptr + offset, (sample < num_samples)[:, None], other=0.0)
     user, item = _load_ids(users_ptr, items_ptr, sample + step, num_samples)
     for start in range(row * BLOCK_B, num_samples, step):
         sample = start + tl.arange(0, BLOCK_B)
         valid = (sample < num_samples)[:, None]
         first, dsecond = _first_layer(user_row, item_row, item_rows_ptr), next_dsecond
         user_row, item_row = _load_rows(user_rows_ptr, item_rows_ptr, user, item, sample + step, num_samples, h1, H1)
-        following = (sample + step)[:, None]
+        following = (sample + step).to(tl.int64)[:, None]
         next_dsecond = tl.load(dsecond_ptr + following * H2 + h2[None, :], following < num_samples, other=0.0)
         user, item = _load_ids(users_ptr, items_ptr, sample + 2 * step, num_samples)
         dw2 = tl.dot(dsecond.T, first, dw2)
