@@ -8,7 +8,7 @@ from rich.markup import escape
 from ..core.formatting import format_energy, format_number
 from ..record.reference_throughput import compare_with_references
 from ..record.run_dir import RunDir
-from ..record.run_record import RunRecord, RunState, Verdict
+from ..record.run_record import ComplianceVerdict, RunRecord, RunState
 from ..record.throughput_result import ThroughputResult
 from ..record.training_result import TrainingResult
 
@@ -104,14 +104,14 @@ def _telemetry_rows(record: RunRecord) -> Iterator[Row]:
         yield escape(name), f"[yellow]{escape(sentence)}[/yellow]"
 
 
-def format_verdict(verdict: Verdict) -> str:
+def format_verdict(verdict: ComplianceVerdict) -> str:
     """Return the verdict as markup in color, with the rules that were applied."""
     color = {True: "green" if verdict.converged else "yellow", False: "red", None: "yellow"}[verdict.compliant]
     rules = "" if verdict.compliant is None else f" ({escape(verdict.rules)})"
     return f"[{color}]{escape(verdict.summary)}[/{color}]{rules}"
 
 
-def _verdict_rows(verdict: Verdict) -> Iterator[Row]:
+def _verdict_rows(verdict: ComplianceVerdict) -> Iterator[Row]:
     yield "MLPerf log", format_verdict(verdict)
     for problem in verdict.problems[:_PROBLEMS_SHOWN]:
         yield "", escape(problem)

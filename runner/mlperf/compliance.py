@@ -14,7 +14,7 @@ from mlperf_logging.compliance_checker import mlp_compliance
 from mlperf_logging.compliance_checker.mlp_parser import ruleset_070
 
 from ..core.found_files import UnreadableFile, as_data, make_visible, read_bytes
-from ..record.run_record import Verdict
+from ..record.run_record import ComplianceVerdict
 from .log_writer import LOWER_IS_BETTER, RESUMED, TARGET, VERSION
 
 RULESET = "0.7.0"
@@ -57,7 +57,7 @@ class _Header(NamedTuple):
     lower_is_better: bool
 
 
-def check(path: Path) -> Verdict:
+def check(path: Path) -> ComplianceVerdict:
     """Return the verdict on a log in the `:::MLLOG` format, under the rules that its own header selects.
 
     Closed logs are judged by the official rules alone. Open ones may state a target of their own (`quality_target`).
@@ -69,11 +69,11 @@ def check(path: Path) -> Verdict:
         lines, unreadable = _parse(path)
         header = _read_header(lines)
     except _UncheckableLog as error:
-        return Verdict(False, "none", (str(error),), converged=False)
+        return ComplianceVerdict(False, "none", (str(error),), converged=False)
     is_own = _first(lines, VERSION) is not None
     problems = [*unreadable, *_repeated_clock(lines), *(_empty_blocks(lines) if is_own else ())]
     if not problems and _was_stopped(lines):
-        return Verdict(None, "none", (), converged=False)
+        return ComplianceVerdict(None, "none", (), converged=False)
     problems += _unknown_benchmark(header)
     rules, messages = _check_officially(lines, header)
     missed = [message for message in messages if message.startswith("Failed checks for eval_accuracy")]
@@ -83,7 +83,9 @@ def check(path: Path) -> Verdict:
     if is_own:
         problems += [*_sequence_problems(lines), *_uncleared_caches(lines, header)]
     unique = tuple(dict.fromkeys(problems))
-    return Verdict(not unique, rules, unique, converged=not missed and _first(lines, "eval_accuracy") is not None)
+    return ComplianceVerdict(
+        not unique, rules, unique, converged=not missed and _first(lines, "eval_accuracy") is not None
+    )
 
 
 def has_closed_rules(benchmark: str) -> bool:

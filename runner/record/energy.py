@@ -10,8 +10,8 @@ from . import telemetry_samples, validity
 from .host_load import measure_host_load
 from .run_record import Cost, HostLoad, TelemetrySummary
 from .telemetry_samples import (
-    Sample,
     SamplesByDevice,
+    TelemetrySample,
     counter_increase,
     sampling_interval,
     spans_on_clock,
@@ -105,7 +105,7 @@ def _summarize(
     )
 
 
-def _measure_energy(devices: Collection[Sequence[Sample]], counter: str, interval: float) -> _Energy:
+def _measure_energy(devices: Collection[Sequence[TelemetrySample]], counter: str, interval: float) -> _Energy:
     """Return the energy of all devices by their counters if each has one, else by the integral of their power."""
     counted = [_sum_over_clock(rows, counter, counter_increase(counter)) for rows in devices]
     integrals = [_sum_over_clock(rows, "power_watts", _integrate_power) for rows in devices]
@@ -132,7 +132,7 @@ def _mean_watts(phase: str, gpus: SamplesByDevice, hosts: SamplesByDevice, is_co
     return watts or None
 
 
-def _integrate_power(before: Sample, after: Sample) -> float:
+def _integrate_power(before: TelemetrySample, after: TelemetrySample) -> float:
     """Integrate by trapezoids; power that is a mean over the time before a sample counts for that whole span."""
     watts = after.values["power_watts"]
     if not after.values.get("power_averaging_seconds"):
@@ -140,7 +140,9 @@ def _integrate_power(before: Sample, after: Sample) -> float:
     return watts * (after.time - before.time)
 
 
-def _sum_over_clock(rows: Sequence[Sample], column: str, joules_of: Callable[[Sample, Sample], float]) -> float | None:
+def _sum_over_clock(
+    rows: Sequence[TelemetrySample], column: str, joules_of: Callable[[TelemetrySample, TelemetrySample], float]
+) -> float | None:
     """Sum over the spans on the clock; None if samples with a value in `column` miss more than 5% of it."""
     spans = list(spans_on_clock(with_value(rows, column)))
     if not spans or total_seconds(spans) < _MIN_COVERAGE * total_seconds(spans_on_clock(rows)):

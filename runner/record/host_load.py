@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from .run_record import HostLoad
-from .telemetry_samples import Sample, SamplesByDevice, counter_increase, spans_on_clock, total_seconds
+from .telemetry_samples import SamplesByDevice, TelemetrySample, counter_increase, spans_on_clock, total_seconds
 
 _COLUMNS = {"usable_processors", "idle_cpu_seconds", "run_cpu_seconds"}
 _MIN_SECONDS = 0.2  # counters advance in steps of 10 ms, 5% of this
@@ -21,7 +21,7 @@ def measure_host_load(hosts: SamplesByDevice) -> HostLoad | None:
     return max(loads, key=lambda load: load.other_processes, default=None)
 
 
-def _measure(rows: Sequence[Sample]) -> HostLoad | None:
+def _measure(rows: Sequence[TelemetrySample]) -> HostLoad | None:
     complete = [row for row in rows if row.values.keys() >= _COLUMNS]
     num_before = sum(1 for _ in itertools.takewhile(lambda row: not row.phase, complete))
     on_clock = _shares(spans_on_clock(complete))
@@ -37,7 +37,7 @@ def _measure(rows: Sequence[Sample]) -> HostLoad | None:
     )
 
 
-def _shares(spans: Iterable[tuple[Sample, Sample]]) -> tuple[float, float] | None:
+def _shares(spans: Iterable[tuple[TelemetrySample, TelemetrySample]]) -> tuple[float, float] | None:
     """Return the shares of the run and of other processes in the processor time of `spans`; None if they are short."""
     spans = list(spans)
     seconds = total_seconds(spans)

@@ -76,7 +76,7 @@ class Staging:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ComplianceVerdict:
     """What the compliance check says of the MLPerf log."""
 
     compliant: bool | None
@@ -190,7 +190,7 @@ class RunRecord:
     """Result of `timetrial throughput`."""
     peak_memory_bytes: int | None = None
     """Most memory that tensors held on rank 0's device."""
-    verdict: Verdict | None = None
+    verdict: ComplianceVerdict | None = None
     """What the compliance check says of the log."""
     telemetry: TelemetrySummary | None = None
     """Energy, power, clocks; null without telemetry."""

@@ -16,7 +16,7 @@ MAX_GAP_SECONDS = 5.0
 _BUSY_PERCENT = 50.0  # utilization above which a sample counts as under load
 
 
-class Sample(NamedTuple):
+class TelemetrySample(NamedTuple):
     """A row of telemetry.csv: `values` holds the numeric columns that the source reported."""
 
     time: float
@@ -26,7 +26,7 @@ class Sample(NamedTuple):
     throttle_reasons: str
 
 
-SamplesByDevice = dict[str, list[Sample]]  # by node and device, such as "0/host"
+SamplesByDevice = dict[str, list[TelemetrySample]]  # by node and device, such as "0/host"
 
 
 def read_samples(run_dir: Path) -> SamplesByDevice:
@@ -42,7 +42,7 @@ def read_samples(run_dir: Path) -> SamplesByDevice:
     return samples
 
 
-def _parse_row(row: Mapping[str | None, Any]) -> Sample | None:
+def _parse_row(row: Mapping[str | None, Any]) -> TelemetrySample | None:
     if None in row or None in row.values():  # too many or too few fields
         return None
     columns = dict(row)
@@ -55,15 +55,15 @@ def _parse_row(row: Mapping[str | None, Any]) -> Sample | None:
         return None
     if not all(map(math.isfinite, (time, *values.values()))):
         return None
-    return Sample(time, phase, source, values, throttle_reasons)
+    return TelemetrySample(time, phase, source, values, throttle_reasons)
 
 
-def with_value(samples: Iterable[Sample], name: str) -> list[Sample]:
+def with_value(samples: Iterable[TelemetrySample], name: str) -> list[TelemetrySample]:
     """Return the samples that have a value in column `name`."""
     return [sample for sample in samples if name in sample.values]
 
 
-def spans_on_clock(samples: Sequence[Sample]) -> Iterator[tuple[Sample, Sample]]:
+def spans_on_clock(samples: Sequence[TelemetrySample]) -> Iterator[tuple[TelemetrySample, TelemetrySample]]:
     """Yield consecutive samples without a gap, the first of which is on the clock."""
     longest = max(MAX_GAP_SECONDS, 2 * sampling_interval([samples]))
     for before, after in itertools.pairwise(samples):
@@ -71,30 +71,30 @@ def spans_on_clock(samples: Sequence[Sample]) -> Iterator[tuple[Sample, Sample]]
             yield before, after
 
 
-def total_seconds(spans: Iterable[tuple[Sample, Sample]]) -> float:
+def total_seconds(spans: Iterable[tuple[TelemetrySample, TelemetrySample]]) -> float:
     """Return the summed duration of spans."""
     return sum(after.time - before.time for before, after in spans)
 
 
-def sampling_interval(devices: Iterable[Sequence[Sample]]) -> float:
+def sampling_interval(devices: Iterable[Sequence[TelemetrySample]]) -> float:
     """Return the median number of seconds between two samples; 0 for fewer than two samples."""
     intervals = [after.time - before.time for samples in devices for before, after in itertools.pairwise(samples)]
     return statistics.median(intervals) if intervals else 0.0
 
 
-def counter_increase(counter: str) -> Callable[[Sample, Sample], float]:
+def counter_increase(counter: str) -> Callable[[TelemetrySample, TelemetrySample], float]:
     """Return a function of two samples: the increase of a counter; 0 if it was reset in between."""
     return lambda before, after: max(after.values[counter] - before.values[counter], 0.0)
 
 
-def under_load(samples: Iterable[Sample]) -> list[Sample]:
+def under_load(samples: Iterable[TelemetrySample]) -> list[TelemetrySample]:
     """Return the training samples of a busy GPU that report its core clock."""
     training = (sample for sample in samples if sample.phase == "train")
     busy = (sample for sample in training if sample.values.get("utilization_percent", 100) > _BUSY_PERCENT)
     return with_value(busy, "core_mhz")
 
 
-def max_fraction(devices: Iterable[Sequence[Sample]], predicate: Callable[[Sample], bool]) -> float:
+def max_fraction(devices: Iterable[Sequence[TelemetrySample]], predicate: Callable[[TelemetrySample], bool]) -> float:
     """Return the fraction of a device's samples on the clock that satisfy `predicate`, of the device with the most."""
     fractions = []
     for samples in devices:

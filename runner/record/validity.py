@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from .run_record import HostLoad
 from .telemetry_samples import (
     MAX_GAP_SECONDS,
-    Sample,
     SamplesByDevice,
+    TelemetrySample,
     counter_increase,
     max_fraction,
     spans_on_clock,
@@ -105,12 +105,12 @@ def _throttling(gpus: SamplesByDevice) -> Iterator[tuple[str, str]]:
         yield "throttled", f"clocks were lowered ({reasons}) in {throttled:.0%} of a GPU's samples"
 
 
-def _median_utilization(rows: Sequence[Sample]) -> float | None:
+def _median_utilization(rows: Sequence[TelemetrySample]) -> float | None:
     """Return the median utilization of a GPU in training, in percent; None for too few samples."""
     training = with_value((row for row in rows if row.phase == "train"), "utilization_percent")
     percents = [row.values["utilization_percent"] for row in training]
     return statistics.median(percents) if len(percents) >= _MIN_UTILIZATION_SAMPLES else None
 
 
-def _increase_on_clock(rows: Sequence[Sample], counter: str) -> float:
+def _increase_on_clock(rows: Sequence[TelemetrySample], counter: str) -> float:
     return sum(itertools.starmap(counter_increase(counter), spans_on_clock(with_value(rows, counter))))

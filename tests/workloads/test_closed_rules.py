@@ -15,7 +15,7 @@ from timetrial.runner.config.validation import validate
 from timetrial.runner.core.errors import Exit
 from timetrial.runner.launch.run import launch
 from timetrial.runner.mlperf import closed_division, compliance
-from timetrial.runner.record.run_record import Verdict
+from timetrial.runner.record.run_record import ComplianceVerdict
 
 IMAGES = [
     "training.stages=[1,1,1,1]",
@@ -107,7 +107,7 @@ def test_log_of_an_open_run_meets_the_official_rules_once_it_says_closed(compose
     result = launch(node, Console(quiet=True))
     assert result.exit_code == Exit.TARGET_REACHED
     log = result.run_dir.log
-    assert compliance.check(log) == Verdict(True, "0.7.0 keys, own target", (), converged=True)
+    assert compliance.check(log) == ComplianceVerdict(True, "0.7.0 keys, own target", (), converged=True)
     quality = target if len(target) > 1 else next(iter(target.values()))
     rewrite(log, {"submission_division": "closed", "quality_target": quality, "cache_clear": True, "seed": 4075329817})
     assert is_success(log) == met

@@ -109,7 +109,7 @@ class GNMTWorkload(TranslationWorkload):
         score = length_coverage_score(self.settings.length_penalty, self.settings.coverage_penalty)
         beam = SharedBeam(count, beam_size, END, score, sentences.max_length, lengths.device)
         start_ids = torch.full((count * beam_size,), BEGIN, device=lengths.device)
-        return BeamSearch(Decoder(model, memory), beam, start_ids, self.settings.max_decode_length)
+        return BeamSearch(GNMTDecoder(model, memory), beam, start_ids, self.settings.max_decode_length)
 
     def bleu(self, references: Sequence[str], hypotheses: Sequence[str]) -> float:
         """Return sacreBLEU of lower-cased text with international tokenization, as a fraction.
@@ -158,7 +158,7 @@ def length_coverage_score(alpha: float, beta: float) -> ScoreFunction:
     return score
 
 
-class Decoder:
+class GNMTDecoder:
     """GNMT with its decoding state."""
 
     def __init__(self, model: GNMT, memory: Memory) -> None:
@@ -170,7 +170,7 @@ class Decoder:
         logits, self._state, attention = self._model.decode_step(ids, self._state, self._memory)
         return logits, attention
 
-    def fork(self) -> "Decoder":
+    def fork(self) -> "GNMTDecoder":
         """Return a decoder that goes on from this state."""
         return copy.copy(self)
 

@@ -20,7 +20,7 @@ _CACHE_STEP = 32  # tokens that a cache grows by; few sizes, since an allocation
 _BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
-class Decoder:
+class TransformerDecoder:
     """The Transformer with the decoding state of R hypotheses; the embedding of the first input is always zero."""
 
     def __init__(self, model: Transformer, source: PackedSentences) -> None:
@@ -50,7 +50,7 @@ class Decoder:
         self._position += 1
         return F.linear(model.decoder_norm(x), model.embedding), None
 
-    def fork(self) -> "Decoder":
+    def fork(self) -> "TransformerDecoder":
         """Return a decoder that goes on from this state, in the same buffers."""
         forked = copy.copy(self)
         forked._caches = [copy.copy(cache) for cache in self._caches]

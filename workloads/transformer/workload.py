@@ -15,7 +15,7 @@ from ..common.translation.beam_search import BeamSearch, SplitBeam
 from ..common.translation.workload import TranslationWorkload
 from .bleu import uncased_bleu
 from .data import PackedSentences, TransformerData
-from .decoder import Decoder
+from .decoder import TransformerDecoder
 from .model import Transformer
 
 
@@ -117,7 +117,7 @@ class TransformerWorkload(TranslationWorkload):
         max_length = source.max_seqlen + self.settings.extra_decode_length
         beam = SplitBeam(count, beam_size, EOS, self.settings.length_penalty, max_length, source.ids.device)
         start_ids = torch.full((count * beam_size,), PAD, device=source.ids.device)
-        return BeamSearch(Decoder(model, source), beam, start_ids, max_length)
+        return BeamSearch(TransformerDecoder(model, source), beam, start_ids, max_length)
 
     def bleu(self, references: Sequence[str], hypotheses: Sequence[str]) -> float:
         """Return the reference's uncased BLEU."""

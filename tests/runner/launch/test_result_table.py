@@ -9,7 +9,7 @@ from rich.console import Console
 from timetrial.runner.launch.result_table import show_result
 from timetrial.runner.record.reference_throughput import read_reference_throughput
 from timetrial.runner.record.run_dir import RunDir
-from timetrial.runner.record.run_record import Attempt, RunRecord, RunState, Verdict
+from timetrial.runner.record.run_record import Attempt, ComplianceVerdict, RunRecord, RunState
 from timetrial.runner.record.throughput_result import StepCost, ThroughputResult
 from timetrial.runner.record.training_result import Block, TrainingResult
 
@@ -51,7 +51,7 @@ def throughput(**changes):
 
 def test_training_that_reached_its_target(show, tmp_path):
     RunDir(tmp_path, 1).log.touch()
-    record = RunRecord(training=training(True), attempts=ATTEMPTS, verdict=Verdict(True, "open, 0.7.0", ()))
+    record = RunRecord(training=training(True), attempts=ATTEMPTS, verdict=ComplianceVerdict(True, "open, 0.7.0", ()))
     assert show(record) == [
         "",
         "NCF embedded, 1 x cpu",
@@ -72,7 +72,7 @@ def test_training_that_missed_its_target(show, tmp_path):
     record = RunRecord(
         state=RunState.TIME_LIMIT,
         training=training(False),
-        verdict=Verdict(False, "open, 0.7.0", problems),
+        verdict=ComplianceVerdict(False, "open, 0.7.0", problems),
         error="The limit was reached.",
     )
     lines = show(record)
@@ -91,8 +91,8 @@ def test_training_that_missed_its_target(show, tmp_path):
 @pytest.mark.parametrize(
     ("verdict", "text"),
     [
-        (Verdict(True, "open, 0.7.0", (), converged=False), "complies, not converged (open, 0.7.0)"),
-        (Verdict(None, "none", (), converged=False), "stopped, not judged"),
+        (ComplianceVerdict(True, "open, 0.7.0", (), converged=False), "complies, not converged (open, 0.7.0)"),
+        (ComplianceVerdict(None, "none", (), converged=False), "stopped, not judged"),
     ],
 )
 def test_verdict_on_a_run_without_its_target(show, verdict, text):

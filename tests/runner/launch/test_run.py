@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from timetrial.runner.core.errors import ConfigurationError, DataError, DeviceError, Exit, RunError
 from timetrial.runner.mlperf import compliance
 from timetrial.runner.record.run_dir import RunDir
-from timetrial.runner.record.run_record import Verdict
+from timetrial.runner.record.run_record import ComplianceVerdict
 from timetrial.runner.training import checkpoint
 from timetrial.workloads.ncf.data import NCFData
 
@@ -100,7 +100,7 @@ def test_run_directory_holds_record_log_and_config(launch):
     assert run_dir.path.parts[-6:-1] == ("ncf", "embedded", "1xcpu", "fp32", "seed_1")
     record = run_dir.record()
     assert (record.state, record.run_class, record.exit_code) == ("target reached", "clean", 0)
-    assert record.verdict == Verdict(compliant=True, rules="0.7.0 keys, own target", problems=())
+    assert record.verdict == ComplianceVerdict(compliant=True, rules="0.7.0 keys, own target", problems=())
     result = record.training
     assert result.reached
     assert result.epochs_to_converge == len(result.blocks) == result.epochs
@@ -130,7 +130,7 @@ def test_run_that_misses_the_target_is_censored(launch):
     assert not result.reached
     assert result.epochs_to_converge is None
     assert result.epochs == 2
-    assert run_dir.record().verdict == Verdict(True, "0.7.0 keys, own target", (), converged=False)
+    assert run_dir.record().verdict == ComplianceVerdict(True, "0.7.0 keys, own target", (), converged=False)
 
 
 def test_epochs_past_the_target_are_not_timed(launch):

@@ -10,7 +10,7 @@ import pytest
 from timetrial.runner.core.errors import Exit
 from timetrial.runner.mlperf import compliance
 from timetrial.runner.mlperf.log_writer import MLPerfLog
-from timetrial.runner.record.run_record import Verdict
+from timetrial.runner.record.run_record import ComplianceVerdict
 from timetrial.runner.training.engine import EvalResult, StepResult, TrainingStats
 from timetrial.runner.training.events import (
     BlockEnded,
@@ -152,7 +152,7 @@ def test_every_missing_required_line_is_named(tmp_path):
 def test_log_that_misses_the_target_complies(tmp_path):
     engine = ScriptedEngine([{"accuracy": 0.4}, {"accuracy": 0.5}])
     verdict = compliance.check(write_log(tmp_path / "log.txt", engine=engine))
-    assert verdict == Verdict(True, "0.7.0 keys, own target", (), converged=False)
+    assert verdict == ComplianceVerdict(True, "0.7.0 keys, own target", (), converged=False)
     assert verdict.summary == "complies, not converged"
 
 
@@ -178,7 +178,7 @@ def test_success_without_reaching_the_target_does_not_comply(tmp_path):
 @pytest.mark.parametrize("stop_at", [0, 1, 2, 3])  # at the start and at the last step of the first and second epoch
 def test_stopped_run_is_not_judged(tmp_path, stop_at):
     log = write_log(tmp_path / "log.txt", stop_at=stop_at)
-    assert compliance.check(log) == Verdict(None, "none", (), converged=False)
+    assert compliance.check(log) == ComplianceVerdict(None, "none", (), converged=False)
     log.write_text("".join(log.read_text().splitlines(True)[:-1]))  # killed before it could log run_stop
     assert compliance.check(log).summary == "stopped, not judged"
 

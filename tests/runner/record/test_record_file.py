@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from timetrial.runner.core.found_files import UnreadableFile
 from timetrial.runner.record.record_file import encode_record, read_record
-from timetrial.runner.record.run_record import Attempt, Cost, RunClass, RunRecord, RunState, TelemetrySummary, Verdict
+from timetrial.runner.record.run_record import (
+    Attempt,
+    ComplianceVerdict,
+    Cost,
+    RunClass,
+    RunRecord,
+    RunState,
+    TelemetrySummary,
+)
 from timetrial.runner.record.throughput_result import StepCost, ThroughputResult
 from timetrial.runner.record.training_result import Block, TrainingResult, time_to_train
 
@@ -32,7 +40,7 @@ RECORD = RunRecord(
     environment={"gpus": [{"name": "H200"}]},
     config={"gpus": 2},
     training=TRAINING,
-    verdict=Verdict(False, "0.7.0", ("A line is missing.",)),
+    verdict=ComplianceVerdict(False, "0.7.0", ("A line is missing.",)),
     telemetry=TelemetrySummary(
         1, 1.0, 33.0, 5e3, "NVML", 5e3, None, None, 150.0, 160.0, 90.0, 0.1, (1.0, 2.0), 70.0, 1e3, 0.0
     ),

@@ -13,7 +13,7 @@ from timetrial.workloads.common.translation.beam_search import BeamSearch, Share
 from timetrial.workloads.common.translation.parallel_data import TokenizedPairs, TokenizedSide
 from timetrial.workloads.gnmt.data import GNMTData
 from timetrial.workloads.gnmt.model import GNMT
-from timetrial.workloads.gnmt.workload import Decoder, length_coverage_score
+from timetrial.workloads.gnmt.workload import GNMTDecoder, length_coverage_score
 
 spec = importlib.util.spec_from_file_location("gnmt_oracle", Path(__file__).with_name("oracle.py"))
 oracle = importlib.util.module_from_spec(spec)
@@ -94,7 +94,7 @@ def test_incremental_decoding_equals_oracle(seed):
     model = make_model(seed=seed).eval()
     batch = GivenPairs(PAIRS).batch()
     with torch.no_grad():
-        decoder = Decoder(model, model.encode(batch.source, batch.lengths[0]))
+        decoder = GNMTDecoder(model, model.encode(batch.source, batch.lengths[0]))
         targets = torch.randint(4, 11, (3, 4), generator=torch.Generator().manual_seed(seed))
         targets[:, 0] = 2
         steps = [decoder.step(targets[:, position])[0] for position in range(4)]
@@ -115,7 +115,7 @@ def test_wide_beam_equals_exhaustive_search(seed):
         score = length_coverage_score(0.6, 0.0)
         beam = SharedBeam(3, 5**max_length, 3, score, batch.source.max_length, torch.device("cpu"))
         start_ids = torch.full((3 * 5**max_length,), 2)
-        translations = BeamSearch(Decoder(model, memory), beam, start_ids, max_length).run()
+        translations = BeamSearch(GNMTDecoder(model, memory), beam, start_ids, max_length).run()
         for ids, translation in zip(sources, translations, strict=True):
 
             def oracle_score(total, length, rows):
@@ -167,7 +167,7 @@ def test_coverage_stays_at_its_place_in_the_beam():
         batch = GivenPairs([(ids, [2, 3])]).batch()
         memory = model.encode(batch.source, batch.lengths[0])
         beam = SharedBeam(1, 3, 3, length_coverage_score(0.6, beta), len(ids), torch.device("cpu"))
-        (translation,) = BeamSearch(Decoder(model, memory), beam, torch.full((3,), 2), max_length).run()
+        (translation,) = BeamSearch(GNMTDecoder(model, memory), beam, torch.full((3,), 2), max_length).run()
         weights = oracle_weights(model)
         at_place, moving = (search_one(weights, ids, 3, max_length, beta, moves) for moves in (False, True))
         assert translation == at_place

@@ -17,7 +17,7 @@ from timetrial.workloads.common.translation.beam_search import BeamSearch, Split
 from timetrial.workloads.common.translation.parallel_data import TokenizedSide
 from timetrial.workloads.transformer import decoder
 from timetrial.workloads.transformer.data import PackedPairs, TransformerData
-from timetrial.workloads.transformer.decoder import Decoder
+from timetrial.workloads.transformer.decoder import TransformerDecoder
 from timetrial.workloads.transformer.model import Transformer
 
 spec = importlib.util.spec_from_file_location("transformer_oracle", Path(__file__).with_name("oracle.py"))
@@ -110,7 +110,7 @@ def small_cache(monkeypatch):
 def test_incremental_decoding_equals_oracle(seed, small_cache):
     model = make_model(seed=seed).eval()
     source = GivenPairs(PAIRS).pairs().source
-    model_decoder = Decoder(model, source)
+    model_decoder = TransformerDecoder(model, source)
     targets = torch.randint(2, 11, (3, 4), generator=torch.Generator().manual_seed(seed))
     steps = [model_decoder.step(torch.zeros(3, dtype=torch.int64))[0]]
     steps += [model_decoder.step(targets[:, position])[0] for position in range(4)]
@@ -129,7 +129,7 @@ def test_wide_beam_equals_exhaustive_search(seed, small_cache):
         source = GivenPairs([(ids, [1]) for ids in sources]).pairs().source
         beam = SplitBeam(3, 5**max_length, 1, 0.6, max_length, torch.device("cpu"))
         start_ids = torch.zeros(3 * 5**max_length, dtype=torch.int64)
-        translations = BeamSearch(Decoder(model, source), beam, start_ids, max_length).run()
+        translations = BeamSearch(TransformerDecoder(model, source), beam, start_ids, max_length).run()
         weights = dict(model.named_parameters())
         for ids, translation in zip(sources, translations, strict=True):
             expected, _ = oracle.exhaustive_search(

@@ -20,7 +20,7 @@ ScoreFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(log probabilities [N, K], lengths [N, K], coverage [N, K, S]) -> scores [N, K]."""
 
 
-class Decoder(Protocol):
+class TokenDecoder(Protocol):
     """A model with its decoding state for R hypotheses."""
 
     def step(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -55,7 +55,7 @@ class Beam(Protocol):
 class BeamSearch:
     """A search of at most `max_length` tokens; `start_ids` int64 [R] are the first inputs of the decoder."""
 
-    def __init__(self, decoder: Decoder, beam: Beam, start_ids: Tensor, max_length: int) -> None:
+    def __init__(self, decoder: TokenDecoder, beam: Beam, start_ids: Tensor, max_length: int) -> None:
         self._decoder, self._beam, self._ids = decoder, beam, start_ids
         self._remaining = max_length
 

@@ -17,7 +17,7 @@ from ....runner.hardware.devices import is_nvidia_gpu
 from ....runner.training.seeds import Seeds
 from ....runner.training.workload import Batch, BatchSharding, Data
 from .decode_workers import Key, worker_count
-from .pipeline import Decoder, GpuDecoder, ImageBatch, ImageDataset, ImageLoader, ImageSource, Loader, Transform
+from .pipeline import GpuDecoder, ImageBatch, ImageDataset, ImageDecoder, ImageLoader, ImageSource, Loader, Transform
 
 
 class BatchSource(Protocol):
@@ -84,7 +84,7 @@ class ImageData(Data):
         """Return the transform of training or of evaluation."""
         raise NotImplementedError
 
-    def build_decoder(self, transform: Transform, train: bool) -> Decoder | None:
+    def build_decoder(self, transform: Transform, train: bool) -> ImageDecoder | None:
         """Return what decodes and transforms in place of the worker processes, or None."""
         return GpuDecoder(transform, self.device) if is_nvidia_gpu(self.device) else None
 

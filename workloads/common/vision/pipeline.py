@@ -4,7 +4,7 @@
     Transform     crop, resize, flip and color jitter of a workload: `sample` draws their parameters, `cpu` applies them
                   to one image in a worker process, `gpu` to a batch of decoded images on an NVIDIA GPU
     ImageDataset  a source and a transform, from which worker processes make batches
-    ImageLoader   reads planned batches, decodes them in the workers or by a `Decoder`, and prefetches them to the GPU
+    ImageLoader   reads planned batches, decodes them in the workers or by an `ImageDecoder`, prefetches them to the GPU
 
 `ImageData` (image_data.py) plans the epochs and makes each `ImageBatch` of a loader a `Batch` for the model.
 """
@@ -243,7 +243,7 @@ class GeneratedSource:
         return self.common_target
 
 
-class Decoder(Protocol):
+class ImageDecoder(Protocol):
     """Decodes and transforms batches outside of the workers."""
 
     def decode(self, batch: EncodedBatch) -> ImageBatch:
@@ -286,7 +286,7 @@ class ImageLoader:
     """Reads the batches of a dataset with `workers` processes; without a `decoder` these also decode and transform."""
 
     def __init__(
-        self, dataset: ImageDataset, *, workers: int, device: torch.device, decoder: Decoder | None = None
+        self, dataset: ImageDataset, *, workers: int, device: torch.device, decoder: ImageDecoder | None = None
     ) -> None:
         self._source, self._device, self._decoder = dataset.source, device, decoder
         make_batch = dataset.encoded_batch if decoder else dataset.image_batch
@@ -302,7 +302,7 @@ class ImageLoader:
         yield from batches
 
 
-def _decode(batches: Iterator[EncodedBatch], decoder: Decoder, source: ImageSource) -> Iterator[ImageBatch]:
+def _decode(batches: Iterator[EncodedBatch], decoder: ImageDecoder, source: ImageSource) -> Iterator[ImageBatch]:
     for batch in batches:
         try:
             yield decoder.decode(batch)
