@@ -18,7 +18,7 @@ from ..config.diff import flatten
 from ..config.schema import Config, RecipeConfig
 from ..config.validation import build_settings, gradient_accumulation_steps, resolve_classes
 from ..core.errors import ConfigurationError
-from . import compliance
+from . import official_checker
 
 ROUND = "v07"
 _CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -46,7 +46,7 @@ class ClosedRules:
 def load_rules(benchmark: str) -> ClosedRules:
     """Return the rules of a benchmark; raise `ConfigurationError` if it has none."""
     path = Path(__file__).with_name(f"closed_{ROUND}") / f"{benchmark}.yaml"
-    if not path.exists() or not compliance.has_closed_rules(benchmark):
+    if not path.exists() or not official_checker.has_closed_rules(benchmark):
         raise ConfigurationError(
             f"The official checker has no rules of the closed division for {benchmark}: use division=open."
         )
@@ -107,7 +107,7 @@ def _check_settings(config: Config, _: ClosedRules) -> Iterator[str]:
 
 def _check_target(config: Config, _: ClosedRules) -> Iterator[str]:
     target = config.recipe.target[ROUND]
-    official = compliance.official_target(config.workload.benchmark, "closed")
+    official = official_checker.official_target(config.workload.benchmark, "closed")
     if sorted(target.values()) != official:
         yield (
             f"recipe.target.{ROUND} is {_format(target)} and that of the official rule file {_format(official)}: "

@@ -1,24 +1,17 @@
 """Judge MLPerf logs: the official checker with the rules that apply to a log, and checks that it lacks."""
 
-import logging
-import math
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import yaml
-from mlperf_logging.compliance_checker import mlp_compliance
 from mlperf_logging.compliance_checker.mlp_parser import ruleset_070
 
 from ..core.found_files import UnreadableFile, as_data, make_visible, read_bytes
 from ..record.run_record import ComplianceVerdict
 from .log_writer import LOWER_IS_BETTER, RESUMED, TARGET, VERSION
+from .official_checker import RULESET, Header, check_officially, is_quality, official_benchmarks
 
-RULESET = "0.7.0"
-_OFFICIAL = Path(mlp_compliance.__file__).parent / f"training_{RULESET}"
 _MEANING = {
     "cache_clear": "it states whether file-system caches were cleared before the run",
     "init_start": "it starts the untimed initialization",
@@ -48,15 +41,6 @@ class _UncheckableLog(ValueError):
     """A file to which no rules can be applied; the text is the problem."""
 
 
-class _Header(NamedTuple):
-    """The values that decide the rules; None where the log lacks the line."""
-
-    benchmark: str | None
-    division: str | None
-    target: Any
-    lower_is_better: bool
-
-
 def check(path: Path) -> ComplianceVerdict:
     """Return the verdict on a log in the `:::MLLOG` format, under the rules that its own header selects.
 
@@ -75,7 +59,7 @@ def check(path: Path) -> ComplianceVerdict:
     if not problems and _was_stopped(lines):
         return ComplianceVerdict(None, "none", (), converged=False)
     problems += _unknown_benchmark(header)
-    rules, messages = _check_officially(lines, header)
+    rules, messages = check_officially(lines, header)
     missed = [message for message in messages if message.startswith("Failed checks for eval_accuracy")]
     problems += [_explain(message) for message in messages if message not in missed]
     if missed and _status(lines) != "aborted":
@@ -86,11 +70,6 @@ def check(path: Path) -> ComplianceVerdict:
     return ComplianceVerdict(
         not unique, rules, unique, converged=not missed and _first(lines, "eval_accuracy") is not None
     )
-
-
-def has_closed_rules(benchmark: str) -> bool:
-    """Return whether the ruleset has rules of the closed division for `benchmark`."""
-    return (_OFFICIAL / f"closed_{benchmark}.yaml").exists()
 
 
 def _parse(path: Path) -> tuple[Sequence[Any], list[str]]:
@@ -126,10 +105,10 @@ def _parse(path: Path) -> tuple[Sequence[Any], list[str]]:
     return lines, problems
 
 
-def _read_header(lines: Sequence[Any]) -> _Header:
+def _read_header(lines: Sequence[Any]) -> Header:
     """Return the header; raise `_UncheckableLog` for values that must not become part of executed rules."""
     stated: dict[str, Any] = next((line.value["metadata"] for line in lines if line.key == TARGET), {})
-    header = _Header(
+    header = Header(
         _first(lines, "submission_benchmark"),
         _first(lines, "submission_division"),
         _first(lines, TARGET),
@@ -138,18 +117,9 @@ def _read_header(lines: Sequence[Any]) -> _Header:
     for key, value in (("submission_benchmark", header.benchmark), ("submission_division", header.division)):
         if value is not None and not (isinstance(value, str) and re.fullmatch(r"[\w-]+", value)):
             raise _UncheckableLog(f"The value of {key} is {str(value)[:40]!r}, which is not a name.")
-    if header.target is not None and not _is_quality(header.target):
+    if header.target is not None and not is_quality(header.target):
         raise _UncheckableLog(f"The value of {TARGET} is {str(header.target)[:40]!r}, which is not a quality.")
     return header
-
-
-def _is_quality(target: Any) -> bool:
-    """Return whether `target` is a finite number, or a mapping of plain names to such numbers."""
-    if isinstance(target, dict):
-        plain = all(isinstance(key, str) and re.fullmatch(r"[\w-]+", key) for key in target)
-        numbers = all(not isinstance(value, dict) and _is_quality(value) for value in target.values())
-        return bool(target) and plain and numbers
-    return isinstance(target, int | float) and not isinstance(target, bool) and math.isfinite(target)
 
 
 def _repeated_clock(lines: Sequence[Any]) -> Iterator[str]:
@@ -175,7 +145,7 @@ def _empty_blocks(lines: Sequence[Any]) -> Iterator[str]:
             yield f"The block that ends with epoch {line.value['metadata'].get('step')} trained 0 samples."
 
 
-def _uncleared_caches(lines: Sequence[Any], header: _Header) -> Iterator[str]:
+def _uncleared_caches(lines: Sequence[Any], header: Header) -> Iterator[str]:
     """Yield a problem for an own closed log of a run that may have read its data from memory."""
     if header.division == "closed" and _first(lines, "cache_clear") is False:
         yield "The value of cache_clear is false: the closed division wants caches cleared before the run."
@@ -194,91 +164,15 @@ def _status(lines: Sequence[Any]) -> Any:
     return next((line.value["metadata"].get("status") for line in lines if line.key == "run_stop"), None)
 
 
-def _unknown_benchmark(header: _Header) -> Iterator[str]:
+def _unknown_benchmark(header: Header) -> Iterator[str]:
     """Yield a problem if neither the ruleset nor the log states a target."""
-    if header.target is not None or header.benchmark in _official_benchmarks():
+    if header.target is not None or header.benchmark in official_benchmarks():
         return
     if header.benchmark:
         cause = f"names the benchmark {header.benchmark!r}, which ruleset {RULESET} does not know"
     else:
         cause = "lacks submission_benchmark"
     yield f"The log {cause} and states no {TARGET}, so no rules apply to it."
-
-
-def _official_benchmarks() -> set[str]:
-    return {file.stem.removeprefix("open_") for file in _OFFICIAL.glob("open_*.yaml")} - {"common"}
-
-
-def _check_officially(lines: Sequence[Any], header: _Header) -> tuple[str, list[str]]:
-    """Return the rules that apply, and the messages of the official checker under them."""
-    if _takes_official_rules(header):
-        rules = f"{header.division or 'open'}, {RULESET}"
-        return rules, _official_messages(lines, str(_OFFICIAL / "common.yaml"), header.benchmark)
-    with tempfile.TemporaryDirectory() as folder:
-        config = _derive_rules(header, Path(folder))
-        return f"{RULESET} keys, own target", _official_messages(lines, str(config), header.benchmark)
-
-
-def official_target(benchmark: str, division: str) -> list[float]:
-    """Return the qualities that the official rule file requires, in ascending order."""
-    records = yaml.load((_OFFICIAL / f"{division}_{benchmark}.yaml").read_text(), Loader=yaml.BaseLoader)
-    rules = (record["KEY"] for record in records if record.get("KEY", {}).get("NAME") == "eval_accuracy")
-    return sorted(float(number) for number in re.findall(r">=\s*([\d.]+)", str(next(rules)["ATLEAST_ONE_CHECK"])))
-
-
-def _takes_official_rules(header: _Header) -> bool:
-    """Return whether the log is closed, states no target of its own, or states the official one."""
-    if header.division == "closed" or header.target is None:
-        return True
-    if header.division != "open" or header.benchmark not in _official_benchmarks():
-        return False
-    stated = list(header.target.values()) if isinstance(header.target, dict) else [header.target]
-    return official_target(header.benchmark, "open") == sorted(stated)
-
-
-def _derive_rules(header: _Header, folder: Path) -> Path:
-    """Write the official rules of the open division with only benchmark and target replaced; return the first file.
-
-    A benchmark without a rule file takes the open rules of one whose quality is a single number.
-    """
-    template = header.benchmark if header.benchmark in _official_benchmarks() else "bert"
-    chain = {"common.yaml": "common.yaml", "open_common.yaml": "open_common.yaml"}
-    chain[f"open_{template}.yaml"] = f"open_{header.benchmark}.yaml"
-    for source, name in chain.items():
-        text = (_OFFICIAL / source).read_text()
-        records = yaml.load(text.replace(f"training_{RULESET}/", f"{folder}/"), Loader=yaml.BaseLoader)
-        for record in (record["KEY"] for record in records if "KEY" in record):
-            if record["NAME"] == "submission_benchmark":
-                record["CHECK"] = f"v['value'] == {header.benchmark!r}"
-            if "ATLEAST_ONE_CHECK" in record:
-                record["ATLEAST_ONE_CHECK"] = _target_rule(header)
-        (folder / name).write_text(yaml.safe_dump(records))
-    return folder / "common.yaml"
-
-
-def _target_rule(header: _Header) -> str:
-    """Return the expression by which the checker tests a quality; the target has passed `_is_quality`."""
-    is_nested = isinstance(header.target, dict)
-    targets = {f"v['value'][{key!r}]": value for key, value in header.target.items()} if is_nested else {}
-    condition = "0 <= {quality} <= {target!r}" if header.lower_is_better else "{target!r} <= {quality} < 1"
-    return " and ".join(
-        condition.format(quality=quality, target=float(target))
-        for quality, target in (targets or {"v['value']": header.target}).items()
-    )
-
-
-def _official_messages(lines: Sequence[Any], config: str, benchmark: str | None) -> list[str]:
-    """Return the messages of the official checker; those that it raises are worded here."""
-    mlp_compliance.enqueued_configs.clear()  # the checker keeps entries of a check that raised
-    checker = mlp_compliance.make_checker("training", RULESET, quiet=True, werror=False)
-    with _silence_logging():
-        try:
-            checker.check_loglines(lines, config)
-        except FileNotFoundError:
-            return [f"Ruleset {RULESET} has no rules for benchmark {benchmark!r} in this division."]
-        except (KeyError, TypeError) as error:
-            return [f"An eval_accuracy line has no quality that the rules can read ({error})."]
-    return [*checker.overwritable.values(), *checker.not_overwritable]
 
 
 def _explain(message: str) -> str:
@@ -348,14 +242,3 @@ def _missing_in_block(keys: Sequence[str], epoch: int) -> list[str]:
 
 def _first(lines: Sequence[Any], key: str) -> Any:
     return next((line.value["value"] for line in lines if line.key == key), None)
-
-
-@contextmanager
-def _silence_logging() -> Iterator[None]:
-    """Disable the root logger, through which the checker prints its messages."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
