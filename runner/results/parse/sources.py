@@ -14,7 +14,8 @@ from ...record.record_file import read_record
 from ...record.run_record import RunClass, RunRecord
 from . import rules
 from .mllog import parse_literal, read_log, to_float
-from .runs import Run, read_run
+from .run_reader import read_run
+from .runs import Run
 
 _ROUND = re.compile(r"(?:.*(?:results|training|mlperf)[_-])?v?(\d\.\d)(?:\.0)?(?:[_-].*)?", re.IGNORECASE)
 _RESULT_FILE = re.compile(r"result_[\w-]+\.(txt|log|out)(\.(gz|xz|bz2))?")

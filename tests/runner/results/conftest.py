@@ -58,7 +58,7 @@ def log(tmp_path):
 def read():
     """Return a function that reads one file as a run: read(path, round_=..., benchmark=...)."""
     from timetrial.runner.results.parse.mllog import read_log
-    from timetrial.runner.results.parse.runs import read_run
+    from timetrial.runner.results.parse.run_reader import read_run
 
     def read_path(path, **location):
         return read_run(read_log(path), **location)

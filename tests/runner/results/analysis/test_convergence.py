@@ -15,8 +15,9 @@ from timetrial.runner.results.analysis import convergence
 from timetrial.runner.results.analysis.convergence import ReferenceConvergence
 from timetrial.runner.results.analysis.groups import RunGroup, group_runs
 from timetrial.runner.results.parse import rules, sources
+from timetrial.runner.results.parse.evaluations import Evaluation
 from timetrial.runner.results.parse.external import REFERENCE_DATA
-from timetrial.runner.results.parse.runs import Evaluation, Run
+from timetrial.runner.results.parse.runs import Run
 
 
 def group_of(epochs, benchmark="resnet", round_="v0.7", batch=1632, system="box", submitter="Maker", **fields):

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from timetrial.runner.record.run_record import RunRecord
 from timetrial.runner.results.analysis import samples
-from timetrial.runner.results.parse.runs import Evaluation, Run
+from timetrial.runner.results.parse.evaluations import Evaluation
+from timetrial.runner.results.parse.runs import Run
 
 
 def make_run(duration, seed=None, host="", own=True, **streams):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from timetrial.runner.results.parse import mllog
 from timetrial.runner.results.parse.mllog import Log, read_log
-from timetrial.runner.results.parse.runs import read_run
+from timetrial.runner.results.parse.run_reader import read_run
 
 V07 = (
     ':::MLLOG {"namespace": "", "time_ms": 1593145810967, "event_type": "POINT_IN_TIME", "key": "seed", "value": 5, '

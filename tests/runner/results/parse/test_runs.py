@@ -5,7 +5,7 @@ import json
 import pytest
 
 from timetrial.runner.results.parse.mllog import read_log
-from timetrial.runner.results.parse.runs import read_run
+from timetrial.runner.results.parse.run_reader import read_run
 
 
 def test_reads_plain_run(log, read):
