@@ -12,9 +12,10 @@ from ..analysis.scaling import Scaling
 from . import comparison_text
 from .benchmark_charts import Series, charts_of_benchmark, plot_single_runs
 from .chart import MAX_SERIES, Plot, interval_columns
+from .comparison_panel import shown_ratio
 from .comparison_table import ratio_table
 from .page_text import format_interval, format_number
-from .panels import format_bounds, shown_ratio, verdict_word
+from .panels import format_bounds, verdict_word
 from .systems import Lineup, System
 from .tables import Table
 

@@ -11,7 +11,8 @@ from ..analysis.verdicts import MARGIN, decide
 from ..parse.external import METRICS
 from .build import Report
 from .page_text import count
-from .panels import Panel, Row, TableCell, plot_speeds, ratio_cell
+from .panels import Panel, Row, TableCell, ratio_cell
+from .speed_plot import plot_speeds
 from .systems import device_label, gpu_name
 
 _LEGEND = "Measured once, without repeats: nobody can tell speed from luck."

@@ -16,10 +16,11 @@ from . import csv_tables
 from .benchmark_section import BenchmarkSection, benchmark_section
 from .build import Report
 from .chart import swatch
+from .comparison_panel import comparison_panel
 from .details import Detail, inferred_rows, list_details, scaling_rows
 from .measurement_panel import measurement_panels
 from .page_text import count, escape_markdown
-from .panels import Panel, comparison_panel
+from .panels import Panel
 from .study_panel import study_panel
 from .tables import MAX_ROWS, Table
 

@@ -1,0 +1,265 @@
+"""The first screen of a comparison: a table of GPUs and benchmarks against a baseline, one chart, three sentences."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..analysis.comparison import Comparison, EpochsState, Machines
+from ..analysis.group_differences import list_recipe_differences
+from ..analysis.intervals import LEVEL, Interval
+from ..analysis.scores import combine_fixed, pace_by_workload, ratios_by_workload
+from ..analysis.verdicts import Verdict, decide
+from .build import Report
+from .page_text import count, format_number
+from .panels import Panel, Row, TableCell, format_bounds, ratio_cell
+from .speed_plot import plot_speeds
+from .systems import Lineup, System
+
+_MARKS = {
+    "failed": "Runs failed; where times are comparable, the ratio is of the expected time to a success.",
+    "single": "No interval: a side has fewer than two independent runs that reached the target.",
+    "luck": "The epochs are not shown equal: the ratio holds the luck of the seeds too.",
+    "holm": "The 95% interval excludes 1, but not at the level that so many comparisons need.",
+    "flags": "Runs carry validity flags, such as loader-bound; see the benchmark's details.",
+    "warned": "A check warns of these runs; see Warnings.",
+}
+
+
+def comparison_panel(name: str, lineup: Lineup, report: Report, anchors: Mapping[str, str]) -> Panel:
+    """Return the panel of a lineup whose systems are compared with its baseline."""
+    by_title = {(comparison.baseline.title, comparison.other.title): comparison for comparison in report.comparisons}
+    comparisons = {
+        (system, workload): by_title[lineup.groups[lineup.baseline, workload].title, group.title]
+        for (system, workload), group in lineup.groups.items()
+        if system != lineup.baseline and (lineup.baseline, workload) in lineup.groups
+    }
+    warned = {finding.subject for finding in report.findings if finding.kind == "flag"}
+    causes = {key: _causes(comparison, warned) for key, comparison in comparisons.items()}
+    numbers = _number([cause for of_cell in causes.values() for cause in of_cell])
+    marks = {key: tuple(numbers[cause] for cause in of_cell) for key, of_cell in causes.items()}
+    means = {system: _mean(system, comparisons) for system in lineup.systems}
+    order = _order(lineup.systems[1:], comparisons, means)
+    columns = [(_short(workload, lineup), anchors[workload]) for workload in lineup.workloads]
+    return Panel(
+        name,
+        _title(lineup),
+        _caption(lineup, list(comparisons.values())),
+        "GPUs",
+        [("All", ""), *columns],
+        [_row(lineup, system, means[system], comparisons, marks) for system in [lineup.baseline, *order]],
+        _sentences(lineup, list(comparisons.values()), sum(map(bool, causes.values()))),
+        [_MARKS[cause] for cause in numbers],
+        True,
+        [plot_speeds(f"{name}-speeds", lineup.baseline.label, _speeds(order, comparisons, means))],
+        lineup.rounds,
+        next(iter(lineup.groups.values())).runs[0].scale,
+    )
+
+
+def shown_ratio(comparison: Comparison) -> Interval:
+    """Return the ratio of a comparison with its 95% interval: of the time per epoch if times are not comparable."""
+    return comparison.ratio.interval() if comparison.ratio else comparison.seconds_per_epoch
+
+
+def _caption(lineup: Lineup, comparisons: Sequence[Comparison]) -> str:
+    text = f"Speed against {lineup.baseline.label}: times as fast to the quality target"
+    if any(comparison.verdict == Verdict.NOT_COMPARABLE for comparison in comparisons):
+        text += "; in parentheses: by time per epoch, where times to the target are not comparable"
+    return text
+
+
+def _title(lineup: Lineup) -> str:
+    scale = next(iter(lineup.groups.values())).runs[0].scale
+    return f"{scale.capitalize()} scale" if scale else lineup.title
+
+
+def _short(workload: str, lineup: Lineup) -> str:
+    """Return the name of a benchmark, with its round if the lineup has several."""
+    group = next(group for (_, name), group in lineup.groups.items() if name == workload)
+    return f"{group.model} {group.round}" if len(lineup.rounds) > 1 else group.model
+
+
+def _causes(comparison: Comparison, warned: set[str]) -> list[str]:
+    """Return the keys of the marks of a cell."""
+    sides, ratio = (comparison.baseline, comparison.other), shown_ratio(comparison)
+    is_comparable = comparison.verdict != Verdict.NOT_COMPARABLE
+    excludes_one = ratio.is_bounded and not ratio.low <= 1 <= ratio.high
+    applies = {
+        "failed": any(side.num_failed for side in sides),
+        "single": is_comparable and not ratio.is_bounded,
+        "luck": is_comparable and ratio.is_bounded and comparison.epochs_state is EpochsState.NOT_SHOWN_EQUAL,
+        "holm": comparison.verdict == Verdict.CANNOT_TELL and excludes_one,
+        "flags": any(run.flags for side in sides for run in side.runs),
+        "warned": comparison.other.title in warned,
+    }
+    return [cause for cause in applies if applies[cause]]
+
+
+def _number(causes: Sequence[str]) -> dict[str, int]:
+    """Return the number of each cause that occurs, in the order of the legend."""
+    return {cause: number for number, cause in enumerate((cause for cause in _MARKS if cause in causes), start=1)}
+
+
+@dataclass(frozen=True)
+class _Mean:
+    """The one number of a system: over `used` comparable benchmarks, or if there are none by time per epoch.
+
+    `span` is from the lowest to the highest ratio.
+    """
+
+    ratio: Interval
+    verdict: Verdict
+    used: int
+    span: tuple[float, float]
+
+
+def _mean(system: System, comparisons: Mapping[tuple[System, str], Comparison]) -> _Mean | None:
+    own = [comparison for (row, _), comparison in comparisons.items() if row == system]
+    comparable = [comparison for comparison in own if comparison.verdict != Verdict.NOT_COMPARABLE]
+    ratios = ratios_by_workload(own) if comparable else pace_by_workload(own)
+    if not ratios:
+        return None
+    mean, values = combine_fixed(list(ratios.values())), [math.exp(ratio.log) for ratio in ratios.values()]
+    interval, verdict = mean.interval(LEVEL), Verdict.NOT_COMPARABLE
+    if len(comparable) == 1:
+        interval, verdict = shown_ratio(comparable[0]), comparable[0].verdict
+    elif comparable:
+        verdict = decide(mean, interval, own[0].margin)
+    return _Mean(interval, verdict, len(ratios), (min(values), max(values)))
+
+
+def _order(
+    systems: Sequence[System],
+    comparisons: Mapping[tuple[System, str], Comparison],
+    means: Mapping[System, _Mean | None],
+) -> list[System]:
+    """Return the systems with one number first, then those with the most benchmarks, then the fastest."""
+
+    def rank(system: System) -> tuple[bool, int, float]:
+        mean = means[system]
+        return mean is None, -sum(key[0] == system for key in comparisons), -mean.ratio.estimate if mean else 0.0
+
+    return sorted(systems, key=rank)
+
+
+def _row(
+    lineup: Lineup,
+    system: System,
+    mean: _Mean | None,
+    comparisons: Mapping[tuple[System, str], Comparison],
+    marks: Mapping[tuple[System, str], tuple[int, ...]],
+) -> Row:
+    cells = [_mean_cell(lineup, system, mean, comparisons)]
+    cells += [
+        _cell(lineup, system, workload, comparisons, marks.get((system, workload), ())) for workload in lineup.workloads
+    ]
+    detail = ", ".join(part for part in (system.maker, system.remark) if part)
+    return Row(system.devices, detail, system.gpu, cells)
+
+
+def _mean_cell(
+    lineup: Lineup,
+    system: System,
+    mean: _Mean | None,
+    comparisons: Mapping[tuple[System, str], Comparison],
+) -> TableCell:
+    if system == lineup.baseline:
+        return TableCell("1×", "", "baseline", "baseline")
+    own = [comparison for (row, _), comparison in comparisons.items() if row == system]
+    if mean is None:
+        return TableCell("–", "", "not comparable" if own else "no common benchmark", "none")
+    if mean.verdict == Verdict.NOT_COMPARABLE:
+        cell = _pace_cell(mean.ratio, ())
+        span = "–".join(format_number(value, 3) for value in mean.span)
+        return replace(cell, bounds=f"{span} over benchmarks") if mean.used > 1 else cell
+    cell = ratio_cell(mean.verdict, mean.ratio, own[0].margin)
+    return replace(cell, word=f"{cell.word} on {mean.used} of {len(lineup.workloads)}")
+
+
+def _pace_cell(ratio: Interval, marks: tuple[int, ...]) -> TableCell:
+    """Return the cell of systems that are not comparable by time-to-train: their ratio by time per epoch."""
+    value = f"({format_number(ratio.estimate, 3)}×)" if ratio.n else "–"
+    return TableCell(value, format_bounds(ratio), Verdict.NOT_COMPARABLE.value, "none", marks)
+
+
+def _cell(
+    lineup: Lineup,
+    system: System,
+    workload: str,
+    comparisons: Mapping[tuple[System, str], Comparison],
+    marks: tuple[int, ...],
+) -> TableCell:
+    group = lineup.groups.get((system, workload))
+    if group is None:
+        return TableCell("", "", "not run", "none")
+    if system == lineup.baseline:
+        minutes = f"{format_number(group.mean_minutes.estimate, 3)} min" if group.converged_runs else "not reached"
+        return TableCell("1×", minutes, "baseline", "baseline")
+    comparison = comparisons.get((system, workload))
+    if comparison is None:
+        return TableCell("–", "", "no baseline run", "none")
+    if comparison.verdict == Verdict.NOT_COMPARABLE:
+        return _pace_cell(comparison.seconds_per_epoch, marks)
+    return ratio_cell(comparison.verdict, shown_ratio(comparison), comparison.margin, marks)
+
+
+def _sentences(lineup: Lineup, comparisons: Sequence[Comparison], num_marked: int) -> list[tuple[str, str]]:
+    """Return what was compared, what is luck, and what to distrust."""
+    verdicts = [comparison.verdict for comparison in comparisons]
+    runs = sum(len(group.runs) for group in lineup.groups.values())
+    compared = (
+        f"{count(runs, 'run')} of {count(len(lineup.systems), 'system')} on "
+        f"{count(len(lineup.workloads), 'benchmark')} against {lineup.baseline.label}, by "
+        "time-to-train; above 1 is faster, with 95% confidence intervals. All: the geometric mean over the comparable "
+        "benchmarks; where there are none, in parentheses over all, with their range."
+    )
+    decided = sum(verdict in (Verdict.FASTER, Verdict.SLOWER) for verdict in verdicts)
+    equal, unsure = verdicts.count(Verdict.EQUAL), verdicts.count(Verdict.CANNOT_TELL)
+    tested = len(verdicts) - verdicts.count(Verdict.NOT_COMPARABLE)
+    luck = (
+        f"{count(tested, 'comparable pair')}: {decided} beyond luck, {equal} equal, {unsure} that nobody can tell from "
+        "luck. All words of this page together are wrong with a chance of at most 5%."
+    )
+    if not tested:
+        luck = (
+            "The intervals hold for the time per epoch, which hardly varies between seeds; the epochs are left out, "
+            "because here they compare recipes."
+        )
+    distrust = []
+    if incomparable := verdicts.count(Verdict.NOT_COMPARABLE):
+        distrust.append(
+            f"{count(incomparable, 'ratio')} in parentheses leave out the epochs{_reason_to_leave_out(comparisons)}."
+        )
+    if num_marked:
+        distrust.append(f"{num_marked} of {count(len(comparisons), 'cell')} carry marks, see below.")
+    if any(comparison.machines is not Machines.SAMPLED for comparison in comparisons):
+        distrust.append("One machine a side: differences hold between these machines.")
+    return [("Compared", compared), ("Luck", luck), ("Distrust", " ".join(distrust))]
+
+
+def _reason_to_leave_out(comparisons: Sequence[Comparison]) -> str:
+    """Return why times are not comparable: in what most of these pairs differ that may change the epochs."""
+    pairs = [(entry.baseline, entry.other) for entry in comparisons if entry.verdict == Verdict.NOT_COMPARABLE]
+    names = Counter(name for pair in pairs for name in list_recipe_differences(*pair))
+    most = [name.removeprefix("opt_").replace("_", " ") for name, _ in names.most_common(3)]
+    if not most:
+        return ", because the targets differ"
+    return f", because the recipes differ, mostly in {', '.join(most)}"
+
+
+def _speeds(
+    systems: Sequence[System],
+    comparisons: Mapping[tuple[System, str], Comparison],
+    means: Mapping[System, _Mean | None],
+) -> list[tuple[str, Interval | None, list[float], list[float]]]:
+    """Return name, mean, comparable ratios and ratios per epoch of each system for the chart."""
+    rows = []
+    for system in systems:
+        own = [comparison for (row, _), comparison in comparisons.items() if row == system]
+        known = [(comparison, shown_ratio(comparison)) for comparison in own if shown_ratio(comparison).n]
+        solid = [ratio.estimate for comparison, ratio in known if comparison.verdict != Verdict.NOT_COMPARABLE]
+        hollow = [ratio.estimate for comparison, ratio in known if comparison.verdict == Verdict.NOT_COMPARABLE]
+        mean = means[system]
+        rows.append((system.label, mean.ratio if mean else None, solid, hollow))
+    return rows
