@@ -5,7 +5,7 @@ import math
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,13 @@ import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn
-from rich.table import Table
 
 from ..core.atomic_files import to_json, write_atomically, write_failure
 from ..core.console import is_quiet
 from ..core.errors import ConfigurationError, DeviceError, HardwareError, OutOfMemory, RunError
-from ..core.formatting import format_number, slug
+from ..core.formatting import slug
 from ..hardware import device_description, device_timing, devices
-from ..hardware.datasheets import accelerator_configs, find_datasheet
+from ..hardware.datasheets import accelerator_configs
 from ..hardware.error_translation import to_run_error
 from ..hardware.readings import GpuSensors
 from ..hardware.sensors import open_sensors
@@ -31,6 +30,8 @@ from ..results.analysis.roofline import PEAKS_FILE, PEAKS_SCHEMA
 from ..training import all_reduce
 from . import microbenchmarks
 from .microbenchmarks import Case
+from .peak_rows import Row, find_peaks
+from .peak_tables import show_kind, show_peaks
 
 ALL_REDUCE = "all-reduce"
 KINDS = (*microbenchmarks.KINDS, ALL_REDUCE)
@@ -50,42 +51,6 @@ class Effort:
 
 
 FULL, QUICK = Effort(0.12, 0.5), Effort(0.04, 0.02)
-
-
-@dataclass(frozen=True)
-class Row:
-    """The measurement of one case: seconds per call as median, minimum and maximum over the repeats.
-
-    `tflops` and `gb_s` follow from the median. `host_bound` marks a device that waited for the host to submit the next
-    call; the rates are then those of the host. `outcome` says why a case has no measurement. Clock and power were read
-    under this load, power only if it is instantaneous. Unless the counted operations are `is_minimal`, `tflops` can
-    exceed the peak of the device.
-    """
-
-    kind: str
-    shape: str
-    storage: str = ""
-    compute: str = ""
-    seconds: float | None = None
-    fastest: float | None = None
-    slowest: float | None = None
-    repeats: int = 0
-    calls: int = 0
-    sets: int = 0
-    operations: float = 0.0
-    moved_bytes: float = 0.0
-    tflops: float | None = None
-    gb_s: float | None = None
-    host_bound: bool = False
-    core_mhz: float | None = None
-    watts: float | None = None
-    outcome: str = ""
-    is_minimal: bool = True
-
-    @property
-    def spread(self) -> float:
-        """Maximum minus minimum over the median."""
-        return ((self.slowest or 0.0) - (self.fastest or 0.0)) / (self.seconds or math.inf)
 
 
 def select_kinds(kinds: Sequence[str], accelerator: str) -> tuple[str, ...]:
@@ -259,33 +224,6 @@ def _measure_all_reduce(accelerator: str, quick: bool) -> Iterator[Row]:
             yield Row(ALL_REDUCE, shape, "fp32", seconds=seconds, moved_bytes=bus_bytes, gb_s=bandwidth)
 
 
-def find_peaks(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the roofs: the fastest case of each format (stored and computed in it, or fp32 in tf32) and copy.
-
-    Cases whose operation count is not minimal do not count: by its count a 3x3 convolution in fp32 ran at 1.8 times
-    the data-sheet peak of an H200. `left_out` has the fastest of each kind that a roof leaves out for this reason.
-    """
-    fastest: dict[str, Row] = {}
-    left_out: dict[tuple[str, str], Row] = {}
-    for row in rows:
-        if row.tflops and row.compute in (row.storage, "tf32"):
-            if row.is_minimal:
-                fastest[row.compute] = max(row, fastest.get(row.compute, row), key=lambda row: row.tflops or 0.0)
-            else:
-                key = (row.compute, row.kind)
-                left_out[key] = max(row, left_out.get(key, row), key=lambda row: row.tflops or 0.0)
-    copies = [row.gb_s for row in rows if row.kind == "copy" and row.gb_s]
-    return {
-        "tflops": {compute: row.tflops for compute, row in fastest.items()},
-        "achieved_by": {compute: f"{row.kind} {row.shape}" for compute, row in fastest.items()},
-        "gb_s": max(copies, default=None),
-        "left_out": [
-            {"compute": compute, "kind": kind, "shape": row.shape, "tflops": row.tflops}
-            for (compute, kind), row in left_out.items()
-        ],
-    }
-
-
 def to_document(
     accelerator: str, rows: Sequence[Row], threads: int | None, seconds: float, *, quick: bool, stopped: bool
 ) -> dict[str, Any]:
@@ -321,59 +259,3 @@ def write_document(folder: Path, document: dict[str, Any]) -> Path:
     """Write peaks.json atomically and return its path."""
     write_atomically(folder / PEAKS_FILE, to_json(document))
     return folder / PEAKS_FILE
-
-
-def show_peaks(console: Console, device_name: str, rows: Sequence[Row]) -> None:
-    """Print the roofs, compared with the data sheet."""
-    datasheet, peaks = find_datasheet(device_name) or {}, find_peaks(rows)
-    console.print(f"\n[bold]Peaks of {escape(device_name)}[/bold]", highlight=False)
-    for compute, tflops in peaks["tflops"].items():
-        datasheet_tflops = (datasheet.get("tflops") or {}).get(compute)
-        line = f"{_peak_line(compute, tflops, 'TFLOP/s', datasheet_tflops)} ({peaks['achieved_by'][compute]})"
-        console.print(line, soft_wrap=True, highlight=False)
-    if peaks["gb_s"]:
-        console.print(_peak_line("memory", peaks["gb_s"], "GB/s", datasheet.get("bandwidth_gb_s")), highlight=False)
-    if peaks["left_out"]:
-        rates = f"{_format_left_out(peaks['left_out'])} TFLOP/s by the count."
-        text = f"  No roof, because they can take fewer operations than are counted: {rates}"
-        console.print(text, soft_wrap=True, highlight=False)
-
-
-def _format_left_out(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return such as "convolution (fp32 0.08, fp16 0.005), attention (fp32 0.01)"."""
-    rates: dict[str, list[str]] = {}
-    for row in rows:
-        rates.setdefault(row["kind"], []).append(f"{row['compute']} {format_number(row['tflops'])}")
-    return ", ".join(f"{kind} ({', '.join(same)})" for kind, same in rates.items())
-
-
-def _peak_line(name: str, value: float, unit: str, datasheet_value: float | None) -> str:
-    percent = f", {value / datasheet_value:.0%} of the data sheet's {datasheet_value:,g}" if datasheet_value else ""
-    return f"  {name:<14}{format_number(value)} {unit}{percent}"
-
-
-def show_kind(console: Console, kind: str, rows: Sequence[Row]) -> None:
-    """Print a table with a line per case."""
-    has_tflops = any(row.tflops for row in rows)
-    columns: dict[str, Callable[[Row], str]] = {
-        "shape": lambda row: row.shape,
-        "storage": lambda row: row.storage,
-        **({"compute": lambda row: row.compute} if any(row.compute for row in rows) else {}),
-        "time": lambda row: _format_duration(row.seconds) if row.seconds else escape(row.outcome),
-        "spread": lambda row: f"{row.spread:.1%}" if row.repeats > 1 else "",
-        ("TFLOP/s" if has_tflops else "GB/s"): lambda row: format_number(row.tflops if has_tflops else row.gb_s),
-        **({"MHz": lambda row: format_number(row.core_mhz)} if any(row.core_mhz for row in rows) else {}),
-        **({"W": lambda row: format_number(row.watts)} if any(row.watts for row in rows) else {}),
-        **({"": lambda row: "host-bound" if row.host_bound else ""} if any(row.host_bound for row in rows) else {}),
-    }
-    table = Table(title=kind, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="left" if name in ("shape", "storage", "compute") else "right")
-    for row in rows:
-        table.add_row(*(cell(row) for cell in columns.values()))
-    console.print()
-    console.print(table)
-
-
-def _format_duration(seconds: float) -> str:
-    return f"{seconds * 1e6:.3g} µs" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"

@@ -33,7 +33,8 @@ from hypothesis import seed as with_seed
 from hypothesis import strategies as st
 from rich.console import Console
 
-from timetrial.runner.benchmarks.peaks import Row, to_document
+from timetrial.runner.benchmarks.peak_rows import Row
+from timetrial.runner.benchmarks.peaks import to_document
 from timetrial.runner.config.compose import compose
 from timetrial.runner.core.errors import RunError
 from timetrial.runner.core.found_files import make_visible

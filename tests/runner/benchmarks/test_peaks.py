@@ -15,7 +15,9 @@ from rich.console import Console
 
 from timetrial.runner.benchmarks import microbenchmarks, peaks
 from timetrial.runner.benchmarks.microbenchmarks import Case
-from timetrial.runner.benchmarks.peaks import QUICK, Row
+from timetrial.runner.benchmarks.peak_rows import Row, find_peaks
+from timetrial.runner.benchmarks.peak_tables import show_kind, show_peaks
+from timetrial.runner.benchmarks.peaks import QUICK
 from timetrial.runner.core.errors import ConfigurationError, DeviceError, Exit, HardwareError, LostRank, RunError
 from timetrial.runner.hardware import device_description, device_timing, devices
 from timetrial.runner.hardware.device_description import last_level_cache_bytes
@@ -88,7 +90,7 @@ def test_peaks_are_the_fastest_cases_with_equal_storage_and_compute():
         Row("convolution", "3²", "fp32", "fp32", tflops=99.0, is_minimal=False),
         Row("transfer", "", gb_s=9999.0), Row("lstm", "d", "bf16", "bf16", tflops=200.0),
     ]  # fmt: skip
-    assert peaks.find_peaks(rows) == {
+    assert find_peaks(rows) == {
         "tflops": {"fp32": 50.0, "tf32": 400.0, "bf16": 200.0},
         "achieved_by": {"fp32": "gemm b", "tf32": "gemm b", "bf16": "lstm d"},
         "gb_s": 4300.0,
@@ -96,8 +98,8 @@ def test_peaks_are_the_fastest_cases_with_equal_storage_and_compute():
     }
     text = io.StringIO()
     console = Console(file=text, width=150)
-    peaks.show_kind(console, "gemm", rows[:5])
-    peaks.show_peaks(console, "h200", rows)
+    show_kind(console, "gemm", rows[:5])
+    show_peaks(console, "h200", rows)
     assert "50 TFLOP/s, 75% of the data sheet's 67 (gemm b)" in text.getvalue()
     assert "4,300 GB/s, 90% of the data sheet's 4,800" in text.getvalue()
     assert "out of memory" in text.getvalue()

@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from timetrial.runner.benchmarks.peaks import Row, to_document
+from timetrial.runner.benchmarks.peak_rows import Row
+from timetrial.runner.benchmarks.peaks import to_document
 from timetrial.runner.cli.app import app
 from timetrial.runner.config.compose import compose
 from timetrial.runner.launch.run import launch

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from timetrial.runner.benchmarks.peaks import Row
+from timetrial.runner.benchmarks.peak_rows import Row
 from timetrial.runner.core.errors import DataError
 from timetrial.runner.record.record_file import encode_record
 from timetrial.runner.record.run_record import RunRecord, RunState
