@@ -2,8 +2,6 @@
 
 import json
 import re
-import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,21 +10,20 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
 from ...datasets.build.store import DatasetStore
 from ...datasets.download import bundles
 from ...datasets.registry import catalog
 from ...datasets.registry.catalog import Source
-from ..core.console import StatusLine, is_quiet, table_console
+from ..core.console import StatusLine, table_console
 from ..core.errors import ConfigurationError, DataError
 from ..core.suggestions import choose_one_of
+from .byte_progress import format_bytes, progress_display
 from .options import AsJson
 
 app = typer.Typer(no_args_is_help=True, help="List, fetch, prepare, verify and bundle datasets.")
 
-_REFRESH_SECONDS, _LINE_SECONDS = 0.1, 60.0
 STATE_COLORS = {"ready": "green", "unmanaged": "green", "partial": "yellow", "damaged": "red", "missing": "dim"}
 
 _Names = Annotated[list[str], typer.Argument(help="Names from `timetrial data list`.", show_default=False)]
@@ -167,7 +164,7 @@ def verify(
         _verify_workload(names)
         return
     known, num_problems = catalog.read(sources), 0
-    with _progress_display() as (console, progress):
+    with progress_display() as (console, progress):
         store = DatasetStore(data_dir, jobs, progress)
         for name in names or _find_verifiable(store, known.values(), data_dir, console):
             if name not in known and not Path(name).is_file():
@@ -211,66 +208,14 @@ def bundle(
         selected = catalog.select(catalog.read(sources), names)
         store.write_bundle(selected, out)
         contents = ", ".join(source.name for source in selected)
-        console.print(f"{out} contains {contents} ({_format_bytes(out.stat().st_size)}).", markup=False)
+        console.print(f"{out} contains {contents} ({format_bytes(out.stat().st_size)}).", markup=False)
         console.print("The licenses in its manifest say who may receive it.")
-
-
-class _ProgressDisplay:
-    """Progress bars on a terminal; elsewhere a line when an operation begins and one per minute. Thread-safe.
-
-    Nothing with `--quiet`.
-    """
-
-    def __init__(self, console: Console) -> None:
-        self._console, self._lock, self._is_quiet = console, threading.Lock(), is_quiet()
-        self._bars: Progress | None = None
-        if console.is_terminal and not self._is_quiet:
-            columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), DownloadColumn())
-            self._bars = Progress(
-                *columns, TransferSpeedColumn(), TimeRemainingColumn(), console=console, transient=True
-            )
-        self._tasks: dict[str, Any] = {}
-        self._last_shown: dict[str, float] = {}
-
-    def __call__(self, description: str, done: int, total: int | None = None) -> None:
-        """Show how many bytes of an operation are done."""
-        with self._lock:
-            now = time.monotonic()
-            interval = _REFRESH_SECONDS if self._bars else _LINE_SECONDS
-            is_new = description not in self._last_shown
-            if not is_new and done != total and now - self._last_shown[description] < interval:
-                return
-            self._last_shown[description] = now
-            if self._bars:
-                if is_new:
-                    self._tasks[description] = self._bars.add_task(description, total=total)
-                self._bars.start()
-                self._bars.update(self._tasks[description], completed=done, total=total, visible=done != total)
-            elif not self._is_quiet and (is_new or done != total):
-                of_total = f" of {_format_bytes(total)}" if total else ""
-                line = description if is_new else f"{description}: {_format_bytes(done)}{of_total}"
-                self._console.print(line, markup=False)
-
-    def close(self) -> None:
-        """Remove the bars from the terminal."""
-        if self._bars:
-            self._bars.stop()
-
-
-@contextmanager
-def _progress_display() -> Iterator[tuple[Console, _ProgressDisplay]]:
-    console = Console(soft_wrap=True, highlight=False)
-    progress = _ProgressDisplay(console)
-    try:
-        yield console, progress
-    finally:
-        progress.close()
 
 
 @contextmanager
 def _locked_store(data_dir: Path, jobs: int) -> Iterator[tuple[DatasetStore, Console]]:
     """Yield the store of a folder, locked for this process."""
-    with _progress_display() as (console, progress):
+    with progress_display() as (console, progress):
         store = DatasetStore(data_dir, jobs, progress)
         with store.lock():
             yield store, console
@@ -342,8 +287,4 @@ def _format_download_size(source: Source) -> str:
     size, is_complete = source.download_size()
     if not size:
         return "size unpublished"
-    return _format_bytes(size) if is_complete else f"over {_format_bytes(size)}"
-
-
-def _format_bytes(size: int) -> str:
-    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
+    return format_bytes(size) if is_complete else f"over {format_bytes(size)}"
