@@ -5,12 +5,6 @@ from typing import Any
 
 from omegaconf import MISSING
 
-SCALES = ("embedded", "mini", "reference")
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-LAUNCHERS = ("inline", "local", "slurm")
-DIVISIONS = ("open", "closed")
-COMPILE_MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "tuned")
-
 
 @dataclass
 class WorkloadConfig:

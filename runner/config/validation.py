@@ -11,7 +11,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..core.errors import ConfigurationError
 from .error_messages import format_error
-from .schema import COMPILE_MODES, DIVISIONS, LAUNCHERS, PRECISIONS, SCALES, Config
+from .schema import Config
+
+_SCALES = ("embedded", "mini", "reference")
+_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+_LAUNCHERS = ("inline", "local", "slurm")
+_DIVISIONS = ("open", "closed")
+_COMPILE_MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "tuned")
 
 
 def validate(node: DictConfig) -> Config:
@@ -101,11 +107,11 @@ def _check_target(config: Config) -> Iterator[str]:
 
 def _check_choices(config: Config) -> Iterator[str]:
     for key, value, choices in (
-        ("recipe.scale", config.recipe.scale, SCALES),
-        ("division", config.division, DIVISIONS),
-        ("precision", config.precision.name, PRECISIONS),
-        ("launcher", config.launcher.name, LAUNCHERS),
-        ("engine.compile", config.engine.compile, COMPILE_MODES),
+        ("recipe.scale", config.recipe.scale, _SCALES),
+        ("division", config.division, _DIVISIONS),
+        ("precision", config.precision.name, _PRECISIONS),
+        ("launcher", config.launcher.name, _LAUNCHERS),
+        ("engine.compile", config.engine.compile, _COMPILE_MODES),
     ):
         if value not in choices:
             yield f"{key} must be one of {', '.join(map(str, choices))}, not {value}."
