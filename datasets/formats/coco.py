@@ -19,7 +19,7 @@ from PIL import Image
 from ...runner.core.atomic_files import atomic_write
 from ...runner.core.errors import DataError
 from ...runner.core.found_files import open_regular
-from . import coco_json, coco_masks
+from . import coco_json, coco_masks, coco_problems
 from .coco_masks import Segments
 
 _CACHE_VERSION = 1  # increase it to discard older caches
@@ -258,7 +258,7 @@ def prepare(annotations: Path, images: Path, folder: Path, *, masks: bool, drop_
         return prepared
     coco = read(annotations, images, masks=masks, drop_empty=drop_empty)
     faults = check_images(coco)
-    coco_json.Problems(faults, len(faults)).raise_first()
+    coco_problems.Problems(faults, len(faults)).raise_first()
     columns = {field.name: getattr(coco, field.name) for field in dataclasses.fields(CocoSet)}
     with atomic_write(prepared) as temporary, open(temporary, "wb") as file:
         np.savez(file, **columns)

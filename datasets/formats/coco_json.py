@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from ...runner.core.errors import DataError
 from ..registry.missing import missing_data
 from . import coco_masks
 from .coco_masks import MAX_OUTSIDE, Report, Segments
+from .coco_problems import Problems
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\ud800-\udfff]")  # invalid in names for file systems and terminals
-_MAX_SENTENCES = 20  # for problems of a kind
 _MAX_SIDE = 65535  # pixels: JPEG's limit; the area of such an image fits into 32 bits
 _MAX_COORDINATE = 1e9  # pixels
 _INTEGER, _NUMBER, _TEXT, _BOX = "whole number", "number", "string", "list of four numbers"
@@ -35,33 +35,6 @@ _SINGULAR = {"images": "image", "categories": "category", "annotations": "annota
 
 Column = NDArray[Any]
 Table = dict[str, Column]
-
-
-@dataclass
-class Problems:
-    """The problems of a dataset: their `count`, and sentences for the first few of each kind."""
-
-    sentences: list[str] = field(default_factory=list)
-    count: int = 0
-
-    def add(self, indices: NDArray[Any], sentence: Callable[[int], str]) -> None:
-        """Add a problem for each index; `sentence` is called for the first few."""
-        self.sentences += [sentence(index) for index in indices[:_MAX_SENTENCES].tolist()]
-        if len(indices) > _MAX_SENTENCES:
-            self.sentences.append(f"{len(indices) - _MAX_SENTENCES:,} more are like the last one.")
-        self.count += len(indices)
-
-    def add_one(self, sentence: str) -> None:
-        """Add one problem."""
-        self.add(np.zeros(1, np.int64), lambda _: sentence)
-
-    def raise_first(self) -> None:
-        """Raise `DataError` with the first problem, if there is one."""
-        if self.count > 1:
-            first = self.sentences[0].removesuffix(".")
-            raise DataError(f"{first}; and {self.count - 1:,} more: timetrial data verify lists them.")
-        if self.count:
-            raise DataError(self.sentences[0])
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from ...runner.core.progress import ProgressCallback, no_progress
 from ..formats import parallel_text
 from ..formats.parallel_text import Pair
 from ..registry.missing import missing_data
+from .prepared_corpus import CorpusStatistics, LengthCount, PreparedCorpus, count_lengths
 
 _CACHE_VERSION = 3  # increase it to discard older caches
 _CHUNK_PAIRS = 1000  # per task of a worker process
@@ -85,76 +86,6 @@ class Corpus:
     train: tuple[tuple[Path, Path], ...]
     test: tuple[Path, Path]
     languages: tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Concatenated sentences: `ids` uint16 [T], and `offsets` int64 [N + 1] of their beginnings and ends."""
-
-    ids: NDArray[np.uint16]
-    offsets: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-
-class LengthCount(NamedTuple):
-    """The training pairs whose longer side has `tokens` tokens, and the sums of the tokens of their sides."""
-
-    tokens: int
-    pairs: int
-    source_tokens: int
-    target_tokens: int
-
-
-@dataclass(frozen=True)
-class CorpusStatistics:
-    """What the manifest of a corpus holds: a run reads nothing else of it before its clock starts.
-
-    `dropped` counts the training pairs that the filter of sentences dropped, by reason. `lengths` is the distribution
-    of the others by the tokens of their longer side, without begin and end tokens, in ascending order.
-    """
-
-    vocab_size: int
-    test_pairs: int
-    dropped: Mapping[str, int]
-    lengths: tuple[LengthCount, ...]
-
-    @property
-    def pairs(self) -> int:
-        """The number of training pairs."""
-        return sum(count.pairs for count in self.lengths)
-
-
-def count_lengths(lengths: NDArray[np.int64]) -> tuple[LengthCount, ...]:
-    """Return the distribution of the lengths [2, P] of pairs by their longer side."""
-    values, group, pairs = np.unique(lengths.max(0), return_inverse=True, return_counts=True)
-    tokens = np.zeros((2, len(values)), dtype=np.int64)
-    for side, side_lengths in zip(tokens, lengths, strict=True):
-        np.add.at(side, group, side_lengths)
-    columns = (values.tolist(), pairs.tolist(), *tokens.tolist())
-    return tuple(LengthCount(*row) for row in zip(*columns, strict=True))
-
-
-@dataclass(frozen=True)
-class PreparedCorpus:
-    """A prepared corpus in `folder`, and the statistics in its manifest."""
-
-    folder: Path
-    statistics: CorpusStatistics
-
-    def tokens(self, split: str, side: str) -> Tokens:
-        """Return the tokens of a split (train, test) and side (source, target); the ids are memory-mapped."""
-        stem = self.folder / f"{split}.{side}"
-        try:
-            offsets = np.fromfile(stem.with_suffix(f".{side}.offsets"), dtype="<i8")
-            return Tokens(np.memmap(stem.with_suffix(f".{side}.ids"), dtype="<u2", mode="r"), offsets)
-        except (OSError, ValueError) as error:
-            raise DataError(f"{self.folder} is incomplete ({error}): delete it, and it is prepared again.") from error
-
-    def references(self) -> list[str]:
-        """Return the unchanged reference translations of the test set."""
-        return (self.folder / "test.reference").read_text(encoding="utf-8").split("\n")[:-1]
 
 
 def prepare(

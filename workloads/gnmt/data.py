@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...datasets.text.moses_bpe import BEGIN, END, PAD, MosesBPE
-from ...datasets.text.wmt import LengthCount
+from ...datasets.text.prepared_corpus import LengthCount
 from ...runner.core.errors import ConfigurationError
 from ...runner.training.workload import Batch
 from ..common.nn.packing import copy_to_device, time_major_indices

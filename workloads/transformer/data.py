@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...datasets.text.prepared_corpus import LengthCount
 from ...datasets.text.subwords import EOS, PAD
-from ...datasets.text.wmt import LengthCount
 from ...runner.core.errors import ConfigurationError
 from ..common.nn.packing import copy_to_device, sentence_major_indices
 from ..common.translation.parallel_data import ParallelTextData, TokenizedPairs, TokenizedSide

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from timetrial.datasets.formats import coco, coco_json, coco_masks
+from timetrial.datasets.formats import coco, coco_masks, coco_problems
 from timetrial.datasets.synthetic.detection import DetectionSpec, write_detection_dataset
 from timetrial.runner.core.errors import ConfigurationError, DataError, Exit
 
@@ -385,7 +385,7 @@ def test_reports_all_problems_at_once(tiny):
 def test_many_problems_of_a_kind_are_counted(tiny):
     tiny[2]["annotations"] += [annotation(1000 + number, 500, 4, [1, 1, 5, 5]) for number in range(1234)]
     sentences = check(tiny)
-    assert len(sentences) == coco_json._MAX_SENTENCES + 1
+    assert len(sentences) == coco_problems.MAX_SENTENCES + 1
     assert sentences[-1] == "1,214 more are like the last one."
     with pytest.raises(DataError, match=r"annotation 1000 has the image 500.*; and 1,233 more: "):
         read(tiny)

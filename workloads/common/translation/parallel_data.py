@@ -15,7 +15,8 @@ from torch import Tensor
 from ....datasets.synthetic import language
 from ....datasets.synthetic.spec_digest import path_with_digest
 from ....datasets.text import wmt
-from ....datasets.text.wmt import Corpus, CorpusStatistics, LengthCount, PreparedCorpus, Vocabulary
+from ....datasets.text.prepared_corpus import CorpusStatistics, LengthCount, PreparedCorpus, Tokens
+from ....datasets.text.wmt import Corpus, Vocabulary
 from ....runner.core.errors import ConfigurationError
 from ....runner.core.progress import ProgressCallback, no_progress
 from ....runner.training.seeds import Seeds
@@ -285,7 +286,7 @@ class ParallelTextData(Data):
         """Return the sources of the test set on the device."""
         return self._to_device(self._prepared.tokens("test", "source"), np.arange(self.eval_size))
 
-    def _to_device(self, tokens: wmt.Tokens, kept: NDArray[np.int64]) -> TokenizedSide:
+    def _to_device(self, tokens: Tokens, kept: NDArray[np.int64]) -> TokenizedSide:
         ids = torch.from_numpy(tokens.ids.astype(np.int32)).to(self._device)
         starts = torch.from_numpy(tokens.offsets[:-1][kept]).to(self._device)
         lengths = torch.from_numpy(np.diff(tokens.offsets)[kept] + self.num_special_tokens).to(self._device)

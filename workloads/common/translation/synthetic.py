@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ....datasets.text.wmt import CorpusStatistics, count_lengths
+from ....datasets.text.prepared_corpus import CorpusStatistics, count_lengths
 from ....runner.core.progress import ProgressCallback
 from .parallel_data import ParallelTextData, TokenizedPairs, TokenizedSide
 

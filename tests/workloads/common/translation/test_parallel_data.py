@@ -8,7 +8,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from timetrial.datasets.synthetic import language
-from timetrial.datasets.text.wmt import LengthCount
+from timetrial.datasets.text.prepared_corpus import LengthCount
 from timetrial.runner.core.errors import ConfigurationError
 from timetrial.runner.training.seeds import derive_streams
 from timetrial.runner.training.workload import BatchSharding

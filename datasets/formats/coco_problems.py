@@ -1,0 +1,40 @@
+"""The problems of a COCO dataset, as sentences."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...runner.core.errors import DataError
+
+MAX_SENTENCES = 20
+"""Sentences for the problems of a kind."""
+
+
+@dataclass
+class Problems:
+    """The problems of a dataset: their `count`, and sentences for the first few of each kind."""
+
+    sentences: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, indices: NDArray[Any], sentence: Callable[[int], str]) -> None:
+        """Add a problem for each index; `sentence` is called for the first few."""
+        self.sentences += [sentence(index) for index in indices[:MAX_SENTENCES].tolist()]
+        if len(indices) > MAX_SENTENCES:
+            self.sentences.append(f"{len(indices) - MAX_SENTENCES:,} more are like the last one.")
+        self.count += len(indices)
+
+    def add_one(self, sentence: str) -> None:
+        """Add one problem."""
+        self.add(np.zeros(1, np.int64), lambda _: sentence)
+
+    def raise_first(self) -> None:
+        """Raise `DataError` with the first problem, if there is one."""
+        if self.count > 1:
+            first = self.sentences[0].removesuffix(".")
+            raise DataError(f"{first}; and {self.count - 1:,} more: timetrial data verify lists them.")
+        if self.count:
+            raise DataError(self.sentences[0])
