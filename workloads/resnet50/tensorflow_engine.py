@@ -4,18 +4,18 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
-from ...runner.core.errors import ConfigurationError, DeviceError, Diverged, OutOfMemory
+from ...runner.core.errors import ConfigurationError, Diverged
 from ...runner.training import seeds
 from ...runner.training.engine import EvalResult, StepResult, TrainingStats
 from ..common.imagenet.tensorflow_import import tensorflow
 from ..common.imagenet.tfdata_loader import TfDataImageNetData
-from . import tensorflow_model
+from . import tensorflow_devices, tensorflow_model
+from .tensorflow_devices import raise_out_of_memory, to_torch
 from .tensorflow_model import apply_lars, apply_sgd, current_replica, replica_variables, undecayed_paths
 from .workload import ResNet50
 
@@ -60,7 +60,7 @@ class TensorFlowEngine:
         if compile_mode not in (None, "default"):
             raise ConfigurationError("engine=tensorflow compiles with XLA only: use engine.compile=default.")
         self.workload, self.data, self.global_batch_size = workload, data, global_batch_size
-        devices = _devices(gpus, precision, on_cpu=data.device.type == "cpu")
+        devices = tensorflow_devices.select_devices(gpus, precision, on_cpu=data.device.type == "cpu")
         self.replicas, self.compiled = len(devices), compile_mode is not None
         tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
         tf.keras.utils.set_random_seed(run_seeds.initialization % 2**32)
@@ -111,7 +111,7 @@ class TensorFlowEngine:
         batch = images(self.data.step_size)
         for _ in range(steps):
             self._train(*batch)
-        with _raise_out_of_memory():
+        with raise_out_of_memory():
             self._count_correct(*images(self._eval_batch_size()))
         self.load_state_dict(state)
 
@@ -141,7 +141,7 @@ class TensorFlowEngine:
 
         Raises `Diverged` if the loss is not finite.
         """
-        with _raise_out_of_memory():
+        with raise_out_of_memory():
             tf.test.experimental.sync_devices()
         loss, data_wait_seconds = float(self._loss_sum.numpy()) / max(1, self._steps), self._data_wait_seconds
         self._loss_sum.assign(0.0)
@@ -160,7 +160,7 @@ class TensorFlowEngine:
                 copy.assign(mean)
         batch_size, correct = self._eval_batch_size(), tf.constant(0, tf.int64)
         plan = ((0, indices) for indices in self.data.eval_plan())
-        with _raise_out_of_memory():
+        with raise_out_of_memory():
             for pixels, labels in self.data.tensorflow_batches(False, plan):
                 if stop_requested():
                     return None
@@ -173,10 +173,10 @@ class TensorFlowEngine:
     def state_dict(self) -> dict[str, Any]:
         """Return weights, statistics of all replicas, momenta, loss scale, and the position in data and schedule."""
         return {
-            "weights": {path: _to_torch(copies[0]) for path, copies in self._weights.items()},
-            "momenta": {path: _to_torch(copies[0]) for path, copies in self._momenta.items()},
+            "weights": {path: to_torch(copies[0]) for path, copies in self._weights.items()},
+            "momenta": {path: to_torch(copies[0]) for path, copies in self._momenta.items()},
             "statistics": {
-                path: torch.stack([_to_torch(copy) for copy in copies]) for path, copies in self._statistics.items()
+                path: torch.stack([to_torch(copy) for copy in copies]) for path, copies in self._statistics.items()
             },
             "scale": float(self._scale.numpy()),
             "finite_steps": float(self._finite_steps.numpy()),
@@ -206,7 +206,7 @@ class TensorFlowEngine:
     def _train(self, pixels: Any, labels: Any) -> None:
         """Make one update without waiting for the device."""
         rate = self.workload.learning_rate(self._updates, self.data.steps_per_epoch)
-        with _raise_out_of_memory():
+        with raise_out_of_memory():
             self._step(pixels, labels, tf.constant(rate, tf.float32))
         self._steps += 1
         self._updates += 1
@@ -298,39 +298,3 @@ class TensorFlowEngine:
         grow = finite_steps >= _SCALE_GROWTH_INTERVAL
         self._scale.assign(tf.where(finite, tf.where(grow, scale * 2, scale), scale / 2))
         self._finite_steps.assign(tf.where(grow, 0.0, finite_steps))
-
-
-def _devices(gpus: int, precision: str, *, on_cpu: bool) -> list[str]:
-    """Return the first `gpus` GPUs, the only ones that TensorFlow may then use, or the CPU; raise `DeviceError`."""
-    available = [] if on_cpu else tf.config.list_physical_devices("GPU")
-    if on_cpu and gpus > 1:
-        raise DeviceError(f"engine=tensorflow has one replica on a CPU, not {gpus}: use gpus=1, or engine=torch.")
-    if not on_cpu and gpus > len(available):
-        raise DeviceError(f"TensorFlow finds {len(available)} GPUs, not {gpus}: install a build for these GPUs.")
-    used = available[:gpus]
-    details = [tf.config.experimental.get_device_details(gpu) for gpu in used]
-    unsupported = [
-        detail.get("device_name", "This GPU") for detail in details if detail.get("compute_capability", (8,)) < (8,)
-    ]
-    if precision == "tf32" and not used:
-        unsupported = ["The CPU"]
-    if unsupported and precision in ("tf32", "bf16"):
-        raise DeviceError(f"{unsupported[0]} has no {precision.upper()} units: use precision=fp32 or precision=fp16.")
-    try:
-        tf.config.set_visible_devices(used, "GPU")  # TensorFlow allocates nearly all memory of visible GPUs
-    except RuntimeError as error:
-        raise ConfigurationError("TensorFlow already uses other GPUs in this process: use launcher=local.") from error
-    return [f"GPU:{number}" for number in range(len(used))] or ["CPU:0"]
-
-
-@contextmanager
-def _raise_out_of_memory() -> Iterator[None]:
-    """Raise `OutOfMemory` if TensorFlow runs out of memory."""
-    try:
-        yield
-    except tf.errors.ResourceExhaustedError as error:
-        raise OutOfMemory("The batch does not fit into memory: lower recipe.global_batch_size.") from error
-
-
-def _to_torch(variable: Any) -> torch.Tensor:
-    return torch.tensor(variable.numpy())

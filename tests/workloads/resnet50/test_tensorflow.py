@@ -22,9 +22,9 @@ pytestmark = pytest.mark.tensorflow
 @pytest.fixture(scope="module", autouse=True)
 def tensorflow():
     """Import TensorFlow and what imports it when the tests run, not when they are collected."""
-    global TfDataImageNetData, model, tensorflow_engine, tensorflow_model, TensorFlowEngine, ResNet50, tf
+    global TfDataImageNetData, model, tensorflow_devices, tensorflow_model, TensorFlowEngine, ResNet50, tf
     from timetrial.workloads.common.imagenet.tfdata_loader import TfDataImageNetData
-    from timetrial.workloads.resnet50 import model, tensorflow_engine, tensorflow_model
+    from timetrial.workloads.resnet50 import model, tensorflow_devices, tensorflow_model
     from timetrial.workloads.resnet50.tensorflow_engine import TensorFlowEngine
     from timetrial.workloads.resnet50.workload import ResNet50
 
@@ -106,7 +106,7 @@ def build(data):
 
 @pytest.fixture
 def two_replicas(monkeypatch):
-    monkeypatch.setattr(tensorflow_engine, "_devices", lambda *_, **__: ["CPU:0", "CPU:1"])
+    monkeypatch.setattr(tensorflow_devices, "select_devices", lambda *_, **__: ["CPU:0", "CPU:1"])
 
 
 def round_trip(state):
@@ -355,7 +355,7 @@ def test_rejects_unsupported_settings(build):
     with pytest.raises(DeviceError, match="TF32"):
         build(precision="tf32")
     with pytest.raises(DeviceError, match="finds"):
-        tensorflow_engine._devices(999, "fp32", on_cpu=False)
+        tensorflow_devices.select_devices(999, "fp32", on_cpu=False)
 
 
 @pytest.mark.e2e
