@@ -5,7 +5,7 @@
 
 RUN is a quoted list of overrides, such as "workload=gnmt scale=reference precision=bf16 data=synthetic". For each RUN,
 a process of this checkout and one of OTHER_CHECKOUT build and warm up an engine and train the same --steps steps. Then
-they take turns in training --rounds blocks of --steps steps each, all on the same batches, which stay on the device.
+they take turns in training --rounds blocks of --block steps each, all on the same batches, which stay on the device.
 Prints one JSON line for each RUN:
 
     equal_losses       steps whose losses are equal to the bit in both versions
@@ -100,7 +100,7 @@ def trainer(version: Version, options: argparse.Namespace) -> Iterator[Trainer]:
     """Start a process that imports `timetrial` from the version's checkout; end it when the context is left."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "timetrial").symlink_to(version.checkout.resolve())
-        numbers = [str(options.steps), str(options.batches)]
+        numbers = [str(options.steps), str(options.block), str(options.batches)]
         process = subprocess.Popen(
             [sys.executable, "-P", str(_CHILD), *numbers, f"run_dir={folder}/run", *version.overrides],
             env=os.environ | {"PYTHONPATH": folder},
@@ -178,7 +178,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other_checkout", type=Path)
     parser.add_argument("run", nargs="+", help="overrides, separated by spaces")
-    parser.add_argument("--steps", type=int, default=200, help="steps of the losses, and of each timed block")
+    parser.add_argument("--steps", type=int, default=200, help="steps whose losses are compared")
+    parser.add_argument("--block", type=int, default=50, help="steps of each timed block")
     parser.add_argument("--rounds", type=int, default=3, help="timed blocks of each process")
     parser.add_argument("--batches", type=int, default=32, help="batches kept on the device for the timed blocks")
     parser.add_argument("--one-at-a-time", action="store_true", help="never have both versions on the device")

@@ -1,9 +1,9 @@
 """Train steps with the `timetrial` that can be imported, for compare_versions.py, which asks over stdin.
 
-    python version_under_test.py STEPS BATCHES KEY=VALUE...
+    python version_under_test.py STEPS BLOCK BATCHES KEY=VALUE...
 
 Answers each line with a line of JSON: at first that the engine is warm, then to `train` with the loss of each of STEPS
-steps and digests of the state, and to `time` with the milliseconds of one of STEPS steps on the first BATCHES batches.
+steps and digests of the state, and to `time` with the milliseconds of one of BLOCK steps on the first BATCHES batches.
 It must work with older versions, so it finds functions by their names wherever they are defined.
 """
 
@@ -116,7 +116,7 @@ def main() -> None:
     """Answer each line of stdin."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
-    steps, batches, overrides = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    (steps, block, batches), overrides = map(int, sys.argv[1:4]), sys.argv[4:]
 
     def answer(value: dict[str, Any]) -> None:
         print(json.dumps(value), file=answers, flush=True)
@@ -126,7 +126,7 @@ def main() -> None:
         name = platform.processor() or "cpu" if engine.device.type == "cpu" else torch.cuda.get_device_name()
         answer({"device": name, "torch": torch.__version__})
         for line in sys.stdin:
-            answer(training.train(steps) if line.strip() == "train" else training.time(steps, batches))
+            answer(training.train(steps) if line.strip() == "train" else training.time(block, batches))
     except Exception as error:
         if not any(text in str(error) for text in _OUT_OF_MEMORY):
             raise
