@@ -1,4 +1,4 @@
-"""Batch norm with the residual sum and the ReLU after it, by Triton kernels, for models not compiled.
+"""Fused batch norm, residual sum and ReLU by Triton kernels, for models that are not compiled.
 
 These operations are limited by memory, so that kernels share each pass over the maps. The forward pass reads them for
 their sums, then reads, normalizes, adds and writes them. The backward pass adds the gradients of the next branch and of
@@ -15,20 +15,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from . import batch_norm_kernels as kernels
-from .triton_support import triton_available
+from .triton_support import triton, triton_available
 
-try:
-    import triton
-except ImportError:  # CPU wheels of PyTorch come without Triton
-    triton = None
-
-_ROWS, _CHANNELS = 32, 64  # pixels and channels of a program, at a time
-_PROGRAMS, _MIN_TILES = 1024, 4  # programs that share the sums, and the least that each of them reads
-_PARTS, _FINISHED_CHANNELS = 128, 16  # sums that are added at a time, and channels of a program that adds them
+_BLOCK_P, _BLOCK_C = 32, 64  # pixels and channels that a program reads at a time
+# Programs that share a sum, and the fewest tiles that each reads. Their number decides how sums are rounded, so it is
+# not derived from the device: it fills the GPUs of today, and all of them round alike.
+_SUM_PROGRAMS, _MIN_TILES = 1024, 4
+_BLOCK_PARTS, _BLOCK_FINISHED_C = 128, 16  # partial sums that a program adds at a time, and its channels
+_MAX_PIXELS = 2**30  # kernels count pixels in 32 bits, and their offsets in 64
 
 
 def batch_norm_relu(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
-    """Return ReLU(norm(x)) of maps [N, C, H, W]."""
+    """Return ReLU(norm(x)) of maps x [N, C, H, W], in the dtype of x where Triton's kernels compute it."""
     return _fused(norm, x, None, None)[0] if _is_fusible(norm, x) else F.relu(norm(x))
 
 
@@ -65,7 +63,7 @@ def _is_fusible(
         and triton_available(x)
         and x.is_contiguous(memory_format=torch.channels_last)
         and x.shape[1] % 8 == 0  # eight channels share a byte of the ReLU's mask
-        and x.numel() > x.shape[1]  # PyTorch refuses to train on one value a channel
+        and x.shape[1] < x.numel() <= x.shape[1] * _MAX_PIXELS  # PyTorch refuses to train on one value a channel
         and (shortcut is None or (shortcut.shape == x.shape and shortcut.dtype == x.dtype))
     )
 
@@ -80,64 +78,76 @@ def _fused(
 ) -> tuple[Tensor, Tensor]:
     if not norm.training:
         residual = None if residual is None else residual.contiguous(memory_format=torch.channels_last)
-        y = _apply(
-            x, residual, _running_factors(norm), None if residual_norm is None else _running_factors(residual_norm)
-        )
+        residual_scale_shift = None if residual_norm is None else _running_scale_shift(residual_norm)
+        y = _apply(x, residual, _running_scale_shift(norm), residual_scale_shift)
         return y, y
-    of_residual = (None, None) if residual_norm is None else (residual_norm.weight, residual_norm.bias)
-    branch, shortcut = _BatchNormReLU.apply(x, residual, norm.weight, norm.bias, *of_residual, norm, residual_norm)
+    residual_affine = (None, None) if residual_norm is None else (residual_norm.weight, residual_norm.bias)
+    branch, shortcut = _BatchNormReLU.apply(x, residual, norm.weight, norm.bias, *residual_affine, norm, residual_norm)
     return branch, shortcut
 
 
 class _BatchNormReLU(torch.autograd.Function):
+    """y = ReLU(z), z = w x_hat + b + residual, x_hat = (x - mean(x)) rstd, rstd = 1 / sqrt(var(x) + eps).
+
+    The residual may be normalized likewise. dz = dy where z > 0, else 0; dw = sum(dz x_hat), db = sum(dz) and
+    dx = w rstd (dz - mean(dz) - x_hat mean(dz x_hat)). Ioffe and Szegedy 2015, arXiv:1502.03167.
+    """
+
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, residual_weight: Tensor | None,
         residual_bias: Tensor | None, norm: nn.BatchNorm2d, residual_norm: nn.BatchNorm2d | None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        statistics, factors = _measure(norm, x)
-        residual_statistics, residual_factors, bits = statistics, None, None
+        mean_rstd, scale_shift = _measure(norm, x)
+        residual_mean_rstd, residual_scale_shift, positive = mean_rstd, None, None
         if residual is not None:
             residual = residual.contiguous(memory_format=torch.channels_last)
-            bits = torch.empty(x.numel() // 8, dtype=torch.uint8, device=x.device)
+            positive = torch.empty(x.numel() // 8, dtype=torch.uint8, device=x.device)
         if residual_norm is not None:
             assert residual is not None
-            residual_statistics, residual_factors = _measure(residual_norm, residual)
-        y, kind = _apply(x, residual, factors, residual_factors, bits), _kind(residual, residual_factors)
+            residual_mean_rstd, residual_scale_shift = _measure(residual_norm, residual)
+        y, kind = (
+            _apply(x, residual, scale_shift, residual_scale_shift, positive),
+            _kind(residual, residual_scale_shift),
+        )
         ctx.kind = kind
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(
-            x, residual if kind == kernels.NORMALIZED_RESIDUAL else None, bits, weight, residual_weight, statistics,
-            residual_statistics, factors,
+            x, residual if kind == kernels.NORMALIZED_RESIDUAL else None, positive, weight, residual_weight, mean_rstd,
+            residual_mean_rstd, scale_shift,
         )  # fmt: skip
         return y, y.view_as(y)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, residual, bits, weight, residual_weight, statistics, residual_statistics, factors = ctx.saved_tensors
-        given = [grad.contiguous(memory_format=torch.channels_last) for grad in grads if grad is not None]
-        kind, (parts, blocks) = ctx.kind, _parts(x)
-        sums, residual_sums = torch.empty(2, parts, 2, x.shape[1], device=x.device)
+        x, residual, positive, weight, residual_weight, mean_rstd, residual_mean_rstd, scale_shift = ctx.saved_tensors
+        dys = [grad.contiguous(memory_format=torch.channels_last) for grad in grads if grad is not None]
+        kind, (parts, blocks), (pixels, channels) = ctx.kind, _parts(x), _sizes(x)
+        sums, residual_sums = torch.empty(2, parts, 2, channels, device=x.device)
         # Without a residual the mask is that of the normalized maps, which are computed again.
-        masked = given[0] if kind == kernels.NO_RESIDUAL else torch.empty_like(x)
+        dz = dys[0] if kind == kernels.NO_RESIDUAL else torch.empty_like(x)
         residual = x if residual is None else residual
         kernels.sum_gradients[(parts * blocks,)](
-            x, residual, given[0], given[-1], x if bits is None else bits, masked, factors, statistics,
-            residual_statistics, sums, residual_sums, *_sizes(x), _chunk(x), kind, len(given) == 2, _ROWS, _CHANNELS,
+            x_ptr=x, residual_ptr=residual, dy_ptr=dys[0], other_dy_ptr=dys[-1],
+            positive_ptr=x if positive is None else positive, dz_ptr=dz, scale_shift_ptr=scale_shift,
+            mean_rstd_ptr=mean_rstd, residual_mean_rstd_ptr=residual_mean_rstd, partial_sums_ptr=sums,
+            residual_partial_sums_ptr=residual_sums, num_pixels=pixels, num_channels=channels,
+            pixels_per_part=triton.cdiv(pixels, parts), KIND=kind, HAS_OTHER=len(dys) == 2,
+            BLOCK_P=_BLOCK_P, BLOCK_C=_BLOCK_C,
         )  # fmt: skip
-        grad_x, of_norm = torch.empty_like(x), _finish_gradients(sums, weight, statistics, x)
-        grad_residual, of_residual_norm = masked, of_norm
+        dx, gradients = torch.empty_like(x), _finish_gradients(sums, weight, mean_rstd, x)
+        dresidual, residual_gradients = dz, gradients
         if kind == kernels.NORMALIZED_RESIDUAL:
-            grad_residual = torch.empty_like(x)
-            of_residual_norm = _finish_gradients(residual_sums, residual_weight, residual_statistics, x)
+            dresidual = torch.empty_like(x)
+            residual_gradients = _finish_gradients(residual_sums, residual_weight, residual_mean_rstd, x)
         kernels.apply_backward[_grid(x)](
-            x, residual, masked, grad_x, grad_residual, factors, of_norm, of_residual_norm, *_sizes(x), kind, _ROWS,
-            _CHANNELS,
+            x_ptr=x, residual_ptr=residual, dz_ptr=dz, dx_ptr=dx, dresidual_ptr=dresidual, scale_shift_ptr=scale_shift,
+            gradients_ptr=gradients, residual_gradients_ptr=residual_gradients, num_pixels=pixels,
+            num_channels=channels, KIND=kind, BLOCK_P=_BLOCK_P, BLOCK_C=_BLOCK_C,
         )  # fmt: skip
-        # The last two rows are the gradients of weight and bias.
-        has_norm = kind == kernels.NORMALIZED_RESIDUAL
-        of_parameters = *of_norm[3:], *(of_residual_norm[3:] if has_norm else (None, None))
-        return grad_x, None if kind == kernels.NO_RESIDUAL else grad_residual, *of_parameters, None, None
+        dw, db = gradients[3:]
+        residual_dw, residual_db = residual_gradients[3:] if kind == kernels.NORMALIZED_RESIDUAL else (None, None)
+        return dx, None if kind == kernels.NO_RESIDUAL else dresidual, dw, db, residual_dw, residual_db, None, None
 
 
 def _sizes(x: Tensor) -> tuple[int, int]:
@@ -148,7 +158,7 @@ def _sizes(x: Tensor) -> tuple[int, int]:
 def _tiles(x: Tensor) -> tuple[int, int]:
     """Return how many tiles share the pixels, and how many the channels."""
     pixels, channels = _sizes(x)
-    return triton.cdiv(pixels, _ROWS), triton.cdiv(channels, _CHANNELS)
+    return triton.cdiv(pixels, _BLOCK_P), triton.cdiv(channels, _BLOCK_C)
 
 
 def _grid(x: Tensor) -> tuple[int]:
@@ -158,63 +168,69 @@ def _grid(x: Tensor) -> tuple[int]:
 def _parts(x: Tensor) -> tuple[int, int]:
     """Return how many programs share the pixels of a sum, and how many its channels."""
     tiles, blocks = _tiles(x)
-    return max(1, min(tiles // _MIN_TILES, _PROGRAMS // blocks)), blocks
-
-
-def _chunk(x: Tensor) -> int:
-    """Return the pixels of a program that sums."""
-    return triton.cdiv(_sizes(x)[0], _parts(x)[0])
+    return max(1, min(tiles // _MIN_TILES, _SUM_PROGRAMS // blocks)), blocks
 
 
 def _measure(norm: nn.BatchNorm2d, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the statistics of x, mean and 1 / deviation, and the factor and addend that normalize it: [2, C] each.
+    """Return mean and rstd of x, and the scale and shift that normalize it: float32 [2, C] each.
 
     Updates the running statistics as PyTorch does.
     """
-    (parts, blocks), channels = _parts(x), x.shape[1]
+    (parts, blocks), (pixels, channels) = _parts(x), _sizes(x)
     sums = torch.empty(parts, 2, channels, device=x.device)
-    kernels.sum_values[(parts * blocks,)](x, norm.running_mean, sums, *_sizes(x), _chunk(x), _ROWS, _CHANNELS)
-    statistics, factors = torch.empty(2, 2, channels, device=x.device)
-    kernels.finish_forward[(triton.cdiv(channels, _FINISHED_CHANNELS),)](
-        sums, norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.num_batches_tracked, statistics,
-        factors, *_sizes(x), parts, norm.momentum, norm.eps, _FINISHED_CHANNELS, _PARTS,
+    kernels.sum_values[(parts * blocks,)](
+        x_ptr=x, shift_ptr=norm.running_mean, partial_sums_ptr=sums, num_pixels=pixels, num_channels=channels,
+        pixels_per_part=triton.cdiv(pixels, parts), BLOCK_P=_BLOCK_P, BLOCK_C=_BLOCK_C,
     )  # fmt: skip
-    return statistics, factors
+    mean_rstd, scale_shift = torch.empty(2, 2, channels, device=x.device)
+    kernels.finish_forward[(triton.cdiv(channels, _BLOCK_FINISHED_C),)](
+        partial_sums_ptr=sums, weight_ptr=norm.weight, bias_ptr=norm.bias, running_mean_ptr=norm.running_mean,
+        running_var_ptr=norm.running_var, num_batches_ptr=norm.num_batches_tracked, mean_rstd_ptr=mean_rstd,
+        scale_shift_ptr=scale_shift, num_pixels=pixels, num_channels=channels, num_parts=parts,
+        momentum=norm.momentum, eps=norm.eps, BLOCK_C=_BLOCK_FINISHED_C, BLOCK_PARTS=_BLOCK_PARTS,
+    )  # fmt: skip
+    return mean_rstd, scale_shift
 
 
-def _running_factors(norm: nn.BatchNorm2d) -> Tensor:
-    """Return the factor and addend by which an evaluation normalizes: [2, C]."""
+def _running_scale_shift(norm: nn.BatchNorm2d) -> Tensor:
+    """Return the scale and shift by which an evaluation normalizes: float32 [2, C]."""
     channels = norm.num_features
-    factors = torch.empty(2, channels, device=norm.weight.device)
-    kernels.read_running_statistics[(triton.cdiv(channels, _CHANNELS),)](
-        norm.weight, norm.bias, norm.running_mean, norm.running_var, factors, channels, norm.eps, _CHANNELS
-    )
-    return factors
+    scale_shift = torch.empty(2, channels, device=norm.weight.device)
+    kernels.read_running_statistics[(triton.cdiv(channels, _BLOCK_C),)](
+        weight_ptr=norm.weight, bias_ptr=norm.bias, running_mean_ptr=norm.running_mean,
+        running_var_ptr=norm.running_var, scale_shift_ptr=scale_shift, num_channels=channels, eps=norm.eps,
+        BLOCK_C=_BLOCK_C,
+    )  # fmt: skip
+    return scale_shift
 
 
 def _apply(
-    x: Tensor, residual: Tensor | None, factors: Tensor, residual_factors: Tensor | None, bits: Tensor | None = None
-) -> Tensor:
-    """Return the ReLU of the normalized maps, and write into `bits`, if given, where it is positive."""
-    y = torch.empty_like(x)
+    x: Tensor, residual: Tensor | None, scale_shift: Tensor, residual_scale_shift: Tensor | None,
+    positive: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Return the ReLU of the normalized maps; write into `positive`, if given, a bit for each value that is."""
+    y, (pixels, channels) = torch.empty_like(x), _sizes(x)
     kernels.apply_forward[_grid(x)](
-        x, x if residual is None else residual, y, x if bits is None else bits, factors,
-        factors if residual_factors is None else residual_factors, *_sizes(x), _kind(residual, residual_factors),
-        bits is not None, _ROWS, _CHANNELS,
+        x_ptr=x, residual_ptr=x if residual is None else residual, y_ptr=y,
+        positive_ptr=x if positive is None else positive, scale_shift_ptr=scale_shift,
+        residual_scale_shift_ptr=scale_shift if residual_scale_shift is None else residual_scale_shift,
+        num_pixels=pixels, num_channels=channels, KIND=_kind(residual, residual_scale_shift),
+        HAS_POSITIVE=positive is not None, BLOCK_P=_BLOCK_P, BLOCK_C=_BLOCK_C,
     )  # fmt: skip
     return y
 
 
-def _kind(residual: Tensor | None, residual_factors: Tensor | None) -> int:
+def _kind(residual: Tensor | None, residual_scale_shift: Tensor | None) -> int:
     if residual is None:
         return kernels.NO_RESIDUAL
-    return kernels.RESIDUAL if residual_factors is None else kernels.NORMALIZED_RESIDUAL
+    return kernels.RESIDUAL if residual_scale_shift is None else kernels.NORMALIZED_RESIDUAL
 
 
-def _finish_gradients(sums: Tensor, weight: Tensor, statistics: Tensor, x: Tensor) -> Tensor:
-    """Return [5, C]: factors of gradient and x and the addend of x's gradient, then gradients of weight and bias."""
-    result = torch.empty(5, x.shape[1], device=x.device)
-    kernels.finish_backward[(triton.cdiv(x.shape[1], _FINISHED_CHANNELS),)](
-        sums, weight, statistics, result, *_sizes(x), len(sums), _FINISHED_CHANNELS, _PARTS
-    )
-    return result
+def _finish_gradients(sums: Tensor, weight: Tensor, mean_rstd: Tensor, x: Tensor) -> Tensor:
+    """Return float32 [5, C]: a, b and c of dx = a dz + b x + c, then dw and db."""
+    gradients, (pixels, channels) = torch.empty(5, x.shape[1], device=x.device), _sizes(x)
+    kernels.finish_backward[(triton.cdiv(channels, _BLOCK_FINISHED_C),)](
+        partial_sums_ptr=sums, weight_ptr=weight, mean_rstd_ptr=mean_rstd, gradients_ptr=gradients, num_pixels=pixels,
+        num_channels=channels, num_parts=len(sums), BLOCK_C=_BLOCK_FINISHED_C, BLOCK_PARTS=_BLOCK_PARTS,
+    )  # fmt: skip
+    return gradients

@@ -24,7 +24,8 @@ def network(norms, x, shortcut, kind):
     return {"branch": (branch,), "shortcut": (following,)}.get(kind, (branch, following))
 
 torch.manual_seed(2)  # no value is so close to zero that only one precision masks it
-batch_norm._PROGRAMS, batch_norm._MIN_TILES, batch_norm._PARTS = 8, 1, 4  # more parts than are added at a time
+# More parts than are added at a time.
+batch_norm._SUM_PROGRAMS, batch_norm._MIN_TILES, batch_norm._BLOCK_PARTS = 8, 1, 4
 shapes = ((2, 16, 20, 13), (2, 136, 3, 5), (2, 8, 1, 1))
 forms = ((1, "plain"), *itertools.product((1, 2), ("branch", "shortcut", "both")))
 for shape, (num_norms, kind), zeros in itertools.product(shapes, forms, (False, True)):
@@ -86,16 +87,15 @@ def test_equals_pytorch_in_float64(interpret):
 @pytest.mark.parametrize(("capability", "dtype"), [(75, "fp16"), (80, "fp32"), (90, "bf16")])
 @pytest.mark.parametrize("kind", [0, 1, 2])
 def test_compiles_for_gpus(compile_for_gpu, capability, dtype, kind):
-    maps = ("x", "y", "grad", "other_grad", "masked", "grad_x", "residual", "grad_residual")
-    single = ("statistics", "factors", "weight", "bias", "running_mean", "running_var", "shift", "result", "of_norm")
-    types = dict.fromkeys(maps, f"*{dtype}") | dict.fromkeys((*single, "sums"), "*fp32") | {"bits": "*u8"}
-    types |= dict.fromkeys(("residual_statistics", "residual_factors", "residual_sums", "of_residual_norm"), "*fp32")
-    types |= {"batches": "*i64", "momentum": "fp32", "eps": "fp32"}
-    sizes = {"ROWS": batch_norm._ROWS, "CHANNELS": batch_norm._CHANNELS, "PARTS": batch_norm._PARTS}
-    constants = sizes | {"KIND": kind, "HAS_OTHER": kind > 0, "HAS_BITS": kind > 0}
+    maps = ("x_ptr", "y_ptr", "dy_ptr", "other_dy_ptr", "dz_ptr", "dx_ptr", "residual_ptr", "dresidual_ptr")
+    types = dict.fromkeys(maps, f"*{dtype}") | {"positive_ptr": "*u8", "num_batches_ptr": "*i64"}
+    types |= {"momentum": "fp32", "eps": "fp32"}
+    constants = {"BLOCK_P": batch_norm._BLOCK_P, "BLOCK_C": batch_norm._BLOCK_C, "BLOCK_PARTS": batch_norm._BLOCK_PARTS}
+    constants |= {"KIND": kind, "HAS_OTHER": kind > 0, "HAS_POSITIVE": kind > 0}
     names = ("sum_values", "finish_forward", "finish_backward", "apply_forward", "read_running_statistics")
     for kernel in (getattr(kernels, name) for name in (*names, "sum_gradients", "apply_backward")):
-        of_kernel = {name: type_ for name, type_ in types.items() if name in kernel.arg_names}
+        pointers = {name: "*fp32" for name in kernel.arg_names if name.endswith("_ptr")}
+        of_kernel = pointers | {name: type_ for name, type_ in types.items() if name in kernel.arg_names}
         compile_for_gpu(kernel, capability, of_kernel, constants)
 
 
@@ -114,7 +114,18 @@ def test_without_a_gpu_it_is_pytorchs(training):
 
 @pytest.mark.parametrize(
     "case",
-    ["eval", "eval of the shortcut", "channels", "dtype", "shape", "momentum", "synchronized", "format", "one value"],
+    [
+        "eval",
+        "eval of the shortcut",
+        "channels",
+        "dtype",
+        "shape",
+        "momentum",
+        "synchronized",
+        "format",
+        "one value",
+        "pixels",
+    ],
 )
 def test_what_the_kernels_cannot_do_is_left_to_pytorch(monkeypatch, case):
     monkeypatch.setattr(batch_norm, "triton_available", lambda tensor: True)
@@ -142,6 +153,11 @@ def test_what_the_kernels_cannot_do_is_left_to_pytorch(monkeypatch, case):
             x = x.contiguous()
         case "one value":
             x, shortcut = x[:1, :, :1, :1], shortcut[:1, :, :1, :1]
+        case "pixels":  # more than 32 bits count, without their memory
+            shape, format = (2**21, 16, 32, 32), torch.channels_last
+            x, shortcut = (torch.empty(shape, device="meta").contiguous(memory_format=format) for _ in range(2))
+            smaller = x[: 2**20]
+            assert batch_norm._is_fusible(norms[0], smaller, smaller, norms[1])
     assert not batch_norm._is_fusible(norms[0], x, shortcut, norms[1])
 
 
