@@ -83,6 +83,28 @@ def test_equals_pytorch_in_float64(interpret):
     interpret(INTERPRETED)
 
 
+LARGE = """
+import torch
+from sparse_tensors import sparse_maps, sparse_zeros
+from timetrial.workloads.common.nn import batch_norm, batch_norm_kernels as kernels
+
+x = sparse_maps(9, 128, 2**11, 2**10)
+x[-1, :, -1, -1] = torch.arange(128) - 64
+scale_shift, positive = torch.tensor([[2.0], [1.0]]).repeat(1, 128), sparse_zeros(x.numel() // 8, dtype=torch.uint8)
+y = batch_norm._apply(x, None, scale_shift, None, positive)
+assert torch.equal(y[-1, -64:, -1, -1].float(), 2 * torch.arange(64.0) + 1)
+assert (positive[-8:] == 255).all()
+norm, sums = torch.nn.BatchNorm2d(128), []
+kernels.finish_forward = {(8,): lambda **arguments: sums.append(arguments["partial_sums_ptr"])}
+batch_norm._measure(norm, x)
+assert torch.equal(sums[0][-1, :, -64:], torch.stack([torch.arange(64.0), torch.arange(64.0) ** 2]))
+"""
+
+
+def test_offsets_beyond_32_bits(interpret_last_program):
+    interpret_last_program(LARGE)
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(("capability", "dtype"), [(75, "fp16"), (80, "fp32"), (90, "bf16")])
 @pytest.mark.parametrize("kind", [0, 1, 2])

@@ -77,11 +77,35 @@ def test_max_pool_equals_pytorch(interpret):
     interpret(INTERPRETED)
 
 
+LARGE = """
+import torch
+from sparse_tensors import sparse_maps, sparse_zeros
+from timetrial.workloads.common.nn import stem
+
+stem._BLOCK_CELLS = 1024  # so that the last program writes more than the border
+for pixels in (sparse_maps(1100, 3, 1024, 1024, torch.uint8), sparse_zeros(1100, 3, 1024, 1024, dtype=torch.uint8)):
+    pixels[-1, :, -2:, -2:] = torch.arange(12).view(3, 2, 2)
+    out = stem._unshuffle_by_kernel(pixels, torch.zeros(1, 3, 1, 1), None, torch.float16)
+    assert torch.equal(out[-1, :, -2, -2].float(), torch.arange(12.0))
+x = sparse_maps(9, 128, 2**11, 2**10)
+x[-1, :, -1, -2] = torch.arange(128)
+y, places = stem._max_pool(x)
+assert torch.equal(y[-1, :, -1, -1].float(), torch.arange(128.0))
+assert (places[-1, 1:, -1, -1] == 7).all()
+dx = stem._max_pool_gradient(y, places, 2**11, 2**10)
+assert torch.equal(dx[-1, 1:, -1, -2], y[-1, 1:, -1, -1])
+"""
+
+
+def test_offsets_beyond_32_bits(interpret_last_program):
+    interpret_last_program(LARGE)
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(("capability", "dtype"), [(75, "fp16"), (80, "fp32"), (90, "bf16")])
 def test_max_pool_compiles_for_gpus(compile_for_gpu, capability, dtype):
-    types = dict.fromkeys(("x", "pooled", "grad", "out"), f"*{dtype}") | {"places": "*u8"}
-    for kernel in (stem._pool, stem._unpool):
+    types = dict.fromkeys(("x_ptr", "y_ptr", "dy_ptr", "dx_ptr"), f"*{dtype}") | {"places_ptr": "*u8"}
+    for kernel in (stem._max_pool_forward, stem._max_pool_backward):
         of_kernel = {name: kind for name, kind in types.items() if name in kernel.arg_names}
         compile_for_gpu(kernel, capability, of_kernel, {"C": 64, "BLOCK": stem._BLOCK})
 
@@ -90,8 +114,8 @@ def test_max_pool_compiles_for_gpus(compile_for_gpu, capability, dtype):
 @pytest.mark.parametrize(("capability", "dtype"), [(75, "fp16"), (80, "fp32"), (90, "bf16")])
 @pytest.mark.parametrize("has_std", [False, True])
 def test_normalization_of_pixels_compiles_for_gpus(compile_for_gpu, capability, dtype, has_std):
-    types = {"pixels": "*u8", "mean": "*fp32", "std": "*fp32", "out": f"*{dtype}"}
-    constants = {"HAS_STD": has_std, "BLOCK": stem._PLACES}
+    types = {"pixels_ptr": "*u8", "mean_ptr": "*fp32", "std_ptr": "*fp32", "out_ptr": f"*{dtype}"}
+    constants = {"HAS_STD": has_std, "BLOCK": stem._BLOCK_CELLS}
     compile_for_gpu(stem._normalize_and_unshuffle, capability, types, constants)
 
 
