@@ -7,37 +7,7 @@ import torch
 from torch import Tensor
 from torchvision.ops import nms
 
-from ..nn.triton_support import triton_available
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # CPU wheels of PyTorch come without Triton
-    triton = None
-
-if triton is not None:
-
-    @triton.jit
-    def _nms(boxes, counts, kept, boxes_per_group, iou_threshold, EDGE: tl.constexpr, BLOCK: tl.constexpr):
-        group = tl.program_id(0)
-        index = tl.arange(0, BLOCK)
-        in_group = index < boxes_per_group
-        box = boxes + (group.to(tl.int64) * boxes_per_group + index) * 4
-        left, top = tl.load(box, mask=in_group, other=0.0), tl.load(box + 1, mask=in_group, other=0.0)
-        right, bottom = tl.load(box + 2, mask=in_group, other=0.0), tl.load(box + 3, mask=in_group, other=0.0)
-        area = (right - left + EDGE) * (bottom - top + EDGE)
-        count = tl.load(counts + group)
-        alive = (in_group & (index < count)).to(tl.int32)
-        for current in range(0, count):
-            if tl.sum(tl.where(index == current, alive, 0), 0) > 0:
-                best = boxes + (group.to(tl.int64) * boxes_per_group + current) * 4
-                x0, y0, x1, y1 = tl.load(best), tl.load(best + 1), tl.load(best + 2), tl.load(best + 3)
-                width = tl.maximum(tl.minimum(right, x1) - tl.maximum(left, x0) + EDGE, 0.0)
-                height = tl.maximum(tl.minimum(bottom, y1) - tl.maximum(top, y0) + EDGE, 0.0)
-                intersection = width * height
-                union = area + (x1 - x0 + EDGE) * (y1 - y0 + EDGE) - intersection
-                alive = tl.where((index > current) & (intersection > iou_threshold * union), 0, alive)
-        tl.store(kept + group.to(tl.int64) * boxes_per_group + index, alive.to(tl.int8), mask=in_group)
+from ..nn.triton_support import tl, triton, triton_available
 
 
 def batched_nms(
@@ -66,7 +36,31 @@ def _batched_nms_triton(boxes: Tensor, counts: Tensor, iou_threshold: float, pix
     block = triton.next_power_of_2(boxes_per_group)
     warps = 8 if block > 512 else 4 if block > 256 else 1
     _nms[(groups,)](
-        boxes.contiguous(), counts, kept, boxes_per_group, iou_threshold,
-        EDGE=pixel_offset, BLOCK=block, num_warps=warps,
+        boxes_ptr=boxes.contiguous(), counts_ptr=counts, kept_ptr=kept, boxes_per_group=boxes_per_group,
+        iou_threshold=iou_threshold, EDGE=pixel_offset, BLOCK=block, num_warps=warps,
     )  # fmt: skip
     return kept.bool()
+
+
+@triton.jit
+def _nms(boxes_ptr, counts_ptr, kept_ptr, boxes_per_group, iou_threshold, EDGE: tl.constexpr, BLOCK: tl.constexpr):
+    """Drop, for each box of a group that is kept, the worse boxes that overlap it."""
+    group = tl.program_id(0)
+    index = tl.arange(0, BLOCK)
+    in_group = index < boxes_per_group
+    box_ptr = boxes_ptr + (group.to(tl.int64) * boxes_per_group + index) * 4
+    left, top = tl.load(box_ptr, mask=in_group, other=0.0), tl.load(box_ptr + 1, mask=in_group, other=0.0)
+    right, bottom = tl.load(box_ptr + 2, mask=in_group, other=0.0), tl.load(box_ptr + 3, mask=in_group, other=0.0)
+    area = (right - left + EDGE) * (bottom - top + EDGE)
+    count = tl.load(counts_ptr + group)
+    alive = (in_group & (index < count)).to(tl.int32)
+    for current in range(0, count):
+        if tl.sum(tl.where(index == current, alive, 0), 0) > 0:
+            best_ptr = boxes_ptr + (group.to(tl.int64) * boxes_per_group + current) * 4
+            x0, y0, x1, y1 = tl.load(best_ptr), tl.load(best_ptr + 1), tl.load(best_ptr + 2), tl.load(best_ptr + 3)
+            width = tl.maximum(tl.minimum(right, x1) - tl.maximum(left, x0) + EDGE, 0.0)
+            height = tl.maximum(tl.minimum(bottom, y1) - tl.maximum(top, y0) + EDGE, 0.0)
+            intersection = width * height
+            union = area + (x1 - x0 + EDGE) * (y1 - y0 + EDGE) - intersection
+            alive = tl.where((index > current) & (intersection > iou_threshold * union), 0, alive)
+    tl.store(kept_ptr + group.to(tl.int64) * boxes_per_group + index, alive.to(tl.int8), mask=in_group)

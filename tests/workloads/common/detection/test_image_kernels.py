@@ -1,8 +1,5 @@
 """Crop and resize by Triton's interpreter against PyTorch in float64 and Pillow."""
 
-import importlib.util
-import sys
-
 CROPS = """
 import numpy as np, torch
 from PIL import Image
@@ -58,11 +55,18 @@ def test_resizes_crops_with_antialiasing_onto_a_canvas(interpret):
     interpret(CROPS)
 
 
-def test_module_imports_without_triton(root, monkeypatch):
-    monkeypatch.setitem(sys.modules, "triton", None)
-    name = "timetrial.workloads.common.detection.without_triton"  # relative imports need the package
-    path = root / "workloads/common/detection/image_kernels.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.triton is None
+LARGE = """
+import torch
+from timetrial.workloads.common.detection.image_kernels import crop_and_resize
+
+image, count, canvas = torch.randint(256, (3, 4, 5), dtype=torch.uint8), 2**14, (256, 256)
+addresses, sizes = torch.full((count,), image.data_ptr()), torch.tensor([[4, 5]], dtype=torch.int32).repeat(count, 1)
+boxes = torch.tensor([[0, 0, 4, 5]], dtype=torch.int32).repeat(count, 1)
+flipped, resized = torch.zeros(count, dtype=torch.bool), torch.tensor([canvas]).repeat(count, 1)
+out = crop_and_resize(addresses, sizes, boxes, flipped, resized, canvas, (0, 0, 0), torch.device("cpu"))
+assert torch.equal(out[-1, -1, -1], image[:, -1, -1])
+"""
+
+
+def test_offsets_beyond_32_bits(interpret_last_program):
+    interpret_last_program(LARGE)

@@ -48,3 +48,23 @@ def test_cpu_keeps_the_same_boxes_as_plain_loops():
 @pytest.mark.parametrize("count", [0, 1])
 def test_handles_groups_of_zero_and_one_box(count):
     assert batched_nms(torch.tensor([[[0.0, 0.0, 1.0, 1.0]]]), 0.5, torch.tensor([count])).tolist() == [[count == 1]]
+
+
+LARGE = """
+import torch
+from sparse_tensors import sparse_zeros
+from timetrial.workloads.common.detection import nms
+
+boxes = sparse_zeros(2**25 + 1, 16, 4, dtype=torch.float32)
+boxes[-1] = torch.tensor([0.0, 0.0, 1.0, 1.0])
+boxes[-1, ::2] += 2.0
+counts, kept = torch.full((len(boxes),), 16, dtype=torch.int32), sparse_zeros(*boxes.shape[:2], dtype=torch.int8)
+nms._nms[(len(boxes),)](
+    boxes_ptr=boxes, counts_ptr=counts, kept_ptr=kept, boxes_per_group=16, iou_threshold=0.5, EDGE=0.0, BLOCK=16
+)
+assert kept[-1].tolist() == [1, 1] + [0] * 14
+"""
+
+
+def test_offsets_beyond_32_bits(interpret_last_program):
+    interpret_last_program(LARGE)

@@ -15,7 +15,9 @@ planes = torch.tensor([(height * width, width) for height, width in sizes], dtyp
 frames = torch.cat([planes, boxes, flipped[:, None].int()], 1)
 addresses = torch.tensor([image.data_ptr() for image in images])
 out = torch.empty(len(images), size, size, 3, dtype=torch.uint8)
-kernels._crop_and_resize[(len(images), -(-size * size // 512))](addresses, frames, out, size, 512)
+kernels._crop_and_resize[(len(images), -(-size * size // 512))](
+    addresses_ptr=addresses, frames_ptr=frames, out_ptr=out, SIZE=size, BLOCK=512
+)
 for image, (top, left, tall, wide), is_flipped, pixels in zip(images, boxes.tolist(), flipped, out, strict=True):
     cut = image[:, top : top + tall, left : left + wide].double()[None]
     expected = F.interpolate(cut, (size, size), mode="bilinear", align_corners=False)[0].permute(1, 2, 0)
@@ -27,3 +29,22 @@ assert torch.equal(out[3], images[3].permute(1, 2, 0))
 
 def test_kernel_crops_resizes_and_flips(interpret):
     interpret(INTERPRETED)
+
+
+LARGE = """
+import torch
+from sparse_tensors import sparse_zeros
+from timetrial.workloads.common.imagenet import kernels
+
+image, count, size = torch.randint(256, (3, 4, 5), dtype=torch.uint8), 2**14, 256
+frames = torch.tensor([[20, 5, 0, 0, 4, 5, 0]], dtype=torch.int32).repeat(count, 1)
+addresses, out = torch.full((count,), image.data_ptr()), sparse_zeros(count, size, size, 3, dtype=torch.uint8)
+kernels._crop_and_resize[count, size * size // 512](
+    addresses_ptr=addresses, frames_ptr=frames, out_ptr=out, SIZE=size, BLOCK=512
+)
+assert torch.equal(out[-1, -1, -1], image[:, -1, -1])
+"""
+
+
+def test_offsets_beyond_32_bits(interpret_last_program):
+    interpret_last_program(LARGE)
