@@ -1,8 +1,6 @@
 """Color jitter by Triton's interpreter against torchvision."""
 
-import importlib.util
 import itertools
-import sys
 
 import numpy as np
 import pytest
@@ -38,12 +36,24 @@ def test_jitter_equals_torchvision_in_every_order(interpret):
     interpret(JITTER)
 
 
-def test_kernels_import_without_triton(root, monkeypatch):
-    monkeypatch.setitem(sys.modules, "triton", None)
-    spec = importlib.util.spec_from_file_location("without_triton", root / "workloads" / "ssd" / "kernels.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.triton is None
+LARGE = """
+import torch
+from sparse_tensors import sparse_zeros
+from timetrial.workloads.ssd import color_jitter, kernels
+
+torch.manual_seed(1)
+count = 2**14
+pixels = sparse_zeros(count, 256, 256, 3, dtype=torch.uint8)
+pixels[-1, -2:] = torch.randint(256, (2, 256, 3))
+factors, order = torch.tensor([[1.1, 1.0, 0.8, 0.02]]), torch.arange(4)[None]
+out = kernels.jitter(pixels, factors.expand(count, 4), order.expand(count, 4))
+expected = color_jitter.jitter_image(pixels[-1], factors[0].tolist(), order[0].tolist())
+assert torch.equal(out[-1, -2:], expected[-2:])
+"""
+
+
+def test_offsets_beyond_32_bits(interpret_last_program):
+    interpret_last_program(LARGE)
 
 
 def test_draws_factors_and_orders_like_color_jitter():
