@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torchvision.ops import roi_align
 
 from ..common.nn.stem import MaxPool, SpaceToDepthConv
+from ..common.nn.triton_support import triton_available
 from . import boxes as box_ops
 from . import kernels, masks, proposals
 from .blocks import Bottleneck, norm_layer
@@ -203,7 +204,7 @@ class MaskRCNN(nn.Module):
     def pool_regions(self, feature_maps: Sequence[Tensor], regions: Tensor, size: int) -> Tensor:
         """Return features [N * K, fpn_channels, size, size] of regions [N, K, 4] by RoIAlign on their levels."""
         levels = fpn_levels(regions)
-        if kernels.triton_available(regions):
+        if triton_available(regions):
             return kernels.roi_align(feature_maps[:4], regions, levels, size)
         image = torch.arange(len(regions)).repeat_interleave(regions.shape[1])
         rois, levels = torch.cat([image[:, None].to(regions), regions.flatten(0, 1)], 1), levels.flatten()

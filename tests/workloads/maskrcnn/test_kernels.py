@@ -46,11 +46,40 @@ def test_roi_align_equals_torchvision(interpret, channels, size):
     interpret(INTERPRETED, channels, size)
 
 
+LARGE = """
+import torch
+from huge_tensors import HugeTensor, run_program
+from sparse_tensors import sparse_maps
+from timetrial.workloads.maskrcnn import kernels
+
+side = 2**12
+maps = [sparse_maps(1, 256, side >> level, side >> level) for level in range(4)]
+maps[0][0, :, -1, -1] = torch.arange(256)
+regions = torch.tensor([[[0.0, 0.0, 9.0, 9.0], [4.0 * (side - 1), 4.0 * (side - 1), 4.0 * side, 4.0 * side]]])
+levels = torch.zeros(1, 2, dtype=torch.int32)
+y = kernels.roi_align(maps, regions, levels, 1)
+assert torch.equal(y[-1, :, 0, 0].float(), torch.arange(256.0))
+
+dxs = {f"dx{level}_ptr": HugeTensor(torch.float16, x.numel()) for level, x in enumerate(maps)}
+tiles = (side // 8) ** 2  # of the finest map
+run_program(
+    kernels._roi_align_backward, (tiles - 1, 1, 0), (2 * tiles, 2, 1), **dxs, height=side, width=side, images=1,
+    regions_ptr=regions, levels_ptr=levels, dy_ptr=torch.zeros(2, 1, 1, 256), regions_per_image=2, C=256, FINEST=4,
+    S=1, SAMPLES=2, TILE=8, BLOCK_R=2, BLOCK_P=64, BLOCK_C=128,
+)
+assert dxs["dx0_ptr"].last == maps[0].numel() - 1
+"""
+
+
+def test_offsets_beyond_32_bits(interpret_last_program):
+    interpret_last_program(LARGE)
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(("capability", "dtype"), [(75, "fp16"), (80, "fp32"), (90, "bf16")])
 def test_roi_align_compiles_for_gpus(compile_for_gpu, capability, dtype):
     constants = {"C": 256, "FINEST": 4, "S": 14, "SAMPLES": 2}
-    constants |= {"TILE": 8, "REGIONS": 512, "PIXELS": 64, "CHANNELS": 128}
+    constants |= {"TILE": 8, "BLOCK_R": 512, "BLOCK_P": 64, "BLOCK_C": 128}
     for kernel in (kernels._roi_align_forward, kernels._roi_align_backward):
-        types = {name: f"*{dtype}" for name in kernel.arg_names if name[:3] in ("map", "gra", "out")}
-        compile_for_gpu(kernel, capability, types | {"regions": "*fp32", "levels": "*i32"}, constants)
+        types = {name: f"*{dtype}" for name in kernel.arg_names if name.endswith("_ptr")}
+        compile_for_gpu(kernel, capability, types | {"regions_ptr": "*fp32", "levels_ptr": "*i32"}, constants)
