@@ -11,12 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ..common.detection.coco_evaluation import Rle, import_pycocotools
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # CPU wheels of PyTorch come without Triton
-    triton = None
+from ..common.nn.triton_support import tl, triton
 
 _HALF = np.float32(0.5)
 _PADDING = 1  # pixels of zeros around a predicted mask, so that it can end inside its box
@@ -83,12 +78,15 @@ def paste_by_kernel(probabilities: Tensor, boxes: Tensor, image_sizes: Tensor, v
     corners = torch.where(valid[:, None], _grown(boxes.float(), side), -2)  # a box outside of the image
     changes = torch.empty(count * _CHANGES_PER_MASK, dtype=torch.int32, device=boxes.device)
     counts = torch.empty(count, dtype=torch.int64, device=boxes.device)
-    arguments = probabilities.contiguous(), corners, image_sizes.contiguous(), counts
-    sizes = len(changes), side, _BLOCK
-    exact = {"enable_fp_fusion": False}  # pixels on the threshold are those of `paste_masks`
-    _paste[(count,)](*arguments, counts, changes, *sizes, False, **exact)
+    arguments = {
+        "probabilities_ptr": probabilities.contiguous(), "corners_ptr": corners,
+        "image_sizes_ptr": image_sizes.contiguous(), "counts_ptr": counts, "changes_ptr": changes,
+        "capacity": len(changes), "SIDE": side, "BLOCK": _BLOCK,
+        "enable_fp_fusion": False,  # pixels on the threshold are those of `paste_masks`
+    }  # fmt: skip
+    _paste[(count,)](ends_ptr=counts, WRITE=False, **arguments)
     ends = counts.cumsum(0)
-    _paste[(count,)](*arguments, ends, changes, *sizes, True, **exact)
+    _paste[(count,)](ends_ptr=ends, WRITE=True, **arguments)
     return PastedMasks(changes, ends, probabilities, boxes)
 
 
@@ -180,60 +178,64 @@ def _encode(
     ]
 
 
-if triton is not None:
+@triton.jit
+def _paste(
+    probabilities_ptr, corners_ptr, image_sizes_ptr, counts_ptr, ends_ptr, changes_ptr, capacity,
+    SIDE: tl.constexpr, BLOCK: tl.constexpr, WRITE: tl.constexpr,
+):  # fmt: skip
+    """Count the changes of one mask or, with WRITE, store them before its end.
 
-    @triton.jit
-    def _cells(pixel, first, last, SIDE: tl.constexpr):
-        """Return lower cell, upper cell and the upper one's weight, as `_interpolation` does."""
-        step = tl.div_rn((SIDE + 2) * 1.0, tl.maximum(last - first + 1, 1).to(tl.float32))
-        position = tl.maximum(step * ((pixel - first).to(tl.float32) + 0.5) - 0.5, 0.0)
-        lower = position.to(tl.int32)
-        return lower, tl.minimum(lower + 1, SIDE + 1), position - lower.to(tl.float32)
-
-    @triton.jit
-    def _cell(mask, row, column, SIDE: tl.constexpr):
-        inside = (row >= 1) & (row <= SIDE) & (column >= 1) & (column <= SIDE)
-        return tl.load(mask + (row - 1) * SIDE + column - 1, mask=inside, other=0.0).to(tl.float32)
-
-    @triton.jit
-    def _is_set(mask, x, y, left, top, right, bottom, SIDE: tl.constexpr):
-        x0, x1, dx = _cells(x, left, right, SIDE)
-        y0, y1, dy = _cells(y, top, bottom, SIDE)
-        upper = _cell(mask, y0, x0, SIDE) * (1 - dx) + _cell(mask, y0, x1, SIDE) * dx
-        lower = _cell(mask, y1, x0, SIDE) * (1 - dx) + _cell(mask, y1, x1, SIDE) * dx
-        in_box = (x >= left) & (x <= right) & (y >= top) & (y <= bottom)
-        return in_box & (upper * (1 - dy) + lower * dy > 0.5)
-
-    @triton.jit
-    def _paste(
-        probabilities, corners, image_sizes, counts, ends, changes, capacity,
-        SIDE: tl.constexpr, BLOCK: tl.constexpr, WRITE: tl.constexpr,
-    ):  # fmt: skip
-        """Count the changes of one mask or, with WRITE, store them before its end."""
-        detection = tl.program_id(0)
-        mask = probabilities + detection * SIDE * SIDE
-        left, top = tl.load(corners + detection * 4), tl.load(corners + detection * 4 + 1)
-        right, bottom = tl.load(corners + detection * 4 + 2), tl.load(corners + detection * 4 + 3)
-        height = tl.load(image_sizes + detection * 2).to(tl.int32)
-        width = tl.load(image_sizes + detection * 2 + 1).to(tl.int32)
-        # A mask changes as far as the pixel after its box. After the last row that is the first of the next column.
-        first_row = tl.where(bottom >= height - 1, 0, tl.maximum(top, 0))
-        rows = tl.maximum(tl.minimum(bottom + 2, height) - first_row, 0)
-        first_column = tl.maximum(left, 0)
-        pixels = rows * tl.maximum(tl.minimum(right + 2, width) - first_column, 0)
-        position = tl.zeros((), tl.int64)
+    Pixels of an image are counted in 32 bits: Pillow refuses images above 2^28.
+    """
+    detection = tl.program_id(0).to(tl.int64)
+    mask_ptr = probabilities_ptr + detection * SIDE * SIDE
+    left, top = tl.load(corners_ptr + detection * 4), tl.load(corners_ptr + detection * 4 + 1)
+    right, bottom = tl.load(corners_ptr + detection * 4 + 2), tl.load(corners_ptr + detection * 4 + 3)
+    height = tl.load(image_sizes_ptr + detection * 2).to(tl.int32)
+    width = tl.load(image_sizes_ptr + detection * 2 + 1).to(tl.int32)
+    # A mask changes as far as the pixel after its box. After the last row that is the first of the next column.
+    first_row = tl.where(bottom >= height - 1, 0, tl.maximum(top, 0))
+    rows = tl.maximum(tl.minimum(bottom + 2, height) - first_row, 0)
+    first_column = tl.maximum(left, 0)
+    pixels = rows * tl.maximum(tl.minimum(right + 2, width) - first_column, 0)
+    position = tl.zeros((), tl.int64)
+    if WRITE:
+        position = tl.load(ends_ptr + detection) - tl.load(counts_ptr + detection)
+    for start in range(0, pixels, BLOCK):
+        pixel = start + tl.arange(0, BLOCK)
+        x, y = first_column + pixel // rows, first_row + pixel % rows
+        before_x, before_y = tl.where(y > 0, x, x - 1), tl.where(y > 0, y, height) - 1
+        here = _is_set(mask_ptr, x, y, left, top, right, bottom, SIDE)
+        before = (before_x >= 0) & _is_set(mask_ptr, before_x, before_y, left, top, right, bottom, SIDE)
+        changed = ((here != before) & (pixel < pixels)).to(tl.int32)
         if WRITE:
-            position = tl.load(ends + detection) - tl.load(counts + detection)
-        for start in range(0, pixels, BLOCK):
-            pixel = start + tl.arange(0, BLOCK)
-            x, y = first_column + pixel // rows, first_row + pixel % rows
-            before_x, before_y = tl.where(y > 0, x, x - 1), tl.where(y > 0, y, height) - 1
-            here = _is_set(mask, x, y, left, top, right, bottom, SIDE)
-            before = (before_x >= 0) & _is_set(mask, before_x, before_y, left, top, right, bottom, SIDE)
-            changed = ((here != before) & (pixel < pixels)).to(tl.int32)
-            if WRITE:
-                place = position + tl.cumsum(changed, 0) - 1
-                tl.store(changes + place, x * height + y, mask=(changed != 0) & (place < capacity))
-            position += tl.sum(changed, 0)
-        if not WRITE:
-            tl.store(counts + detection, position)
+            place = position + tl.cumsum(changed, 0) - 1
+            tl.store(changes_ptr + place, x * height + y, mask=(changed != 0) & (place < capacity))
+        position += tl.sum(changed, 0)
+    if not WRITE:
+        tl.store(counts_ptr + detection, position)
+
+
+@triton.jit
+def _cells(pixel, first, last, SIDE: tl.constexpr):
+    """Return lower cell, upper cell and the upper one's weight, as `_interpolation` does."""
+    step = tl.div_rn((SIDE + 2) * 1.0, tl.maximum(last - first + 1, 1).to(tl.float32))
+    position = tl.maximum(step * ((pixel - first).to(tl.float32) + 0.5) - 0.5, 0.0)
+    lower = position.to(tl.int32)
+    return lower, tl.minimum(lower + 1, SIDE + 1), position - lower.to(tl.float32)
+
+
+@triton.jit
+def _cell(mask_ptr, row, column, SIDE: tl.constexpr):
+    inside = (row >= 1) & (row <= SIDE) & (column >= 1) & (column <= SIDE)
+    return tl.load(mask_ptr + (row - 1) * SIDE + column - 1, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _is_set(mask_ptr, x, y, left, top, right, bottom, SIDE: tl.constexpr):
+    x0, x1, dx = _cells(x, left, right, SIDE)
+    y0, y1, dy = _cells(y, top, bottom, SIDE)
+    upper = _cell(mask_ptr, y0, x0, SIDE) * (1 - dx) + _cell(mask_ptr, y0, x1, SIDE) * dx
+    lower = _cell(mask_ptr, y1, x0, SIDE) * (1 - dx) + _cell(mask_ptr, y1, x1, SIDE) * dx
+    in_box = (x >= left) & (x <= right) & (y >= top) & (y <= bottom)
+    return in_box & (upper * (1 - dy) + lower * dy > 0.5)

@@ -32,14 +32,31 @@ def test_kernel_equals_pytorch(interpret):
     interpret(INTERPRETED)
 
 
+LARGE = """
+import torch
+from sparse_tensors import sparse_zeros
+from timetrial.workloads.maskrcnn.matching import match_by_kernel
+
+regions, boxes = sparse_zeros(5, 2**27, 4, dtype=torch.float32), torch.rand(5, 20, 4).cumsum(2)
+regions[-1, -20:] = boxes[-1]
+matches = match_by_kernel(regions, boxes, torch.ones(5, 20, dtype=torch.bool), 0.9, 0.1, True)
+assert torch.equal(matches[-1, -20:], torch.arange(20))
+"""
+
+
+def test_offsets_beyond_32_bits(interpret_last_program):
+    interpret_last_program(LARGE)
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("capability", [75, 80, 90])
 @pytest.mark.parametrize(("force_best", "write"), [(True, False), (True, True), (False, True)])
 def test_kernel_compiles_for_gpus(compile_for_gpu, capability, force_best, write):
-    types = dict.fromkeys(("regions", "boxes"), "*fp32") | dict.fromkeys(("box_counts", "best_of_boxes"), "*i32")
-    types |= {"valid": "*i1", "matches": "*i64"}
+    types = dict.fromkeys(("regions_ptr", "boxes_ptr"), "*fp32")
+    types |= dict.fromkeys(("box_counts_ptr", "best_of_boxes_ptr"), "*i32")
+    types |= {"valid_ptr": "*i1", "matches_ptr": "*i64"}
     constants = {
-        "foreground_iou": 0.7, "background_iou": 0.3, "negative": -1, "ignored": -2, "REGIONS": matching._REGIONS,
-        "BOXES": matching._BOXES, "FORCE_BEST": force_best, "WRITE": write,
+        "FOREGROUND_IOU": 0.7, "BACKGROUND_IOU": 0.3, "NEGATIVE": -1, "IGNORED": -2, "BLOCK_R": matching._BLOCK_R,
+        "BLOCK_M": matching._BLOCK_M, "FORCE_BEST": force_best, "WRITE": write,
     }  # fmt: skip
     compile_for_gpu(matching._match, capability, types, constants)

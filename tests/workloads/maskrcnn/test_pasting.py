@@ -144,12 +144,33 @@ def test_kernel_equals_numpy(interpret):
     interpret(INTERPRETED, str(Path(__file__).parent))
 
 
+LARGE = """
+import torch
+from sparse_tensors import sparse_zeros
+from timetrial.workloads.maskrcnn import pasting
+
+count, side = 2**22, 28
+masks, counts = sparse_zeros(count, side, side, dtype=torch.float32), sparse_zeros(count, dtype=torch.int64)
+masks[-1] = 1.0
+corners = torch.tensor([[2, 3, 8, 9]], dtype=torch.int32).expand(count, 4).contiguous()
+pasting._paste[(count,)](
+    probabilities_ptr=masks, corners_ptr=corners, image_sizes_ptr=torch.full((count, 2), 20), counts_ptr=counts,
+    ends_ptr=counts, changes_ptr=corners, capacity=count, SIDE=side, BLOCK=1024, WRITE=False,
+)
+assert counts[-1] == 2 * 7  # two for each column of the box
+"""
+
+
+def test_offsets_beyond_32_bits(interpret_last_program):
+    interpret_last_program(LARGE)
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("capability", [75, 80, 90])
 @pytest.mark.parametrize("write", [False, True])
 def test_kernel_compiles_for_gpus(compile_for_gpu, capability, write):
-    types = {"probabilities": "*fp32", "corners": "*i32", "changes": "*i32"}
-    types |= dict.fromkeys(("image_sizes", "counts", "ends"), "*i64")
+    types = {"probabilities_ptr": "*fp32", "corners_ptr": "*i32", "changes_ptr": "*i32"}
+    types |= dict.fromkeys(("image_sizes_ptr", "counts_ptr", "ends_ptr"), "*i64")
     constants = {"SIDE": 28, "BLOCK": pasting._BLOCK, "WRITE": write}
     compile_for_gpu(pasting._paste, capability, types, constants)
 
