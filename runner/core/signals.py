@@ -1,6 +1,7 @@
 """The signals by which a person or a batch system asks a run to stop."""
 
 import _thread
+import ctypes
 import os
 import signal
 import sys
@@ -143,6 +144,13 @@ def defer_stop() -> Iterator[None]:
             signal.signal(number, handler)
     if received:
         signal.raise_signal(received[0])
+
+
+def signal_when_parent_ends(number: signal.Signals) -> None:
+    """On Linux, let the kernel send this process the signal when its parent ends, however that ends."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, number)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

@@ -1,6 +1,5 @@
 """One rank of a run: build, warm up, resume, train, and record how it ended."""
 
-import ctypes
 import os
 import signal
 import sys
@@ -27,7 +26,7 @@ from ..config.schema import Config
 from ..config.validation import build_settings, gradient_accumulation_steps, profiled_steps, resolve_classes, run_seed
 from ..core.console import StatusLine, is_quiet
 from ..core.errors import Exit, RunError, Stopped
-from ..core.signals import StopSignal
+from ..core.signals import StopSignal, signal_when_parent_ends
 from ..hardware import devices
 from ..hardware.error_translation import to_run_error
 from ..hardware.precision import Precision
@@ -339,10 +338,8 @@ def _log_header(config: Config) -> dict[str, Any]:
 
 
 def _stop_with_the_launcher() -> None:
-    """On Linux, let the kernel send this rank a stop signal when its launcher is killed."""
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+    """Let this rank be stopped when its launcher is killed."""
+    signal_when_parent_ends(signal.SIGTERM)
     if os.getppid() != int(os.environ[LAUNCHER_PID]):  # it was killed before the kernel knew
         sys.exit(int(Exit.STOPPED))
 

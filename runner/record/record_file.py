@@ -38,7 +38,7 @@ def read_record(run_dir: Path) -> RunRecord | None:
         record: RunRecord = decode(RunRecord, values)
         _check_config(Config, record.config, "config")
         return record
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ArithmeticError) as error:
         raise UnreadableFile(path, f"{type(error).__name__}: {error}") from error
 
 

@@ -1,11 +1,9 @@
 """Worker processes that make the batches of a plan."""
 
 import atexit
-import ctypes
 import gc
 import os
 import signal
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -14,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ....runner.core.errors import DataError
+from ....runner.core.signals import signal_when_parent_ends
 
 MAX_WORKERS = 16  # per rank: more processes slow each other down
 
@@ -105,9 +104,7 @@ def _init_worker(worker: int) -> None:
     torch.set_num_threads(1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    if sys.platform == "linux":  # end with a rank that is killed, too
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    signal_when_parent_ends(signal.SIGKILL)  # also of a rank that is killed
 
 
 def _end_workers(loader: DataLoader[Any]) -> None:
