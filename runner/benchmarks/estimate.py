@@ -14,9 +14,10 @@ from ..config.schema import Config
 from ..config.validation import micro_batch_size, validate
 from ..core.errors import ConfigurationError, Exit, error_of
 from ..core.formatting import format_energy
+from ..launch.rank_pool import RankPool
 from ..launch.result_table import show_rows
 from ..launch.run import launch
-from ..launch.worker import training_plan
+from ..launch.train import training_plan
 from ..record.run_record import RunRecord
 from ..results.analysis import expectations
 from ..results.analysis.expectations import Expectation
@@ -103,10 +104,10 @@ def _reached_fraction(reference: Expectation | None) -> float | None:
     return len(reference.epochs) / reference.runs
 
 
-def measure(node: DictConfig, console: Console) -> tuple[Config, RunRecord]:
+def measure(node: DictConfig, console: Console, pool: RankPool | None = None) -> tuple[Config, RunRecord]:
     """Run the short measurement, halving the micro-batch until it fits; raise any other error that ends it."""
     while True:
-        result = launch(node, console)
+        result = launch(node, console, pool)
         record = result.run_dir.record()
         if result.exit_code == Exit.TARGET_REACHED:
             return load_config(result.run_dir.config), record
@@ -196,7 +197,7 @@ def _format_duration(seconds: float) -> str:
     return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
 
 
-def run(overrides: Sequence[str], console: Console) -> Estimate:
+def run(overrides: Sequence[str], console: Console, pool: RankPool | None = None) -> Estimate:
     """Measure the start of the run with these overrides, and estimate and print the whole; raise what ends the run."""
     if option := next((override for override in overrides if override.startswith("-")), None):
         raise ConfigurationError(
@@ -204,7 +205,7 @@ def run(overrides: Sequence[str], console: Console) -> Estimate:
         )
     composition = compose(overrides)
     recipe = composition.choices["recipe"]
-    config, record = measure(composition.node, console)
+    config, record = measure(composition.node, console, pool)
     # Another model or other hyperparameters make another recipe.
     keys = [override.split("=")[0].lstrip("+") for override in overrides]
     changed_keys = [key for key in keys if key.startswith(("recipe.", "model")) and key not in _NO_EFFECT]

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..core.atomic_files import write_atomically
@@ -108,7 +108,7 @@ class RecordWriter:
         self._carried = _Progress(**state["current"])
         if state["ended"]:
             self._ended, self._train_seconds = BlockEnded(**state["ended"]), state["train_seconds"]
-        self.run_dir.update_record(run_class=RunClass.RESUMED)
+        self.run_dir.update(lambda record: replace(record, run_class=RunClass.RESUMED))
 
     def _add_block(self, evaluated: EvalEnded) -> None:
         assert self._ended is not None
@@ -138,7 +138,7 @@ class RecordWriter:
             stopped_at=self._stopped_at or time,
             lost_seconds=self._lost_seconds,
         )
-        self.run_dir.update_record(training=training)
+        self.run_dir.update(lambda record: replace(record, training=training))
 
     def _write_quality(self) -> None:
         text = io.StringIO()

@@ -46,6 +46,7 @@ def plan(study: _Folder, overrides: Overrides = None) -> None:
 
 @app.command()
 def run(
+    context: typer.Context,
     study: _Folder,
     index: Annotated[int, typer.Argument(help="Line of the task in the manifest, from 0.", show_default=False)],
     attempts: _Attempts = 3,
@@ -64,7 +65,7 @@ def run(
     if not is_quiet():
         console.print(f"task {index}: {shlex.join(task.overrides)}", soft_wrap=True, markup=False, highlight=False)
     try:
-        exit_code = opened.run(task, console)
+        exit_code = opened.run(task, console, context.obj)
     except RunDirLocked as error:
         console.print(str(error), soft_wrap=True, markup=False, highlight=False)
         raise typer.Exit(int(Exit.STOPPED)) from error

@@ -1,12 +1,13 @@
 """The command `timetrial estimate`."""
 
+import typer
 from rich.console import Console
 
 from .options import Overrides
 from .run_arguments import check_arguments
 
 
-def estimate(overrides: Overrides = None) -> None:
+def estimate(context: typer.Context, overrides: Overrides = None) -> None:
     """Estimate hours, energy, cost and memory of a run: a short measurement times the epochs of known runs.
 
     Takes the overrides of `run`, and measures on the run's own data unless data=synthetic is given. For instance:
@@ -19,4 +20,4 @@ def estimate(overrides: Overrides = None) -> None:
     check_arguments("timetrial estimate", overrides)
     if not any(override.startswith("throughput.steps=") for override in overrides):
         overrides.append(f"throughput.steps={estimates.DEFAULT_STEPS}")
-    estimates.run(with_accelerator(overrides), Console())
+    estimates.run(with_accelerator(overrides), Console(), context.obj)

@@ -2,14 +2,12 @@
 
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 
-from ..core import command_clock as command_clock  # first: it takes the time
 from ..core.atomic_files import disk_full_as_run_error
 from ..core.console import flush_output, is_quiet, survive_output_errors
 from ..core.errors import Exit, RunError
 from ..core.signals import stop_early
-from ..launch.early_ranks import started_early
+from ..launch.rank_pool import RankPool
 
 _USAGE_ERROR = 2  # of Typer, which has said what is wrong with an argument
 # Commands that import PyTorch or read many files before they print anything.
@@ -25,7 +23,7 @@ _FIRST_LINES = {
     "study": "reading the results",
     "compare": "reading the results",
 }
-_TRAINING_COMMANDS = ("run", "throughput")
+_MAX_EARLY_RANKS = 8
 _PRINTING_OPTIONS = {"--help", "-h", "--hydra-help", "--version", "--cfg", "-c", "--info", "-i"}
 _SILENT_OPTIONS = {*_PRINTING_OPTIONS, "--quiet", "--json"}
 
@@ -36,18 +34,19 @@ def main() -> None:
     arguments = sys.argv[1:]
     with stop_early(ignore_after=True):  # until training handles the signals
         _print_first_line(arguments)
-        with _ranks_started_early(arguments):
-            code = run_command(arguments)
+        with RankPool() as pool:
+            pool.start_waiting(num_early_ranks(arguments))
+            code = run_command(arguments, pool)
         sys.exit(flush_output(code))
 
 
-def run_command(arguments: Sequence[str]) -> int:
-    """Run the command with its arguments and return its exit code."""
+def run_command(arguments: Sequence[str], pool: RankPool) -> int:
+    """Run the command with its arguments and return its exit code; commands find `pool` in Typer's context."""
     try:
         with disk_full_as_run_error():
             from .app import GLOBAL_OPTIONS, app
 
-            app(sorted(arguments, key=lambda argument: argument not in GLOBAL_OPTIONS), prog_name="timetrial")
+            app(sorted(arguments, key=lambda argument: argument not in GLOBAL_OPTIONS), prog_name="timetrial", obj=pool)
         return int(Exit.TARGET_REACHED)
     except SystemExit as end:
         code = int(end.code or 0)
@@ -63,9 +62,19 @@ def _print_first_line(arguments: Sequence[str]) -> None:
         print(f"timetrial: {activity}", file=sys.stderr, flush=True)
 
 
-def _ranks_started_early(arguments: Sequence[str]) -> AbstractContextManager[None]:
-    trains = bool(arguments) and arguments[0] in _TRAINING_COMMANDS and not _PRINTING_OPTIONS & set(arguments)
-    return started_early(arguments) if trains else nullcontext()
+def num_early_ranks(arguments: Sequence[str]) -> int:
+    """Return how many ranks a single run on this node will need, as far as the arguments alone say.
+
+    A wrong number costs time only: the launcher starts ranks that are missing, and ends those that are left.
+    """
+    command, options = arguments[:1], {*arguments[1:]}
+    if command not in (["run"], ["throughput"]) or options & {*_PRINTING_OPTIONS, "-m", "--multirun"}:
+        return 0
+    values = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+    if "launcher" in values:
+        return 0
+    gpus = values.get("gpus", "")
+    return min(int(gpus), _MAX_EARLY_RANKS) if gpus.isdecimal() else 1
 
 
 def _report(error: Exception) -> int:

@@ -14,6 +14,7 @@ from .options import Overrides
 from .run_arguments import check_arguments
 
 if TYPE_CHECKING:
+    from ..launch.rank_pool import RankPool
     from ..launch.sweep import JobResult
 
 
@@ -25,18 +26,21 @@ class HydraOutcome:
     jobs: "Sequence[JobResult]" = ()
 
 
-def run(overrides: Overrides = None) -> None:
+def run(context: typer.Context, overrides: Overrides = None) -> None:
     """Train one workload to its target. Takes Hydra overrides: workload=NAME scale=mini seed=1 gpus=1 ...
 
     `timetrial run --help` lists every group and key, `-m` sweeps, `--cfg job` only prints the configuration.
     """
-    raise typer.Exit(int(run_hydra("timetrial run", overrides or []).exit_code))
+    raise typer.Exit(int(run_hydra("timetrial run", overrides or [], context.obj).exit_code))
 
 
-def run_hydra(program: str, arguments: Sequence[str], announce: Callable[[Any], None] | None = None) -> HydraOutcome:
+def run_hydra(
+    program: str, arguments: Sequence[str], pool: "RankPool", announce: Callable[[Any], None] | None = None
+) -> HydraOutcome:
     """Run the Hydra application with these arguments, and return how it ended.
 
-    `announce` is called with the composed configuration before each run.
+    `pool` has the ranks that started with the command; `announce` is called with the composed configuration before
+    each run.
 
     `hydra.main` reads sys.argv and discards what jobs return, so its pieces are called here.
     """
@@ -66,7 +70,7 @@ def run_hydra(program: str, arguments: Sequence[str], announce: Callable[[Any], 
         search_path.prepend("command-line", folder, SearchPathQuery(provider="schema"))  # the schema stays last
     hydra = Hydra.create_main_hydra2(task_name="timetrial", config_search_path=search_path)
     try:
-        return _dispatch(hydra, parser, options, announce)
+        return _dispatch(hydra, parser, options, pool, announce)
     finally:
         GlobalHydra.instance().clear()
 
@@ -76,7 +80,11 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _dispatch(
-    hydra: Any, parser: argparse.ArgumentParser, options: argparse.Namespace, announce: Callable[[Any], None] | None
+    hydra: Any,
+    parser: argparse.ArgumentParser,
+    options: argparse.Namespace,
+    pool: "RankPool",
+    announce: Callable[[Any], None] | None,
 ) -> HydraOutcome:
     """Do what the options ask for: print help or the configuration, run once, or sweep."""
     from hydra.types import RunMode
@@ -100,23 +108,26 @@ def _dispatch(
             resolve=options.resolve,
         )
     elif options.multirun:
-        return _sweep(hydra, CONFIG_NAME, options.overrides, announce)
+        return _sweep(hydra, options.overrides, pool, announce)
     else:
         from ..core.signals import StopSignal
         from ..launch.sweep import exit_code_of_run, run_job
 
-        job = hydra.run(CONFIG_NAME, partial(run_job, StopSignal(), announce), options.overrides)
+        job = hydra.run(CONFIG_NAME, partial(run_job, StopSignal(), pool, announce), options.overrides)
         return HydraOutcome(exit_code_of_run(job.return_value), [job.return_value])
     return HydraOutcome(Exit.TARGET_REACHED)
 
 
-def _sweep(hydra: Any, config_name: str, overrides: list[str], announce: Callable[[Any], None] | None) -> HydraOutcome:
+def _sweep(hydra: Any, overrides: list[str], pool: "RankPool", announce: Callable[[Any], None] | None) -> HydraOutcome:
     """Run a sweep, print its table, and write its page."""
+    from ..config.compose import CONFIG_NAME
     from ..core.signals import StopSignal
     from ..launch.sweep import run_job, summarize_sweep
 
     with StopSignal().listen_for_children() as stop:
-        batches = hydra.multirun(config_name, partial(run_job, stop, announce), ["hydra.mode=MULTIRUN", *overrides])
+        batches = hydra.multirun(
+            CONFIG_NAME, partial(run_job, stop, pool, announce), ["hydra.mode=MULTIRUN", *overrides]
+        )
     jobs = [job for batch in batches for job in batch]
     results = [job.return_value for job in jobs]
     exit_code = summarize_sweep(results[0].sweep_dir, [job.overrides for job in jobs], results)

@@ -35,7 +35,7 @@ Examples
 """
 
 
-def throughput(overrides: Overrides = None) -> None:
+def throughput(context: typer.Context, overrides: Overrides = None) -> None:
     """Measure training and evaluation speed, on synthetic data unless data= is given. Takes the overrides of `run`.
 
     The scale is embedded unless scale= is given. For instance:
@@ -46,13 +46,13 @@ def throughput(overrides: Overrides = None) -> None:
         raise ConfigurationError("throughput.steps must be 1 or more: 0 would train to the target.")
     if _HELP & set(arguments):
         header = [f'hydra.help.header="{_HEADER}"', f'hydra.help.footer="{_FOOTER}"']
-        raise typer.Exit(int(run_hydra("timetrial throughput", [*header, *arguments]).exit_code))
+        raise typer.Exit(int(run_hydra("timetrial throughput", [*header, *arguments], context.obj).exit_code))
     arguments = [*default_overrides(arguments), *arguments]
     if "--json" not in arguments:
-        raise typer.Exit(int(run_hydra("timetrial throughput", arguments, announce).exit_code))
+        raise typer.Exit(int(run_hydra("timetrial throughput", arguments, context.obj, announce).exit_code))
     with _stdout_to_stderr() as stdout:
         arguments.remove("--json")
-        outcome = run_hydra("timetrial throughput", arguments, announce)
+        outcome = run_hydra("timetrial throughput", arguments, context.obj, announce)
         print(json.dumps([job.to_json() for job in outcome.jobs], indent=2), file=stdout)
     raise typer.Exit(int(outcome.exit_code))
 

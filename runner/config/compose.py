@@ -31,6 +31,21 @@ class Composition:
     node: DictConfig
     choices: dict[str, str]
 
+    @classmethod
+    def of_hydra(cls, node: DictConfig, hydra_node: Any) -> "Composition":
+        """Return what Hydra has composed: our `node`, and its own part, which holds choices and overrides.
+
+        Raises `ConfigurationError` if the overrides choose a scale that is not the recipe's.
+        """
+        choices = {str(group): str(choice) for group, choice in hydra_node.runtime.choices.items()}
+        is_chosen = any(override.startswith("scale=") for override in hydra_node.overrides.task)
+        if is_chosen and choices["scale"] != node.recipe.scale:
+            raise ConfigurationError(
+                f"recipe={choices['recipe']} has the scale {node.recipe.scale}, which contradicts "
+                f"scale={choices['scale']}: leave one of the two out."
+            )
+        return cls(node, choices)
+
 
 def register_schema() -> None:
     """Register the schema and our resolvers with Hydra."""
@@ -62,29 +77,17 @@ def _help_on(part: str) -> str:
 
 
 def compose(overrides: Sequence[str]) -> Composition:
-    """Compose the configuration that `timetrial run` runs with these overrides, checked by `check_scale`."""
+    """Compose the configuration that `timetrial run` runs with these overrides.
+
+    In `timetrial run` itself Hydra composes, for its sweepers and launchers; both end in `Composition.of_hydra`.
+    """
     register_schema()
     with hydra.initialize_config_module(CONFIG_MODULE, version_base="1.3"):
         node = hydra.compose(CONFIG_NAME, overrides=list(overrides), return_hydra_config=True)
-    check_scale(node, node.hydra)
-    choices = {str(group): str(choice) for group, choice in node.hydra.runtime.choices.items()}
+    composition = Composition.of_hydra(node, node.hydra)
     with open_dict(node):
         del node["hydra"]
-    return Composition(node, choices)
-
-
-def check_scale(node: DictConfig, hydra_node: Any) -> None:
-    """Raise `ConfigurationError` if the overrides choose a scale that is not the recipe's.
-
-    `hydra_node` is Hydra's own part of the composition, which holds the overrides.
-    """
-    choices = hydra_node.runtime.choices
-    is_chosen = any(override.startswith("scale=") for override in hydra_node.overrides.task)
-    if is_chosen and choices.scale != node.recipe.scale:
-        raise ConfigurationError(
-            f"recipe={choices.recipe} has the scale {node.recipe.scale}, which contradicts scale={choices.scale}: "
-            "leave one of the two out."
-        )
+    return composition
 
 
 def compose_recipes(names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -108,9 +111,9 @@ def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
     return [list(run) for run in BasicSweeper.split_arguments(parsed, None)[0]]
 
 
-def to_yaml(node: DictConfig) -> str:
-    """Return the resolved configuration as YAML text."""
-    return OmegaConf.to_yaml(node, resolve=True)
+def to_yaml(config: Config) -> str:
+    """Return the configuration as YAML text."""
+    return OmegaConf.to_yaml(config)
 
 
 def load_config(path: Path) -> Config:

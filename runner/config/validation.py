@@ -19,6 +19,8 @@ _LAUNCHERS = ("inline", "local", "slurm")
 _DIVISIONS = ("open", "closed")
 _COMPILE_MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "tuned")
 
+SEED_LIMIT = 2**63
+
 
 def validate(node: DictConfig) -> Config:
     """Return the composed `node` as a typed Config; raise `ConfigurationError` with one sentence for what is wrong."""
@@ -141,7 +143,7 @@ def _check_numbers(config: Config) -> Iterator[str]:
         if number is not None and not number > 0:  # NaN is refused too
             yield f"{key} must be above 0, not {number}."
     for stream, seed in {**vars(config.seeds), "seed": config.seed}.items():
-        if seed is not None and not 0 <= seed < 2**63:
+        if seed is not None and not 0 <= seed < SEED_LIMIT:
             key = "seed" if stream == "seed" else f"seeds.{stream}"
             yield f"{key} must be from 0 to 2**63 - 1, not {seed}."
     for key, count in (

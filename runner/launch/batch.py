@@ -35,6 +35,7 @@ from ..record.record_file import FILE_NAME, encode_record
 from ..record.run_dir import RunDir
 from ..record.run_record import RunRecord, RunState
 from . import rendezvous
+from .rank_pool import RankPool
 
 # Ends that are a result, whether the target was reached or not; a loss that diverged would diverge again.
 _RESULTS = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED, Exit.TIME_LIMIT, Exit.DIVERGED, Exit.NOT_COMPLIANT)
@@ -147,7 +148,7 @@ class Study:
         started = record.state != RunState.CREATED
         return TaskState(progress, record if started or not failures else failures[-1], failures)
 
-    def run(self, task: Task, console: Console) -> Exit:
+    def run(self, task: Task, console: Console, pool: RankPool | None = None) -> Exit:
         """Bring the task to its end, or as far as this process can; raise the error of a failure."""
         while True:
             if (exit_code := self._begin_attempt(task)) is not None:
@@ -156,7 +157,7 @@ class Study:
             from .run import launch  # imports frameworks, which takes seconds
 
             try:
-                exit_code = launch(self._compose(task), console).exit_code
+                exit_code = launch(self._compose(task), console, pool).exit_code
             except RunDirLocked:
                 raise
             except (RunError, HydraException, OmegaConfBaseException) as error:
@@ -188,7 +189,7 @@ class Study:
                     run_dir.path.rename(self._next_attempt(task))
                 else:
                     self._keep_failure(task, state.record)
-                    run_dir.update_record(exit_code=None, state=RunState.STOPPED)
+                    run_dir.update(lambda record: replace(record, exit_code=None, state=RunState.STOPPED))
         return None
 
     def _compose(self, task: Task) -> DictConfig:

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 import psutil
 
@@ -60,14 +61,14 @@ def host(nodes: int, interface: str | None, run_dir: RunDir) -> Iterator[Rendezv
     address = cluster_interface(interface)[1]
     store, port = distributed.listen(address)
     rendezvous = Rendezvous(uuid.uuid4().hex, f"{address}:{port}", _slurm_step())
-    run_dir.update_record(rendezvous=rendezvous)
+    run_dir.update(lambda record: replace(record, rendezvous=rendezvous))
     try:
         yield rendezvous
     finally:
         deadline = time.monotonic() + _LEAVE_TIMEOUT_SECONDS
         while store.add(_LEFT, 0) < nodes - 1 and time.monotonic() < deadline:  # the others still use the store
             time.sleep(_POLL_SECONDS)
-        run_dir.update_record(rendezvous=None)
+        run_dir.update(lambda record: replace(record, rendezvous=None))
 
 
 def wait(run_dir: RunDir) -> Rendezvous:

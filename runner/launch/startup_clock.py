@@ -4,7 +4,7 @@ import os
 import time
 
 from ..record.run_record import Attempt
-from .early_ranks import RANK_STARTED
+from .rank_pool import RANK_STARTED
 
 
 class StartupClock:

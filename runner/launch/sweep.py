@@ -13,13 +13,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..config.compose import check_scale
+from ..config.compose import Composition
 from ..config.error_messages import format_error
 from ..core.atomic_files import disk_full_as_run_error, to_json, write_atomically
 from ..core.console import table_console
 from ..core.errors import Exit, RunError, error_of
 from ..core.formatting import format_number
 from ..core.signals import StoppedEarly, StopSignal, stop_early
+from .rank_pool import RankPool
 from .run import launch
 
 _TRAINING_COLUMNS = {"epochs": "epochs", "seconds": "seconds", "samples/s": "samples_per_second"}
@@ -49,8 +50,10 @@ class JobResult:
         }
 
 
-def run_job(stop: StopSignal, announce: Callable[[DictConfig], None] | None, node: DictConfig) -> JobResult:
-    """Launch one composed run, in whichever process Hydra puts it. In a sweep, a run that fails is noted.
+def run_job(
+    stop: StopSignal, pool: RankPool, announce: Callable[[DictConfig], None] | None, node: DictConfig
+) -> JobResult:
+    """Launch one run that Hydra composed, in whichever process Hydra puts it. In a sweep, a run that fails is noted.
 
     `stop` says whether the sweep was stopped before this job began; `announce` is called with `node` first.
     """
@@ -60,10 +63,10 @@ def run_job(stop: StopSignal, announce: Callable[[DictConfig], None] | None, nod
         return JobResult(Exit.STOPPED, "Not started, because the sweep was stopped.", sweep_dir=sweep_dir)
     try:
         with stop_early(), disk_full_as_run_error():
-            check_scale(node, hydra)
+            node = Composition.of_hydra(node, hydra).node
             if announce:
                 announce(node)
-            result = launch(node, Console())
+            result = launch(node, Console(), pool)
     except (RunError, OmegaConfBaseException, StoppedEarly) as error:
         sentence = str(error) if isinstance(error, StoppedEarly) else format_error(error)
         job = JobResult(getattr(error, "exit_code", Exit.CONFIGURATION), sentence)

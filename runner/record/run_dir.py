@@ -5,11 +5,11 @@ import fcntl
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from ..core.atomic_files import to_json, write_atomically, write_failure
 from ..core.errors import ConfigurationError, RunDirLocked
@@ -58,9 +58,12 @@ class RunDir:
         """Return the run record, an empty one where none was written yet; raise `UnreadableFile` for a damaged one."""
         return read_record(self.path) or RunRecord()
 
-    def update_record(self, **changes: Any) -> RunRecord:
-        """Replace fields of the run record and return it. Not flushed to disk, because the clock may be running."""
-        record = replace(self.record(), **changes)
+    def update(self, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
+        """Replace the run record by what `change` makes of it, and return it.
+
+        It is not flushed to disk, because the clock may be running.
+        """
+        record = change(self.record())
         write_atomically(self.path / FILE_NAME, encode_record(record), durable=False)
         return record
 

@@ -3,10 +3,11 @@
 Training writes it and everything else reads it. Beside it stands only the MLPerf log.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from ..core.errors import Exit
 from .throughput_result import ThroughputResult
 from .training_result import TrainingResult
 
@@ -29,6 +30,19 @@ class RunState(StrEnum):
     HARDWARE_FAULT = "hardware fault"
     LOG_NOT_COMPLIANT = "log not compliant"
     FAILED = "failed"
+
+
+_STATE_AFTER = {
+    Exit.TARGET_REACHED: RunState.TARGET_REACHED,
+    Exit.TARGET_NOT_REACHED: RunState.TARGET_NOT_REACHED,
+    Exit.TIME_LIMIT: RunState.TIME_LIMIT,
+    Exit.STOPPED: RunState.STOPPED,
+    Exit.OUT_OF_MEMORY: RunState.OUT_OF_MEMORY,
+    Exit.DIVERGED: RunState.DIVERGED,
+    Exit.LOST_RANK: RunState.LOST_RANK,
+    Exit.HARDWARE: RunState.HARDWARE_FAULT,
+    Exit.NOT_COMPLIANT: RunState.LOG_NOT_COMPLIANT,
+}
 
 
 class RunClass(StrEnum):
@@ -171,7 +185,7 @@ class RunRecord:
     state: RunState = RunState.CREATED
     """How far the run has come, or how it ended."""
     run_class: RunClass = RunClass.CLEAN
-    """Whether the run was resumed from a checkpoint."""
+    """Whether the run was resumed from a checkpoint, or profiled."""
     exit_code: int | None = None
     """Exit code of the last attempt; null while it runs."""
     error: str = ""
@@ -216,3 +230,26 @@ class RunRecord:
     def is_running(self) -> bool:
         """Whether an attempt is under way, or was killed before it could say how it ended."""
         return self.state == RunState.RUNNING
+
+    def attempt_started(self, attempt: Attempt, environment: dict[str, Any], config: dict[str, Any]) -> "RunRecord":
+        """Return the record of a run that was started once more."""
+        return replace(
+            self,
+            state=RunState.RUNNING,
+            exit_code=None,
+            error="",
+            attempts=(*self.attempts, attempt),
+            environment=environment,
+            config=config,
+        )
+
+    def training_ended(self, exit_code: Exit, error: str) -> "RunRecord":
+        """Return the record of a run whose ranks have ended; it is running until the launcher has judged the log."""
+        return replace(self, exit_code=int(exit_code), error=error)
+
+    def ended(self, exit_code: Exit, error: str) -> "RunRecord":
+        """Return the record of a run that has ended: its state follows from the exit code."""
+        state = _STATE_AFTER.get(exit_code, RunState.FAILED)
+        if exit_code == Exit.TARGET_REACHED and self.throughput is not None:
+            state = RunState.MEASURED
+        return replace(self, state=state, exit_code=int(exit_code), error=error)

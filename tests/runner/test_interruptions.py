@@ -152,7 +152,7 @@ main = worker.main
 def test_rank_that_dies_after_the_end_does_not_undo_the_result(tiny_ncf, tmp_path, monkeypatch):
     (tmp_path / "dying.py").write_text(RANK_DIES_AFTER_THE_END)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    launcher = "from timetrial.runner.launch import early_ranks; early_ranks._WORKER = 'dying'; "
+    launcher = "from timetrial.runner.launch import rank_pool; rank_pool._WORKER = 'dying'; "
     launcher += "from timetrial.runner.cli.main import main; main()"
     folders = [f"data_dir={tmp_path}/data", f"run_dir={tmp_path}/run"]
     target = ["recipe.target.v05.hit_rate=0.01", "launcher=local", "checkpoint.every_seconds=0"]

@@ -16,14 +16,15 @@ def build_engine(compose):
     import torch
 
     from timetrial.runner.config.validation import resolve_classes, validate
-    from timetrial.runner.launch import staging, worker
+    from timetrial.runner.launch import staging
+    from timetrial.runner.launch.build_engine import build_engine
     from timetrial.runner.training.distributed import World
 
     def build(*overrides, device="cpu", warm_up=False):
         config = validate(compose(*overrides))
         _, data_class = resolve_classes(config)
         data_class.prepare_data(staging.data_settings(config, data_class), lambda *progress: None)
-        engine = worker.build_engine(config, World(), torch.device(device))
+        engine = build_engine(config, World(), torch.device(device))
         if warm_up:
             engine.warm_up()
         engine.open_data()

@@ -10,7 +10,7 @@ from rich.console import Console
 from timetrial.runner.benchmarks import estimate
 from timetrial.runner.config.validation import validate
 from timetrial.runner.core.errors import ConfigurationError
-from timetrial.runner.launch.worker import training_plan
+from timetrial.runner.launch.train import training_plan
 
 MEASURED = SimpleNamespace(
     train_size=1000,

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from timetrial.runner.cli.main import run_command
+from timetrial.runner.launch.rank_pool import RankPool
 
 
 @pytest.fixture
@@ -16,7 +17,7 @@ def complete(monkeypatch, capsys):
         monkeypatch.setenv("_TIMETRIAL_COMPLETE", "complete_bash")
         monkeypatch.setenv("COMP_WORDS", "\n".join(["timetrial", *words]))
         monkeypatch.setenv("COMP_CWORD", str(len(words)))
-        assert run_command([]) == 0
+        assert run_command([], RankPool()) == 0
         return capsys.readouterr().out.split()
 
     return complete_last

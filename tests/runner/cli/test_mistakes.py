@@ -4,6 +4,7 @@ import pytest
 
 from timetrial.runner.cli.main import run_command
 from timetrial.runner.core.errors import Exit
+from timetrial.runner.launch.rank_pool import RankPool
 
 CONFIGURATION, DATA, DEVICE = Exit.CONFIGURATION, Exit.DATA, Exit.DEVICE
 RUN = "run accelerator=cpu "
@@ -71,7 +72,7 @@ MISTAKES = [
 @pytest.mark.parametrize(("command", "sentence", "exit_code"), MISTAKES, ids=[command for command, *_ in MISTAKES])
 def test_mistake_is_answered_with_its_remedy(command, sentence, exit_code, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert run_command(command.split(" ")) == exit_code
+    assert run_command(command.split(" "), RankPool()) == exit_code
     output = capsys.readouterr()
     lines = output.err.splitlines()
     assert len(lines) == 1, output
@@ -87,5 +88,5 @@ def test_mistakes_are_different():
 def test_version_is_that_of_timetrial(arguments, capsys):
     from timetrial import __version__
 
-    assert run_command(arguments) == Exit.TARGET_REACHED
+    assert run_command(arguments, RankPool()) == Exit.TARGET_REACHED
     assert capsys.readouterr().out == f"timetrial {__version__}\n"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from timetrial.runner.config import error_messages
@@ -165,8 +166,10 @@ def test_scale_chooses_the_recipe_and_the_recipe_has_a_scale(overrides, recipe, 
 
 def test_saved_configuration_loads_unchanged(compose, tmp_path):
     node = compose("seed=5", "recipe.max_epochs=3")
-    (tmp_path / "config.yaml").write_text(to_yaml(node))
-    assert load_config(tmp_path / "config.yaml") == validate(node)
+    config = validate(node)
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    assert (tmp_path / "config.yaml").read_text() == OmegaConf.to_yaml(node, resolve=True)
+    assert load_config(tmp_path / "config.yaml") == config
 
 
 def test_choices_of_the_groups_are_returned():

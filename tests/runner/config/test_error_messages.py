@@ -4,10 +4,11 @@ import pytest
 
 from timetrial.runner.cli.run import run_hydra
 from timetrial.runner.config.error_messages import format_error
+from timetrial.runner.launch.rank_pool import RankPool
 
 
 def compose(override):
-    return run_hydra("timetrial run", ["accelerator=cpu", override, "--cfg", "job"])
+    return run_hydra("timetrial run", ["accelerator=cpu", override, "--cfg", "job"], RankPool())
 
 
 @pytest.mark.parametrize(

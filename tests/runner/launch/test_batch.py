@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -78,7 +79,7 @@ def test_plan_grows_and_keeps_its_tasks(plan_study):
     study = plan_study("seed=1,2")
     run_dir = study.run_dir(first[1])
     run_dir.path.mkdir(parents=True)
-    run_dir.update_record(exit_code=0, state=RunState.TARGET_REACHED)
+    run_dir.update(lambda record: record.ended(Exit.TARGET_REACHED, ""))
     study = plan_study("seed=range(0,12)")
     tasks = study.tasks()
     assert tasks[:2] == first
@@ -204,7 +205,7 @@ def test_result_of_a_killed_launcher_is_finalized_and_not_run_again(plan_study):
     study.run(task, QUIET)
     run_dir = study.run_dir(task)
     before = run_dir.record()
-    run_dir.update_record(state=RunState.RUNNING, verdict=None)
+    run_dir.update(lambda record: replace(record, state=RunState.RUNNING, verdict=None))
     assert progress_of(study) == ["waiting"]
     assert study.run(task, QUIET) == Exit.TARGET_NOT_REACHED
     assert run_dir.record().verdict == before.verdict

@@ -5,9 +5,10 @@ import json
 import pytest
 from omegaconf import OmegaConf
 
+from timetrial.runner.config.validation import validate
 from timetrial.runner.core.errors import ConfigurationError, Exit
 from timetrial.runner.launch import page_cache
-from timetrial.runner.launch.run import with_seed
+from timetrial.runner.launch.validate_run import with_seed
 from timetrial.runner.mlperf import closed_division
 
 pytestmark = pytest.mark.integration
@@ -56,12 +57,12 @@ def test_seed_is_drawn_logged_and_kept_by_a_resumed_run(launch, tmp_path):
 
 
 def test_drawn_seeds_differ_and_chosen_ones_stay(compose):
-    node = compose("seed=null")
-    seeds = {with_seed(node).seed for _ in range(20)}
+    config = validate(compose("seed=null"))
+    seeds = {with_seed(config).seed for _ in range(20)}
     assert len(seeds) == 20
     assert all(0 <= seed < 2**32 for seed in seeds)
-    assert node.seed is None
-    assert with_seed(compose("seed=7")).seed == 7
+    assert config.seed is None
+    assert with_seed(validate(compose("seed=7"))).seed == 7
 
 
 def test_ranks_compare_the_number_of_samples_before_the_clock_starts(launch, tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ import re
 import pytest
 
 from timetrial.runner.core.errors import Exit, RunError
-from timetrial.runner.record.run_record import RunState
 
 SECRET = "hunter2-topsecret"
 DEEP = "[" * 50_000
@@ -18,7 +17,7 @@ def stranger(launch, tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", SECRET)
     monkeypatch.chdir(tmp_path)
     _, run_dir = launch("seed=4", f"run_dir={tmp_path}/run", "checkpoint.at_end=true")
-    run_dir.update_record(state=RunState.STOPPED, exit_code=int(Exit.STOPPED))
+    run_dir.update(lambda record: record.ended(Exit.STOPPED, ""))
 
     def resume(pattern, text, *overrides):
         before = run_dir.config.read_text()
@@ -67,6 +66,8 @@ def test_hostile_configuration_is_refused(stranger, tmp_path, pattern, text, pro
         ("seed: ${oc.env:SECRET_TOKEN}", "interpolation"),
         ("seed: x", "states no seed"),
         ("seed: null", "states no seed"),
+        ("seed: -1", "states no seed"),
+        ("seed: 9223372036854775808", "states no seed"),
     ],
 )
 def test_seed_of_a_stranger_is_data(stranger, text, problem):
@@ -81,7 +82,7 @@ FILES = ["config.yaml", "status.json", "error_0.json", "result_4.txt", "telemetr
 @pytest.mark.parametrize("name", [*FILES, "checkpoint/checkpoint.pt"])
 def test_special_file_in_a_run_directory_is_refused(launch, tmp_path, name, make):
     _, run_dir = launch("seed=4", f"run_dir={tmp_path}/run", "checkpoint.at_end=true")
-    run_dir.update_record(state=RunState.STOPPED, exit_code=int(Exit.STOPPED))
+    run_dir.update(lambda record: record.ended(Exit.STOPPED, ""))
     (tmp_path / "elsewhere").write_text("kept")
     (run_dir.path / name).unlink(missing_ok=True)
     if make == "pipe":

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,7 @@ def test_concurrently_created_directories_are_unique(tmp_path):
 
 
 def test_rejects_directory_that_holds_a_run(tmp_path):
-    run_dir.claim_run_dir(tmp_path / "run", 1).update_record(state=RunState.RUNNING)
+    run_dir.claim_run_dir(tmp_path / "run", 1).update(lambda record: replace(record, state=RunState.RUNNING))
     with pytest.raises(ConfigurationError, match="already holds a run"):
         run_dir.claim_run_dir(tmp_path / "run", 1)
 
@@ -39,7 +40,7 @@ def test_one_of_several_concurrent_claims_succeeds(tmp_path):
 
     def claim(_):
         try:
-            return run_dir.claim_run_dir(tmp_path / "run", 1).update_record(error="claimed")
+            return run_dir.claim_run_dir(tmp_path / "run", 1).update(lambda record: replace(record, error="claimed"))
         except ConfigurationError:
             return None
 
@@ -65,7 +66,7 @@ def test_claim_on_a_full_disk_leaves_no_directories(tmp_path, monkeypatch):
 def test_discard_removes_empty_parents(tmp_path):
     (tmp_path / "keep").touch()
     claimed = run_dir.create_run_dir(tmp_path / "runs", ["a"], 1)
-    claimed.update_record(state=RunState.RUNNING)
+    claimed.update(lambda record: replace(record, state=RunState.RUNNING))
     claimed.discard()
     assert [path.name for path in tmp_path.iterdir()] == ["keep"]
 

@@ -14,7 +14,7 @@ from timetrial.datasets.formats import coco, coco_masks
 from timetrial.datasets.synthetic.detection import DetectionSpec, write_detection_dataset
 from timetrial.runner.config.validation import build_settings, validate
 from timetrial.runner.core.errors import ConfigurationError
-from timetrial.runner.launch import worker
+from timetrial.runner.launch.train import training_plan
 from timetrial.runner.training.workload import Batch
 from timetrial.workloads.common.detection.coco_evaluation import Detections
 from timetrial.workloads.maskrcnn import workload as module
@@ -55,7 +55,7 @@ def truth(tmp_path_factory):
 def test_reference_recipe_has_mlperf_values(compose):
     """docs/mlperf_rules.md, "Mask R-CNN"."""
     config = validate(compose("workload=maskrcnn", "scale=reference", "round=v07"))
-    recipe, plan = config.recipe, worker.training_plan(config)
+    recipe, plan = config.recipe, training_plan(config)
     assert (recipe.data["short_edge"], recipe.data["long_edge"]) == (800, 1333)
     assert all(recipe.target[edition] == {"BBOX": 0.377, "SEGM": 0.339} for edition in ("v05", "v07"))
     assert SamplingSettings() == SamplingSettings(256, 2000, 1000, 512, 0.25, 1000, 1000)

@@ -6,7 +6,7 @@ import torch
 
 from timetrial.datasets.formats import movielens
 from timetrial.runner.config.validation import build_settings, validate
-from timetrial.runner.launch import worker
+from timetrial.runner.launch.build_engine import build_engine
 from timetrial.runner.training.distributed import World
 from timetrial.runner.training.workload import Batch
 from timetrial.workloads.ncf import sampling
@@ -65,7 +65,7 @@ def test_hit_rate_of_best_and_worst_scores(compose):
 def test_embedded_target_exceeds_trivial_baselines(compose, tmp_path):
     settings = validate(compose(f"data_dir={tmp_path}"))
     target = settings.recipe.target["v05"]["hit_rate"]
-    engine = worker.build_engine(settings, World(), torch.device("cpu"))
+    engine = build_engine(settings, World(), torch.device("cpu"))
     engine.open_data()
     untrained = engine.evaluate().quality["hit_rate"]
     split = movielens.read_split(next((tmp_path / "prepared").glob("*.npz")))

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from timetrial.runner.config.validation import build_settings, validate
-from timetrial.runner.launch.worker import training_plan
+from timetrial.runner.launch.train import training_plan
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.common.imagenet.synthetic import SyntheticImageNetData

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from timetrial.runner.config.validation import build_settings, validate
-from timetrial.runner.launch.worker import training_plan
+from timetrial.runner.launch.train import training_plan
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.ssd.model import SSD

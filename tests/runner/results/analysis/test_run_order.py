@@ -1,6 +1,7 @@
 """Runs of two settings that were made in blocks, of training and of throughput."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -60,5 +61,6 @@ def test_start_times_of_training_runs(launch, tmp_path):
     assert finding.subject == "precision.name"
     assert "`-m seed=1,2,3 precision=...`" in finding.message
     for (_, seed), folder in folders.items():
-        folder.update_record(attempts=(replace(folder.record().attempts[0], started_at=float(seed)),))
+        attempts = (replace(folder.record().attempts[0], started_at=float(seed)),)
+        folder.update(partial(replace, attempts=attempts))
     assert run_order.check(group_runs(sources.read_runs([tmp_path / "runs"])), []) == []

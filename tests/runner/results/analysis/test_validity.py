@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 from timetrial.runner.record.run_dir import RunDir
@@ -34,7 +35,7 @@ def test_report_shows_energy_cost_and_flags(launch, tmp_path):
         _, folder = launch(f"seed={seed}", "recipe.target.v05.hit_rate=0.01", "usd_per_gpu_hour=3.6")
         telemetry = replace(SUMMARY, energy_joules=joules)
         flags = {"throttled": "clocks were lowered (thermal) in 12% of a GPU's samples"} if seed == 2 else {}
-        RunDir(folder.path, seed).update_record(telemetry=telemetry, flags=flags)
+        RunDir(folder.path, seed).update(partial(replace, telemetry=telemetry, flags=flags))
     report = build.build_report([tmp_path / "runs"])
     messages = {finding.kind: finding.message for finding in report.findings if "uns" in finding.message}
     # Two runs of 1 and 3 kJ say little: Student's t with one degree of freedom.

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -65,7 +66,7 @@ def test_sorts_results_by_number(log, tmp_path):
 
 def test_unfinished_run_is_in_no_group(launch):
     _, folder = launch("recipe.max_epochs=12")
-    folder.update_record(state=RunState.RUNNING)
+    folder.update(lambda record: replace(record, state=RunState.RUNNING))
     runs = sources.read_runs([folder.path])
     assert runs[0].is_unfinished
     assert group_runs(runs) == []

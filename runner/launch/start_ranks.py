@@ -1,4 +1,4 @@
-"""Start the ranks of one node as processes, watch them, and find out why they failed."""
+"""The stage that starts the ranks of one node, watches them, and finds out why they failed."""
 
 import signal
 import subprocess
@@ -13,35 +13,45 @@ from ..config.validation import num_ranks
 from ..core.errors import Exit
 from ..core.signals import StopSignal
 from ..record.run_dir import RankError, RunDir
-from ..record.run_record import Rendezvous
 from ..training import distributed
-from . import early_ranks, rendezvous
+from . import rendezvous
+from .open_run_dir import OpenRun
+from .rank_pool import RankPool
+from .worker import run_rank
 
 _POLL_SECONDS = 0.25
 _GRACE_SECONDS = 4.0  # in which other ranks may still write what they know of a failure
 
 
-def start_ranks(config: Config, run_dir: RunDir, stop: StopSignal, meeting_point: Rendezvous | None = None) -> Exit:
+def start_ranks(run: OpenRun, stop: StopSignal, pool: RankPool) -> Exit:
+    """Run the ranks of this node to their end: in this process with `launcher=inline`, else one process per rank."""
+    config, run_dir = run.config, run.run_dir
+    if config.launcher.name == "inline":
+        return run_rank(config, run_dir, run.console, stop)
+    if config.launcher.nodes == 1:
+        with distributed.local_store() as store:
+            return run_processes(config, run_dir, stop, pool, store)
+    with rendezvous.host(config.launcher.nodes, config.launcher.interface, run_dir) as meeting_point:
+        return run_processes(config, run_dir, stop, pool, meeting_point.endpoint)
+
+
+def run_processes(config: Config, run_dir: RunDir, stop: StopSignal, pool: RankPool, store: str) -> Exit:
     """Run one process per rank of this node to its end; a rank that fails takes the others with it.
 
-    Ranks of one node meet in a file, those of several nodes in the store of `meeting_point`.
+    Ranks of one node meet in a file, those of several nodes in the first node's store: `store` is its path or address.
     """
-    nodes = config.launcher.nodes
-    world_size = num_ranks(config)
+    nodes, world_size = config.launcher.nodes, num_ranks(config)
     local_size = world_size // nodes
+    first_rank = rendezvous.node_rank() * local_size if nodes > 1 else 0
+    interface = rendezvous.cluster_interface(config.launcher.interface)[0] if nodes > 1 else ""
     with ExitStack() as closing:
-        if meeting_point is None:
-            interface, store = "", closing.enter_context(distributed.local_store())
-        else:
-            interface, store = rendezvous.cluster_interface(config.launcher.interface)[0], meeting_point.endpoint
-        ranks = {}
+        processes = {}
         for local_rank in range(local_size):
-            rank = rendezvous.node_rank() * local_size + local_rank if meeting_point else local_rank
+            rank = first_rank + local_rank
             variables = distributed.rank_environment(store, rank, local_rank, world_size, interface)
-            process = early_ranks.run_rank(run_dir.path, variables)
+            processes[rank] = process = pool.spawn_rank(run_dir.path, variables)
             closing.callback(_end, process)
-            ranks[rank] = process
-        return _Watch(run_dir, config.launcher.hang_timeout_seconds, stop, ranks).until_all_ended()
+        return _Watch(run_dir, config.launcher.hang_timeout_seconds, stop, processes).until_all_ended()
 
 
 @dataclass
@@ -101,9 +111,9 @@ class _Watch:
             status = None
             with suppress(psutil.Error):
                 status = psutil.Process(process.pid).status()
-            # Counted in looks, not by a clock: the launcher may be suspended with its ranks, which is no hang.
-            looked_at = self._suspended_seconds.get(rank, 0.0) + _POLL_SECONDS
-            self._suspended_seconds[rank] = looked_at if status == psutil.STATUS_STOPPED else 0.0
+            # Count polls, not wall time: the launcher may be suspended with its ranks, which is no hang.
+            seconds = self._suspended_seconds.get(rank, 0.0) + _POLL_SECONDS
+            self._suspended_seconds[rank] = seconds if status == psutil.STATUS_STOPPED else 0.0
             if self._suspended_seconds[rank] >= self.hang_timeout_seconds and not self.run_dir.has_rank_errors():
                 how = f"was suspended for {self.hang_timeout_seconds:g} s (process {process.pid})"
                 self._record(rank, f"{how}: find out what suspended it, then resume the run.")

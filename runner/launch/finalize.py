@@ -1,0 +1,93 @@
+"""The stage that ends a run: judge its log, summarize its telemetry, complete its record and show the result."""
+
+import time
+from dataclasses import replace
+
+from ..config.schema import Config
+from ..config.validation import run_seed
+from ..core.errors import Exit, error_of
+from ..hardware import devices
+from ..mlperf import compliance
+from ..record.energy import TelemetryReport, summarize_telemetry
+from ..record.run_record import RunRecord
+from .open_run_dir import OpenRun
+from .result_table import show_result
+
+# With these a run never began: its directory is removed again.
+_NEVER_BEGAN = (Exit.CONFIGURATION, Exit.DATA, Exit.DEVICE)
+# A resumed run has nothing to do after these.
+_FINISHED = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED, Exit.NOT_COMPLIANT)
+
+
+def finish_if_trained(run: OpenRun) -> Exit | None:
+    """Return the exit code of a resumed run that has nothing left to train, and show its result; else return None."""
+    record = run.run_dir.record()
+    if not run.resumes or record.exit_code not in _FINISHED:
+        return None
+    if record.is_running:  # the launcher was killed after training, before it judged the log
+        return finalize(run, Exit.FAILURE)
+    run.console.print(f"{run.run_dir.path} is finished: nothing to do. Its result:", soft_wrap=True, markup=False)
+    show_result(run.console, _title(run.config), record, run.run_dir)
+    return Exit(record.exit_code)
+
+
+def finalize(run: OpenRun, exit_code: Exit) -> Exit:
+    """Write exit code, state, verdict, energy and cost to the run record, show the result and return the exit code.
+
+    `exit_code` counts if no rank has recorded how the run ended. Raises the error of a run that never began, whose
+    directory is removed.
+    """
+    run_dir = run.run_dir
+    record, rank_errors = run_dir.record(), run_dir.take_rank_errors()
+    if rank_errors and record.exit_code not in _FINISHED:  # a rank may die after the end
+        exit_code, error = Exit(rank_errors[0].exit_code), rank_errors[0].error
+        if exit_code in _NEVER_BEGAN and record.training is None:
+            run_dir.discard()
+            raise error_of(exit_code, error)
+    elif record.exit_code is not None:
+        exit_code, error = Exit(record.exit_code), record.error
+    elif exit_code == Exit.STOPPED:
+        error = "Stopped before training began: run it again."
+    else:
+        error = "The run ended without an error message: see stderr_0.txt in the run directory."
+    verdict = record.verdict
+    if run_dir.log.exists():
+        verdict = compliance.check(run_dir.log)
+        if exit_code == Exit.TARGET_REACHED and not verdict.compliant:
+            exit_code = Exit.NOT_COMPLIANT
+    report = _summarize_telemetry(run, record)
+    record = run_dir.update(
+        lambda record: replace(
+            record.ended(exit_code, error),
+            finished_at=time.time(),
+            verdict=verdict,
+            telemetry=report.telemetry,
+            cost=report.cost,
+            flags=report.flags,
+        )
+    )
+    show_result(run.console, _title(run.config), record, run_dir)
+    if exit_code == Exit.STOPPED and not run.config.throughput.steps:
+        run.console.print("To continue: the same command with ", end="")
+        run.console.print(f"run_dir={run_dir.path} resume=true", style="bold", soft_wrap=True, markup=False)
+    return exit_code
+
+
+def _summarize_telemetry(run: OpenRun, record: RunRecord) -> TelemetryReport:
+    config, training = run.config, record.training
+    return summarize_telemetry(
+        run.run_dir.path,
+        train_seconds=training.train_seconds if training else 0.0,
+        data_wait_seconds=training.data_wait_seconds if training else 0.0,
+        active_seconds=training.active_seconds if training else None,
+        samples=training.samples if training else 0,
+        usd_per_hour=config.gpus * config.usd_per_gpu_hour if config.usd_per_gpu_hour else None,
+        num_gpus_expected=0 if config.accelerator.name == "cpu" else config.gpus,
+    )
+
+
+def _title(config: Config) -> str:
+    gpus = f"{config.gpus} x {devices.display_name(config.accelerator.name)}"
+    gpus += "" if config.peer_to_peer else " without peer-to-peer"
+    recipe = f"{config.workload.title} {config.recipe.scale}"
+    return f"{recipe}, {gpus}, {config.precision.name}, seed {run_seed(config)}"

@@ -1,0 +1,42 @@
+"""The stage that puts the data in place before any clock runs: stage, prepare, clear caches."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from ..config.schema import Config
+from ..config.validation import resolve_classes
+from ..core.atomic_files import disk_full_as_run_error
+from ..core.console import StatusLine
+from ..core.progress import ProgressCallback
+from ..record.run_record import Staging
+from . import page_cache, staging
+from .open_run_dir import OpenRun
+
+
+def prepare_data(run: OpenRun) -> None:
+    """Stage and prepare what the data class needs on disk, then clear this node's page cache of it."""
+    config = run.config
+    with disk_full_as_run_error():
+        if staged := stage_data(config, run.console):
+            run.run_dir.update(lambda record: replace(record, staging=staged))
+        _, data_class = resolve_classes(config)
+        with StatusLine(run.console) as status_line:
+            data_class.prepare_data(staging.data_settings(config, data_class), status_line)  # type: ignore[attr-defined]
+            clear_caches(config, status_line)
+
+
+def stage_data(config: Config, console: Console) -> Staging | None:
+    """Copy data to this node's `staging_dir`, if the run has one."""
+    if config.staging_dir is None:
+        return None
+    return staging.stage(config.recipe.data, Path(config.data_dir), Path(config.staging_dir), console)
+
+
+def clear_caches(config: Config, progress: ProgressCallback) -> None:
+    """Clear this node's page cache of the data, if the run asks for it; the log then says so."""
+    if config.clear_caches:
+        progress("clearing the page cache", 0)
+        settings = staging.data_settings(config, resolve_classes(config)[1])
+        page_cache.clear_page_cache(page_cache.data_paths(asdict(settings)))

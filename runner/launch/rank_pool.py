@@ -1,0 +1,137 @@
+"""The processes of this node's ranks, and the clock of the command.
+
+A rank's process starts with the command, so that its imports run beside those of the launcher. It then waits for the
+launcher to say what to run. This module imports nothing that takes long.
+"""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+LAUNCHER_PID = "TIMETRIAL_LAUNCHER_PID"
+RANK_STARTED = "TIMETRIAL_RANK_STARTED"  # when the launcher let a rank begin, in seconds since the epoch
+_WORKER = "timetrial.runner.launch.worker"
+
+
+class RankPool:
+    """Ranks that wait for a run, and the time since the command, or the present run of a sweep, began.
+
+    `main` makes one for each command and passes it down to the run. As a context manager, it ends ranks that still
+    wait after the body.
+    """
+
+    def __init__(self) -> None:
+        self._began = time.time()
+        self._waiting: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> "RankPool":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        while self._waiting:
+            _end(self._waiting.pop())
+
+    def __reduce__(self) -> tuple[type["RankPool"], tuple[()]]:
+        """Let a job of a sweep in another process have a pool of its own: ranks cannot move there."""
+        return RankPool, ()
+
+    def start_waiting(self, count: int) -> None:
+        """Start ranks that wait for a run; `spawn_rank` uses them first."""
+        for _ in range(count):
+            self._waiting.append(_start_process())
+
+    def import_modules(self, names: Iterable[str]) -> None:
+        """Let the waiting ranks import modules that the run will need."""
+        for process in self._waiting:
+            _tell(process, {"modules": [*names]})
+
+    def spawn_rank(self, run_dir: Path, variables: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+        """Let a waiting rank, or a new one, run with these environment variables beside those of the launcher."""
+        environment = os.environ | {LAUNCHER_PID: str(os.getpid()), **variables, RANK_STARTED: str(time.time())}
+        message = {"run_dir": str(run_dir), "environment": environment, "folder": os.getcwd()}
+        while self._waiting:
+            process = self._waiting.pop()
+            if process.poll() is None and _let_run(process, message):
+                return process
+            _end(process)
+        process = _start_process()
+        _let_run(process, message)
+        return process
+
+    def seconds(self) -> float:
+        """Return the seconds since the command, or the present run of a sweep, began."""
+        return time.time() - self._began
+
+    def restart_clock(self) -> None:
+        """Let the next run of a sweep begin now."""
+        self._began = time.time()
+
+
+def wait_for_run_dir() -> Path:
+    """Return the run directory that the launcher names, and take over its environment variables and working directory.
+
+    Ends this process if the launcher needs no rank.
+    """
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "modules" in message:
+            _import(message["modules"])
+        else:
+            os.environ.clear()
+            os.environ.update(message["environment"])
+            os.chdir(message["folder"])
+            return Path(message["run_dir"])
+    sys.exit(0)
+
+
+def _import(names: Iterable[str]) -> None:
+    """Import modules; what they print, and their errors, are those of the launcher, which imports them too."""
+    terminal = [os.dup(number) for number in (1, 2)]
+    with open(os.devnull, "ab") as nowhere:
+        for number in (1, 2):
+            os.dup2(nowhere.fileno(), number)
+    for name in names:
+        with suppress(Exception):
+            importlib.import_module(name)
+    sys.stdout.flush()
+    for number, original in zip((1, 2), terminal, strict=True):
+        os.dup2(original, number)
+        os.close(original)
+
+
+def _start_process() -> "subprocess.Popen[bytes]":
+    # Ctrl-C ends a rank that still imports without a traceback.
+    program = f"import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); from {_WORKER} import main; main()"
+    command = [sys.executable, "-P", "-c", program]
+    environment = os.environ | {LAUNCHER_PID: str(os.getpid())}
+    # In a session of its own, a rank receives Ctrl-C from the launcher alone.
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, start_new_session=True)
+
+
+def _let_run(process: "subprocess.Popen[bytes]", message: Mapping[str, object]) -> bool:
+    assert process.stdin is not None
+    with suppress(BrokenPipeError), process.stdin:
+        return _tell(process, message)
+    return False
+
+
+def _tell(process: "subprocess.Popen[bytes]", message: Mapping[str, object]) -> bool:
+    """Send a message; return False if the process has ended."""
+    assert process.stdin is not None
+    try:
+        process.stdin.write(json.dumps(message).encode() + b"\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        return False
+    return True
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    with suppress(BrokenPipeError), process:  # which closes its pipe and waits for it
+        process.kill()
