@@ -11,7 +11,7 @@ from timetrial.runner.config.schema import Config
 from timetrial.runner.config.validation import resolve_classes, validate
 from timetrial.runner.core.progress import no_progress
 from timetrial.runner.hardware import devices
-from timetrial.runner.launch import worker
+from timetrial.runner.launch.build_engine import build_engine
 from timetrial.runner.launch.overrides import with_accelerator
 from timetrial.runner.launch.staging import data_settings
 from timetrial.runner.training import distributed
@@ -33,7 +33,7 @@ def build(config: Config, world: World | None = None) -> TorchEngine:
     if world.rank == 0:
         data_class.prepare_data(data_settings(config, data_class), no_progress)
     world.barrier()
-    engine = worker.build_engine(config, world, devices.select_device(config.accelerator.name, world.local_rank))
+    engine = build_engine(config, world, devices.select_device(config.accelerator.name, world.local_rank))
     assert isinstance(engine, TorchEngine)
     engine.warm_up()
     return engine

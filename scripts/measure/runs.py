@@ -22,7 +22,7 @@ import torch
 
 from timetrial.runner.config.schema import Config
 from timetrial.runner.hardware import devices
-from timetrial.runner.launch import worker
+from timetrial.runner.launch.train import training_plan
 from timetrial.runner.training.events import BlockStarted, EvalEnded, Event
 from timetrial.runner.training.loop import train_to_target
 from timetrial.runner.training.seeds import derive_seed, derive_streams, seed_everything
@@ -62,7 +62,7 @@ def time_runs(config: Config, seeds: int) -> list[dict[str, float]]:
         engine.load_state_dict(copy.deepcopy(initial_state) | {"model": model})
         seed_everything(derive_seed(data.seeds.dropout, engine.world.rank))
         clock = RunClock(engine.device)
-        train_to_target(engine, worker.training_plan(config), [clock])
+        train_to_target(engine, training_plan(config), [clock])
         runs.append({"seconds": clock.stopped - clock.started, **clock.quality})
     return runs
 

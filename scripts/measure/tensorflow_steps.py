@@ -19,7 +19,7 @@ from timetrial.runner.config.compose import compose
 from timetrial.runner.config.validation import resolve_classes, validate
 from timetrial.runner.core.progress import no_progress
 from timetrial.runner.hardware import devices
-from timetrial.runner.launch import worker
+from timetrial.runner.launch.build_engine import build_engine
 from timetrial.runner.launch.overrides import with_accelerator
 from timetrial.runner.launch.staging import data_settings
 from timetrial.runner.training.distributed import World
@@ -41,7 +41,7 @@ def main() -> None:
 
         _, data_class = resolve_classes(config)
         data_class.prepare_data(data_settings(config, data_class), no_progress)
-        engine = worker.build_engine(config, World(), devices.select_device(config.accelerator.name, 0))
+        engine = build_engine(config, World(), devices.select_device(config.accelerator.name, 0))
         assert isinstance(engine, TensorFlowEngine)
         started = time.perf_counter()
         engine.warm_up()
