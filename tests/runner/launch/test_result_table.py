@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from timetrial.runner.launch.result_table import show_result
-from timetrial.runner.record.reference_throughput import read_reference_throughput
+from timetrial.runner.record.reference_throughput import reference_throughputs
 from timetrial.runner.record.run_dir import RunDir
 from timetrial.runner.record.run_record import Attempt, ComplianceVerdict, RunRecord, RunState
 from timetrial.runner.record.throughput_result import StepCost, ThroughputResult
@@ -129,8 +129,8 @@ def test_a_setting_that_was_measured_by_us_gives_a_multiple_of_it(show, compose)
     overrides = ["accelerator=t4", "workload=ssd", "scale=reference", "data=synthetic", "precision=bf16"]
     node = compose(*overrides, "recipe.global_batch_size=256", "engine.compile=default")
     config = OmegaConf.to_container(node, resolve=True)
-    (measured,) = (entry for entry in read_reference_throughput() if entry.matches(config))
-    result = throughput(samples_per_second=measured.rate / 10)
+    measured = next(row for row in reference_throughputs(config) if row.gpu == "H200")
+    result = throughput(samples_per_second=measured.value / 10)
     line = "  your GPU      0.10 x an H200 (samples per second, bf16, same batch; timetrial 0.1.0, 2026-11)"
     assert line in show(RunRecord(throughput=result, config=config))
     assert not [row for row in show(RunRecord(throughput=result)) if "your GPU" in row]
