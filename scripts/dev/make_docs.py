@@ -26,6 +26,7 @@ import yaml
 
 from timetrial.runner.config import schema
 from timetrial.runner.config.key_help import attribute_docs
+from timetrial.scripts.dev import performance_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"
@@ -209,10 +210,11 @@ def fill_generated_blocks(text: str) -> str:
 
 
 def generate_pages() -> dict[Path, str]:
-    """Return the text of every page that is generated or holds generated tables."""
-    current = {path: path.read_text() for path in sorted(DOCS.rglob("*.md"))}
-    filled = {path: fill_generated_blocks(text) for path, text in current.items() if MARKER.search(text)}
-    return {DOCS / "configuration.md": configuration_page(), **filled}
+    """Return the text of every page that is generated or may hold generated tables."""
+    paths = [*sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("workloads/*/PERFORMANCE.md"))]
+    current = {path: path.read_text() for path in paths}
+    filled = {path: performance_tables.fill(fill_generated_blocks(text)) for path, text in current.items()}
+    return filled | {DOCS / "configuration.md": configuration_page()}
 
 
 def main() -> int:
