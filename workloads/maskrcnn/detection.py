@@ -10,7 +10,8 @@ from torch import Tensor
 from ..common.detection.nms import batched_nms
 from . import boxes as box_ops
 from . import proposals
-from .model import BOX_WEIGHTS, MaskRCNN
+from .losses import BOX_WEIGHTS
+from .model import MaskRCNN
 
 _SCORE_THRESHOLD, _NMS_THRESHOLD = 0.05, 0.5
 _DETECTIONS_PER_IMAGE = 100

@@ -17,15 +17,13 @@ from torchvision.ops import roi_align
 from ..common.nn.stem import MaxPool, SpaceToDepthConv
 from ..common.nn.triton_support import triton_available
 from . import boxes as box_ops
-from . import kernels, masks, proposals
+from . import kernels, losses, masks, proposals
 from .blocks import Bottleneck, norm_layer
 from .masks import Outlines
 from .proposals import Samples
 
 MEAN = (122.7717, 115.9465, 102.9801)  # RGB, of pixels from 0 to 255; the reference does not divide by the std
 _STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # bottleneck channels at width 64, blocks
-RPN_WEIGHTS: box_ops.DeltaWeights = (1.0, 1.0)
-BOX_WEIGHTS: box_ops.DeltaWeights = (10.0, 5.0)
 _ANCHORS_PER_CELL = len(box_ops.ASPECT_RATIOS)
 
 
@@ -150,9 +148,9 @@ class MaskRCNN(nn.Module):
         objectness_logits, box_deltas = self.rpn_head(feature_maps)
         anchors = box_ops.anchors(tuple((x.shape[2], x.shape[3]) for x in feature_maps), images.device)
         valid = labels > 0
-        total = rpn_loss(
+        total = losses.rpn_loss(
             torch.cat(objectness_logits, 1), torch.cat(box_deltas, 1), torch.cat(anchors), boxes, valid, image_sizes,
-            self.sampling,
+            self.sampling.rpn_batch_size_per_image,
         )  # fmt: skip
         with torch.no_grad():
             samples, regions, matches = self._sample_regions(
@@ -162,7 +160,7 @@ class MaskRCNN(nn.Module):
             region_labels = torch.where(samples.positive, labels.gather(1, box_index), 0)
             target_boxes = boxes.gather(1, box_index[..., None].expand(-1, -1, 4))
         class_logits, class_deltas = self.box_head(self.pool_regions(feature_maps, regions, 7))
-        total = total + box_loss(class_logits, class_deltas, regions, target_boxes, region_labels, samples)
+        total = total + losses.box_loss(class_logits, class_deltas, regions, target_boxes, region_labels, samples)
         first = self.sampling.max_positives  # positives come first, and only they have masks
         mask_regions = regions[:, :first]
         with torch.no_grad():
@@ -170,7 +168,7 @@ class MaskRCNN(nn.Module):
             objects = matches[:, :first].clamp(min=0) + first_object
             targets = masks.mask_targets(outlines, objects.flatten(), mask_regions.reshape(-1, 4))
         logits = self.mask_head(self.pool_regions(feature_maps, mask_regions, 14), region_labels[:, :first].flatten())
-        return (total + mask_loss(logits, targets, samples.positive[:, :first].flatten())) * len(images)
+        return (total + losses.mask_loss(logits, targets, samples.positive[:, :first].flatten())) * len(images)
 
     def compile(self, *args: Any, **options: Any) -> None:
         """Compile the backbone, which makes the passes over large maps; most of the rest are kernels already."""
@@ -279,55 +277,3 @@ def fpn_levels(regions: Tensor) -> Tensor:
     size = box_ops.area(regions).clamp(min=0).sqrt()
     # Diverged training gives NaN, which must become a valid level, because kernels use it as an index.
     return (4 + (size / 224 + 1e-6).log2()).floor().clamp(2, 5).nan_to_num(2.0).long() - 2
-
-
-def rpn_loss(
-    objectness_logits: Tensor,
-    box_deltas: Tensor,
-    anchors: Tensor,
-    boxes: Tensor,
-    valid: Tensor,
-    image_sizes: Tensor,
-    sampling: SamplingSettings,
-) -> Tensor:
-    """Return the loss of objectness and box deltas of sampled anchors, divided by their number."""
-    with torch.no_grad():
-        matches = proposals.match_anchors(anchors, boxes, valid, image_sizes)
-        samples = proposals.sample(matches, sampling.rpn_batch_size_per_image, 0.5)
-        box_index = matches.gather(1, samples.indices).clamp(min=0)
-        matched_boxes = boxes.gather(1, box_index[..., None].expand(-1, -1, 4))
-        target_deltas = box_ops.encode(matched_boxes, anchors[samples.indices], RPN_WEIGHTS)
-        target_deltas = target_deltas.masked_fill(~samples.positive[..., None], 0.0)
-    return sampled_rpn_loss(objectness_logits, box_deltas, target_deltas, samples)
-
-
-def sampled_rpn_loss(objectness_logits: Tensor, box_deltas: Tensor, target_deltas: Tensor, samples: Samples) -> Tensor:
-    """Return binary cross entropy plus smooth L1 (beta 1/9) of the samples, divided by their number in the batch."""
-    count = samples.valid.sum().clamp(min=1)
-    logits = objectness_logits.gather(1, samples.indices).float()
-    cross_entropy = F.binary_cross_entropy_with_logits(logits, samples.positive.float(), reduction="none")
-    deltas = box_deltas.gather(1, samples.indices[..., None].expand(-1, -1, 4)).float()
-    smooth_l1 = F.smooth_l1_loss(deltas, target_deltas.float(), reduction="none", beta=1 / 9).sum(2)
-    return ((cross_entropy * samples.valid).sum() + (smooth_l1 * samples.positive).sum()) / count
-
-
-def box_loss(
-    class_logits: Tensor, box_deltas: Tensor, regions: Tensor, target_boxes: Tensor, labels: Tensor, samples: Samples
-) -> Tensor:
-    """Return cross entropy plus smooth L1 of the true class's deltas, divided by the number of samples.
-
-    `class_logits` are [R, C], `box_deltas` [R, C, 4]; the rest has the shape [N, K, ...] with N * K = R.
-    """
-    valid, positive, label = samples.valid.flatten(), samples.positive.flatten(), labels.flatten()
-    cross_entropy = F.cross_entropy(class_logits.float(), label, reduction="none")
-    label_deltas = box_deltas[torch.arange(len(label), device=label.device), label].float()
-    target_deltas = box_ops.encode(target_boxes.flatten(0, 1), regions.flatten(0, 1), BOX_WEIGHTS)
-    target_deltas = target_deltas.masked_fill(~positive[:, None], 0.0)
-    smooth_l1 = F.smooth_l1_loss(label_deltas, target_deltas.float(), reduction="none").sum(1)
-    return ((cross_entropy * valid).sum() + (smooth_l1 * positive).sum()) / valid.sum().clamp(min=1)
-
-
-def mask_loss(logits: Tensor, targets: Tensor, positive: Tensor) -> Tensor:
-    """Return the mean binary cross entropy of logits [R, 28, 28] over pixels of positive regions [R]; 0 without any."""
-    cross_entropy = F.binary_cross_entropy_with_logits(logits.float(), targets, reduction="none").mean((1, 2))
-    return (cross_entropy * positive).sum() / positive.sum().clamp(min=1)
