@@ -18,8 +18,8 @@ from ...datasets.synthetic.spec_digest import path_with_digest
 from ...runner.core.progress import ProgressCallback
 from ...runner.training.workload import Batch
 from ..common.manifest import manifest_path, read_manifest, write_manifest
+from ..common.vision.batches import ImageBatch
 from ..common.vision.image_data import BatchSource, ImageData, SyntheticBatches
-from ..common.vision.pipeline import ImageBatch
 from .networks import MEAN, STD
 
 _PATCH_IMAGES = 2000  # from which the moments of patches are taken

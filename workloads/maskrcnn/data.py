@@ -15,7 +15,7 @@ from ...datasets.formats.coco import CocoSet
 from ...runner.training.seeds import Seeds
 from ...runner.training.workload import Batch, BatchSharding
 from ..common.detection.data import CocoData
-from ..common.vision.pipeline import ImageBatch
+from ..common.vision.batches import ImageBatch
 from .masks import Outlines
 from .transforms import CANVAS_STRIDE, EvalTransform, TrainTransform, canvas_size, scaled_size
 

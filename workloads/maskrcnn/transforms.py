@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 from ..common.detection import image_kernels
 from ..common.detection.data import CocoImage
+from ..common.vision.batches import EncodedBatch
 from ..common.vision.gpu_decode import GpuImages
-from ..common.vision.pipeline import Arrays, Crop, EncodedBatch, Transform, stack_arrays
+from ..common.vision.pipeline import Arrays, Crop, Transform, stack_arrays
 from .model import MEAN
 
 PAD_COLOR = tuple(round(mean) for mean in MEAN)  # about 0 after normalization

@@ -8,7 +8,7 @@ from ...datasets.formats.coco import CocoSet
 from ...runner.training.seeds import Seeds
 from ...runner.training.workload import BatchSharding
 from ..common.detection.data import CocoData
-from ..common.vision.pipeline import ImageBatch
+from ..common.vision.batches import ImageBatch
 from .transforms import EvalTransform, TrainTransform
 
 

@@ -11,8 +11,9 @@ from torch.nn import functional as F
 
 from ..common.detection import image_kernels
 from ..common.detection.data import CocoImage
+from ..common.vision.batches import EncodedBatch
 from ..common.vision.gpu_decode import GpuImages
-from ..common.vision.pipeline import Crop, EncodedBatch, Transform
+from ..common.vision.pipeline import Crop, Transform
 from . import color_jitter, crops, kernels
 
 

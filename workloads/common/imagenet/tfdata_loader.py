@@ -8,8 +8,9 @@ import torch
 
 from ....runner.core.errors import ConfigurationError
 from ....runner.hardware.devices import is_nvidia_gpu
+from ..vision.batches import EncodedBatch, ImageBatch
 from ..vision.decode_workers import BatchWorkers, Key
-from ..vision.pipeline import EncodedBatch, ImageBatch, ImageDataset, locate_bad_image
+from ..vision.pipeline import ImageDataset, locate_bad_image
 from .data import ImageNetData
 
 

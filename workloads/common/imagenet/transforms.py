@@ -7,8 +7,9 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..vision.batches import EncodedBatch
 from ..vision.gpu_decode import GpuImages
-from ..vision.pipeline import Crop, EncodedBatch, Transform
+from ..vision.pipeline import Crop, Transform
 from . import crops
 
 

@@ -8,7 +8,7 @@ import torch
 
 from ....runner.core.errors import ConfigurationError
 from ....runner.hardware.devices import is_nvidia_gpu
-from .pipeline import EncodedBatch, ImageBatch
+from .batches import EncodedBatch, ImageBatch
 
 Augment = Callable[..., Any]  # DALI operators on pixels uint8 [size, size, 3], with `Crop.params` on the CPU
 

@@ -16,8 +16,9 @@ from ....runner.core.errors import DataError
 from ....runner.hardware.devices import is_nvidia_gpu
 from ....runner.training.seeds import Seeds
 from ....runner.training.workload import Batch, BatchSharding, Data
+from .batches import ImageBatch
 from .decode_workers import Key, worker_count
-from .pipeline import GpuDecoder, ImageBatch, ImageDataset, ImageDecoder, ImageLoader, ImageSource, Loader, Transform
+from .pipeline import GpuDecoder, ImageDataset, ImageDecoder, ImageLoader, ImageSource, Loader, Transform
 
 
 class BatchSource(Protocol):

@@ -6,8 +6,8 @@ import pickle
 import pytest
 import torch
 
+from timetrial.workloads.common.vision.batches import EncodedBatch, ImageBatch
 from timetrial.workloads.common.vision.decode_workers import BatchWorkers
-from timetrial.workloads.common.vision.pipeline import EncodedBatch, ImageBatch
 
 
 def encoded_batch(epoch, indices):
