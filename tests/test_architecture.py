@@ -95,12 +95,21 @@ def test_needs_no_framework(module, root):
 
 @pytest.mark.parametrize("name", ["runner/training/loop.py", "runner/training/events.py", "runner/training/engine.py"])
 def test_the_loop_knows_no_framework(root, name):
-    tree = ast.parse((root / name).read_text())
-    imported = {
-        alias.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
-    }
-    imported |= {(node.module or "").split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert not imported & set(FRAMEWORKS)
+    assert not installed_imports(root / name) & set(FRAMEWORKS)
+
+
+def installed_imports(path):
+    """Return the names of the packages that a file imports, at any level of it."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 0]
+    return {name.split(".")[0] for name in names}
+
+
+def test_triton_is_imported_in_one_place(sources, root):
+    """Which is the one that has to know what to do without it."""
+    importers = [path.relative_to(root).as_posix() for path in sources if "triton" in installed_imports(path)]
+    assert importers == ["workloads/common/nn/triton_support.py"]
 
 
 def test_only_hardware_names_vendors(sources):
