@@ -18,6 +18,9 @@ Prints one JSON line for each RUN:
 fit on the device together; so does an OTHER or THIS that runs out of memory. `repeats` then says whether the losses of
 this version's two processes are equal. Leave the machine idle.
 
+cuDNN times its convolution algorithms in each process and may choose others, which round differently: with
+--same-algorithms, both versions take the deterministic ones that its heuristics choose.
+
 OTHER_CHECKOUT may be this checkout: --other-override engine.capture=false then compares captured with eager steps.
 """
 
@@ -66,6 +69,10 @@ class Trainer:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
+        self.description: dict[str, Any] = {}
+
+    def wait_until_warm(self) -> None:
+        """Wait until the engine is built and warmed up."""
         self.description = self._answer()
 
     def ask(self, command: str) -> dict[str, Any]:
@@ -101,9 +108,12 @@ def trainer(version: Version, options: argparse.Namespace) -> Iterator[Trainer]:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "timetrial").symlink_to(version.checkout.resolve())
         numbers = [str(options.steps), str(options.block), str(options.batches)]
+        variables = {"PYTHONPATH": os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))}
+        if options.same_algorithms:
+            variables["SAME_ALGORITHMS"] = "1"
         process = subprocess.Popen(
             [sys.executable, "-P", str(_CHILD), *numbers, f"run_dir={folder}/run", *version.overrides],
-            env=os.environ | {"PYTHONPATH": folder},
+            env=os.environ | variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -116,6 +126,8 @@ def compare_together(this: Version, other: Version, options: argparse.Namespace)
     """Compare two versions that share the device; each other round has the reverse order, as a device gets warm."""
     with ExitStack() as stack:
         trainers = [stack.enter_context(trainer(version, options)) for version in (this, other)]
+        for process in trainers:
+            process.wait_until_warm()
         measurements = [trainer.train() for trainer in trainers]
         pairs = list(zip(trainers, measurements, strict=True))
         for number in range(options.rounds):
@@ -129,6 +141,7 @@ def compare_in_turn(this: Version, other: Version, options: argparse.Namespace) 
     measurements, description = [], {}
     for version in (this, other, this):
         with trainer(version, options) as process:
+            process.wait_until_warm()
             measurements.append(process.train())
             measurements[-1].step_ms += [process.step_ms() for _ in range(options.rounds)]
             description = process.description
@@ -183,6 +196,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="timed blocks of each process")
     parser.add_argument("--batches", type=int, default=32, help="batches kept on the device for the timed blocks")
     parser.add_argument("--one-at-a-time", action="store_true", help="never have both versions on the device")
+    parser.add_argument("--same-algorithms", action="store_true", help="keep cuDNN from timing its algorithms")
     parser.add_argument("--other-override", action="append", default=[], help="override of the other version only")
     options = parser.parse_args()
     if not (options.other_checkout / "runner").is_dir():

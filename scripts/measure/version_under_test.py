@@ -31,6 +31,11 @@ from timetrial.runner.training.distributed import World
 _OUT_OF_MEMORY = ("out of memory", "ALLOC_FAILED")  # of PyTorch, and of the libraries it calls
 
 
+if os.environ.get("SAME_ALGORITHMS"):
+    torch.backends.cudnn.benchmark_limit = 1  # the first that the heuristics name
+    torch.backends.cudnn.deterministic = True
+
+
 def find(name: str) -> Any:
     """Return the function `name` of the package, in whichever module of `runner` this version defines it."""
     root = Path(timetrial.__path__[0])
