@@ -82,9 +82,6 @@ class EngineConfig:
     capture: bool = True
     """Capture the training steps and beam searches of workloads that allow it in device graphs, and replay them
     without Python; false: eager execution. Default: true, but false for compiled models at the scale `reference`."""
-    stock_random: bool = False
-    """Draw dropout masks with the generators of PyTorch and Triton, as the closed division requires, instead of faster
-    hashes; default: true with `division=closed`."""
 
 
 @dataclass

@@ -99,8 +99,6 @@ def _check_settings(config: Config, _: ClosedRules) -> Iterator[str]:
     for key, seed in {"seed": config.seed, **{f"seeds.{k}": v for k, v in asdict(config.seeds).items()}}.items():
         if seed is not None:
             yield f"division=closed draws its seeds from the system: leave {key} out, {_OTHERWISE}"
-    if not config.engine.stock_random:
-        yield f"division=closed needs stock random number generators: leave engine.stock_random out, {_OTHERWISE}"
     if not config.clear_caches:
         yield f"division=closed needs cleared caches: leave clear_caches out, {_OTHERWISE}"
 

@@ -30,15 +30,12 @@ class GPT(nn.Module):
         *,
         dropout: float,
         bias: bool,
-        stock_random: bool = True,
     ) -> None:
         super().__init__()
-        self.dropout, self.stock_random = dropout, stock_random
+        self.dropout = dropout
         self.embedding = nn.Parameter(torch.empty(vocab_size, hidden_size))
         self.position = nn.Parameter(torch.empty(context, hidden_size))
-        self.layers = nn.ModuleList(
-            Layer(hidden_size, num_heads, dropout, bias=bias, stock_random=stock_random) for _ in range(num_layers)
-        )
+        self.layers = nn.ModuleList(Layer(hidden_size, num_heads, dropout, bias=bias) for _ in range(num_layers))
         self.norm = nn.LayerNorm(hidden_size, bias=bias)
         self._initialize()
 
@@ -57,7 +54,7 @@ class GPT(nn.Module):
     def hidden_states(self, tokens: Tensor) -> Tensor:
         """Return the states [N, t, D] from which the token after each of `tokens` int64 [N, t] is predicted."""
         x = F.embedding(tokens, self.embedding) + self.position[: tokens.shape[1]]
-        x = dropout(x.to(matmul_dtype(x)), self.dropout, self.training, stock_random=self.stock_random)
+        x = dropout(x.to(matmul_dtype(x)), self.dropout, self.training)
         terms: tuple[Tensor, Tensor | None, Tensor | None] = x, None, None
         for layer in self.layers:
             terms = layer(*terms)
@@ -77,9 +74,9 @@ class GPT(nn.Module):
 class Layer(nn.Module):
     """Causal self-attention and feed-forward network, each with pre-norm and residual connection."""
 
-    def __init__(self, hidden_size: int, num_heads: int, dropout: float, *, bias: bool, stock_random: bool) -> None:
+    def __init__(self, hidden_size: int, num_heads: int, dropout: float, *, bias: bool) -> None:
         super().__init__()
-        self.num_heads, self.dropout, self.stock_random = num_heads, dropout, stock_random
+        self.num_heads, self.dropout = num_heads, dropout
         self.attention_norm = nn.LayerNorm(hidden_size, bias=bias)
         self.qkv = nn.Linear(hidden_size, 3 * hidden_size, bias=bias)
         self.out = nn.Linear(hidden_size, hidden_size, bias=bias)
@@ -101,5 +98,5 @@ class Layer(nn.Module):
     def _branch(self, linear: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the end of a branch, and its bias if the next layer norm adds it, which takes no pass of its own."""
         if self.dropout:
-            return dropout(linear(x), self.dropout, self.training, stock_random=self.stock_random), None
+            return dropout(linear(x), self.dropout, self.training), None
         return F.linear(x, linear.weight), linear.bias

@@ -54,9 +54,6 @@ class GPTWorkload:
         """AdamW's epsilon."""
         weight_decay: float = 0.1
         """Decay of matrices and embeddings; biases and norms do not decay."""
-        stock_random: bool = True
-        """Draw dropout with PyTorch's generator; false: with hashes, which are faster. The recipes take it from
-        `engine.stock_random`."""
 
         def __post_init__(self) -> None:
             if min(self.hidden_size, self.num_heads, self.num_layers) < 1 or self.hidden_size % self.num_heads:
@@ -89,7 +86,6 @@ class GPTWorkload:
             settings.num_layers,
             dropout=settings.dropout,
             bias=settings.bias,
-            stock_random=settings.stock_random,
         )
 
     def build_optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
@@ -149,7 +145,6 @@ class GPTWorkload:
             "opt_adamw_beta_2": settings.beta_2,
             "opt_adamw_epsilon": settings.epsilon,
             "opt_adamw_weight_decay": settings.weight_decay,
-            "timetrial_random_numbers": "stock" if settings.stock_random else "hash",
         }
 
     def _schedule_steps(self) -> tuple[int, int]:

@@ -16,13 +16,12 @@ def packed_attention(
     *,
     causal: bool,
     dropout: float,
-    stock_random: bool,
 ) -> Tensor:
     """Return scaled dot-product attention within sentences: [T, heads, D].
 
     For self-attention `q_or_qkv` [T, 3, heads, D] holds queries, keys and values, and `kv` is None. For cross-attention
     it holds the queries [T, 1, heads, D], and `kv` [S, 2, heads, D] the keys and values. `dropout` applies to the
-    attention weights, drawn with PyTorch's or Triton's generator if `stock_random`; `causal` masks later tokens.
+    attention weights; `causal` masks later tokens.
     """
     if kernels.is_supported(q_or_qkv):
         return kernels.attention(
@@ -35,7 +34,6 @@ def packed_attention(
             max_seqlen=max(queries.max_seqlen, keys.max_seqlen),
             causal=causal,
             dropout=dropout,
-            stock_random=stock_random,
         )
     count = len(queries.cu_seqlens) - 1
     q = pad(q_or_qkv[:, 0], queries, count)

@@ -1,27 +1,22 @@
-"""What the Triton kernels of `tile_kernels.py` and `sentence_kernels.py` share: random numbers, and rows in memory."""
+"""What the Triton kernels of `tile_kernels.py` and `sentence_kernels.py` share: dropout masks, and rows in memory."""
 
+from ..common.nn.dropout import pack_kept
 from ..common.nn.triton_support import tl, triton
 
 
 @triton.jit
-def random_24_bits(seed, head, row, column, STOCK: tl.constexpr):
-    """Return a random number below 2**24 for each pair; STOCK: by Triton's Philox, else by a faster hash.
+def draw_masks(seed, rows, columns, head, threshold):
+    """Return int32 for each pair whose bits say in which of eight heads, beginning at a multiple of 8, it is kept."""
+    counter = tl.zeros((rows.shape[0], columns.shape[0]), tl.int32)
+    group = counter + head // 8
+    a, b, c, d = tl.philox(seed, counter + rows[:, None], counter + columns[None], group, counter)
+    return pack_kept(a, b, c, d, threshold)
 
-    Key and counter of Philox are (seed, head) and (row, column). The hash has the constants of Wellons' lowbias32.
-    """
-    if STOCK:
-        key = seed.to(tl.int64) | (head.to(tl.int64) << 32)
-        counter = (row.to(tl.int64) << 32)[:, None] | column.to(tl.int64)[None]
-        x = tl.randint(key, counter).to(tl.uint32)
-    else:
-        x = (row.to(tl.uint32) * 0x9E3779B1)[:, None] ^ (column.to(tl.uint32) * 0x85EBCA77)[None]
-        x ^= (seed + head * 0x27D4EB2F).to(tl.uint32)
-        x ^= x >> 16
-        x *= 0x7FEB352D
-        x ^= x >> 15
-        x *= 0x846CA68B
-        x ^= x >> 16
-    return (x >> 8).to(tl.int32)
+
+@triton.jit
+def is_kept(masks, head):
+    """Return the mask of a head."""
+    return (masks >> (head % 8) & 1) == 1
 
 
 @triton.jit

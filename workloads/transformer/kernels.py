@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from ..common.nn.dropout import draw_seed, drop_threshold, keep_scale
 from ..common.nn.triton_support import triton, triton_available
 from . import sentence_kernels, tile_kernels
 
@@ -45,7 +46,6 @@ def attention(
     max_seqlen: int,
     causal: bool,
     dropout: float,
-    stock_random: bool,
 ) -> Tensor:
     """Return dropout(softmax(Q K^T / sqrt(D))) V within sentences (Vaswani et al. 2017, equation 1): [T, H, D].
 
@@ -53,24 +53,23 @@ def attention(
     holds the queries [T, 1, H, D], and `kv` [S, 2, H, D] the keys and values. Both are float32, float16 or bfloat16,
     and so is the result. `q_sentences` int64 [T] and `k_sentences` int64 [S] are each token's sentence; `cu_seqlens_q`
     and `cu_seqlens_k` int32 [N + 1] are the cumulative lengths, none of more than `max_seqlen` tokens. The sentence of
-    every query must have keys. `stock_random`: draw the dropout with Triton's generator instead of a hash.
+    every query must have keys. `dropout` is rounded to a multiple of 2^-16.
     """
-    seed = torch.randint(2**31 - 1, (1,), dtype=torch.int32, device=q_or_qkv.device)
     q_or_qkv = q_or_qkv.contiguous()
     kv = q_or_qkv.detach() if kv is None else kv.contiguous()
     layout = (q_sentences, k_sentences, cu_seqlens_q, cu_seqlens_k)
-    return _attention(q_or_qkv, kv, *layout, seed, max_seqlen, causal, dropout, stock_random)[0]
+    return _attention(q_or_qkv, kv, *layout, draw_seed(q_or_qkv.device), max_seqlen, causal, dropout)[0]
 
 
 @torch.library.custom_op("timetrial::packed_attention", mutates_args=())
 def _attention(
     q_or_qkv: Tensor, kv: Tensor, q_sentences: Tensor, k_sentences: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
-    seed: Tensor, max_seqlen: int, causal: bool, dropout: float, stock_random: bool,
+    seed: Tensor, max_seqlen: int, causal: bool, dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the outputs [T, H, D] and, of tiles, the base-2 log-sum-exp of each row of scores, float32 [T, H]."""
     tokens, _, heads, head_size = q_or_qkv.shape
     out = q_or_qkv.new_empty(tokens, heads, head_size)
-    arguments = _shared_arguments(q_or_qkv, kv, seed, causal, dropout, stock_random) | {"out_ptr": out}
+    arguments = _shared_arguments(q_or_qkv, kv, seed, causal, dropout) | {"out_ptr": out}
     if _has_whole_sentences(max_seqlen):
         for grid, options in _sentence_launches(cu_seqlens_q, heads):
             sentence_kernels.forward[grid](
@@ -93,7 +92,7 @@ def _attention(
 @_attention.register_fake
 def _(
     q_or_qkv: Tensor, kv: Tensor, q_sentences: Tensor, k_sentences: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
-    seed: Tensor, max_seqlen: int, causal: bool, dropout: float, stock_random: bool,
+    seed: Tensor, max_seqlen: int, causal: bool, dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     tokens, _, heads, head_size = q_or_qkv.shape
     out = q_or_qkv.new_empty(tokens, heads, head_size)
@@ -106,7 +105,6 @@ def _(
 def _attention_backward(
     dout: Tensor, out: Tensor, lse: Tensor, q_or_qkv: Tensor, kv: Tensor, q_sentences: Tensor, k_sentences: Tensor,
     cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, seed: Tensor, max_seqlen: int, causal: bool, dropout: float,
-    stock_random: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the gradients of `q_or_qkv` and of `kv`; the latter is empty for self-attention.
 
@@ -117,7 +115,7 @@ def _attention_backward(
     is_self_attention = parts == 3  # queries, keys and values are in one tensor
     dq_or_dqkv = torch.empty_like(q_or_qkv)
     dkv = dq_or_dqkv if is_self_attention else torch.empty_like(kv)
-    arguments = _shared_arguments(q_or_qkv, kv, seed, causal, dropout, stock_random)
+    arguments = _shared_arguments(q_or_qkv, kv, seed, causal, dropout)
     arguments |= {"dout_ptr": dout, "scale": head_size**-0.5}
     if _has_whole_sentences(max_seqlen):
         for grid, options in _sentence_launches(cu_seqlens_q, heads):
@@ -161,13 +159,13 @@ def _(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.max_seqlen, ctx.causal, ctx.dropout, ctx.stock_random = inputs
+    *tensors, ctx.max_seqlen, ctx.causal, ctx.dropout = inputs
     ctx.save_for_backward(*output, *tensors)
 
 
 def _backward(ctx: Any, dout: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     out, lse, q_or_qkv, kv, *layout = ctx.saved_tensors
-    options = (ctx.max_seqlen, ctx.causal, ctx.dropout, ctx.stock_random)
+    options = (ctx.max_seqlen, ctx.causal, ctx.dropout)
     dq_or_dqkv, dkv = _attention_backward(dout.contiguous(), out, lse, q_or_qkv, kv, *layout, *options)
     without_gradient = [None] * (len(layout) + len(options))
     return dq_or_dqkv, None if q_or_qkv.shape[1] == 3 else dkv, *without_gradient
@@ -211,9 +209,7 @@ def _sentence_launches(cu_seqlens: Tensor, heads: int) -> Iterator[tuple[tuple[i
         shorter = options["BLOCK"]
 
 
-def _shared_arguments(
-    q_or_qkv: Tensor, kv: Tensor, seed: Tensor, causal: bool, dropout: float, stock_random: bool
-) -> dict[str, Any]:
+def _shared_arguments(q_or_qkv: Tensor, kv: Tensor, seed: Tensor, causal: bool, dropout: float) -> dict[str, Any]:
     """Return the arguments that all kernels have in common."""
     *_, heads, head_size = q_or_qkv.shape
     return {
@@ -224,11 +220,10 @@ def _shared_arguments(
         "q_stride": q_or_qkv.stride(0),
         "kv_stride": kv.stride(0),
         "scale_log2": head_size**-0.5 * _LOG2E,  # scores to base 2
-        "drop_threshold": int(dropout * 2**24),
-        "keep_scale": 1 / (1 - dropout),
+        "drop_threshold": drop_threshold(dropout),
+        "keep_scale": keep_scale(dropout),
         "CAUSAL": causal,
         "DROPOUT": dropout > 0,
-        "STOCK": stock_random,
         "H": heads,
         "D": head_size,
         # The precision of float32 products that PyTorch's own matrix products are set to.

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ...datasets.text.subwords import PAD
 from ..common.nn.autocast import matmul_dtype
-from ..common.nn.dropout import dropout
+from ..common.nn.dropout import dropout, relu_dropout
 from ..common.translation.fused_linear_cross_entropy import fused_linear_cross_entropy
 from .attention import packed_attention
 from .data import PackedPairs, PackedSentences
@@ -36,13 +36,12 @@ class Transformer(nn.Module):
         num_layers: int,
         dropout: float,
         label_smoothing: float,
-        stock_random: bool = True,
     ) -> None:
         super().__init__()
         self.hidden_size, self.label_smoothing = hidden_size, label_smoothing
-        self.dropout, self.stock_random = dropout, stock_random
+        self.dropout = dropout
         self.embedding = nn.Parameter(torch.empty(vocab_size, hidden_size))
-        sizes = (hidden_size, num_heads, ffn_dim, dropout, stock_random)
+        sizes = (hidden_size, num_heads, ffn_dim, dropout)
         self.encoder = nn.ModuleList(Layer(*sizes, cross_attention=False) for _ in range(num_layers))
         self.decoder = nn.ModuleList(Layer(*sizes, cross_attention=True) for _ in range(num_layers))
         self.encoder_norm = nn.LayerNorm(hidden_size, _NORM_EPSILON)
@@ -129,7 +128,7 @@ class Transformer(nn.Module):
     def _add_position(self, x: Tensor, positions: Tensor) -> Tensor:
         """Add the positional encoding; the result has the dtype of matrix products, which halves memory traffic."""
         x = (x + self.positional_encoding(positions)).to(matmul_dtype(x))
-        return dropout(x, self.dropout, self.training, stock_random=self.stock_random)
+        return dropout(x, self.dropout, self.training)
 
     def _initialize(self) -> None:
         """Draw embeddings from N(0, 1/D) and each projection from a Xavier uniform distribution of its own."""
@@ -150,13 +149,12 @@ class Layer(nn.Module):
         num_heads: int,
         ffn_dim: int,
         dropout: float,
-        stock_random: bool,
         *,
         cross_attention: bool,
     ) -> None:
         super().__init__()
         self.num_heads, self.cross_attention = num_heads, cross_attention
-        self.dropout, self.stock_random = dropout, stock_random
+        self.dropout = dropout
         self.attention_norm = nn.LayerNorm(hidden_size, _NORM_EPSILON)
         self.qkv = nn.Linear(hidden_size, 3 * hidden_size, bias=False)
         self.out = nn.Linear(hidden_size, hidden_size, bias=False)
@@ -176,9 +174,7 @@ class Layer(nn.Module):
         source: PackedSentences | None = None,
     ) -> Tensor:
         """Apply the layer to x [T, D]; with cross-attention it is causal and attends to `memory` [S, D] too."""
-        attend = functools.partial(
-            packed_attention, dropout=self.dropout if self.training else 0.0, stock_random=self.stock_random
-        )
+        attend = functools.partial(packed_attention, dropout=self.dropout if self.training else 0.0)
         qkv = self.split_heads(self.qkv(self.attention_norm(x)), 3)
         attended = attend(qkv, None, sentences, sentences, causal=self.cross_attention)
         x = x + self._dropout(self.out(attended.flatten(1)))
@@ -191,7 +187,9 @@ class Layer(nn.Module):
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """Apply the feed-forward sublayer to x [..., D]."""
-        return x + self._dropout(self.ffn_down(self._dropout(F.relu(self.ffn_up(self.ffn_norm(x))))))
+        return x + self._dropout(
+            self.ffn_down(relu_dropout(self.ffn_up(self.ffn_norm(x)), self.dropout, self.training))
+        )
 
     def split_heads(self, x: Tensor, parts: int) -> Tensor:
         """Return x [T, parts * D] as [T, parts, heads, D / heads]."""
@@ -208,7 +206,7 @@ class Layer(nn.Module):
         return split + [weight.detach() for weight in single]
 
     def _dropout(self, x: Tensor) -> Tensor:
-        return dropout(x, self.dropout, self.training, stock_random=self.stock_random)
+        return dropout(x, self.dropout, self.training)
 
 
 def _in_parts(run: Callable[..., Tensor], layers: nn.ModuleList, *inputs: Any) -> Tensor:

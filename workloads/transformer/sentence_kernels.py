@@ -6,7 +6,7 @@ SHORTER and at most BLOCK tokens.
 """
 
 from ..common.nn.triton_support import tl, triton
-from .kernel_parts import load_rows, random_24_bits, store_rows
+from .kernel_parts import draw_masks, is_kept, load_rows, store_rows
 
 
 @triton.jit
@@ -36,7 +36,7 @@ def _softmax(q, k, row_mask, column_mask, scale_log2, CAUSAL: tl.constexpr, PREC
 def forward(
     q_ptr, k_ptr, v_ptr, out_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, seed_ptr, q_stride, kv_stride, scale_log2,
     drop_threshold, keep_scale,
-    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, STOCK: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
     PRECISION: tl.constexpr, HEADS: tl.constexpr, SHORTER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """O = dropout(softmax(Q K^T / sqrt(D))) V of a sentence."""
@@ -47,7 +47,7 @@ def forward(
     index = tl.arange(0, BLOCK)
     rows, columns, row_mask, column_mask = q_start + index, k_start + index, index < q_length, index < k_length
     if DROPOUT:
-        step_seed = tl.load(seed_ptr)
+        masks = draw_masks(tl.load(seed_ptr), rows, columns, first_head, drop_threshold)
     for offset in range(HEADS):
         head = first_head + offset
         q_block = load_rows(q_ptr + head * D, rows, row_mask, q_stride, D)
@@ -55,7 +55,7 @@ def forward(
         v_block = load_rows(v_ptr + head * D, columns, column_mask, kv_stride, D)
         weight, inverse_sum = _softmax(q_block, k_block, row_mask, column_mask, scale_log2, CAUSAL, PRECISION)
         if DROPOUT:
-            kept = random_24_bits(step_seed, head, rows, columns, STOCK) >= drop_threshold
+            kept = is_kept(masks, head)
             weight = tl.where(kept, weight, 0.0)
         output = tl.dot(weight.to(v_block.dtype), v_block, input_precision=PRECISION)
         store_rows(out_ptr + head * D, rows, row_mask, H * D, output * (inverse_sum * keep_scale)[:, None], D)
@@ -65,7 +65,7 @@ def forward(
 def backward(
     q_ptr, k_ptr, v_ptr, dout_ptr, dq_ptr, dk_ptr, dv_ptr, cu_seqlens_q_ptr, cu_seqlens_k_ptr, seed_ptr, q_stride,
     kv_stride, scale_log2, drop_threshold, keep_scale, scale,
-    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, STOCK: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
     PRECISION: tl.constexpr, HEADS: tl.constexpr, SHORTER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """dV = P'^T dO, dS = P (dP - rowsum(P dP)) / sqrt(D), dQ = dS K and dK = dS^T Q of a sentence (`kernels.py`)."""
@@ -76,7 +76,7 @@ def backward(
     index = tl.arange(0, BLOCK)
     rows, columns, row_mask, column_mask = q_start + index, k_start + index, index < q_length, index < k_length
     if DROPOUT:
-        step_seed = tl.load(seed_ptr)
+        masks = draw_masks(tl.load(seed_ptr), rows, columns, first_head, drop_threshold)
     for offset in range(HEADS):
         head = first_head + offset
         q_block = load_rows(q_ptr + head * D, rows, row_mask, q_stride, D)
@@ -88,7 +88,7 @@ def backward(
         dweight = tl.dot(dout_block, tl.trans(v_block), input_precision=PRECISION)
         dropped_weight = weight
         if DROPOUT:
-            kept = random_24_bits(step_seed, head, rows, columns, STOCK) >= drop_threshold
+            kept = is_kept(masks, head)
             dweight = tl.where(kept, dweight * keep_scale, 0.0)
             dropped_weight = tl.where(kept, weight * keep_scale, 0.0)
         dv = tl.dot(tl.trans(dropped_weight.to(dout_block.dtype)), dout_block, input_precision=PRECISION)

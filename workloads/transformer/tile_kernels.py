@@ -11,7 +11,7 @@ attention of padded sentences would compute 69,632 positions for the 4,096 token
 """
 
 from ..common.nn.triton_support import tl, triton
-from .kernel_parts import load_rows, random_24_bits, row_pointers, store_rows
+from .kernel_parts import draw_masks, is_kept, load_rows, row_pointers, store_rows
 
 
 @triton.jit
@@ -35,7 +35,7 @@ def _scores(q, k, q_sentence, k_sentence, rows, columns, scale, CAUSAL: tl.const
 def forward(
     q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, q_sentences_ptr, k_sentences_ptr, cu_seqlens_k_ptr, seed_ptr, num_tokens,
     q_stride, kv_stride, scale_log2, drop_threshold, keep_scale,
-    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, STOCK: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
     PRECISION: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """Outputs and base-2 log-sum-exp of a tile of queries, with an online softmax over the keys."""
@@ -63,7 +63,7 @@ def forward(
         rescale = tl.exp2(running_max - new_max)
         weight_sum = weight_sum * rescale + tl.sum(weight, 1)
         if DROPOUT:
-            kept = random_24_bits(step_seed, head, rows, columns, STOCK) >= drop_threshold
+            kept = is_kept(draw_masks(step_seed, rows, columns, head, drop_threshold), head)
             weight = tl.where(kept, weight, 0.0)
         v_tile = load_rows(v_ptr + head * D, columns, column_mask, kv_stride, D)
         output = output * rescale[:, None] + tl.dot(weight.to(v_tile.dtype), v_tile, input_precision=PRECISION)
@@ -77,7 +77,7 @@ def forward(
 def backward_q(
     q_ptr, k_ptr, v_ptr, out_ptr, dout_ptr, lse_ptr, delta_ptr, dq_ptr, q_sentences_ptr, k_sentences_ptr,
     cu_seqlens_k_ptr, seed_ptr, num_tokens, q_stride, kv_stride, scale_log2, drop_threshold, keep_scale, scale,
-    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, STOCK: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
     PRECISION: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """dQ = dS K of a tile of queries; also stores `delta` = rowsum(O dO), which equals rowsum(P dP)."""
@@ -107,7 +107,7 @@ def backward_q(
         v_tile = load_rows(v_ptr + head * D, columns, column_mask, kv_stride, D)
         dweight = tl.dot(dout_tile, tl.trans(v_tile), input_precision=PRECISION)
         if DROPOUT:
-            kept = random_24_bits(step_seed, head, rows, columns, STOCK) >= drop_threshold
+            kept = is_kept(draw_masks(step_seed, rows, columns, head, drop_threshold), head)
             dweight = tl.where(kept, dweight * keep_scale, 0.0)
         dscore = weight * (dweight - row_delta[:, None]) * scale
         dq_sum += tl.dot(dscore.to(k_tile.dtype), k_tile, input_precision=PRECISION)
@@ -118,7 +118,7 @@ def backward_q(
 def backward_kv(
     q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, q_sentences_ptr, k_sentences_ptr,
     cu_seqlens_q_ptr, seed_ptr, num_tokens, q_stride, kv_stride, scale_log2, drop_threshold, keep_scale, scale,
-    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, STOCK: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+    CAUSAL: tl.constexpr, DROPOUT: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
     PRECISION: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """dV = P'^T dO and dK = dS^T Q of a tile of keys and values; `delta` comes from `backward_q`."""
@@ -148,7 +148,7 @@ def backward_kv(
         dweight = tl.dot(dout_tile, tl.trans(v_tile), input_precision=PRECISION)
         dropped_weight = weight
         if DROPOUT:
-            kept = random_24_bits(step_seed, head, rows, columns, STOCK) >= drop_threshold
+            kept = is_kept(draw_masks(step_seed, rows, columns, head, drop_threshold), head)
             dweight = tl.where(kept, dweight * keep_scale, 0.0)
             dropped_weight = tl.where(kept, weight * keep_scale, 0.0)
         dv_sum += tl.dot(tl.trans(dropped_weight).to(dout_tile.dtype), dout_tile, input_precision=PRECISION)

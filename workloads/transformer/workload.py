@@ -61,9 +61,6 @@ class TransformerWorkload(TranslationWorkload):
         """Tokens that a translation may be longer than the longest source of its batch."""
         capture_search: bool = False
         """Capture the beam search in device graphs; recipes of small models take it from `engine.capture`."""
-        stock_random: bool = True
-        """Draw dropout with PyTorch's and Triton's generators; false: with hashes, which are faster. The recipes take
-        it from `engine.stock_random`."""
 
         def __post_init__(self) -> None:
             sizes = (self.hidden_size, self.num_heads, self.ffn_dim, self.num_layers, self.beam_size)
@@ -96,7 +93,6 @@ class TransformerWorkload(TranslationWorkload):
             settings.num_layers,
             dropout=settings.dropout,
             label_smoothing=settings.label_smoothing,
-            stock_random=settings.stock_random,
         )
 
     def build_optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:
@@ -133,7 +129,6 @@ class TransformerWorkload(TranslationWorkload):
             "opt_adam_beta_1": settings.beta_1,
             "opt_adam_beta_2": settings.beta_2,
             "opt_adam_epsilon": settings.epsilon,
-            "timetrial_random_numbers": "stock" if settings.stock_random else "hash",
         }
 
     def _warmup_steps(self) -> int:

@@ -2,11 +2,16 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-ATTENTION = """
+ORACLE = (Path(__file__).parents[1] / "common/nn/philox.py").read_text()
+
+ATTENTION = (
+    ORACLE
+    + """
 import itertools, sys, torch
 from timetrial.workloads.transformer import kernels
 kernels.triton_available = lambda x: True
@@ -29,25 +34,29 @@ def reference(q, k, v, q_sentences, k_sentences, causal, kept):
         out[:, head] = (weight * kept[head]) @ v[:, head]
     return out
 
+seeds, draw_seed = [], kernels.draw_seed
+def recorded_seed(device):
+    seeds.append(draw_seed(device))
+    return seeds[-1]
+
+kernels.draw_seed = recorded_seed
 torch.manual_seed(1)
-masks = []
-for lengths, sources, causal, dropout, stock_random, *heads in (
-    ([5, 70, 3, 1, 60, 0, 0], None, True, 0.0, False),
-    ([5, 70, 3, 1, 60, 0, 0], None, False, 0.3, False),
-    ([5, 70, 3, 1, 60, 0, 0], None, False, 0.3, True),
-    ([65, 63, 2], None, True, 0.3, False),
-    ([5, 70, 3, 1], [9, 2, 130, 7], False, 0.0, True),
-    ([5, 70, 3, 1], [9, 2, 130, 7], False, 0.3, True),
-    ([5, 64, 3, 1, 33, 32, 0, 0], None, True, 0.0, False),
-    ([5, 64, 3, 1, 33, 32, 0, 0], None, False, 0.3, True),
-    ([64, 64, 2], None, True, 0.3, False),
-    ([5, 40, 3, 1, 0], [9, 2, 64, 32, 0], False, 0.0, True),
-    ([5, 40, 3, 1, 0, 0], [9, 2, 64, 32, 0, 6], False, 0.3, False),
-    ([5, 33, 0, 32], None, True, 0.0, False, 16),  # in two groups of eight
-    ([5, 33, 0, 32], [4, 32, 0, 40], False, 0.3, False, 12),  # in three of four
+for lengths, sources, causal, dropout, *heads in (
+    ([5, 70, 3, 1, 60, 0, 0], None, True, 0.0),
+    ([5, 70, 3, 1, 60, 0, 0], None, False, 0.3),
+    ([65, 63, 2], None, True, 0.3),
+    ([5, 70, 3, 1], [9, 2, 130, 7], False, 0.0),
+    ([5, 70, 3, 1], [9, 2, 130, 7], False, 0.3),
+    ([5, 64, 3, 1, 33, 32, 0, 0], None, True, 0.0),
+    ([5, 64, 3, 1, 33, 32, 0, 0], None, False, 0.3),
+    ([64, 64, 2], None, True, 0.3),
+    ([5, 40, 3, 1, 0], [9, 2, 64, 32, 0], False, 0.0),
+    ([5, 40, 3, 1, 0, 0], [9, 2, 64, 32, 0, 6], False, 0.3),
+    ([5, 33, 0, 32], None, True, 0.0, 16),  # in two groups of eight
+    ([5, 33, 0, 32], [4, 32, 0, 40], False, 0.3, 12),  # in three of four
 ):
     H = heads[0] if heads else 2
-    options = {"causal": causal, "dropout": dropout, "stock_random": stock_random}
+    options = {"causal": causal, "dropout": dropout}
     options["max_seqlen"] = max(lengths + (sources or []))
     q_sentences, cu_seqlens_q = make_layout(lengths)
     k_sentences, cu_seqlens_k = make_layout(sources or lengths)
@@ -66,12 +75,20 @@ for lengths, sources, causal, dropout, stock_random, *heads in (
             inputs = (probe, None) if kv is None else (q_or_qkv, probe)
             out = kernels.attention(*inputs, *layout, **options)
             for column in range(start, min(start + D, len(k_sentences))):
-                kept[:, :, column] = (out[:, :, column - start] != 0).T / (1 - dropout)
+                kept[:, :, column] = (out[:, :, column - start] != 0).T
         of_heads = [kept[h][q_sentences[:, None] == k_sentences[None]] for h in range(H)]
         if not causal:
             assert all(abs((weights == 0).double().mean() - dropout) < 0.05 for weights in of_heads), of_heads
         assert not torch.equal(kept[0], kept[1])
-        masks.append(kept)
+        seed, scale = int(seeds[-1]), 2**16 / (2**16 - round(dropout * 2**16))
+        rows, columns = np.arange(len(q_sentences))[:, None], np.arange(len(k_sentences))
+        drawn = np.concatenate([eight_masks(seed, dropout, rows, columns, group) for group in range(-(-H // 8))])[:H]
+        kept = torch.where(kept > 0, scale, 0.0)
+        pairs = q_sentences[:, None] == k_sentences
+        if causal:
+            pairs &= torch.arange(len(q_sentences))[:, None] >= torch.arange(len(k_sentences))
+        drawn = torch.from_numpy(drawn).to(kept.device)
+        assert torch.equal(kept[:, pairs] > 0, drawn[:, pairs])
     leaves = [x.clone().requires_grad_() for x in (q_or_qkv, kv) if x is not None]
     wide = [x.double().requires_grad_() for x in (q_or_qkv, kv) if x is not None]
     torch.manual_seed(7)
@@ -84,12 +101,12 @@ for lengths, sources, causal, dropout, stock_random, *heads in (
     torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-5)
     for leaf, expected_leaf in zip(leaves, wide):
         torch.testing.assert_close(leaf.grad.double(), expected_leaf.grad, rtol=1e-3, atol=1e-5)
-assert not torch.equal(masks[0], masks[1])  # two generators
 """
+)
 
 
 def test_outputs_and_gradients_equal_dense_attention(interpret):
-    """With dropout by the hash and by Triton's generator."""
+    """With dropout by the masks of Philox in NumPy."""
     interpret(ATTENTION, "cpu")
 
 
@@ -111,7 +128,7 @@ sentences = torch.repeat_interleave(torch.arange(3), torch.tensor(lengths))
 qkv = torch.randn(25, 3, H, D, requires_grad=True)
 with FlopCounterMode(display=False) as counter:
     layout = (sentences, sentences, cu_seqlens, cu_seqlens)
-    kernels.attention(qkv, None, *layout, max_seqlen=17, causal=True, dropout=0.0, stock_random=True).sum().backward()
+    kernels.attention(qkv, None, *layout, max_seqlen=17, causal=True, dropout=0.0).sum().backward()
 pairs = 25 + 17 * 17 + 9
 assert counter.get_total_flops() == 7 * 2 * pairs * H * D, counter.get_total_flops()
 """
@@ -141,7 +158,7 @@ def cu_seqlens(first):
 
 def attend_to_sentences(first):
     inputs, out, dqkv = place(qkv, first), reserve(first + T, H, D), reserve(first + T, 3, H, D)
-    arguments = kernels._shared_arguments(inputs, inputs, seed, False, 0.0, False)
+    arguments = kernels._shared_arguments(inputs, inputs, seed, False, 0.0)
     arguments |= {"cu_seqlens_q_ptr": cu_seqlens(first), "cu_seqlens_k_ptr": cu_seqlens(first)}
     arguments |= {"HEADS": 8, "SHORTER": 0, "BLOCK": 16}
     sentence_kernels.forward[(4,)](out_ptr=out, **arguments)
@@ -151,7 +168,7 @@ def attend_to_sentences(first):
 
 def attend_to_far_keys(first):
     out, dq, new_lse, new_delta = reserve(T, H, D), reserve(T, 1, H, D), reserve(T, H), reserve(T, H)
-    arguments = kernels._shared_arguments(q, place(kv, first), seed, False, 0.0, False)
+    arguments = kernels._shared_arguments(q, place(kv, first), seed, False, 0.0)
     arguments |= {"q_sentences_ptr": sentences, "k_sentences_ptr": place(sentences, first)}
     arguments |= {"cu_seqlens_k_ptr": cu_seqlens(first), "num_tokens": T, "out_ptr": out, "lse_ptr": new_lse}
     arguments |= {"TILE": 16, "STEP": 16}
@@ -161,7 +178,7 @@ def attend_to_far_keys(first):
 
 def attend_from_far_queries(first):
     dkv = reserve(T, 2, H, D)
-    arguments = kernels._shared_arguments(place(q, first), kv, seed, False, 0.0, False)
+    arguments = kernels._shared_arguments(place(q, first), kv, seed, False, 0.0)
     arguments |= {"q_sentences_ptr": place(sentences, first), "k_sentences_ptr": sentences}
     arguments |= {"cu_seqlens_q_ptr": cu_seqlens(first), "num_tokens": T, "TILE": 16, "STEP": 16, "scale": 0.25}
     statistics = {"lse_ptr": place(lse, first), "delta_ptr": place(delta, first)}

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from timetrial.runner.config.validation import build_settings, validate
 from timetrial.workloads.transformer.vocabulary import SharedVocabulary
@@ -69,19 +68,6 @@ def test_hyperparameters_equal_the_reference_or_submissions(compose):
     with torch.device("meta"):
         model = TransformerWorkload(settings, SimpleNamespace(padded_vocab_size=33708)).build_model()
     assert sum(weight.numel() for weight in model.parameters()) == 210_804_736
-
-
-@pytest.mark.parametrize(("division", "generators"), [("open", "hash"), ("closed", "stock")])
-def test_closed_division_draws_stock_random_numbers(compose, division, generators):
-    options = ["workload=transformer", "scale=reference", f"division={division}"]
-    training = OmegaConf.to_container(compose(*options).recipe.training, resolve=True)
-    settings = build_settings(TransformerWorkload, training, "")
-    workload = TransformerWorkload(settings, SimpleNamespace(global_batch_size=1, padded_vocab_size=16))
-    assert workload.mlperf_params()["timetrial_random_numbers"] == generators
-    with torch.device("meta"):
-        model = workload.build_model()
-    layers = [*model.encoder, *model.decoder]
-    assert {model.stock_random, *(layer.stock_random for layer in layers)} == {generators == "stock"}
 
 
 def test_schedule_can_equal_the_reference():
