@@ -181,11 +181,14 @@ def interpret():
     return run
 
 
-# The interpreter's loops over a grid call `range` with one argument. Tensors are on the CPU and need no copy back,
-# which would touch all of their memory.
+# Kernels see the interpreter's `range` too, so only its loops over the grid are shortened. Tensors are on the CPU and
+# need no copy back, which would touch all of their memory.
 LAST_PROGRAM = """
+import sys
 from triton.runtime import interpreter
-interpreter.range = lambda *bounds: range(*bounds) if len(bounds) > 1 else range(bounds[0] - 1, bounds[0])
+
+grid_loops = interpreter.GridExecutor.__call__.__code__
+interpreter.range = lambda *bounds: range(*bounds)[-1 if sys._getframe(1).f_code is grid_loops else 0:]
 interpreter.GridExecutor._restore_args_dev = lambda *arguments: None
 """
 
