@@ -63,8 +63,8 @@ def assert_close(actual, expected):
     torch.testing.assert_close(actual.float(), expected.float(), rtol=2e-2, atol=2e-2)
 
 
-# Tables of 2^25 rows and batches of 2^24 samples: products with the widths of 64 and 128 exceed 2^31.
-rows, samples, h1, h2, h3, g = 2**25 + 2**19, 2**24 + 2**19, 64, 128, 16, 64
+# As many rows of tables and samples of a batch, above 2^24: products with widths of 128 exceed 2^31.
+rows, h1, h2, h3, g = 2**24 + 2**19, 128, 128, 16, 128
 sizes = ((h2, h1), (h2,), (h3, h2), (h3,), (1, g + h3), (1,))
 layers = [torch.randn(size) * 0.2 for size in sizes]
 w2, b2, w3, b3, w4, b4 = (layer.half().float() for layer in layers)
@@ -77,13 +77,15 @@ def logits_of_end(first):
     return (torch.cat([gmf, third.relu()], 1) @ w4.T + b4)[:, 0]
 
 
-users, items, labels = (torch.zeros(samples, dtype=dtype) for dtype in (torch.int32, torch.int32, torch.float32))
+users, items, labels = (torch.zeros(rows, dtype=dtype) for dtype in (torch.int32, torch.int32, torch.float32))
 users[-END:] = items[-END:] = torch.arange(rows - END, rows)
-dfirst, _, _ = tower_gradients((table, table), (other, other), users, items, labels, tuple(layers))
-first = (2 * table[-END:].float()).requires_grad_()
-(expected,) = torch.autograd.grad(torch.nn.functional.softplus(logits_of_end(first)).sum(), first)
-assert expected.norm() > 1
-assert_close(dfirst[-END:, -h1 // 4 :], expected[:, -h1 // 4 :])  # the last program has the last columns
+for second_table in (None, table):
+    dfirst, _, _ = tower_gradients((table, second_table), (other, other), users, items, labels, tuple(layers))
+    first = (table[-END:].float() * (1 if second_table is None else 2)).requires_grad_()
+    (expected,) = torch.autograd.grad(torch.nn.functional.softplus(logits_of_end(first)).sum(), first)
+    assert expected.norm() > 1
+    assert_close(dfirst[-END:, -h1 // 4 :], expected[:, -h1 // 4 :])  # the last program has the last columns
+    del dfirst
 
 items = torch.zeros(rows, 1, dtype=torch.int32)
 items[-END:, 0] = torch.arange(rows - END, rows)
@@ -100,15 +102,15 @@ for order in (torch.arange(5, dtype=torch.int32), None):
     assert_close(dgmf[-1], dlogit.sum() * other[-1] * w4[0, :g] * dloss)
 del out, dgmf, table, other
 
-table, weight = empty_but_end(samples, 128), torch.randn(128, 128).half().float()
+table, weight = empty_but_end(rows, 128), torch.randn(128, 128).half().float()
 projected = project_table(table, weight, None, torch.float16)
 assert_close(projected[-END:], table[-END:].float() @ weight.T)
 dtable = project_table_backward(projected, table, weight, dloss, torch.empty(1 << 13, 128, 128))
 assert_close(dtable[-END:], projected[-END:].float() @ weight * dloss)
 
-sums = torch.empty(samples // END, 128)
-segment_sums._sum_rows[(1, samples // END)](
-    parts_ptr=table, out_ptr=sums, num_rows=samples, width=128, rows_per_program=END, BLOCK_P=32, BLOCK_D=128
+sums = torch.empty(rows // END, 128)
+segment_sums._sum_rows[(1, rows // END)](
+    parts_ptr=table, out_ptr=sums, num_rows=rows, width=128, rows_per_program=END, BLOCK_P=32, BLOCK_D=128
 )
 assert_close(sums[-1], table[-END:].float().sum(0))
 """
