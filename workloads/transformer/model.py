@@ -42,9 +42,10 @@ class Transformer(nn.Module):
         self.dropout = dropout
         self.embedding = nn.Parameter(torch.empty(vocab_size, hidden_size))
         sizes = (hidden_size, num_heads, ffn_dim, dropout)
+        # In the order of the forward pass: gradients are exchanged in the reverse order (gradient_reduction.py).
         self.encoder = nn.ModuleList(Layer(*sizes, cross_attention=False) for _ in range(num_layers))
-        self.decoder = nn.ModuleList(Layer(*sizes, cross_attention=True) for _ in range(num_layers))
         self.encoder_norm = nn.LayerNorm(hidden_size, _NORM_EPSILON)
+        self.decoder = nn.ModuleList(Layer(*sizes, cross_attention=True) for _ in range(num_layers))
         self.decoder_norm = nn.LayerNorm(hidden_size, _NORM_EPSILON)
         self._compiled: tuple[Callable[..., Tensor], Callable[..., Tensor]] | None = None
         self._initialize()

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from timetrial.runner.cli import data
+from timetrial.runner.cli import byte_progress, data
 from timetrial.runner.cli.app import app
 from timetrial.runner.core.errors import ConfigurationError, DataError
 
@@ -215,6 +215,6 @@ def test_terminal_shows_progress_bars(folder):
 def test_quiet_shows_no_progress(capsys, monkeypatch):
     for quiet in ("0", "1"):
         monkeypatch.setenv("TIMETRIAL_QUIET", quiet)
-        with data._progress_display() as (_, progress):
+        with byte_progress.progress_display() as (_, progress):
             progress("backbones.zip", 0, 100)
         assert ("backbones.zip" in "".join(capsys.readouterr())) == (quiet == "0")

@@ -134,7 +134,7 @@ def test_memory_determines_the_micro_batch_but_not_the_global_batch(machine, com
     node = compose(f"accelerator={machine.accelerator}")
     record = SimpleNamespace(error="")
 
-    def launch(node, console):
+    def launch(node, console, pool):
         needed_bytes = micro_batch_size(validate(node)) * 2**25
         fits = needed_bytes <= machine.memory_gib * 2**30
         run_dir = SimpleNamespace(config=None, record=lambda: record)

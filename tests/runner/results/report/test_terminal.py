@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from timetrial.runner.launch.result_table import format_verdict, show_rows
-from timetrial.runner.record.run_record import Verdict
+from timetrial.runner.record.run_record import ComplianceVerdict
 from timetrial.runner.results.analysis.throughput_groups import ThroughputGroup
 from timetrial.runner.results.report import build, terminal
 
@@ -38,6 +38,6 @@ def test_names_of_throughput_measurements_are_no_markup():
 
 
 def test_verdicts_and_titles_are_no_markup():
-    verdict = Verdict(compliant=True, rules=NAME, problems=())
+    verdict = ComplianceVerdict(compliant=True, rules=NAME, problems=())
     text = text_of(lambda console: show_rows(console, NAME, [("log", format_verdict(verdict))]))
     assert text.count(NAME) == 2
