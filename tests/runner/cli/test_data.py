@@ -14,7 +14,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from timetrial.runner.cli import byte_progress, data
+from timetrial.runner.cli import byte_progress
 from timetrial.runner.cli.app import app
 from timetrial.runner.core.errors import ConfigurationError, DataError
 
