@@ -16,9 +16,3 @@ def test_no_bar_is_missed():
     assert process.returncode == 0, process.stderr
     assert process.stdout.startswith("# Calibration of the verdicts")
     assert "| ratio; normal, CV 4% |" in process.stdout
-
-
-def test_page_is_that_of_ten_thousand_replicates():
-    page = (ROOT / "docs" / "calibration.md").read_text()
-    assert "with 10,000 replicates of each interval" in page
-    assert "flagged as converging too fast" in page
