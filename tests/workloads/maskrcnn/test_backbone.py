@@ -1,16 +1,15 @@
 """Mask R-CNN's backbone: equal features with synthetic files of the real names, and rejection of bad files."""
 
 import copy
+import importlib.util
 import os
 import pickle
 import re
-import struct
-from typing import ClassVar
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F
 
 from timetrial.runner.core.errors import DataError
 from timetrial.runner.training.checkpoint import Checkpointer
@@ -21,78 +20,11 @@ from timetrial.workloads.maskrcnn.backbone import load_backbone
 from timetrial.workloads.maskrcnn.model import MEAN, Backbone
 from timetrial.workloads.resnet50 import model as resnet50
 
-BLOCKS = (3, 4, 6, 3)
+spec = importlib.util.spec_from_file_location("detectron", Path(__file__).with_name("detectron.py"))
+detectron = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(detectron)
 
-
-class Python2Pickler(pickle._Pickler):
-    """Writes protocol 2 with str and bytes as Python 2 does: both are byte strings."""
-
-    dispatch: ClassVar[dict] = dict(pickle._Pickler.dispatch)
-
-    def save_string(self, value):
-        raw = value.encode("latin1") if isinstance(value, str) else value
-        self.write(b"T" + struct.pack("<i", len(raw)) + raw)
-        self.memoize(value)
-
-    dispatch[bytes] = dispatch[str] = save_string
-
-
-def write_pickle(path, blobs):
-    with path.open("wb") as file:
-        Python2Pickler(file, protocol=2).dump(blobs)
-    path.write_bytes(path.read_bytes().replace(b"numpy._core.", b"numpy.core."))
-    return path
-
-
-def detectron_blobs(width=8, blocks=BLOCKS, seed=0):
-    """Return the arrays of R-50.pkl at another width: float32, with convolution biases that are about zero."""
-    random, blobs = np.random.default_rng(seed), {}
-
-    def layer(name, norm, out, channels, edge):
-        weight = random.normal(0, (2 / (channels * edge * edge)) ** 0.5, (out, channels, edge, edge))
-        blobs[f"{name}_w"], blobs[f"{name}_b"] = weight.astype("f4"), np.zeros(out, "f4")
-        blobs[f"{norm}_s"] = random.uniform(0.5, 1.0, out).astype("f4")
-        blobs[f"{norm}_b"] = random.normal(0, 0.2, out).astype("f4")
-
-    layer("conv1", "res_conv1_bn", width, 3, 7)
-    blobs["conv1_b"] += 1e-9
-    channels = width
-    for stage, count in enumerate(blocks):
-        between = width << stage
-        for block in range(count):
-            name = f"res{stage + 2}_{block}_branch"
-            if block == 0:
-                layer(f"{name}1", f"{name}1_bn", 4 * between, channels, 1)
-            layer(f"{name}2a", f"{name}2a_bn", between, channels, 1)
-            layer(f"{name}2b", f"{name}2b_bn", between, between, 3)
-            layer(f"{name}2c", f"{name}2c_bn", 4 * between, between, 1)
-            channels = 4 * between
-    blobs["fc1000_w"], blobs["fc1000_b"] = np.zeros((10, channels), "f4"), np.zeros(10, "f4")
-    return blobs
-
-
-def detectron_features(blobs, pixels):
-    """Return the output of each stage of Detectron's network: BGR input, its means, strides in the 1x1."""
-
-    def affine(x, name, stride=1, padding=0):
-        weight, scale, shift = (
-            torch.from_numpy(blobs[key]).double()
-            for key in (f"{name}_w", f"{name}_bn_s".replace("conv1_bn", "res_conv1_bn"), f"{name}_bn_b")
-        )
-        return F.conv2d(x, weight, None, stride, padding) * scale[:, None, None] + shift[:, None, None]
-
-    blobs = blobs | {"conv1_bn_b": blobs["res_conv1_bn_b"]}
-    means = torch.tensor([102.9801, 115.9465, 122.7717]).double()
-    x = F.max_pool2d(affine(pixels.flip(1).double() - means[:, None, None], "conv1", 2, 3).relu(), 3, 2, 1)
-    maps = []
-    for stage, count in enumerate(BLOCKS):
-        for block in range(count):
-            name, stride = f"res{stage + 2}_{block}_branch", 2 if stage and not block else 1
-            shortcut = x if block else affine(x, f"{name}1", stride)
-            y = affine(affine(x, f"{name}2a", stride).relu(), f"{name}2b", 1, 1).relu()
-            x = (affine(y, f"{name}2c") + shortcut).relu()
-        maps.append(x)
-    return maps
+BLOCKS = detectron.BLOCKS
 
 
 def stage_outputs(stages, run):
@@ -171,9 +103,10 @@ def assert_rejected(backbone, path, message):
 
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_loads_detectrons_file(tmp_path, pixels, wrapped):
-    blobs = detectron_blobs()
+    blobs = detectron.blobs()
     extra = {"conv_rpn_w": np.ones(3, "f4"), "lr": np.float32(0.02), "conv1_w_momentum": blobs["conv1_w"]}
-    path = write_pickle(tmp_path / "R-50.pkl", {"blobs": blobs | extra, "cfg": "MODEL: {}"} if wrapped else blobs)
+    content = {"blobs": blobs | extra, "cfg": "MODEL: {}"} if wrapped else blobs
+    path = detectron.write_pickle(tmp_path / "R-50.pkl", content)
     assert b"numpy.core.multiarray" in path.read_bytes()
     backbone = small_backbone().double()
     fpn_state = {
@@ -183,7 +116,7 @@ def test_loads_detectrons_file(tmp_path, pixels, wrapped):
     }
     load_backbone(backbone, path)
     outputs = stage_outputs(backbone.stages, lambda: backbone(pixels))
-    for output, expected in zip(outputs, detectron_features(blobs, pixels), strict=True):
+    for output, expected in zip(outputs, detectron.features(blobs, pixels), strict=True):
         assert expected.std() > 1e-3
         torch.testing.assert_close(output, expected, rtol=1e-9, atol=1e-9)
     for name, value in fpn_state.items():
@@ -192,9 +125,9 @@ def test_loads_detectrons_file(tmp_path, pixels, wrapped):
 
 def test_loads_other_pickles_of_the_same_arrays(tmp_path):
     """Pickles of Python 3, with any byte order, column-major or in half precision."""
-    blobs = detectron_blobs()
+    blobs = detectron.blobs()
     expected = small_backbone()
-    load_backbone(expected, write_pickle(tmp_path / "a.pkl", blobs))
+    load_backbone(expected, detectron.write_pickle(tmp_path / "a.pkl", blobs))
     changed = blobs | {
         "conv1_w": np.asfortranarray(blobs["conv1_w"].astype(">f8")),
         "res_conv1_bn_s": np.ones(8, "f2"),
@@ -263,7 +196,7 @@ def test_rejects_missing_and_truncated_files(tmp_path):
     assert_rejected(backbone, tmp_path / "absent.pkl", "absent.pkl is missing or cannot be opened: ")
     assert_rejected(backbone, tmp_path, "is missing or cannot be opened: ")
     torch.save(backbone.state_dict(), tmp_path / "whole.pth")
-    write_pickle(tmp_path / "whole.pkl", detectron_blobs())
+    detectron.write_pickle(tmp_path / "whole.pkl", detectron.blobs())
     for whole in (tmp_path / "whole.pth", tmp_path / "whole.pkl"):
         raw = whole.read_bytes()
         for size in (0, 3, 1000, len(raw) // 2, len(raw) - 30):
@@ -284,7 +217,7 @@ class Malicious:
 def test_runs_no_code_of_a_file(tmp_path):
     created = tmp_path / "created"
     torch.save({"conv1.weight": Malicious(created)}, tmp_path / "a.pth")
-    path = write_pickle(tmp_path / "a.pkl", detectron_blobs() | {"fc1000_w": Malicious(created)})
+    path = detectron.write_pickle(tmp_path / "a.pkl", detectron.blobs() | {"fc1000_w": Malicious(created)})
     assert_rejected(small_backbone(), tmp_path / "a.pth", "does not hold PyTorch weights: ")
     assert_rejected(small_backbone(), path, r"names \w+\.mkdir, which no weights need: ")
     assert not created.exists()
@@ -302,16 +235,15 @@ def test_runs_no_code_of_a_file(tmp_path):
     ],
 )
 def test_names_the_arrays_of_another_network(tmp_path, name, value, message):
-    blobs = detectron_blobs()
+    blobs = detectron.blobs()
     blobs.pop(name, None)
-    path = write_pickle(tmp_path / "R-50.pkl", blobs if value is None else blobs | {name: value})
+    path = detectron.write_pickle(tmp_path / "R-50.pkl", blobs if value is None else blobs | {name: value})
     assert_rejected(small_backbone(), path, message)
 
 
 def test_reports_the_first_problem_and_the_number_of_others(tmp_path):
-    assert_rejected(
-        small_backbone(), write_pickle(tmp_path / "R-50.pkl", detectron_blobs(16)), r"\(and 158 more problems\)"
-    )
+    path = detectron.write_pickle(tmp_path / "R-50.pkl", detectron.blobs(16))
+    assert_rejected(small_backbone(), path, r"\(and 158 more problems\)")
     torch.save({"engine": {"model": resnet50.build_resnet((1, 1, 1, 1), 10).state_dict()}}, tmp_path / "small.pt")
     assert_rejected(small_backbone(64), tmp_path / "small.pt", r"lacks layer1.1.conv1.weight \(and \d+ more")
 

@@ -1,8 +1,7 @@
 """COCO evaluation: known cases, and bit-equal to pycocotools reading the JSON file, with either library."""
 
-import contextlib
 import dataclasses
-import io
+import importlib.util
 import json
 import pickle
 import sys
@@ -16,7 +15,9 @@ from timetrial.datasets.synthetic.detection import DetectionSpec, write_detectio
 from timetrial.runner.core.errors import ConfigurationError
 from timetrial.workloads.common.detection.coco_evaluation import Detections, average_precision, concatenate
 
-mask_api = pytest.importorskip("pycocotools.mask")
+spec = importlib.util.spec_from_file_location("coco_oracle", Path(__file__).with_name("coco_oracle.py"))
+oracle = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(oracle)
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +56,18 @@ def noisy(scenes):
     box[:, 2:] = np.maximum(box[:, 2:], 1)
     score = np.concatenate([generator.beta(4, 2, len(rows)), generator.beta(2, 4, len(extra))]).round(2)
     masks = [
-        encode(np.roll(truth.mask(row), (spread * generator.normal(size=2) * 20).astype(int), (0, 1)))
+        oracle.encode(np.roll(truth.mask(row), (spread * generator.normal(size=2) * 20).astype(int), (0, 1)))
         for row, spread in zip(rows.tolist(), spread.tolist(), strict=True)
     ]
     sizes = np.stack([truth.height, truth.width], 1)[extra].tolist()
-    masks += [encode(ellipse(box_row, *size)) for box_row, size in zip(box[len(rows) :].tolist(), sizes, strict=True)]
+    masks += [
+        oracle.encode(oracle.ellipse(box_row, *size))
+        for box_row, size in zip(box[len(rows) :].tolist(), sizes, strict=True)
+    ]
     detections = Detections(
         truth.image_id[image], truth.category_id[category], box.astype(np.float32), score.astype(np.float32), masks
     )
-    return select(detections, generator.permutation(len(detections)))
+    return oracle.select(detections, generator.permutation(len(detections)))
 
 
 @pytest.fixture(params=["hotcoco", "pycocotools"])
@@ -73,77 +77,6 @@ def library(request, monkeypatch):
         pytest.importorskip("hotcoco")
     else:
         monkeypatch.setitem(sys.modules, "hotcoco", None)
-
-
-def random_dataset(folder, seed, crowded=False):
-    """Write a random dataset; return its JSON path, the dataset and random detections.
-
-    It has crowds, empty images, many equal scores, and shifted masks and boxes. `crowded` puts more than 100 detections
-    of a category in an image.
-    """
-    generator = np.random.default_rng(seed)
-    numbers = generator.choice(900, 6 if crowded else 25, replace=False) + 1
-    categories = np.sort(generator.choice(90, 4, replace=False)) + 1
-    annotations, rows, masks = [], [], []
-    (folder / "a.jpg").touch()
-
-    def add_detection(image, category, mask):
-        box = mask_api.toBbox(encode(mask)) + generator.choice([0.0, 0.6]) * generator.normal(size=4)
-        rows.append((image, category, round(generator.beta(3, 3), 1 if seed % 2 else 7), *np.maximum(box, 0.5)))
-        masks.append(encode(mask))
-
-    def random_mask():
-        box = np.concatenate([generator.uniform(-5, 40, 2), generator.uniform(4, 30, 2)])
-        return ellipse(box, 48, 64)
-
-    for image in numbers.tolist():
-        for _ in range(int(generator.integers(6)) if generator.random() < 0.8 else 0):
-            if not (mask := random_mask()).any():
-                continue
-            category = int(generator.choice(categories[:-1]))  # the last category has no objects
-            runs = np.flatnonzero(np.diff(np.concatenate([[0], mask.T.ravel(), [0]]).astype(int)))
-            counts = np.diff(np.concatenate([[0], runs, [mask.size]])).tolist()
-            annotations.append(
-                {
-                    "id": 1 + len(annotations), "image_id": image, "category_id": category, "area": float(mask.sum()),
-                    "bbox": mask_api.toBbox(encode(mask)).tolist(), "iscrowd": int(len(annotations) % 7 == 2),
-                    "segmentation": {"size": [48, 64], "counts": counts},
-                }
-            )  # fmt: skip
-            for _ in range(int(generator.integers(4))):
-                shift = generator.integers(-4, 5, 2) * int(generator.random() < 0.7)
-                wrong_category = generator.random() < 0.15
-                detected_category = generator.choice(categories) if wrong_category else category
-                add_detection(image, detected_category, np.roll(mask, shift, (0, 1)))
-        for _ in range(int(generator.integers(90, 130)) if crowded else 3):
-            if (mask := random_mask()).any():
-                add_detection(image, categories[0] if crowded else generator.choice(categories), mask)
-    images = [{"id": number, "file_name": "a.jpg", "width": 64, "height": 48} for number in numbers.tolist()]
-    category_entries = [{"id": number, "name": str(number)} for number in categories.tolist()]
-    path = folder / f"{seed}.json"
-    path.write_text(json.dumps({"images": images, "annotations": annotations, "categories": category_entries}))
-    table = np.array(rows)
-    detections = Detections(
-        table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 3:].astype(np.float32),
-        table[:, 2].astype(np.float32), masks,
-    )  # fmt: skip
-    return path, coco.read(path, folder, masks=True), select(detections, generator.permutation(len(detections)))
-
-
-def encode(mask):
-    return mask_api.encode(np.asfortranarray(mask.astype(np.uint8)))
-
-
-def ellipse(box, height, width):
-    """Return a mask that nearly fills a box (x, y, width, height) in an image of that size."""
-    y, x = np.mgrid[:height, :width] + 0.5
-    return np.hypot((x - box[0]) / box[2] - 0.5, (y - box[1]) / box[3] - 0.5) < 0.48
-
-
-def select(detections, rows):
-    masks = None if detections.mask is None else [detections.mask[row] for row in rows.tolist()]
-    columns = (detections.image_id, detections.category_id, detections.box, detections.score)
-    return Detections(*(column[rows] for column in columns), masks)
 
 
 def no_detections():
@@ -161,27 +94,6 @@ def perfect(truth, kept=slice(None)):
     )
 
 
-def pycocotools_stats(path, detections, iou_type, image_ids=None):
-    """Return all numbers of pycocotools, called in the usual way with the JSON file."""
-    from pycocotools.coco import COCO
-    from pycocotools.cocoeval import COCOeval
-
-    columns = zip(detections.image_id.tolist(), detections.category_id.tolist(), detections.score.tolist(), strict=True)
-    results = [{"image_id": image, "category_id": category, "score": score} for image, category, score in columns]
-    for number, result in enumerate(results):
-        is_segm = iou_type == "segm"
-        result |= {"segmentation": detections.mask[number]} if is_segm else {"bbox": detections.box[number].tolist()}
-    with contextlib.redirect_stdout(io.StringIO()):
-        truth = COCO(str(path))
-        evaluation = COCOeval(truth, truth.loadRes(results), iou_type)
-        if image_ids is not None:
-            evaluation.params.imgIds = image_ids.tolist()
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
-    return evaluation.stats.tolist()
-
-
 @pytest.mark.parametrize("iou_type", ["bbox", "segm"])
 def test_perfect_detections_score_one(scenes, library, iou_type, capfd):
     truth = scenes[1]
@@ -196,24 +108,24 @@ def test_perfect_detections_score_one(scenes, library, iou_type, capfd):
 def test_equals_pycocotools(scenes, noisy, library, iou_type):
     path, truth = scenes
     assert np.bincount(noisy.category_id).max() > 150
-    expected = pycocotools_stats(path, noisy, iou_type)
+    expected = oracle.pycocotools_stats(path, noisy, iou_type)
     assert 0.1 < expected[0] < 0.6
     assert expected[1] > expected[0] + 0.1
     assert list(average_precision(truth, noisy, iou_type).values()) == expected[:2]
     image_ids = np.sort(truth.image_id)[5:40:3]
-    expected = pycocotools_stats(path, noisy, iou_type, image_ids)
+    expected = oracle.pycocotools_stats(path, noisy, iou_type, image_ids)
     assert list(average_precision(truth, noisy, iou_type, image_ids=image_ids).values()) == expected[:2]
 
 
 @pytest.mark.parametrize("iou_type", ["bbox", "segm"])
 @pytest.mark.parametrize("seed", range(6))
 def test_random_datasets_equal_pycocotools(tmp_path, library, iou_type, seed):
-    path, truth, detections = random_dataset(tmp_path, seed, crowded=seed >= 4)
+    path, truth, detections = oracle.random_dataset(tmp_path, seed, crowded=seed >= 4)
     assert truth.crowd.any()
     assert (np.diff(truth.first) == 0).any() or seed >= 4
     assert (
         list(average_precision(truth, detections, iou_type).values())
-        == pycocotools_stats(path, detections, iou_type)[:2]
+        == oracle.pycocotools_stats(path, detections, iou_type)[:2]
     )
 
 
@@ -224,7 +136,7 @@ def test_uses_the_boxes_of_the_file_in_double_precision(tiny, library):
     instances["annotations"][2]["bbox"] = [30, 30, 20.4, 10]
     path.write_text(json.dumps(instances))
     detections = hand_made((3, 9, 0.9, 30, 30, 10.2, 10))
-    expected = pycocotools_stats(path, detections, "bbox")[:2]
+    expected = oracle.pycocotools_stats(path, detections, "bbox")[:2]
     assert list(average_precision(coco.read(path, path.parent, masks=True), detections, "bbox").values()) == expected
     assert expected == [0.0, 0.0]
 
@@ -234,7 +146,7 @@ def test_does_not_depend_on_the_order_of_images(scenes, noisy, library, iou_type
     truth = scenes[1]
     generator = np.random.default_rng(8)
     position = generator.permutation(truth.image_id.max() + 1)
-    reordered = select(noisy, np.argsort(position[noisy.image_id], kind="stable"))
+    reordered = oracle.select(noisy, np.argsort(position[noisy.image_id], kind="stable"))
     assert (reordered.image_id != noisy.image_id).any()
     expected = average_precision(truth, noisy, iou_type)
     assert average_precision(truth, reordered, iou_type) == expected
@@ -277,7 +189,7 @@ def hand_made(*rows):
     for x, y, width, height in table[:, 3:].astype(int).tolist():
         mask = np.zeros((50, 60))
         mask[y : y + height, x : x + width] = 1
-        masks.append(encode(mask))
+        masks.append(oracle.encode(mask))
     image_id, category_id = table[:, :2].T.astype(np.int64)
     return Detections(image_id, category_id, table[:, 3:].astype(np.float32), table[:, 2].astype(np.float32), masks)
 
@@ -331,7 +243,7 @@ def test_rejects_detections_that_cannot_be_evaluated(tiny, library, scenes):
 
 
 def test_concatenates_parts(noisy):
-    parts = [select(noisy, rows) for rows in np.split(np.arange(len(noisy)), [30, 30, 100])]
+    parts = [oracle.select(noisy, rows) for rows in np.split(np.arange(len(noisy)), [30, 30, 100])]
     whole = concatenate(pickle.loads(pickle.dumps(parts)))
     for field in dataclasses.fields(Detections):
         np.testing.assert_array_equal(getattr(whole, field.name), getattr(noisy, field.name))
