@@ -1,13 +1,12 @@
 """CIFAR-10, whole on the device, where images are cropped, flipped and covered."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from omegaconf import MISSING
 from torch import Tensor
 from torch.nn import functional as F
@@ -20,9 +19,9 @@ from ...runner.training.workload import Batch
 from ..common.manifest import manifest_path, read_manifest, write_manifest
 from ..common.vision.batches import ImageBatch
 from ..common.vision.image_data import BatchSource, ImageData, SyntheticBatches
-from .networks import MEAN, STD
+from .networks import MEAN
 
-_PATCH_IMAGES = 2000  # from which the moments of patches are taken
+_FIT_IMAGES = 2000  # that `fit` gets
 
 
 class CIFAR10Data(ImageData):
@@ -30,6 +29,8 @@ class CIFAR10Data(ImageData):
 
     loader = "torch"
     image_size, num_classes = cifar.IMAGE_SIZE, cifar.NUM_CLASSES
+    fit: Callable[[Tensor], None] | None = None
+    """Called with the first training images, uint8 [N, 32, 32, 3] on the device, as soon as they are open."""
 
     @dataclass
     class Settings:
@@ -71,18 +72,18 @@ class CIFAR10Data(ImageData):
             images.write_cifar(folder, settings.generate)
         sizes = {"train_size": cifar.TRAIN_FILES, "eval_size": cifar.VAL_FILES}
         counts = {key: cifar.count(folder, files) for key, files in sizes.items()}
-        pixels, _ = cifar.read(folder, cifar.TRAIN_FILES[:1])
-        moments = patch_moments(pixels[:_PATCH_IMAGES]).tolist()
-        write_manifest(_manifest_path(settings), counts | {"patch_moments": moments})
+        write_manifest(_manifest_path(settings), counts)
 
     def _read_sizes(self) -> tuple[int, int]:
         self.folder = _folder(self.settings)
         manifest = read_manifest(_manifest_path(self.settings))
-        self.patch_moments: list[list[float]] = manifest["patch_moments"]
         return manifest["train_size"], manifest["eval_size"]
 
     def _build_batch_source(self) -> BatchSource:
-        return ResidentBatches(self.folder, self.settings, self.device)
+        batches = ResidentBatches(self.folder, self.settings, self.device)
+        if self.fit is not None:
+            self.fit(batches.first_images(_FIT_IMAGES))
+        return batches
 
 
 class ResidentBatches:
@@ -99,6 +100,11 @@ class ResidentBatches:
             self._padded_pixels = F.pad(pixels, [0, 0, *[padding] * 4])
         self._eval_pixels, self._eval_labels = self._read(cifar.VAL_FILES)
         self._mean_color = torch.tensor(MEAN, device=device).to(torch.uint8)
+
+    def first_images(self, count: int) -> Tensor:
+        """Return the first training images as they are in the files, uint8 [N, 32, 32, 3]; at most `count`."""
+        rows = slice(self._settings.crop_padding, self._settings.crop_padding + cifar.IMAGE_SIZE)
+        return self._padded_pixels[:count, rows, rows]
 
     def train_batches(self, data: ImageData, epoch: int) -> Iterator[Sequence[Batch]]:
         """Yield all images, shuffled and transformed at random; an epoch is the same for any number of ranks."""
@@ -146,22 +152,10 @@ class SyntheticCIFAR10Data(CIFAR10Data):
         """Do nothing: there is no dataset."""
 
     def _read_sizes(self) -> tuple[int, int]:
-        self.patch_moments = np.eye(12).tolist()
         return 50_000, 10_000
 
     def _build_batch_source(self) -> SyntheticBatches:
         return SyntheticBatches()
-
-
-def patch_moments(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the second moments [12, 12] of normalized 2x2 patches (channel, row, column) of `pixels` [N, H, W, 3]."""
-    normalized = ((pixels - np.array(MEAN, np.float32)) / np.array(STD, np.float32)).transpose(3, 0, 1, 2)
-    height, width = normalized.shape[2] - 1, normalized.shape[3] - 1
-    corners = [(row, column) for row in range(2) for column in range(2)]
-    shifted = [plane[:, row : row + height, column : column + width] for plane in normalized for row, column in corners]
-    patches = np.stack([plane.ravel() for plane in shifted])
-    moments: NDArray[np.float32] = patches @ patches.T / patches.shape[1]
-    return moments
 
 
 def reflected_range(start: int, stop: int) -> Tensor:

@@ -1,7 +1,5 @@
 """Networks for 32x32 images: two of the RTX 2080 Ti and TPU study, and two of the fastest that reach 94%."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -60,7 +58,7 @@ def resnet9(classes: int, width: int = 64) -> nn.Module:
 def airbench(classes: int, width: int = 64) -> nn.Module:
     """Build the network of airbench94 (Jordan 2024): whitening, six convolutions and a dense layer, 2 million weights.
 
-    Set the whitening filters by `Whitening.fit` before use.
+    Set the whitening filters by `Whitening.fit` before training.
     """
     blocks = zip((2 * 3 * 4, width, 4 * width), (width, 4 * width, 4 * width), strict=True)
     # Published: logits over the features, weights of variance 1, and a rate of 0.67, where biases have 0.053. With all
@@ -89,17 +87,22 @@ class Whitening(nn.Module):
     """
 
     filters: Tensor
+    is_fitted: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("filters", torch.eye(12).view(12, 3, 2, 2).repeat(2, 1, 1, 1))
+        self.register_buffer("is_fitted", torch.tensor(False))
         self.bias = nn.Parameter(torch.empty(24).uniform_(-(12**-0.5), 12**-0.5))
 
-    def fit(self, moments: Sequence[Sequence[float]], eps: float = 5e-4) -> None:
-        """Set the filters from the second moments [12, 12] of normalized patches (channel, row, column)."""
-        variances, axes = torch.linalg.eigh(torch.tensor(moments, dtype=torch.float64))
+    def fit(self, pixels: Tensor, eps: float = 5e-4) -> None:
+        """Set the filters in place from images, uint8 [N, H, W, 3], unless they come from a checkpoint."""
+        if self.is_fitted:
+            return
+        variances, axes = torch.linalg.eigh(_patch_moments(pixels))
         filters = (axes.T / (variances[:, None] + eps).sqrt()).view(12, 3, 2, 2)
         self.filters.copy_(torch.cat([filters, -filters]))
+        self.is_fitted.fill_(True)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the projections [N, 24, H - 1, W - 1]."""
@@ -141,6 +144,18 @@ class _ScaledLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) * self.scale
+
+
+def _patch_moments(pixels: Tensor) -> Tensor:
+    """Return the second moments, float64 [12, 12] on the CPU, of normalized 2x2 patches (channel, row, column).
+
+    `pixels` are uint8 [N, H, W, 3]. Sums of whole numbers are exact, so that they are equal on all ranks.
+    """
+    patches = F.unfold(pixels.permute(0, 3, 1, 2).double(), 2).transpose(0, 1).flatten(1)
+    products, sums = ((patches @ other).cpu() / patches.shape[1] for other in (patches.T, torch.ones_like(patches[0])))
+    mean, std = (torch.tensor(values, dtype=torch.float64).repeat_interleave(4) for values in (MEAN, STD))
+    centered = products - torch.outer(sums, mean) - torch.outer(mean, sums) + torch.outer(mean, mean)
+    return centered / torch.outer(std, std)
 
 
 def _conv_norm_relu(in_channels: int, channels: int) -> list[nn.Module]:

@@ -76,14 +76,14 @@ class Cifar10(Classification):
         self._base_learning_rate = settings.learning_rate * data.global_batch_size / _REFERENCE_BATCH_SIZE
 
     def build_model(self) -> nn.Module:
-        """Build the newly initialized network."""
+        """Build the newly initialized network; whitening filters follow when the clock runs and the data are open."""
         settings = self.settings
         build = NETWORKS[settings.network]
         classes = self._data.num_classes
         network = build(classes) if settings.width is None else build(classes, settings.width)
         for module in network.modules():
             if isinstance(module, Whitening):
-                module.fit(self._data.patch_moments)
+                self._data.fit = module.fit
         return network
 
     def build_optimizer(self, model: nn.Module, steps_per_epoch: int) -> tuple[Optimizer, LRScheduler]:

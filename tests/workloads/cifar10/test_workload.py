@@ -1,5 +1,7 @@
 """CIFAR-10: published network sizes, learning rate schedules, and batches gathered on the device."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from timetrial.datasets.synthetic.images import ClassificationSpec
 from timetrial.runner.config.validation import validate
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
-from timetrial.workloads.cifar10.data import CIFAR10Data, patch_moments
+from timetrial.workloads.cifar10.data import CIFAR10Data
 from timetrial.workloads.cifar10.networks import MEAN, NETWORKS, STD, Whitening
 from timetrial.workloads.cifar10.workload import Cifar10
 
@@ -21,7 +23,7 @@ class Sizes:
         self.global_batch_size = batch_size
 
 
-def data(folder, *, sharding=None, **changes):
+def data(folder, *, sharding=None, opened=True, **changes):
     settings = CIFAR10Data.Settings(str(folder), ClassificationSpec(3, 20, 5, 32), str(folder / "prepared"), **changes)
     CIFAR10Data.prepare_data(settings, lambda *progress: None)
     data = CIFAR10Data(
@@ -31,7 +33,8 @@ def data(folder, *, sharding=None, **changes):
         device=torch.device("cpu"),
         seeds=seeds.derive_streams(1),
     )
-    data.open()
+    if opened:
+        data.open()
     return data
 
 
@@ -165,7 +168,7 @@ def test_whitening_makes_patches_uncorrelated():
     colors = generator.integers(256, size=(50, 9, 9, 1), dtype=np.uint8)
     pixels = np.clip(colors + generator.integers(-40, 40, (50, 9, 9, 3)), 0, 255).astype(np.uint8)
     whitening = Whitening()
-    whitening.fit(patch_moments(pixels).tolist())
+    whitening.fit(torch.from_numpy(pixels))
     normalized = (torch.from_numpy(pixels).permute(0, 3, 1, 2) - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(
         STD
     ).view(3, 1, 1)
@@ -174,6 +177,54 @@ def test_whitening_makes_patches_uncorrelated():
     torch.testing.assert_close(projections[:12], -projections[12:])
     moments = projections[:12] @ projections[:12].T / projections.shape[1]
     torch.testing.assert_close(moments, torch.eye(12, dtype=torch.float64), rtol=0, atol=0.02)
+
+
+def airbench(data):
+    """A newly built network for `data`, and its whitening layer."""
+    torch.manual_seed(1)
+    model = Cifar10(settings(network="airbench", end_epoch=2, width=4), data).build_model()
+    return model, next(module for module in model.modules() if isinstance(module, Whitening))
+
+
+def test_whitening_is_fitted_in_place_to_the_training_images_when_they_are_opened(tmp_path):
+    unopened = data(tmp_path, crop_padding=2, opened=False)
+    _, whitening = airbench(unopened)
+    initial, address = whitening.filters.clone(), whitening.filters.data_ptr()
+    pixels, _ = cifar.read(unopened.folder, cifar.TRAIN_FILES)
+    expected = Whitening()
+    expected.fit(torch.from_numpy(pixels))
+    assert not torch.equal(initial, expected.filters)
+    unopened.open()
+    assert torch.equal(whitening.filters, expected.filters)
+    assert whitening.filters.data_ptr() == address  # where captured steps read them
+
+
+def test_all_ranks_fit_equal_filters(tmp_path):
+    filters = []
+    for rank in range(2):
+        part = data(tmp_path, sharding=BatchSharding(rank, 2), opened=False)
+        _, whitening = airbench(part)
+        part.open()
+        filters.append(whitening.filters)
+    assert torch.equal(*filters)
+
+
+def test_filters_of_a_checkpoint_are_kept(tmp_path):
+    first = data(tmp_path, opened=False)
+    model, whitening = airbench(first)
+    first.open()
+    whitening.filters.mul_(2)
+    resumed = data(tmp_path, opened=False)
+    resumed_model, resumed_whitening = airbench(resumed)
+    resumed_model.load_state_dict(model.state_dict())
+    resumed.open()
+    assert torch.equal(resumed_whitening.filters, whitening.filters)
+
+
+def test_manifest_holds_nothing_but_sizes(tmp_path):
+    data(tmp_path)
+    (manifest,) = (tmp_path / "prepared").glob("*.manifest.json")
+    assert json.loads(manifest.read_text()) == {"train_size": 60, "eval_size": 15}
 
 
 def test_views_are_mirrored_and_shifted_images():
@@ -198,7 +249,6 @@ def test_views_are_mirrored_and_shifted_images():
 def test_airbench_recipe_trains_filters_by_muon_and_freezes_the_scale_of_batch_norms(compose):
     config = validate(compose("workload=cifar10", "recipe=cifar10/mini_airbench"))
     sizes = Sizes(config.recipe.global_batch_size)
-    sizes.patch_moments = np.eye(12).tolist()
     workload = Cifar10(Cifar10.Settings(**config.recipe.training), sizes)
     model = workload.build_model()
     optimizer, schedule = workload.build_optimizer(model, 25)

@@ -27,6 +27,7 @@ def images(layout):
         pytest.param(["workload=resnet50", "engine=tensorflow", *images("folders")], marks=pytest.mark.tensorflow),
         ["workload=cnn", *images("folders")],
         ["workload=cifar10", *CLASSIFIER],
+        ["workload=cifar10", "recipe.training.network=airbench", *CLASSIFIER],
         ["workload=ssd", *DETECTOR],
         pytest.param(["workload=ssd", "data=dali", *DETECTOR], marks=dali),
     ],
