@@ -209,11 +209,12 @@ def compile_for_gpu():
     backends = pytest.importorskip("triton.backends.compiler")
 
     def run(kernel, capability, types, constants):
-        """`types` are those of arguments other than int32 and `constants`."""
+        """Return the compiled kernel; `types` are those of arguments other than int32 and `constants`."""
         constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
         signature = dict.fromkeys(kernel.arg_names, "i32") | types | dict.fromkeys(constants, "constexpr")
         source = compiler.ASTSource(kernel, {name: signature[name] for name in kernel.arg_names}, constants)
         compiled = compiler.compile(source, target=backends.GPUTarget("cuda", capability, 32))
         assert compiled.metadata.shared <= (64 if capability == 75 else 99) * 1024
+        return compiled
 
     return run

@@ -1,9 +1,12 @@
 """NeuMF's kernels by Triton's interpreter against a float64 transcription of the MLPerf v0.5 definition."""
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
+
+from timetrial.workloads.ncf import segment_sums
 
 INTERPRETED = """
 import sys
@@ -118,3 +121,21 @@ assert_close(sums[-1], table[-END:].float().sum(0))
 
 def test_offsets_beyond_32_bits(interpret_last_program):
     interpret_last_program(LARGE)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("order", ["*i32", None])
+def test_offsets_of_segment_sums_are_64_bits_wide(compile_for_gpu, order):
+    """The interpreter counts segments by Python's integers, which do not overflow."""
+    types = dict.fromkeys(("starts_ptr", "other_ids_ptr"), "*i32") | dict.fromkeys(("values_ptr", "out_ptr"), "*bf16")
+    floats = ("dloss", "dlogit", "table", "other_table", "weight", "dgmf", "dweight")
+    types |= {f"{name}_ptr": "*fp32" for name in floats}
+    constants = {"D": 256, "G": 64, "BLOCK_B": 8, "SEGMENTS": 1, "SCALED": True}
+    if order is None:
+        constants["order_ptr"] = None
+    else:
+        types["order_ptr"] = order
+    compiled = compile_for_gpu(segment_sums._sum_segments, 90, types, constants)
+    products = re.findall(r"arith\.muli .* : (.*)", compiled.asm["ttir"])
+    assert len(products) >= 5
+    assert all("i64" in kind for kind in products), products
