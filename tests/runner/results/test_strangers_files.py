@@ -2,6 +2,7 @@
 
 import bz2
 import csv
+import importlib.util
 import json
 import os
 import re
@@ -21,10 +22,11 @@ from timetrial.runner.results.parse.external import REFERENCE_DATA
 
 pytestmark = pytest.mark.integration
 
-HOSTILE = "\x1b[31m\x1b]0;owned\x07 \x9b1m \u202eevil [/nope] <script>"
+spec = importlib.util.spec_from_file_location("attacks", Path(__file__).with_name("attacks.py"))
+attacks = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(attacks)
+
 INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
-DEEP = "[" * 100_000
-BIG = "9" * 5000
 
 
 @pytest.fixture(scope="module")
@@ -94,33 +96,11 @@ def change(path, keys, value):
     path.write_text(json.dumps(document))
 
 
-RECORD_CHANGES = [
-    ("flags", 5), ("flags", []), ("flags", {"a": 1}), ("state", "fine"), ("state", 7), ("state", None),
-    ("attempts", {}), ("attempts", [1]), ("attempts.0.hostname", 3), ("attempts.0.started_at", "x"), ("config", []),
-    ("config", "x"), ("environment", 3), ("verdict", "complies"), ("verdict", {"problems": [1]}), ("telemetry", 3),
-    ("cost", {"usd": "free"}), ("run_class", "new"), ("exit_code", "0"), ("exit_code", True), ("schema_version", 99),
-    ("config.gpus", "x"), ("config.gpus", 0), ("config.gpus", -1), ("config.gpus", 1.5), ("config.gpus", 10**400),
-    ("config.system", {"a": 1}), ("config.system", ["a"]), ("config.round", "v05"), ("config.round.name", 5),
-    ("config.recipe", None), ("config.recipe.global_batch_size", "x"), ("config.recipe.global_batch_size", 0),
-    ("config.precision.name", {}), ("config.accelerator", []), ("config.workload.benchmark", ["a"]),
-    ("config.submission.org", {}), ("config.peer_to_peer", "no"), ("config.throughput", 5),
-    ("config.throughput.steps", "x"), ("config.launcher.nodes", "x"), ("config.engine.compile", 1),
-    ("config.recipe.training", 1), ("config.data.loader", 0),
-]  # fmt: skip
-TRAINING_CHANGES = [("training", 5), ("training.blocks", 1), ("training.seconds", "x"), ("training.quality", [1])]
-THROUGHPUT_CHANGES = [
-    ("throughput", 7), ("throughput.samples_per_second", "x"), ("throughput.samples_per_second", -1.0),
-    ("throughput.train_ms", float("nan")), ("throughput.eval_ms", float("inf")), ("throughput.train_rates", "abc"),
-    ("throughput.samples_per_second", 1e308), ("throughput.step_cost", 3), ("throughput.step_cost.samples", 0.0),
-    ("throughput.step_cost.operations", -1.0), ("throughput.gpus", "2"),
-]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("kind", "place", "value"),
     [
-        *(("training", *entry) for entry in [*RECORD_CHANGES, *TRAINING_CHANGES]),
-        *(("throughput", *entry) for entry in [*RECORD_CHANGES, *THROUGHPUT_CHANGES]),
+        *(("training", *entry) for entry in [*attacks.RECORD_CHANGES, *attacks.TRAINING_CHANGES]),
+        *(("throughput", *entry) for entry in [*attacks.RECORD_CHANGES, *attacks.THROUGHPUT_CHANGES]),
     ],
 )
 def test_wrong_value_in_a_run_record_is_passed_over(victim, unchanged, kind, place, value):
@@ -131,7 +111,20 @@ def test_wrong_value_in_a_run_record_is_passed_over(victim, unchanged, kind, pla
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "null", "[]", "1", DEEP, '{"a":' * 100_000, BIG, "\x00", "\ud800", '{"schema_version": NaN}', "NaN"],
+    [
+        "",
+        "{",
+        "null",
+        "[]",
+        "1",
+        attacks.DEEP,
+        '{"a":' * 100_000,
+        attacks.BIG,
+        "\x00",
+        "\ud800",
+        '{"schema_version": NaN}',
+        "NaN",
+    ],
 )
 @pytest.mark.parametrize("name", ["status.json", "scaling.json", "peaks.json", "training.json", "training.entry.json"])
 def test_damaged_json_beside_a_log(victim, unchanged, name, text):
@@ -177,63 +170,12 @@ def test_special_files_as_logs(tree, unchanged):
     unchanged()
 
 
-def lines(benchmark="resnet", **values):
-    """Yield the lines of a log, in which `values` replace values by key, and `epoch`, `time_ms` and `status`."""
-    epoch, time_ms = values.get("epoch", "4"), values.get("time_ms", "1600000100000")
-    entries = {
-        "submission_benchmark": json.dumps(benchmark),
-        "submission_org": '"odd"',
-        "submission_platform": '"odd"',
-        "global_batch_size": "256",
-        "train_samples": "1281167",
-        "seed": "1",
-        "opt_base_learning_rate": "0.1",
-    } | values
-    for key in entries.keys() - {"epoch", "time_ms", "eval_accuracy", "quality_target", "metadata"}:
-        yield f':::MLLOG {{"key": "{key}", "value": {entries[key]}, "time_ms": 1600000000000, "metadata": {{}}}}'
-    metadata = values.get("metadata", f'{{"epoch_num": {epoch}}}')
-    yield ':::MLLOG {"key": "run_start", "value": null, "time_ms": 1600000000000, "metadata": {}}'
-    for key in ("eval_accuracy", "quality_target"):
-        value = values.get(key, "0.9")
-        yield f':::MLLOG {{"key": "{key}", "value": {value}, "time_ms": {time_ms}, "metadata": {metadata}}}'
-    yield f':::MLLOG {{"key": "run_stop", "value": null, "time_ms": {time_ms}, "metadata": {{"status": "success"}}}}'
-
-
-LOGS = {
-    **{
-        f"{key} is {value[:12]}": "\n".join(lines(**{key: value}))
-        for key in ("epoch", "eval_accuracy", "time_ms", "global_batch_size", "train_samples", "seed", "quality_target")
-        for value in ("1e308", "-1e308", "NaN", "Infinity", BIG[:4000], BIG, "-1", "0", "1e-308", '"x"', "[]", "{}")
-    },
-    **{
-        f"{key} is hostile": "\n".join(lines(**{key: json.dumps(HOSTILE)}))
-        for key in ("submission_org", "submission_platform", "opt_base_learning_rate", "eval_accuracy")
-    },
-    "benchmark of 5,000 letters": "\n".join(lines(benchmark="x" * 5000)),
-    "benchmark is a path": "\n".join(lines(benchmark="../../../escape")),
-    "benchmark is hostile": "\n".join(lines(benchmark=HOSTILE)),
-    "metric is hostile": "\n".join(lines(eval_accuracy=json.dumps({HOSTILE: 0.9}))),
-    "quality as deep text": "\n".join(lines(eval_accuracy=json.dumps("[" * 20_000))),
-    "deep quality": "\n".join(lines(eval_accuracy="[" * 20_000 + "]" * 20_000)),
-    "deep object": "\n".join(lines(eval_accuracy='{"a":' * 400 + "1" + "}" * 400)),
-    "deep metadata": "\n".join(lines(metadata='{"a":' * 400 + "1" + "}" * 400)),
-    "metadata is a list": "\n".join(lines(metadata="[]")),
-    "minus signs": ":::MLLOG {'key': 'seed', 'value': " + "-" * 9000 + "1}",
-    "nested single quotes": ":::MLLOG {'key': 'seed', 'value': " + "[" * 9000 + "}",
-    "alias bomb": ":::MLLOG {'key': 'a', 'value': &a [x, x], 'b': &b [*a, *a, *a], 'c': [*b, *b, *b]}",
-    "spaces after SEED=": "SEED=" + " " * 1_000_000 + "x\n" + "\n".join(lines()),
-    "20 MB line": ":::MLLOG " + "x" * 20_000_000 + "\n" + "\n".join(lines()),
-    "markers": ":::MLLOG " * 100_000,
-    "only NUL": "\0" * 1_000_000,
-}
-
-
-@pytest.mark.parametrize("name", LOGS)
+@pytest.mark.parametrize("name", attacks.LOGS)
 def test_hostile_log(tree, unchanged, name):
     folder = tree / "odd"
     folder.mkdir()
-    (folder / "result_0.txt").write_text(LOGS[name])
-    (folder / "result_1.txt").write_text("\n".join(lines()))
+    (folder / "result_0.txt").write_text(attacks.LOGS[name])
+    (folder / "result_1.txt").write_text("\n".join(attacks.lines()))
     unchanged()
 
 
@@ -244,7 +186,9 @@ def test_compressed_zeros(tree, unchanged):
     unchanged()
 
 
-@pytest.mark.parametrize("value", [BIG, "8" * 400, "x", ["8"], {"a": 8}, None, True, -8, 1e308, HOSTILE])
+@pytest.mark.parametrize(
+    "value", [attacks.BIG, "8" * 400, "x", ["8"], {"a": 8}, None, True, -8, 1e308, attacks.HOSTILE]
+)
 @pytest.mark.parametrize("key", ["accelerators_per_node", "number_of_nodes", "accelerator_model_name", "framework"])
 def test_odd_description_of_a_system(tree, unchanged, key, value):
     shutil.copytree(tree / "v0.7/Maker/b/gnmt", tree / "v0.7/Maker/odd/gnmt")
@@ -255,15 +199,7 @@ def test_odd_description_of_a_system(tree, unchanged, key, value):
     assert [group["runs"] for group in odd] == [5]
 
 
-PEAKS_CHANGES = [
-    ("peaks", 5), ("peaks.tflops", []), ("peaks.tflops", {"fp32": "x"}), ("peaks.tflops", {"fp32": -1.0}),
-    ("peaks.tflops", {"fp32": 0}), ("peaks.gb_s", "x"), ("peaks.gb_s", -1), ("rows", 5), ("rows", [5]), ("rows", [{}]),
-    ("rows.0.tflops", "x"), ("rows.0.kind", {}), ("rows.0.repeats", "x"), ("rows.0.seconds", 0), ("measured", "x"),
-    ("measured", None), ("schema", 2), ("system", 5), ("system", {"hostname": {}}), ("card", {}), ("rows.0.watts", []),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("place", "value"), PEAKS_CHANGES)
+@pytest.mark.parametrize(("place", "value"), attacks.PEAKS_CHANGES)
 def test_wrong_value_in_peaks(tree, unchanged, place, value):
     rows = [Row(kind, "64x64", "fp32", "fp32", 1.0, 0.9, 1.1, 3, tflops=2.0, gb_s=3.0) for kind in ("gemm", "copy")]
     document = to_document("cpu", rows, None, 1.0, quick=False, stopped=False)
@@ -279,7 +215,7 @@ def test_wrong_value_in_peaks(tree, unchanged, place, value):
         lambda text: text.replace(",", ",,", 40),
         lambda text: text + '"' + "x" * 200_000,
         lambda text: text.replace("samples_per_second,229", "samples_per_second,1e999"),
-        lambda text: text.replace("samples_per_second,229", f"samples_per_second,{BIG}"),
+        lambda text: text.replace("samples_per_second,229", f"samples_per_second,{attacks.BIG}"),
         lambda text: text.replace("samples_per_second,229", "samples_per_second,nan"),
         lambda text: text.replace("samples_per_second", "\0"),
         lambda text: f"schema,{'a,' * 5000}\n1,2",
@@ -298,18 +234,18 @@ def test_report_over_all_attacks(tree, run_dirs, tmp_path):
     """The page, its Markdown and all CSV files, over a tree that holds the attacks above together."""
     timetrial("report", tree, "--out", tmp_path / "before")
     odd = tree / "odd"
-    for place, text in enumerate(LOGS.values()):
+    for place, text in enumerate(attacks.LOGS.values()):
         (odd / f"log_{place}").mkdir(parents=True)
         (odd / f"log_{place}" / "result_0.txt").write_text(text)
-    for kind, changes in (("training", TRAINING_CHANGES), ("throughput", THROUGHPUT_CHANGES)):
-        for number, (place, value) in enumerate([*RECORD_CHANGES, *changes]):
+    for kind, changes in (("training", attacks.TRAINING_CHANGES), ("throughput", attacks.THROUGHPUT_CHANGES)):
+        for number, (place, value) in enumerate([*attacks.RECORD_CHANGES, *changes]):
             folder = Path(shutil.copytree(run_dirs / kind, odd / f"{kind}_{number}"))
             change(folder / "status.json", [int(key) if key.isdigit() else key for key in place.split(".")], value)
     hostile = Path(shutil.copytree(run_dirs / "training", odd / "hostile"))
     for keys in ("config.system", "config.submission.org", "config.accelerator.name", "attempts.0.hostname", "error"):
         names = [int(key) if key.isdigit() else key for key in keys.split(".")]
-        change(hostile / "status.json", names, HOSTILE * 50)
-    change(hostile / "status.json", ["flags"], {HOSTILE: HOSTILE})
+        change(hostile / "status.json", names, attacks.HOSTILE * 50)
+    change(hostile / "status.json", ["flags"], {attacks.HOSTILE: attacks.HOSTILE})
     shutil.copytree(tree / "v0.7/Maker/a", tree / "v0.7/Maker" / os.fsdecode(b"\xff\xfe\x1b[31m\xe2\x80\xae"))
     printed = timetrial("report", tree, "--out", tmp_path / "after")
     assert not INVISIBLE.search(printed)
@@ -328,7 +264,7 @@ def test_report_over_all_attacks(tree, run_dirs, tmp_path):
 
 def test_export_stays_in_its_folder(tree, tmp_path):
     (tree / "odd").mkdir()
-    (tree / "odd" / "result_0.txt").write_text(LOGS["benchmark is a path"])
+    (tree / "odd" / "result_0.txt").write_text(attacks.LOGS["benchmark is a path"])
     timetrial("report", tree, "--export-mlperf", tmp_path / "a/b/c/export")
     assert {path.name for path in (tmp_path / "a/b/c").iterdir()} == {"export"}
     assert {path.name for path in (tmp_path / "a/b").iterdir()} == {"c"}

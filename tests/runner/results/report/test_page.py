@@ -4,12 +4,12 @@ import base64
 import csv
 import hashlib
 import html
+import importlib.util
 import itertools
-import json
 import re
 import shutil
 import subprocess
-from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -21,9 +21,12 @@ from timetrial.runner.results.report.page_text import format_number
 from timetrial.runner.results.report.panels import format_bounds
 from timetrial.runner.results.report.systems import gpu_name
 
+spec = importlib.util.spec_from_file_location("pages", Path(__file__).with_name("pages.py"))
+pages = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(pages)
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE_NAME = "<script>alert(1)<"  # of a folder, so it cannot contain a slash
-TARGET = 0.24
 # Writes sizes of plots and page into the title, because they cannot be queried from outside the browser.
 MEASURE_LAYOUT = """<script>
 for (const node of document.querySelectorAll("details")) node.open = true;
@@ -37,45 +40,19 @@ document.title =
 </script>"""
 
 
-def write_log(root, system, number, *, qualities, seconds=600.0, num_accelerators=8, batch=1024):
-    """Write a log of round v0.7 with one evaluation per epoch; the run fails if no quality reaches the target."""
-    submitter = root / "v0.7" / "Maker"
-    folder = submitter / system / "gnmt"
-    folder.mkdir(parents=True, exist_ok=True)
-    (submitter / "systems").mkdir(exist_ok=True)
-    description = {"accelerator_model_name": "GPU $1$ <b>", "accelerators_per_node": num_accelerators}
-    (submitter / "systems" / f"{system}.json").write_text(json.dumps(description | {"number_of_nodes": 1}))
-    start = 1_600_000_000_000
-    entries = [
-        ("submission_benchmark", "gnmt", {}, 0.0),
-        ("global_batch_size", batch, {}, 0.0),
-        ("seed", number, {}, 0.0),
-    ]
-    entries += [("opt_base_learning_rate", 0.002, {}, 0.0), ("run_start", None, {}, 0.0)]
-    for epoch, quality in enumerate(qualities, start=1):
-        entries.append(("eval_accuracy", quality, {"epoch_num": epoch}, seconds * epoch / (len(qualities) + 0.1)))
-    status = "success" if qualities[-1] >= TARGET else "aborted"
-    entries.append(("run_stop", None, {"status": status}, seconds))
-    entries += [("run_stop", None, {"status": status}, seconds + 1)] * (batch == 2048)  # one more value to infer
-    events = [
-        {"namespace": "", "time_ms": start + offset * 1000, "key": key, "value": value, "metadata": metadata}
-        for key, value, metadata, offset in entries
-    ]
-    text = "".join(f":::MLLOG {json.dumps(event)}\n" for event in events)
-    (folder / f"result_{number}.txt").write_text(text)
-
-
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     """Return a report on three systems and all studies; the second has a hostile name, the third failed too often."""
     root = tmp_path_factory.mktemp("results")
     for number in range(4):
-        write_log(root, "box_a", number, qualities=[0.2, 0.22, 0.241 + number / 1000], seconds=600 + 5 * number)
+        pages.write_log(root, "box_a", number, qualities=[0.2, 0.22, 0.241 + number / 1000], seconds=600 + 5 * number)
         slow_start = [0.1, 0.2, 0.21, 0.22, 0.245]
-        write_log(
+        pages.write_log(
             root, HOSTILE_NAME, number, qualities=slow_start, seconds=400 + number, num_accelerators=16, batch=2048
         )
-        write_log(root, "box_c", number, qualities=[0.2, 0.21] if number < 2 else [0.2, 0.25], seconds=700 + number)
+        pages.write_log(
+            root, "box_c", number, qualities=[0.2, 0.21] if number < 2 else [0.2, 0.25], seconds=700 + number
+        )
     studies = external.REFERENCE_DATA / "studies"
     return build.build_report([root, *sorted(studies.glob("*.csv"))])
 
@@ -90,45 +67,8 @@ def text(report_path):
     return report_path.read_text()
 
 
-class Page(HTMLParser):
-    """The rows of tables, the text of elements, and the attributes of every tag."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.rows, self.open_tags, self.text = [], [], [], {}
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-        self.open_tags.append((tag, dict(attributes)))
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-
-    def handle_endtag(self, tag):
-        while self.open_tags and self.open_tags.pop()[0] != tag:
-            pass
-
-    def handle_data(self, data):
-        names = [tag for tag, _ in self.open_tags]
-        if names and (cell := {"td", "th"} & set(names)) and cell:
-            self.rows[-1][-1] += data
-        for tag, attributes in self.open_tags:
-            for key in (tag, f".{attributes.get('class')}"):
-                self.text[key] = self.text.get(key, "") + data
-
-    def of(self, tag):
-        return [attributes for name, attributes in self.tags if name == tag]
-
-    def row(self, start):
-        """Return the cells of the first row that starts with a text, with single spaces."""
-        rows = [[" ".join(cell.split()) for cell in row] for row in self.rows]
-        return next(row for row in rows if row and row[0].startswith(start))
-
-
 def test_first_table_compares_gpus_by_name_with_the_baseline(text):
-    found = Page(text)
+    found = pages.Page(text)
     assert found.row("GPUs")[1:] == ["All", "gnmt"]
     assert found.row("8 × GPU $1$ <b>Maker, box_a")[1] == "1× baseline"
     other = found.row("16 × GPU $1$ <b>Maker")
@@ -141,7 +81,7 @@ def test_first_table_compares_gpus_by_name_with_the_baseline(text):
 
 
 def test_every_chart_has_a_name_and_ids_are_unique(text):
-    found = Page(text)
+    found = pages.Page(text)
     ids = [attributes["id"] for _, attributes in found.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     charts = [svg for svg in found.of("svg") if "aria-hidden" not in svg]
@@ -173,7 +113,7 @@ def test_every_finding_is_in_the_details(text, report):
 
 
 def test_every_table_has_a_csv_file(text, report_path):
-    links = [link["href"] for link in Page(text).of("a") if link["href"].startswith("csv/")]
+    links = [link["href"] for link in pages.Page(text).of("a") if link["href"].startswith("csv/")]
     for link in links:
         rows = list(csv.reader((report_path.parent / link).read_text().splitlines()))
         assert len(rows) > 1, link
@@ -201,7 +141,7 @@ def test_hostile_name_is_escaped(text, report_path):
 
 
 def test_only_the_script_of_the_page_may_run(text):
-    policy = next(meta["content"] for meta in Page(text).of("meta") if meta.get("http-equiv"))
+    policy = next(meta["content"] for meta in pages.Page(text).of("meta") if meta.get("http-equiv"))
     script = re.search(r"<script>(.*)</script>", text, re.DOTALL)[1]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -216,7 +156,7 @@ def test_headings_tables_and_landmarks_are_semantic(text):
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
-    found = Page(text)
+    found = pages.Page(text)
     assert len(found.of("table")) == len(found.of("caption")) == len(found.of("thead"))
     assert all("scope" in th for th in found.of("th"))
     assert found.of("html") == [{"lang": "en"}]
@@ -234,11 +174,11 @@ def test_same_report_gives_identical_files(report, report_path, tmp_path):
 
 @pytest.mark.parametrize("qualities", [[0.2, 0.25], [0.2, 0.21]])
 def test_single_run(tmp_path, qualities):
-    write_log(tmp_path / "logs", "box", 0, qualities=qualities)
+    pages.write_log(tmp_path / "logs", "box", 0, qualities=qualities)
     text = page.write_page(build.build_report([tmp_path / "logs"]), tmp_path / "page").read_text()
     assert "1 run in 1 run group." in text
-    row = Page(text).row("gnmt v0.7")
-    reached = qualities[-1] >= TARGET
+    row = pages.Page(text).row("gnmt v0.7")
+    reached = qualities[-1] >= pages.TARGET
     assert row[1] == f"1 {'all' if reached else '1 not'} reached{'1' if reached else '1,2'}"
     assert row[2].endswith("min" if reached else "unknown")
     assert ("no result: 1 of 1 failed" in text) == (not reached)
@@ -248,9 +188,9 @@ def test_study_of_one_system_tells_luck_from_speed(tmp_path):
     """Epochs vary by a factor of two, the time per epoch by nothing but the clock."""
     for number, epochs in enumerate([3, 4, 5, 6, 4, 5], start=1):
         curve = [0.1] * (epochs - 1) + [0.25]
-        write_log(tmp_path / "logs", "box", number, qualities=curve, seconds=100.0 * epochs + number / 100)
+        pages.write_log(tmp_path / "logs", "box", number, qualities=curve, seconds=100.0 * epochs + number / 100)
     text = page.write_page(build.build_report([tmp_path / "logs"]), tmp_path / "page").read_text()
-    row = Page(text).row("gnmt v0.7")
+    row = pages.Page(text).row("gnmt v0.7")
     assert row[1] == "6 all reached"
     assert row[3].startswith("4.39 ")  # geometric mean of the epochs
     assert row[5] == "100% 100% to 100%" or row[5].startswith("100% 100%")
@@ -260,7 +200,7 @@ def test_study_of_one_system_tells_luck_from_speed(tmp_path):
 @pytest.mark.parametrize("name", ["rtx2080ti_tpuv2_2019", "rtx3060_2022", "rtx8000_nvlink_2020", "titan_v_2018"])
 def test_page_and_comparison_give_the_same_answer(name, tmp_path):
     study = external.REFERENCE_DATA / "studies" / f"{name}.csv"
-    found = Page(page.write_page(build.build_report([study]), tmp_path).read_text())
+    found = pages.Page(page.write_page(build.build_report([study]), tmp_path).read_text())
     for pair in compare_systems(external.read_measurements(study), []):
         answer = found.row(gpu_name(pair.other.title))[1]
         if pair.rows:
@@ -274,7 +214,7 @@ def test_page_and_comparison_give_the_same_answer(name, tmp_path):
 def test_external_measurements_without_runs(tmp_path):
     study = external.REFERENCE_DATA / "studies" / "t4_v100_2019.csv"
     text = page.write_page(build.build_report([study]), tmp_path).read_text()
-    row = Page(text).row("V100 PCIe")
+    row = pages.Page(text).row("V100 PCIe")
     assert row[1].startswith("2.99× ")
     assert row[1].endswith(" faster")
     assert row[2] == "3.60× cannot tell1"
@@ -292,7 +232,7 @@ def test_clear_answers_on_gpus_come_first(tmp_path):
 def test_baseline_is_chosen_by_name(tmp_path):
     for number in range(3):
         for box, devices in (("a", 4), ("b", 8), ("c", 16)):
-            write_log(
+            pages.write_log(
                 tmp_path, box, number, qualities=[0.25], seconds=4000 / devices + number, num_accelerators=devices
             )
     for baseline in ("16 x GPU", "4 × gpu"):
@@ -309,7 +249,9 @@ def test_baseline_is_chosen_by_name(tmp_path):
 def test_many_runs_are_drawn_as_bands_and_only_some_as_lines(tmp_path):
     for box in range(9):
         for number in range(30):
-            write_log(tmp_path / "logs", f"box_{box}", number, qualities=[0.2, 0.25], seconds=900 - 31 * box + number)
+            pages.write_log(
+                tmp_path / "logs", f"box_{box}", number, qualities=[0.2, 0.25], seconds=900 - 31 * box + number
+            )
     path = page.write_page(build.build_report([tmp_path / "logs"]), tmp_path / "page")
     text = path.read_text()
     rows = list(csv.DictReader((path.parent / "csv/evaluations.csv").read_text().splitlines()))
@@ -322,7 +264,7 @@ def test_many_runs_are_drawn_as_bands_and_only_some_as_lines(tmp_path):
 @pytest.mark.filterwarnings("error")
 def test_missing_glyphs_and_math_markup_stay_text(tmp_path):
     name = '\u7cfb\u7edf$\\frac$ a|b *c* [d](e) & "f" ]]>'
-    write_log(tmp_path / "logs", name, 0, qualities=[0.25])
+    pages.write_log(tmp_path / "logs", name, 0, qualities=[0.25])
     path = page.write_page(build.build_report([tmp_path / "logs"]), tmp_path / "page")
     assert html.escape(name, quote=False) in html.escape(html.unescape(path.read_text()), quote=False)
     assert "[d](e)" not in (path.parent / "report.md").read_text()
