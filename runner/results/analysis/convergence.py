@@ -26,7 +26,7 @@ from ..parse import rules
 from ..parse.external import REFERENCE_DATA
 from ..parse.progress import MAX_EPOCHS
 from . import stats
-from .findings import Finding
+from .findings import Finding, FindingKind
 from .groups import RunGroup
 
 ALPHA = 0.05  # of each one-sided test, as in MLPerf's rule, and the false discovery rate of a report
@@ -100,13 +100,13 @@ def check(groups: Iterable[RunGroup]) -> list[Finding]:
                 f"Converges faster than expected: olympic mean of {mean:.4g} {reference.unit} vs. {reference.mean:.4g} "
                 f"of {kind} at batch size {reference.global_batch_size} (one-sided p = {p:.2g}; {reference.source})."
             )
-            findings.append(Finding("flag", group.title, message))
+            findings.append(Finding(FindingKind.FLAG, group.title, message))
     checked = "1 run group was" if len(tested) == 1 else f"{len(tested)} run groups were"
     message = (
         f"{checked} compared with reference convergence, at a false discovery rate of {ALPHA:.0%}: "
         f"{len(findings) or 'none'} faster."
     )
-    return [*findings, Finding("note", "convergence", message)]
+    return [*findings, Finding(FindingKind.NOTE, "convergence", message)]
 
 
 def find_reference(group: RunGroup) -> ReferenceConvergence | None:

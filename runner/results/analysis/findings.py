@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from ...core.found_files import UnreadableFile, make_visible
 from ..parse.external import OWN_RUNS, ExternalMeasurement, select_metric
 from .groups import RunGroup
 from .intervals import LogEstimate, Sample, log_mean
-from .scaling import SUPER_LINEAR, PeakFit, Scaling
+from .scaling import SUPER_LINEAR, PeakFit, Scaling, ScalingBasis
 from .verdicts import MARGIN, Verdict, decide
 
 _MIN_PRECISION_EFFECT = 0.02  # a precision that changes the rate by less was probably not in effect
@@ -18,11 +19,19 @@ _MAX_SINGLE_DEVICE_EFFECT = 0.05  # an interconnect cannot change the rate of a 
 _HALF_PRECISIONS = ("fp16", "bf16")
 
 
+class FindingKind(StrEnum):
+    """How urgent a finding is, the most urgent first."""
+
+    BANNER = "banner"
+    FLAG = "flag"
+    NOTE = "note"
+
+
 @dataclass(frozen=True)
 class Finding:
-    """A sentence about `subject`; `kind` is "banner" (read first), "flag" (warning) or "note"."""
+    """A sentence about `subject`."""
 
-    kind: str
+    kind: FindingKind
     subject: str
     message: str
 
@@ -30,7 +39,9 @@ class Finding:
 def list_unreadable(errors: Iterable[UnreadableFile]) -> list[Finding]:
     """Return a flag for each file that was passed over."""
     by_file = {error.path.absolute(): error for error in errors}
-    return [Finding("flag", make_visible(str(error.path)), f"Passed over: {error}") for error in by_file.values()]
+    return [
+        Finding(FindingKind.FLAG, make_visible(str(error.path)), f"Passed over: {error}") for error in by_file.values()
+    ]
 
 
 def describe_speedup(speedup: LogEstimate) -> str:
@@ -63,7 +74,7 @@ def check_precision(groups: Sequence[RunGroup]) -> list[Finding]:
                 message = (
                     f"{precision} speedup {speedup:.2f} over fp32: the precision switch very likely had no effect."
                 )
-                findings.append(Finding("flag", half.title, message))
+                findings.append(Finding(FindingKind.FLAG, half.title, message))
     return findings
 
 
@@ -85,8 +96,10 @@ def check_measurements(
 
 def _check_scaling(scaling: Scaling) -> Iterable[Finding]:
     reason = {
-        "time-to-train": "the epochs to converge must have decreased, so time-to-train reflects the recipe as well",
-        "throughput": "the measurement with the fewest accelerators is probably too low",
+        ScalingBasis.TIME_TO_TRAIN: (
+            "the epochs to converge must have decreased, so time-to-train reflects the recipe as well"
+        ),
+        ScalingBasis.THROUGHPUT: "the measurement with the fewest accelerators is probably too low",
     }[scaling.basis]
     points = zip(scaling.counts, scaling.speedup, scaling.efficiency, scaling.super_linear, strict=True)
     for count, speedup, efficiency, super_linear in points:
@@ -101,7 +114,7 @@ def _check_scaling(scaling: Scaling) -> Iterable[Finding]:
                 f"Super-linear scaling: {speedup:.1f} times faster with {factor:g} times the accelerators ({count}), "
                 f"an efficiency of {efficiency.estimate:.0%} ({certainty})"
             )
-            yield Finding("flag", scaling.title, f"{message}; {reason}.")
+            yield Finding(FindingKind.FLAG, scaling.title, f"{message}; {reason}.")
 
 
 def check_epochs(measurements: Sequence[ExternalMeasurement]) -> Iterable[Finding]:
@@ -113,7 +126,7 @@ def check_epochs(measurements: Sequence[ExternalMeasurement]) -> Iterable[Findin
         values = [entry.value or 0.0 for entry in entries]
         if max(values) > 1.05 * min(values):
             yield Finding(
-                "banner",
+                FindingKind.BANNER,
                 workload,
                 f"These results cannot be compared by time-to-train: the epochs to converge differ by a factor of up "
                 f"to {max(values) / min(values):.1f} ({_list_epochs(entries)}); compare the throughput.",
@@ -166,7 +179,7 @@ def _describe_interconnect(link: str, ratios: Mapping[_Configuration, float]) ->
     if effect := pool_by_workload(ratios):
         num_configurations = sum(key[4] != 1 for key in ratios)
         yield Finding(
-            "note",
+            FindingKind.NOTE,
             "interconnect",
             f"Several accelerators with {link} against without: {describe_speedup(effect)}, from {effect.n} workloads "
             f"in {num_configurations} configurations; the configurations of one workload count as one observation.",
@@ -177,7 +190,7 @@ def _describe_interconnect(link: str, ratios: Mapping[_Configuration, float]) ->
     if single_device:
         listed = ", ".join(f"{key[0]} {key[2]} {ratio - 1:+.0%}" for key, ratio in single_device.items())
         yield Finding(
-            "flag",
+            FindingKind.FLAG,
             "interconnect",
             f"{link} cannot affect a single accelerator, but its rate changed: {listed}. Something else differed "
             "between these measurements, or they vary between repeats.",
@@ -195,7 +208,7 @@ def _pool_speedups(measurements: Sequence[ExternalMeasurement]) -> Iterable[Find
         if len(by_workload) > 1:
             pooled = log_mean(Sample(tuple(math.exp(np.mean(logs)) for logs in by_workload.values())))
             yield Finding(
-                "note",
+                FindingKind.NOTE,
                 f"{accelerator} against {baseline}",
                 f"{describe_speedup(pooled)} over {', '.join(by_workload)}, each measured without repeats: the "
                 "interval is for further workloads, and of a single one nobody can tell speed from luck.",
@@ -217,7 +230,7 @@ def _check_half_precision(measurements: Sequence[ExternalMeasurement]) -> Iterab
                 without_effect.setdefault((key[1], half), []).append(rates[half] / rates["fp32"])
     for (workload, half), speedups in without_effect.items():
         yield Finding(
-            "flag",
+            FindingKind.FLAG,
             workload,
             f"{half} speedup {min(speedups):.2f} to {max(speedups):.2f} over fp32: the precision switch very likely "
             "had no effect.",
@@ -228,7 +241,7 @@ def _list_outcomes(measurements: Sequence[ExternalMeasurement]) -> Iterable[Find
     """Yield a note for each configuration without a value."""
     outcomes = dict.fromkeys((entry.title, entry.outcome) for entry in measurements if entry.value is None)
     for title, outcome in outcomes:
-        yield Finding("note", title, f"{outcome}: shown as a result, not as 0.")
+        yield Finding(FindingKind.NOTE, title, f"{outcome}: shown as a result, not as 0.")
 
 
 def _describe_fit(fit: PeakFit) -> Finding:
@@ -236,7 +249,7 @@ def _describe_fit(fit: PeakFit) -> Finding:
     worst = int(np.argmax(np.abs(fit.power_law.residuals)))
     factor = math.exp(fit.power_law.residuals[worst])
     return Finding(
-        "note",
+        FindingKind.NOTE,
         fit.workload,
         f"Speed by {fit.peak_name}, {len(fit.accelerators)} accelerators: speed grows as the peak to the power of "
         f"{exponent.estimate:.2f} (95% CI: {exponent.low:.2f} to {exponent.high:.2f}). Fit through the origin: R² "

@@ -8,7 +8,7 @@ from functools import cache
 from ...hardware.datasheets import find_datasheet
 from ..parse import external, rules
 from ..parse.external import ExternalMeasurement
-from .findings import Finding
+from .findings import Finding, FindingKind
 from .groups import RunGroup
 
 _MAX_FACTOR = 5.0  # faster or slower per accelerator than comparable rates
@@ -44,7 +44,7 @@ def _check_peak(group: RunGroup, rate: float) -> Finding | None:
     if fraction <= 1:
         return None
     return Finding(
-        "flag",
+        FindingKind.FLAG,
         group.title,
         f"{fraction:.0%} of the data sheet peak ({rate:,.0f} samples per second per accelerator), which is impossible: "
         "the number of samples, the number of accelerators or the clock is wrong.",
@@ -63,7 +63,7 @@ def _check_published(group: RunGroup, rate: float) -> Finding | None:
             factor = rate / anchor.value
             if not 1 / _MAX_FACTOR < factor < _MAX_FACTOR:
                 return Finding(
-                    "flag",
+                    FindingKind.FLAG,
                     group.title,
                     f"{rate:,.0f} samples per second per accelerator is {factor:.2g} times the rate that "
                     f"{anchor.source} publishes for {anchor.accelerator} ({anchor.value:,.0f}).",
@@ -107,5 +107,5 @@ def _find_outliers(rates: Iterable[_Rate]) -> list[Finding]:
                     f"Outlier: {factor:.3g} times the median of {len(others)} comparable results "
                     f"({rate:,.0f} samples per second per accelerator)."
                 )
-                findings.append(Finding("flag", title, message))
+                findings.append(Finding(FindingKind.FLAG, title, message))
     return findings

@@ -20,7 +20,7 @@ from ...hardware.datasheets import find_datasheet
 from ...record.record_file import decode
 from ...record.validity import LOW_UTILIZATION
 from ..parse.sources import ignore, read_json_object
-from .findings import Finding
+from .findings import Finding, FindingKind
 from .throughput_groups import NO_PEER_TO_PEER, ThroughputGroup
 
 PEAKS_FILE, PEAKS_SCHEMA = "peaks.json", 1
@@ -269,7 +269,7 @@ def check(rooflines: Iterable[Roofline]) -> list[Finding]:
     """Flag workloads above a roof: one of the two figures is wrong or belongs to another clock."""
     return [
         Finding(
-            "flag",
+            FindingKind.FLAG,
             point.title,
             f"{point.tflops:,.3g} TFLOP/s per accelerator is {fraction:.1%} of the peak {source}: one of the "
             "measurements was disturbed, or the operations are miscounted.",

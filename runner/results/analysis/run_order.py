@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from ...record.run_record import Attempt
-from .findings import Finding
+from .findings import Finding, FindingKind
 from .groups import RunGroup
 from .throughput_groups import ThroughputGroup, flatten_settings
 
@@ -60,7 +60,7 @@ def _check(groups: Sequence[_OrderedGroup]) -> Iterable[Finding]:
     for key, hosts in hosts_by_setting.items():
         pairs = "two groups" if len(hosts) == 1 else f"{len(hosts)} pairs of groups"
         yield Finding(
-            "flag",
+            FindingKind.FLAG,
             key,
             f"The runs of {pairs} that differ only in {key} were made in blocks, one after the other, on "
             f"{', '.join(dict.fromkeys(hosts))}: drift (temperature, other users) cannot be told from the setting. "

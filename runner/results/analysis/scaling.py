@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from ...hardware.datasheets import find_datasheet
 from ..parse.external import ExternalMeasurement, select_metric
@@ -15,11 +16,18 @@ SUPER_LINEAR = 1.05
 _PEAKS = (("FP32 peak", "TFLOP/s", "peak_tflops"), ("memory bandwidth", "GB/s", "bandwidth_gb_s"))
 
 
+class ScalingBasis(StrEnum):
+    """What grows with the number of accelerators."""
+
+    TIME_TO_TRAIN = "time-to-train"
+    THROUGHPUT = "throughput"
+
+
 @dataclass(frozen=True)
 class Scaling:
     """Speedup and efficiency of a workload by number of accelerators, relative to the smallest number.
 
-    `source` is the study of external measurements, or `RunGroup.workload`. `basis` is "time-to-train" or "throughput".
+    `source` is the study of external measurements, or `RunGroup.workload`.
     An efficiency has a confidence interval if both numbers of accelerators were measured at least twice.
     """
 
@@ -27,7 +35,7 @@ class Scaling:
     source: str
     workload: str
     accelerator: str
-    basis: str
+    basis: ScalingBasis
     counts: list[int]
     speedup: list[float]
     efficiency: list[Interval]
@@ -60,7 +68,7 @@ class PeakFit:
     speed_unit: str
 
 
-_Labels = tuple[str, str, str, str, str]  # the text fields of Scaling
+_Labels = tuple[str, str, str, str, ScalingBasis]  # the first fields of Scaling
 
 
 def compute_scalings(groups: Iterable[RunGroup], measurements: Sequence[ExternalMeasurement]) -> list[Scaling]:
@@ -80,7 +88,7 @@ def _scale_groups(groups: Iterable[RunGroup]) -> Iterator[Scaling]:
         for batch, groups_of_batch in _split_groups_by_batch(same):
             title = " ".join(part for part in (vendor, accelerator, precision, batch) if part)
             seconds = {_count(group): group.time_sample for group in groups_of_batch}
-            yield _scale((title, workload, model, accelerator, "time-to-train"), seconds, inverse=True)
+            yield _scale((title, workload, model, accelerator, ScalingBasis.TIME_TO_TRAIN), seconds, inverse=True)
 
 
 def _split_groups_by_batch(groups: Sequence[RunGroup]) -> Iterator[tuple[str, list[RunGroup]]]:
@@ -121,7 +129,7 @@ def _scale_throughput(measurements: Sequence[ExternalMeasurement]) -> Iterator[S
         title = ", ".join(part for part in (workload, task, accelerator, precision, interconnect) if part)
         for rates in _split_by_batch(entries):
             if len(rates) > 1:
-                yield _scale((title, study, workload, accelerator, "throughput"), rates)
+                yield _scale((title, study, workload, accelerator, ScalingBasis.THROUGHPUT), rates)
 
 
 def _split_by_batch(entries: Sequence[ExternalMeasurement]) -> list[dict[int, Sample]]:
@@ -144,7 +152,7 @@ def _scale_speedups(measurements: Sequence[ExternalMeasurement]) -> Iterator[Sca
             speedups = series.setdefault((entry.study, entry.workload, entry.accelerator), {1: Sample((1.0,))})
             speedups[entry.num_accelerators] = Sample((entry.value or 0.0,))
     for (study, workload, accelerator), speedups in series.items():
-        yield _scale((f"{workload}, {accelerator}", study, workload, accelerator, "time-to-train"), speedups)
+        yield _scale((f"{workload}, {accelerator}", study, workload, accelerator, ScalingBasis.TIME_TO_TRAIN), speedups)
 
 
 def _scale(labels: _Labels, samples: Mapping[int, Sample], *, inverse: bool = False) -> Scaling:

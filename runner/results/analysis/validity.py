@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ...core.formatting import format_energy
 from ...record.run_record import RunRecord, TelemetrySummary
-from .findings import Finding
+from .findings import Finding, FindingKind
 from .groups import RunGroup
 from .intervals import Interval, arithmetic_mean
 
@@ -54,7 +54,7 @@ def _describe_energy(group: RunGroup) -> Iterable[Finding]:
         runs = f"mean of {count} runs" if count > 1 else "one run"
         if measured and costs and len(measured) != len(costs):
             runs += f", energy of {len(measured)}, cost of {len(costs)}"
-        yield Finding("note", group.title, f"{', '.join(parts)}: {runs}.")
+        yield Finding(FindingKind.NOTE, group.title, f"{', '.join(parts)}: {runs}.")
 
 
 def _format_mean(values: Sequence[float], format_value: Callable[[float], str]) -> str:
@@ -78,7 +78,9 @@ def _describe_flags(group: RunGroup) -> Iterable[Finding]:
             messages.setdefault(name, []).append(message)
     for name, of_runs in messages.items():
         yield Finding(
-            "flag", group.title, f"{name}: {len(of_runs)} of {len(group.runs)} runs, for example: {of_runs[0]}."
+            FindingKind.FLAG,
+            group.title,
+            f"{name}: {len(of_runs)} of {len(group.runs)} runs, for example: {of_runs[0]}.",
         )
 
 

@@ -19,7 +19,7 @@ from ..analysis import (
 )  # fmt: skip
 from ..analysis.comparison import Comparison, compare_all
 from ..analysis.external_comparison import has_system
-from ..analysis.findings import Finding
+from ..analysis.findings import Finding, FindingKind
 from ..analysis.groups import RunGroup, group_runs
 from ..analysis.own_measurements import measure_throughput, split_by_run
 from ..analysis.roofline import Roofline
@@ -124,11 +124,13 @@ def _find(report: Report) -> Iterable[Finding]:
     """Yield the findings of every analysis."""
     if num_unfinished := sum(run.is_unfinished for run in report.runs):
         verb = "run has" if num_unfinished == 1 else "runs have"
-        yield Finding("note", "unfinished runs", f"{num_unfinished} {verb} not finished and cannot be used yet.")
+        yield Finding(
+            FindingKind.NOTE, "unfinished runs", f"{num_unfinished} {verb} not finished and cannot be used yet."
+        )
     yield from findings.check_measurements(report.measurements, report.scalings, report.peak_fits)
     for pair in throughput_comparison.compare_peer_to_peer(report.throughput_groups):
         message = f"Peer-to-peer enabled vs. disabled: {speed_text.throughput_phrase(pair)}."
-        yield Finding("note", pair.other.title, message)
+        yield Finding(FindingKind.NOTE, pair.other.title, message)
     yield from roofline.check(report.rooflines)
     yield from _banners(report.comparisons)
     yield from findings.check_precision(report.groups)
@@ -147,11 +149,11 @@ def _banners(comparisons: Iterable[Comparison]) -> Iterable[Finding]:
         warned = [comparison for comparison in pairs if comparison.is_unsafe]
         if len(pairs) == 1 and warned:
             sentences = [comparison_text.phrase(pairs[0]), *comparison_text.reasons(pairs[0])]
-            yield Finding("banner", workload, f"{pairs[0].other.title}: {'; '.join(sentences)}.")
+            yield Finding(FindingKind.BANNER, workload, f"{pairs[0].other.title}: {'; '.join(sentences)}.")
         elif warned:
             incomparable = sum(comparison.verdict is Verdict.NOT_COMPARABLE for comparison in warned)
             message = (
                 f"The epochs of {len(warned)} of {len(pairs)} pairs are not shown equal or runs failed; {incomparable} "
                 "of them cannot be compared by time-to-train. Compare the time per epoch instead."
             )
-            yield Finding("banner", workload, message)
+            yield Finding(FindingKind.BANNER, workload, message)

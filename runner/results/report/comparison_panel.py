@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..analysis.comparison import Comparison, EpochsState, Machines
+from ..analysis.findings import FindingKind
 from ..analysis.group_differences import list_recipe_differences
 from ..analysis.intervals import LEVEL, Interval
 from ..analysis.scores import combine_fixed, pace_by_workload, ratios_by_workload
@@ -34,7 +35,7 @@ def comparison_panel(name: str, lineup: Lineup, report: Report, anchors: Mapping
         for (system, workload), group in lineup.groups.items()
         if system != lineup.baseline and (lineup.baseline, workload) in lineup.groups
     }
-    warned = {finding.subject for finding in report.findings if finding.kind == "flag"}
+    warned = {finding.subject for finding in report.findings if finding.kind is FindingKind.FLAG}
     causes = {key: _causes(comparison, warned) for key, comparison in comparisons.items()}
     numbers = _number([cause for of_cell in causes.values() for cause in of_cell])
     marks = {key: tuple(numbers[cause] for cause in of_cell) for key, of_cell in causes.items()}

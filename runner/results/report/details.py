@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..analysis.findings import Finding
+from ..analysis.findings import Finding, FindingKind
 from ..analysis.groups import RunGroup
 from ..analysis.scaling import Scaling
 from ..parse.external import ExternalMeasurement
@@ -16,7 +16,7 @@ from .chart import Plot
 from .peak_fit_plot import plot_peak_fit
 from .tables import Table
 
-_FINDING_TITLES = {"banner": "Important", "flag": "Warnings", "note": "Notes"}
+_FINDING_TITLES = {FindingKind.BANNER: "Important", FindingKind.FLAG: "Warnings", FindingKind.NOTE: "Notes"}
 _METHODS = {
     "Time-to-train": "From run_start to run_stop of the log, evaluation included, of runs that reached their target.",
     "Epochs to converge": "The 1-based epoch of the first evaluation that reached the target.",
@@ -70,7 +70,7 @@ def list_details(report: Report) -> list[Detail]:
     """Return the folded sections for which there is something to show."""
     details = []
     for kind, title in _FINDING_TITLES.items():
-        if sentences := merge_findings(finding for finding in report.findings if finding.kind == kind):
+        if sentences := merge_findings(finding for finding in report.findings if finding.kind is kind):
             details.append(Detail(f"{title} ({len(sentences)})", title.lower(), [("list", sentences)]))
     details += _measurement_details(report) if report.measurements else []
     details += [_roofline_detail(report)] if report.rooflines else []

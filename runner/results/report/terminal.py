@@ -10,7 +10,7 @@ from rich.text import Text
 from ...core.console import table_console
 from ..analysis import planning, samples, stats
 from ..analysis.comparison import Comparison
-from ..analysis.findings import Finding
+from ..analysis.findings import Finding, FindingKind
 from ..analysis.groups import RunGroup
 from ..analysis.intervals import Interval, geometric_mean
 from ..analysis.planning import NextLook
@@ -155,10 +155,10 @@ def show_measurements(console: Console, measurements: Sequence[ExternalMeasureme
 
 def show_findings(console: Console, findings: Sequence[Finding]) -> None:
     """Print banners, then flags, then notes."""
-    styles = {"banner": "bold yellow", "flag": "red", "note": "dim"}
+    styles = {FindingKind.BANNER: "bold yellow", FindingKind.FLAG: "red", FindingKind.NOTE: "dim"}
     for kind, style in styles.items():
         for finding in findings:
-            if finding.kind == kind:
+            if finding.kind is kind:
                 text = Text.assemble((f"{kind}: ", style), f"{finding.subject}: {finding.message}")
                 console.print(text, soft_wrap=True)
 
