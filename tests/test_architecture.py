@@ -153,9 +153,14 @@ def test_record_fields_are_attributes(sources):
             assert not [line for line in path.read_text().splitlines() if lookup.search(line)], path
 
 
-def test_files_stay_small(sources):
-    for path in sources:
-        assert len(path.read_text().splitlines()) <= 380, path
+# One transcription of a model each, which reads best as a whole.
+LONG_FILES = {"tests/workloads/maskrcnn/oracle.py", "tests/workloads/ssd/oracle.py"}
+
+
+def test_files_stay_small(root, tracked):
+    names = {name for name in tracked if name.endswith(".py")}
+    long_files = {name for name in names if len((root / name).read_text().splitlines()) > 300}
+    assert long_files == LONG_FILES
 
 
 def test_no_path_of_a_machine_is_committed(root, tracked):

@@ -36,8 +36,8 @@ def capture_graph(device: torch.device, function: Callable[[], object], eager_pa
 
     The function must not wait for the device. Kernels are compiled and workspaces allocated at their first use, which
     cannot be captured: run the function before, or let it run `eager_passes` times. The graphs of a device share their
-    memory. So none may be replayed while another runs, and what one leaves in a tensor of its own is lost once a graph
-    that was captured while that tensor did not exist is replayed.
+    memory: none may be replayed while another runs, and replaying a graph may overwrite the outputs of others that did
+    not exist when it was captured.
     """
     current = torch.cuda.current_stream(device)
     stream = _capture_stream(device)

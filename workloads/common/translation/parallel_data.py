@@ -249,15 +249,11 @@ class ParallelTextData(Data):
     def _micro_batches(self, numbers: NDArray[np.int64], corpus: TokenizedPairs) -> list[Batch]:
         lengths = corpus.lengths[:, numbers]
         global_weight, tokens = self._loss_weight(lengths), int(lengths.sum())
+        parts = self._partition(lengths)
+        weights = [self._loss_weight(lengths[:, part]) for part in parts]
         return [
-            Batch(
-                self.pack(numbers[part], corpus),
-                self._loss_weight(lengths[:, part]),
-                len(numbers),
-                global_weight,
-                tokens,
-            )
-            for part in self._partition(lengths)
+            Batch(self.pack(numbers[part], corpus), weight, len(numbers), global_weight, tokens)
+            for part, weight in zip(parts, weights, strict=True)
         ]
 
     def _partition(self, lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
