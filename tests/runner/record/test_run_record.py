@@ -9,7 +9,8 @@ from timetrial.runner.record.run_record import Attempt, RunRecord
 from timetrial.runner.record.throughput_result import ThroughputResult
 
 THROUGHPUT = ThroughputResult(
-    20, 100.0, None, 10.0, 200.0, None, 5.0, 2.0, 0.1, 0.02, 1000, 100, (99.0,), (200.0,), 0.5, 1, None, True, None
+    20, 100.0, None, 10.0, 200.0, None, 5.0, 2.0, 0.1, 0.02, 1000, 100, (99.0,), (200.0,), 0.5, 1, None, True,
+    None, None,
 )  # fmt: skip
 
 
