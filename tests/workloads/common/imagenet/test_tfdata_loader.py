@@ -42,7 +42,7 @@ def test_worker_processes_do_not_change_batches(tmp_path):
             [sys.executable, "-P", "-c", READ_BATCHES, str(tmp_path), str(workers)],
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=600,
         )
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
