@@ -12,6 +12,8 @@ from .failures import Outcomes
 from .intervals import CLOCK_SECONDS, Interval, Sample, grid_floor, log_mean
 from .stats import SurvivalCurve
 
+UNOFFICIAL = "unofficial"  # submitter of logs, unless `submission.org` names another
+
 
 @dataclass
 class RunGroup:
@@ -36,7 +38,13 @@ class RunGroup:
         if self.label:
             return f"{self.label} ({self.benchmark} {self.round})"
         setting = self.setting and f", {self.setting}"
-        return f"{self.submitter} {self.system}".strip() + f" ({self.benchmark} {self.round}{setting})"
+        return f"{self.origin} ({self.benchmark} {self.round}{setting})"
+
+    @property
+    def origin(self) -> str:
+        """Submitter and system; the system alone if nobody set `submission.org`."""
+        submitter = "" if self.submitter == UNOFFICIAL else self.submitter
+        return f"{submitter} {self.system}".strip() or self.submitter
 
     @property
     def model(self) -> str:

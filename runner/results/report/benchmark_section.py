@@ -147,7 +147,7 @@ def _system_table(name: str, groups: Sequence[tuple[System, RunGroup]]) -> Table
         median = group.survival.median
         row = [
             system.label,
-            f"{group.submitter} {group.system}".strip() or "not reported",
+            group.origin or "not reported",
             group.accelerators or "not reported",
             group.setting or "–",
             _score(group),

@@ -14,7 +14,7 @@ _PROPERTIES: tuple[Callable[[RunGroup], str], ...] = (
     lambda group: device_label(group.runs[0].accelerator, group.runs[0].num_accelerators),
     lambda group: group.runs[0].precision,
     lambda group: group.runs[0].software,
-    lambda group: f"{group.submitter} {group.system}".strip(),
+    lambda group: group.origin,
     lambda group: f"batch {group.runs[0].global_batch_size}",
     lambda group: group.setting,
 )

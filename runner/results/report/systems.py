@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..analysis.groups import RunGroup
+from ..analysis.groups import UNOFFICIAL, RunGroup
 from ..parse.runs import Run
 
 # Words of device names that do not tell devices apart, or only repeat the maker.
@@ -29,7 +29,7 @@ def device_label(accelerator: str, number: int | None) -> str:
 
 def maker_label(run: Run) -> str:
     """Return who submitted a run, such as "NVIDIA DGX"; empty for own runs."""
-    if run.run_record is not None or run.submitter in ("", "unofficial"):
+    if run.run_record is not None or run.submitter in ("", UNOFFICIAL):
         return ""
     submitter = run.submitter.title() if run.submitter.islower() else run.submitter
     return f"{submitter} DGX" if run.system.lower().startswith("dgx") else submitter

@@ -185,7 +185,7 @@ def format_bounds(interval: Interval, digits: int = 3) -> str:
 
 def _show_run_group(console: Console, group: RunGroup) -> None:
     accelerators = f", {group.accelerators}" if group.accelerators and not group.setting else ""
-    title = f"{group.submitter} {group.system} {group.setting}".strip() + accelerators
+    title = f"{group.origin} {group.setting}".strip() + accelerators
     console.print(Text(title, style="bold"), soft_wrap=True)
     for name, value in _run_group_rows(group):
         console.print(Text(f"  {name:<14}{value}"), soft_wrap=True)

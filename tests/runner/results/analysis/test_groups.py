@@ -86,3 +86,9 @@ def test_flags_precision_without_effect(half, flagged):
     assert [flag.message for flag in flags] == (
         ["fp16 speedup 1.00 over fp32: the precision switch very likely had no effect."] if flagged else []
     )
+
+
+@pytest.mark.parametrize(("submitter", "origin"), [("unofficial", "host1"), ("NVIDIA", "NVIDIA host1"), ("", "host1")])
+def test_title_names_submitter_unless_it_is_the_default(submitter, origin):
+    (group,) = group_runs(runs([60], [True], submitter=submitter, system="host1"))
+    assert group.title.startswith(f"{origin} (")
