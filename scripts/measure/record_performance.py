@@ -4,7 +4,7 @@
     python -P scripts/measure/record_performance.py [--only NAME,NAME] [--dry-run] [--commit COMMIT] [KEY=VALUE...]
 
 NAME is `peaks` or one of `MEASUREMENTS` below, all of which are run unless --only is given: `timetrial throughput` at
-the reference batch, each in a process of its own. Overrides KEY=VALUE replace those of every measurement, for example
+the reference batch, each in a separate process. Overrides KEY=VALUE replace those of every measurement, for example
 `gpus=2`. A measurement that fails is reported, and the others go on. --dry-run prints rows instead of writing them; on
 a CPU, try
 

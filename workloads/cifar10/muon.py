@@ -1,4 +1,4 @@
-"""Muon (Jordan et al. 2024) as airbench94 has it: for the filters of convolutions, and SGD for all other weights.
+"""Muon (Jordan et al. 2024) as in airbench94: it updates the filters of convolutions, and SGD all other weights.
 
 `torch.optim.Muon` differs: it takes matrices only, does not rescale the weights, and iterates five times.
 """

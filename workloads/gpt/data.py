@@ -137,7 +137,7 @@ class GPTData(Data):
 
     def _epoch_starts(self, epoch: int) -> NDArray[np.int64]:
         """Return the first token of each window of the epoch; an epoch continues where the last one ended."""
-        if self._settings.epoch_windows is None:  # each epoch is a pass of its own
+        if self._settings.epoch_windows is None:  # each epoch is one pass
             return self._pass_starts(epoch)[: self.train_size]
         start, total, found = (epoch - 1) * self.train_size, sum(self._windows), []
         remaining = self.train_size
@@ -264,7 +264,7 @@ def _expand(names: Sequence[str]) -> list[Path]:
 
 
 def _text_paths(settings: GPTData.Settings) -> list[list[Path]]:
-    """Return the files of training and validation, those of the generated language if it is to be generated."""
+    """Return the files of training and validation; with `generate`, those of the generated language."""
     paths = [[Path(name) for name in names] for names in (settings.train, settings.validation)]
     if settings.generate is None:
         return paths

@@ -96,7 +96,7 @@ class Layer(nn.Module):
         return x, *self._branch(self.ffn_down, linear_gelu(self.ffn_up, normalized))
 
     def _branch(self, linear: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the end of a branch, and its bias if the next layer norm adds it, which takes no pass of its own."""
+        """Return the output of a branch, and its bias if the next layer norm adds it, which saves a memory pass."""
         if self.dropout:
             return dropout(linear(x), self.dropout, self.training), None
         return F.linear(x, linear.weight), linear.bias

@@ -43,8 +43,8 @@ class _OnDevice:
 class NCFData(Data):
     """One rank's samples; `train_size` counts positives and their negatives, `eval_size` users.
 
-    Each of several ranks has users of its own, whose gradients are not exchanged. Its part of a batch has a fixed size,
-    which holds all samples of these users; samples of other users in it are ignored.
+    With several ranks, each has its own users, whose gradients are not exchanged. Its part of a batch has a fixed size
+    and holds all samples of these users; samples of other users in it are ignored.
     """
 
     @dataclass
@@ -184,7 +184,7 @@ class NCFData(Data):
             yield Batch(inputs, users.numel(), self.num_users, self.num_users)
 
     def sharded_rows(self) -> dict[str, list[int]]:
-        """Return the tables of users, of which each of several ranks has those of its own."""
+        """Return the tables of users, whose rows are divided over the ranks, and the bounds of their rows."""
         return dict.fromkeys(_USER_PARAMETERS, self._user_bounds) if self._sharding.ranks > 1 else {}
 
     def warm_up_steps(self) -> Iterator[Sequence[Batch]]:
@@ -240,7 +240,10 @@ class NCFData(Data):
         return [part.stop - part.start for part in parts]
 
     def _own_samples(self, samples: Tensor) -> Tensor:
-        """Return a window [n, size] of the ascending samples [n, B] that holds all samples of this rank's users."""
+        """Return the part [n, size] of the ascending samples [n, B] that holds all samples of this rank's users.
+
+        The size is fixed, so that steps keep their shapes; `eval_batches` raises an error if it was too small.
+        """
         if self._sharding.ranks == 1:
             return samples
         size = sum(self._micro_batch_sizes(samples.shape[1]))

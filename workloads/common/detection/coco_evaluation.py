@@ -15,7 +15,7 @@ from ....datasets.formats.coco import CocoSet
 from ....runner.core.errors import ConfigurationError
 
 IouType = Literal["bbox", "segm"]
-Rle = dict[str, Any]  # a compressed mask as pycocotools has it: {"size": [height, width], "counts": bytes}
+Rle = dict[str, Any]  # a compressed mask in pycocotools' form: {"size": [height, width], "counts": bytes}
 
 _MAX_DETECTIONS = 100  # per image and category
 _AREA_RANGE_ALL = [0.0, 1e10]  # square pixels

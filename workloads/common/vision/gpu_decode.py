@@ -1,4 +1,4 @@
-"""JPEG decoding on NVIDIA GPUs, and prefetching of batches in a thread and on a stream of their own."""
+"""JPEG decoding on NVIDIA GPUs, and prefetching of batches in a separate thread and stream."""
 
 import functools
 import queue
@@ -112,7 +112,7 @@ _decoders = functools.cache(_Decoders)
 
 
 def prefetch(batches: Iterator[_BatchT], device: torch.device) -> Iterator[_BatchT]:
-    """Make `batches` in a thread and on a stream of their own, while the GPU trains on the batches before."""
+    """Make `batches` in a separate thread and stream, while the GPU trains on the batches before."""
     stream = torch.cuda.Stream(device, priority=-1)  # ahead of the training step: its kernels are many, these small
     ready_batches: queue.Queue[Any] = queue.Queue(_PREFETCHED)
     stopped = threading.Event()

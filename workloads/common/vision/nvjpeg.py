@@ -1,6 +1,6 @@
 """The JPEG engines of an NVIDIA GPU (nvJPEG's hardware backend), on the current stream.
 
-torchvision's `decode_jpeg` uses the same engines, but for one caller at a time and on a stream of its own, which is
+torchvision's `decode_jpeg` uses the same engines, but for one caller at a time and on a separate stream, which is
 too slow beside training (workloads/resnet50/PERFORMANCE.md).
 """
 
