@@ -17,8 +17,8 @@ from ..training.workload import Batch, Data
 class LimitedBatches:
     """`data` cut to epochs of `steps` global batches and evaluations of `steps` batches of a rank.
 
-    All else is that of `data`. Its sizes are those of the whole dataset, so that learning rate schedules advance as in
-    a real run.
+    Everything else is delegated to `data`. Its sizes are those of the whole dataset, so that learning rate schedules
+    advance as in a real run.
     """
 
     def __init__(self, data: Data, steps: int) -> None:
@@ -29,7 +29,7 @@ class LimitedBatches:
         return getattr(self._data, name)
 
     def warm_up_eval_batches(self) -> Iterator[Batch]:
-        """Yield those of `data` but the partial ones: the end of an evaluation is cut off."""
+        """Yield the batches of `data` except partial ones: the end of an evaluation is cut off."""
         return (batch for batch in self._data.warm_up_eval_batches() if not batch.is_partial)
 
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:

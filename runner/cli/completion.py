@@ -26,7 +26,7 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _complete_name(start: str) -> list[str]:
-    """Return the groups and keys with this start; of a single one, what leaves the shell behind its "="."""
+    """Return the groups and keys that begin with `start`; if there is only one, its values behind "="."""
     from ..config.error_messages import choices_of_groups
     from ..config.key_help import list_keys
 

@@ -222,7 +222,7 @@ def _locked_store(data_dir: Path, jobs: int) -> Iterator[tuple[DatasetStore, Con
 
 
 def _select_missing(selected: list[Source], store: DatasetStore, data_dir: Path, console: Console) -> list[Source]:
-    """Return the datasets that are to be built and report the others; raises `DataError` for a damaged one."""
+    """Return the datasets to build and report the others; raises `DataError` for a damaged one."""
     missing = []
     for source in selected:
         path = data_dir / source.name

@@ -22,7 +22,7 @@ def new_workload(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the workload, such as tiny_lm.")],
     out: Annotated[Path, typer.Option(help="Folder for the files.", metavar="FOLDER")] = Path("extra"),
 ) -> None:
-    """Write a small working workload: model, data, configuration and a test, to be changed into one's own.
+    """Write a small working workload to start from: model, data, configuration and a test.
 
     It trains on generated text and reaches its target in seconds on a CPU. docs/adding_a_workload.md explains it.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HydraOutcome:
-    """The exit code of the run or of the whole sweep, and its jobs; none of what only prints."""
+    """The exit code of the run or of the whole sweep, and its jobs; no jobs if the command only printed."""
 
     exit_code: Exit
     jobs: "Sequence[JobResult]" = ()

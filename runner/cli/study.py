@@ -19,7 +19,7 @@ def study(
 ) -> None:
     """Summarize repeated runs: scores, confidence intervals, failures, one number a GPU; measured throughput.
 
-    Of tables of external measurements, the figures and what they show.
+    For tables of external measurements, print the figures and the findings about them.
     """
     from ..results.report import build as reports
     from ..results.report import study_json, terminal

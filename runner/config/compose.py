@@ -79,7 +79,7 @@ def _help_on(part: str) -> str:
 def compose(overrides: Sequence[str]) -> Composition:
     """Compose the configuration that `timetrial run` runs with these overrides.
 
-    In `timetrial run` itself Hydra composes, for its sweepers and launchers; both end in `Composition.of_hydra`.
+    In `timetrial run`, Hydra's entry point composes for its sweepers and launchers; both end in `Composition.of_hydra`.
     """
     register_schema()
     with hydra.initialize_config_module(CONFIG_MODULE, version_base="1.3"):

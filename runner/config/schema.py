@@ -26,7 +26,7 @@ class WorkloadConfig:
     """Whether the model is compiled by default, on accelerators that compile and at the scale `reference`; runs at the
     other scales are too short."""
     faster_captured: bool = False
-    """Whether kernels of its own make captured steps at least as fast as compiled ones: the model is then compiled by
+    """Whether custom kernels make captured steps at least as fast as compiled ones: the model is then compiled by
     default only where steps cannot be captured, in fp16."""
     max_micro_batch: int | None = None
     """Default of `tuning.micro_batch_size` at the scale `reference`, for a global batch that needs more than 80 GB."""

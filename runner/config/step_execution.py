@@ -23,5 +23,5 @@ def default_compile_mode(
 
 
 def default_capture(compile_mode: str | None, scale: str) -> bool:
-    """Return the default of `engine.capture`: compiled steps of large models outlast their launches."""
+    """Return the default of `engine.capture`: kernels of large compiled models take longer than their launches."""
     return compile_mode is None or scale != "reference"

@@ -69,7 +69,7 @@ def recorded_attempt(run: OpenRun, startup_seconds: float) -> Iterator[None]:
 
 
 def _find_run_dir(config: Config) -> tuple[RunDir, bool]:
-    """Return the run directory, and whether it holds a run that is to be resumed."""
+    """Return the run directory, and whether it holds a run to resume."""
     text, seed = to_yaml(config), run_seed(config)
     if config.resume and config.run_dir and (run_dir := RunDir(Path(config.run_dir).resolve(), seed)).exists:
         run_dir.refuse_special_files()

@@ -66,5 +66,5 @@ def _look_up(config: Any, key: str) -> Any:
 
 
 def _format(value: Any) -> str:
-    """Return a value as performance.csv has it."""
+    """Return a value in the form of performance.csv."""
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))

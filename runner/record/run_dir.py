@@ -59,7 +59,7 @@ class RunDir:
         return read_record(self.path) or RunRecord()
 
     def update(self, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
-        """Replace the run record by what `change` makes of it, and return it.
+        """Replace the run record by `change(record)`, and return it.
 
         It is not flushed to disk, because the clock may be running.
         """

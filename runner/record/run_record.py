@@ -1,6 +1,6 @@
 """The run record: the one typed, versioned state of a run, kept as `status.json` in its run directory.
 
-Training writes it and everything else reads it. Beside it stands only the MLPerf log.
+Training writes it and everything else reads it. It and the MLPerf log are all that training passes to analysis.
 """
 
 from dataclasses import dataclass, field, replace
@@ -91,7 +91,7 @@ class Staging:
 
 @dataclass(frozen=True)
 class ComplianceVerdict:
-    """What the compliance check says of the MLPerf log."""
+    """Result of the compliance check of the MLPerf log."""
 
     compliant: bool | None
     """Whether the log complies; null for a stopped run, whose log is not judged."""
@@ -205,13 +205,13 @@ class RunRecord:
     peak_memory_bytes: int | None = None
     """Most memory that tensors held on rank 0's device."""
     verdict: ComplianceVerdict | None = None
-    """What the compliance check says of the log."""
+    """Result of the compliance check of the log."""
     telemetry: TelemetrySummary | None = None
     """Energy, power, clocks; null without telemetry."""
     cost: Cost | None = None
     """Rent; null without a price."""
     flags: dict[str, str] = field(default_factory=dict)
-    """What speaks against the measured time: name and sentence."""
+    """Reasons to distrust the measured time: name and sentence."""
     staging: Staging | None = None
     """Copies to a node-local disk."""
     rendezvous: Rendezvous | None = None

@@ -1,4 +1,4 @@
-"""What training towards a target came to: time-to-train, epochs to converge, throughput."""
+"""The result of training towards a target: time-to-train, epochs to converge, throughput."""
 
 import math
 import statistics
@@ -47,7 +47,7 @@ def time_to_train(run_start: float, run_stop: float) -> float | None:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What training towards the target has come to so far; complete once the state is final."""
+    """The result of training towards the target so far; complete once the state is final."""
 
     target: dict[str, float]
     """Quality target by metric, as fractions or losses."""

@@ -1,4 +1,4 @@
-"""Validity flags: what speaks against the measured time of a run."""
+"""Validity flags: reasons to distrust the measured time of a run."""
 
 import itertools
 import statistics

@@ -1,1 +1,1 @@
-"""Results: every MLPerf log there is, read, judged and shown. Nothing here imports a framework."""
+"""Results: read, judge and show MLPerf logs of every round. Nothing here imports a framework."""

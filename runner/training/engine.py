@@ -33,7 +33,7 @@ class EvalResult:
 
 
 class DataSizes(Protocol):
-    """What every engine tells of its data."""
+    """Sizes of the data, which every engine provides."""
 
     train_size: int
     eval_size: int
@@ -41,7 +41,7 @@ class DataSizes(Protocol):
 
 
 class Engine(Protocol):
-    """What the loop and the launcher drive. Every method is called on every rank."""
+    """The interface that the loop and the launcher use. Every method is called on every rank."""
 
     @property
     def data(self) -> DataSizes:

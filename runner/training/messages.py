@@ -42,7 +42,7 @@ def fields_of(value: Any) -> Any:
 
 
 def like(own: Any, received: Any) -> Any:
-    """Return what another rank sent as `fields_of` a value of the same type as `own`."""
+    """Return `received`, the `fields_of` a value of another rank, as a value of the type of `own`."""
     constructor: Any = type(own)
     return constructor(*received) if is_dataclass(own) else received
 

@@ -51,7 +51,7 @@ class Replication:
         return model, optimizer
 
     def select_rows(self, model: dict[str, Any], optimizer: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return these state dicts, which have the rows of all ranks, with those of this rank."""
+        """Return these state dicts of all ranks' rows with only the rows of this rank."""
         return model, optimizer
 
 
@@ -119,7 +119,7 @@ class MultiRankReplication(Replication):
         return (model, optimizer) if self._shards is None else self._shards.gather(model, optimizer)
 
     def select_rows(self, model: dict[str, Any], optimizer: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return these state dicts, which have the rows of all ranks, with those of this rank."""
+        """Return these state dicts of all ranks' rows with only the rows of this rank."""
         return (model, optimizer) if self._shards is None else self._shards.own(model, optimizer)
 
 

@@ -1,4 +1,4 @@
-"""Parameters whose rows are divided over the ranks: each model holds rows of its own, a checkpoint holds all."""
+"""Parameters whose rows are divided over the ranks: each rank holds its own rows, a checkpoint holds all."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -30,7 +30,7 @@ class RowShards:
         return self._convert(model, optimizer, self._all_rows)
 
     def own(self, model: dict[str, Any], optimizer: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return state dicts that have all rows with those of this rank."""
+        """Return these state dicts of all rows with only the rows of this rank."""
         rank = self._world.rank
         return self._convert(model, optimizer, lambda rows, bounds: rows[bounds[rank] : bounds[rank + 1]])
 

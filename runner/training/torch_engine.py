@@ -196,9 +196,9 @@ class TorchEngine:
         return EvalResult(dict(self.world.broadcast(quality)), tokens)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return weights, optimizer, schedule, loss scale, data position, and what each rank has of its own.
+        """Return weights, optimizer, schedule, loss scale, data position, and each rank's private state.
 
-        Of its own, a rank has its generators, its loss and its running statistics. All ranks call it at the same time.
+        The private state is a rank's generators, loss and running statistics. All ranks call it at the same time.
         """
         model, optimizer = self.replication.gather_rows(self.model.state_dict(), self.optimizer.state_dict())
         generators = (torch.get_rng_state(), devices.get_rng_state(self.device))

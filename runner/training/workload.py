@@ -112,7 +112,7 @@ class Data(Protocol):
         ...
 
     def mlperf_params(self) -> dict[str, Any]:
-        """Return what the log holds on the data beyond their sizes, under MLPerf names.
+        """Return the data's entries in the log other than sizes, under MLPerf names.
 
         A value with metadata, which some rules require, is {"value": ..., "metadata": {...}}.
         """
@@ -130,7 +130,7 @@ class Workload(Protocol):
 
     @property
     def capturable(self) -> bool:
-        """Whether steps can be captured in device graphs: a class attribute will do.
+        """Whether steps can be captured in device graphs; a class attribute is enough.
 
         Steps in the shapes of `Data.warm_up_steps` are then captured before the clock starts. `compute_loss`
         reads only tensors of `batch.inputs`, all on the device, and never waits for it. The optimizer reads its

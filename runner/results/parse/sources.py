@@ -42,7 +42,7 @@ class LogLocation:
 
 
 def ignore(error: UnreadableFile) -> None:
-    """Pass over a file without a word."""
+    """Pass over a file without reporting it."""
 
 
 def read_runs(paths: Iterable[Path], *, needed: bool = True, pass_over: PassOver = ignore) -> list[Run]:

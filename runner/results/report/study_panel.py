@@ -1,4 +1,4 @@
-"""The first screen of a study of one system: what its runs take, how much of that is luck, how many more it needs."""
+"""The first screen of a study of one system: its times, how much of them is luck, how many more runs it needs."""
 
 import math
 from collections.abc import Callable, Sequence
