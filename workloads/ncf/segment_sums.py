@@ -65,7 +65,7 @@ def segment_sum(values: Tensor, order: Tensor | None, starts: Tensor) -> Tensor:
     values = values.float() if values.dtype != torch.float64 else values
     if order is None:
         order = torch.arange(values.shape[0], dtype=starts.dtype, device=values.device)
-    # Values before the first and after the last segment are bags of their own, which are dropped.
+    # Values before the first and after the last segment are separate bags, which are dropped.
     bounds = torch.cat([starts.new_zeros(1), starts, starts.new_full((1,), len(order))])
     return F.embedding_bag(order, values, bounds, mode="sum", include_last_offset=True)[1:-1]
 
