@@ -158,7 +158,7 @@ def _add_record(record: RunRecord, groups: dict[str, ThroughputGroup]) -> None:
 
 def flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what affects the speed of a run, by dotted key."""
-    parts = {key: config.get(key, True) for key in _CONFIG_GROUPS}  # old records without peer_to_peer used it
+    parts = {key: config.get(key) for key in _CONFIG_GROUPS}
     parts["accelerator"] = {"threads": (config.get("accelerator") or {}).get("threads")}
     parts["launcher"] = {"nodes": (config.get("launcher") or {}).get("nodes", 1)}
     return {

@@ -198,9 +198,9 @@ def _apply_config(run: Run, config: Mapping[str, Any]) -> None:
     run.submitter, run.system = as_name(config["submission"]["org"]), as_name(config["system"])
     run.accelerator, run.num_accelerators = as_name(config["accelerator"]["name"]), config["gpus"]
     run.precision = as_name(config["precision"]["name"])
-    run.scale = as_name(config["recipe"].get("scale") or config["scale"]["name"])  # the latter in older records
+    run.scale = as_name(config["recipe"]["scale"])
     run.benchmark = rules.canonical_benchmark(config["workload"]["benchmark"])
-    run.execution["peer_to_peer"] = config.get("peer_to_peer", True)
+    run.execution["peer_to_peer"] = config["peer_to_peer"]
 
 
 def _apply_system_description(run: Run, system: Mapping[str, Any]) -> None:
