@@ -19,7 +19,9 @@ fit on the device together; so does an OTHER or THIS that runs out of memory. `r
 this version's two processes are equal. Leave the machine idle.
 
 cuDNN times its convolution algorithms in each process and may choose others, which round differently: with
---same-algorithms, both versions take the deterministic ones that its heuristics choose.
+--same-algorithms, both versions take the deterministic ones that its heuristics choose. The backward pass of attention
+adds gradients in the order in which its blocks end, so that GPT's losses differ from process to process: with
+--deterministic, PyTorch takes deterministic algorithms only, and an operation that has none is an error.
 
 OTHER_CHECKOUT may be this checkout: --other-override engine.capture=false then compares captured with eager steps.
 """
@@ -111,6 +113,8 @@ def trainer(version: Version, options: argparse.Namespace) -> Iterator[Trainer]:
         variables = {"PYTHONPATH": os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))}
         if options.same_algorithms:
             variables["SAME_ALGORITHMS"] = "1"
+        if options.deterministic:
+            variables |= {"DETERMINISTIC": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
         process = subprocess.Popen(
             [sys.executable, "-P", str(_CHILD), *numbers, f"run_dir={folder}/run", *version.overrides],
             env=os.environ | variables,
@@ -197,6 +201,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=32, help="batches kept on the device for the timed blocks")
     parser.add_argument("--one-at-a-time", action="store_true", help="never have both versions on the device")
     parser.add_argument("--same-algorithms", action="store_true", help="keep cuDNN from timing its algorithms")
+    parser.add_argument("--deterministic", action="store_true", help="take deterministic algorithms of PyTorch only")
     parser.add_argument("--other-override", action="append", default=[], help="override of the other version only")
     options = parser.parse_args()
     if not (options.other_checkout / "runner").is_dir():
