@@ -1,5 +1,6 @@
 """Describe the visible devices and the installed PyTorch build, as records and checks of the machine need them."""
 
+import hashlib
 import os
 
 import torch
@@ -46,7 +47,10 @@ def installed_build() -> PyTorchBuild:
 
 
 def describe_gpus() -> list[dict[str, object]]:
-    """Return name, memory in bytes, compute capability and UUID of each visible GPU or MIG instance."""
+    """Return name, memory in bytes, compute capability and `id` of each visible GPU or MIG instance.
+
+    The id is a hash of the UUID: it tells whether runs shared a GPU, and identifies none to a reader of the record.
+    """
     gpus: list[dict[str, object]] = []
     for index in range(devices.device_count()):
         device = torch.device(devices.accelerator_type(), index)
@@ -56,7 +60,7 @@ def describe_gpus() -> list[dict[str, object]]:
             capability = f"{properties.major}.{properties.minor}"
             gpu["memory_bytes"] = properties.total_memory
             gpu["capability"] = properties.gcnArchName if torch.version.hip else capability
-            gpu["uuid"] = str(properties.uuid)
+            gpu["id"] = hashlib.sha256(str(properties.uuid).encode()).hexdigest()[:16]
         gpus.append(gpu)
     return gpus
 

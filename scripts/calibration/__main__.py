@@ -29,7 +29,7 @@ fewer of what takes longer (seed {seed}); frequencies therefore vary by a point 
 group, unless a row says otherwise. In brackets is the median half-width of the interval.
 
 An interval that is called 95% should contain the truth in 95% of studies, whatever the number of runs. Two runs a side
-are so few that intervals are very wide; no interval is given for one.
+are so few that intervals are very wide and that no verdict is given; no interval is given for one.
 
 What no method can see: a rare slow run that no run of the study shows. If one run in ten takes twice as long, three to
 ten runs often show none, and their interval covers the mean in about half of the studies. `timetrial study` and
@@ -49,7 +49,7 @@ _TEXTS = {
     ),
     "False verdicts": (
         'Share of the studies of equal groups in which one is called "faster" or "slower", and of unequal ones in '
-        "which the worse is called faster."
+        "which the worse is called faster or both are called equal. With two runs a side there is no verdict."
     ),
     "Found differences and plans": (
         "Share of the studies that call a faster GPU faster; and share of the pilots whose planned number of runs (the "

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from timetrial.runner.record.run_record import RunRecord
 from timetrial.runner.results.analysis.groups import RunGroup
 from timetrial.runner.results.analysis.intervals import grid_floor
 from timetrial.runner.results.parse.external import REFERENCE_DATA
@@ -86,16 +87,25 @@ def all_scenarios() -> list[Scenario]:
     ]
 
 
-def run_group(name: str, epochs: Iterable[float], paces: Iterable[float], hosts: Iterable[str] = ()) -> RunGroup:
-    """Return a run group of converged runs of one recipe, evaluated after every epoch."""
+def run_group(
+    name: str,
+    epochs: Iterable[float],
+    paces: Iterable[float],
+    hosts: Iterable[str] = (),
+    seeds: Iterable[int] = (),
+) -> RunGroup:
+    """Return a run group of converged runs of one recipe, evaluated after every epoch; those with seeds are our own."""
     group = RunGroup("v0.7", "simulated", name, "gnmt", "")
-    machines = list(hosts)
+    machines, seeds_of_runs = list(hosts), list(seeds)
     for index, (count, pace) in enumerate(zip(epochs, paces, strict=True)):
         run = Run(Path(f"{name}/{index}"), Path(f"{name}/{index}"), round="v0.7", benchmark="gnmt", system=name)
         run.success, run.progress_to_converge, run.eval_spacing = True, float(count), 1.0
         run.duration = run.observed = float(count * pace)
         run.target, run.global_batch_size, run.hyperparameters = {"BLEU": 0.24}, 2048, {"opt_base_learning_rate": 0.002}
-        run.host = machines[index] if machines else ""
+        if machines:
+            run.host, run.gpu_ids = machines[index], frozenset({f"GPU of {machines[index]}"})
+        if seeds_of_runs:
+            run.seed, run.run_record = seeds_of_runs[index], RunRecord()
         group.runs.append(run)
     return group
 

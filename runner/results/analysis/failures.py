@@ -5,10 +5,11 @@ all its seconds, and a run that diverged counts as one that would never have con
 """
 
 import math
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from scipy.special import betaincinv
+from scipy.special import betaincinv, stdtrit
 
 from .intervals import LEVEL, Interval, arithmetic_mean
 
@@ -33,25 +34,30 @@ class Outcomes:
         high = float(betaincinv(successes + 1, n - successes, 1 - tail)) if successes < n else 1.0
         return Interval(successes / n, low, high, n) if n else Interval(math.nan, math.nan, math.nan, 0)
 
-    def expected_time(self, level: float = LEVEL) -> Interval:
+    def expected_time(self, level: float = LEVEL, failed_elsewhere: Sequence[float] = ()) -> Interval:
         """Return the expected seconds until a success, with the failed runs before it: all seconds over successes.
 
-        That is the time of a converged run plus, for every success, (1 - p) / p failed ones. The interval combines
-        those of the two terms (MOVER: Zou and Donner 2008), which are independent. Infinite without a success.
+        That is the time of a converged run plus, for every success, (1 - p) / p failed ones. A group without a failure
+        may have one yet: it then costs what it costs in `failed_elsewhere`, runs of another group, or else what the
+        longest converged run took. The interval combines those of the time of a success, of p and of the time of a
+        failure (MOVER: Zou and Donner 2008), which are independent. A run may fail at once or at the cap, so that the
+        time of a failure has the spread of all failures, here and elsewhere. Infinite without a success.
         """
         if not self.converged:
             return Interval(math.inf, math.nan, math.nan, self.n)
         success_rate, success = self.success_rate(level), arithmetic_mean(self.converged, level, self.floor)
-        failed = sum(self.failed) / len(self.failed) if self.failed else max(self.converged)
+        failed = self.failed or tuple(failed_elsewhere) or (max(self.converged),)
 
-        def seconds_lost(rate: float) -> float:
-            return (1 - rate) / rate * failed
+        def failures(rate: float) -> float:
+            return (1 - rate) / rate
 
-        lost = seconds_lost(success_rate.estimate)
-        estimate = success.estimate + lost
-        low = estimate - math.hypot(success.estimate - success.low, lost - seconds_lost(success_rate.high))
-        high = estimate + math.hypot(success.high - success.estimate, seconds_lost(success_rate.low) - lost)
-        return Interval(estimate, low, high, len(self.converged))
+        mean, odds = sum(failed) / len(failed), failures(success_rate.estimate)
+        fewest, most = failures(success_rate.high), failures(success_rate.low)
+        error = _error_of_mean(failed, (*self.failed, *failed_elsewhere), level)
+        estimate = success.estimate + odds * mean
+        down = math.hypot(success.estimate - success.low, mean * (odds - fewest), fewest * min(error, mean))
+        up = math.hypot(success.high - success.estimate, mean * (most - odds), most * error)
+        return Interval(estimate, estimate - down, estimate + up, len(self.converged))
 
     def restricted_mean(self, horizon: float, level: float = LEVEL) -> Interval:
         """Return the mean of the seconds to the target, where runs that take longer than `horizon` count with it.
@@ -72,6 +78,14 @@ class Outcomes:
         return Interval(estimate, low, high, len(within.converged))
 
 
+def _error_of_mean(values: Sequence[float], population: Sequence[float], level: float) -> float:
+    """Return the half-width of the interval of a mean (Student's t), 0 where nothing is known of the spread."""
+    if len(population) < 2:
+        return 0.0
+    quantile = float(stdtrit(len(population) - 1, (1 + level) / 2))
+    return quantile * statistics.stdev(population) / math.sqrt(len(values))
+
+
 @dataclass(frozen=True)
 class ExpectedTimeRatio:
     """The ratio of the expected times to a success of two independent groups."""
@@ -81,7 +95,8 @@ class ExpectedTimeRatio:
 
     def interval(self, level: float = LEVEL) -> Interval:
         """Return the ratio with its interval (MOVER, on the log scale); no bounds if a group has no success."""
-        above, below = (side.expected_time(level) for side in (self.numerator, self.denominator))
+        above = self.numerator.expected_time(level, self.denominator.failed)
+        below = self.denominator.expected_time(level, self.numerator.failed)
         n = min(above.n, below.n)
         estimate = above.estimate / below.estimate if math.isfinite(below.estimate) else math.nan
         if not (above.is_bounded and below.is_bounded and above.low > 0 and below.low > 0):

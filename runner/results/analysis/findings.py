@@ -10,7 +10,7 @@ import numpy as np
 from ...core.found_files import UnreadableFile, make_visible
 from ..parse.external import OWN_RUNS, ExternalMeasurement, select_metric
 from .groups import RunGroup
-from .intervals import LogEstimate, Sample, log_mean
+from .intervals import LEVEL, LogEstimate, Sample, log_mean
 from .scaling import SUPER_LINEAR, PeakFit, Scaling, ScalingBasis
 from .verdicts import MARGIN, Verdict, decide
 
@@ -44,14 +44,15 @@ def list_unreadable(errors: Iterable[UnreadableFile]) -> list[Finding]:
     ]
 
 
-def describe_speedup(speedup: LogEstimate) -> str:
+def describe_speedup(speedup: LogEstimate, level: float = LEVEL) -> str:
     """Return a ratio of rates in words: equal within the margin, faster, slower, or that it cannot be told."""
-    interval = speedup.interval()
+    interval = speedup.interval(level)
     if not interval.is_bounded:
         return f"cannot tell ({interval.estimate:.3f} times, not repeated and so without a confidence interval)"
     verdict = decide(speedup, interval)
     margin = f" within {MARGIN:.0%}" if verdict == Verdict.EQUAL else ""
-    return f"{verdict}{margin} ({interval.estimate:.3f} times, 95% CI: {interval.low:.3f} to {interval.high:.3f})"
+    bounds = f"{level * 100:.3g}% CI: {interval.low:.3f} to {interval.high:.3f}"
+    return f"{verdict}{margin} ({interval.estimate:.3f} times, {bounds})"
 
 
 def check_precision(groups: Sequence[RunGroup]) -> list[Finding]:

@@ -143,10 +143,11 @@ class RunGroup:
 
     @cached_property
     def outcomes(self) -> Outcomes:
-        """Seconds of the converged and of the failed runs."""
-        failed = [run for run in self.runs if not run.success or not run.duration]
+        """Seconds of the independent converged and failed runs: repeats of a seed count once on either side."""
+        failed = [run for run in self.runs if not run.success or not run.duration] if self.num_failed else []
+        seconds = [[run.observed for run in repeats] for repeats in samples.independent_runs(failed)]
         return Outcomes(
-            self.time_sample.values, tuple(run.observed for run in failed) if self.num_failed else (), self.epoch_floor
+            self.time_sample.values, tuple(sum(values) / len(values) for values in seconds), self.epoch_floor
         )
 
     @property

@@ -122,21 +122,46 @@ def grid_floor(spacing: float, mean: float) -> float:
 
 def log_ratio(numerator: Sample, denominator: Sample) -> LogEstimate:
     """Return the ratio of the geometric means of two independent samples (Welch 1947, on logs)."""
-    samples = (numerator, denominator)
-    n = min(len(sample.values) for sample in samples)
-    log = float(numerator.logs.mean() - denominator.logs.mean()) if n else math.nan
-    if n < 2:
-        return LogEstimate(log, math.nan, math.nan, n)
-    variances = [sample.error**2 for sample in samples]
-    parts = sum(variance**2 / (len(sample.values) - 1) for variance, sample in zip(variances, samples, strict=True))
-    dof = sum(variances) ** 2 / parts if parts else math.inf
-    return LogEstimate(log, math.sqrt(sum(variances)), dof, n)
+    return ratio_of(log_mean(numerator), log_mean(denominator))
+
+
+def ratio_of(numerator: LogEstimate, denominator: LogEstimate) -> LogEstimate:
+    """Return the ratio of two independent estimates; its degrees of freedom are those of `sum_of_variances`."""
+    n = min(numerator.n, denominator.n)
+    error, dof = sum_of_variances(numerator, denominator) if n > 1 else (math.nan, math.nan)
+    return LogEstimate(numerator.log - denominator.log, error, dof, n)
+
+
+def sum_of_variances(first: LogEstimate, second: LogEstimate) -> tuple[float, float]:
+    """Return the square root of the sum of two independent variances, and its degrees of freedom.
+
+    By Satterthwaite (1946), but at most twice those of the estimate that has fewer: among two estimates of unequal
+    size, the small one's variance is often too low by chance, which would give it the large one's degrees of freedom.
+    """
+    parts = [estimate.error**4 / estimate.dof for estimate in (first, second)]
+    error = math.hypot(first.error, second.error)
+    most = 2 * min(first.dof, second.dof)
+    return error, min(error**4 / sum(parts), most) if sum(parts) else most
 
 
 def log_mean(sample: Sample) -> LogEstimate:
     """Return the geometric mean of a sample."""
     n = len(sample.values)
     return LogEstimate(float(sample.logs.mean()) if n else math.nan, sample.error, n - 1, n)
+
+
+def crossed_mean(machines: Sample, seeds: Sample) -> LogEstimate:
+    """Return the geometric mean of runs of the same seeds on several machines; `n` counts the machines.
+
+    `machines` and `seeds` hold the mean of the runs of each. The variance of the mean over machines leaves out the
+    luck of the seeds that they share, so that of the mean over seeds is added: this counts the variance of single
+    runs twice and errs on the safe side.
+    """
+    by_machine, by_seed = log_mean(machines), log_mean(seeds)
+    if by_seed.n < 2:
+        return by_machine  # nothing is known of other seeds
+    error, dof = sum_of_variances(by_machine, by_seed)
+    return LogEstimate(by_machine.log, error, dof, by_machine.n)
 
 
 def geometric_mean(values: Sequence[float], level: float = LEVEL, floor: float = 0.0) -> Interval:

@@ -28,11 +28,29 @@ def _repeat_key(run: Run, index: int) -> Hashable:
     return run.duration, *((entry.seconds, entry.progress, *entry.quality.items()) for entry in run.evaluations)
 
 
-def runs_by_host(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return the runs in clusters by machine; empty if a run does not name its machine."""
-    if not all(run.host for run in runs):
-        return []
-    return [[run for run in runs if run.host == host] for host in dict.fromkeys(run.host for run in runs)]
+def runs_by_machine(runs: Sequence[Run]) -> list[list[Run]]:
+    """Return the runs in clusters by machine; one cluster if a run does not state its GPUs.
+
+    A host name alone does not tell machines apart, because a container may have a new one in each run. Runs share a
+    machine if they share a GPU or a host name.
+    """
+    if not all(run.gpu_ids for run in runs):
+        return [list(runs)]
+    machines: list[tuple[set[str], list[Run]]] = []
+    for run in runs:
+        names, members = {run.host, *run.gpu_ids} - {""}, [run]
+        for machine in [machine for machine in machines if machine[0] & names]:
+            machines.remove(machine)
+            names |= machine[0]
+            members = machine[1] + members
+        machines.append((names, members))
+    return [members for _, members in machines]
+
+
+def shares_seeds(machines: Sequence[Sequence[Run]]) -> bool:
+    """Return whether runs of the same seed are on several machines."""
+    runs = [run for machine in machines for run in machine]
+    return len(independent_runs(runs)) < sum(len(independent_runs(machine)) for machine in machines)
 
 
 def sample(clusters: Sequence[Sequence[Run]], value_of: Callable[[Run], float | None], floor: float = 0.0) -> Sample:
@@ -78,10 +96,11 @@ def variance_factors(runs: Sequence[Run]) -> dict[str, list[Hashable]]:
 
     The seed counts as a whole unless a study varies single streams: then each stream that varies is a factor.
     """
+    machine_of = {id(run): number for number, machine in enumerate(runs_by_machine(runs)) for run in machine}
     factors: dict[str, list[Hashable]] = {
         "GPU": [run.accelerator for run in runs],
         "number of GPUs": [run.num_accelerators for run in runs],
-        "machine": [run.host for run in runs],
+        "machine": [machine_of[id(run)] for run in runs],
         "precision": [run.precision for run in runs],
         "batch size": [run.global_batch_size for run in runs],
     }

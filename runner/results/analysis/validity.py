@@ -1,7 +1,7 @@
 """Energy, cost and validity flags of the runs of a group, from their run records."""
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from ...core.formatting import format_energy
 from ...record.run_record import RunRecord, TelemetrySummary
@@ -17,38 +17,59 @@ def check(groups: Iterable[RunGroup]) -> list[Finding]:
 
 def mean_energy(group: RunGroup) -> Interval:
     """Return the mean joules of the converged runs: of their GPUs, without GPUs of the hosts."""
-    summaries = [record.telemetry for record in _records(group) if record.telemetry is not None]
-    of_gpus = any(summary.gpus for summary in summaries)
-    return arithmetic_mean([joules for summary in summaries if (joules := _energy_of(summary, of_gpus)[0])])
+    of_gpus = _has_gpus(group)
+    return arithmetic_mean(_means(group, lambda record: _joules(record, of_gpus)))
 
 
 def mean_cost(group: RunGroup) -> Interval:
     """Return the mean cost of the converged runs in dollars."""
-    return arithmetic_mean([record.cost.usd for record in _records(group) if record.cost is not None])
+    return arithmetic_mean(_means(group, _usd))
 
 
 def _records(group: RunGroup) -> list[RunRecord]:
     return [run.run_record for run in group.converged_runs if run.run_record is not None]
 
 
+def _means(group: RunGroup, value_of: Callable[[RunRecord], float | None]) -> list[float]:
+    """Return the mean of the known values of each independent run, whose repeats are no further observations."""
+    means = []
+    for cluster in group.independent_runs:
+        records = [run.run_record for run in cluster if run.run_record is not None]
+        if values := [value for record in records if (value := value_of(record))]:
+            means.append(statistics.mean(values))
+    return means
+
+
+def _has_gpus(group: RunGroup) -> bool:
+    """Return whether energy is that of GPUs; without GPUs it is that of the hosts."""
+    return any(record.telemetry.gpus for record in _records(group) if record.telemetry is not None)
+
+
+def _joules(record: RunRecord, of_gpus: bool) -> float | None:
+    return _energy_of(record.telemetry, of_gpus)[0] if record.telemetry is not None else None
+
+
+def _usd(record: RunRecord) -> float | None:
+    return record.cost.usd if record.cost is not None else None
+
+
 def _describe_energy(group: RunGroup) -> Iterable[Finding]:
     records = _records(group)
     summaries = [record.telemetry for record in records if record.telemetry is not None]
-    costs = [record.cost.usd for record in records if record.cost is not None]
-    # Without GPUs the energy is that of the hosts.
-    of_gpus = any(summary.gpus for summary in summaries)
+    costs = [usd for record in records if (usd := _usd(record)) is not None]
+    of_gpus = _has_gpus(group)
     measured = [summary for summary in summaries if _energy_of(summary, of_gpus)[0]]
     parts = []
     if measured:
-        joules, sources = zip(*(_energy_of(summary, of_gpus) for summary in measured), strict=True)
-        energy = _format_mean(joules, format_energy)
+        sources = [_energy_of(summary, of_gpus)[1] for summary in measured]
+        energy = _format_mean(mean_energy(group), format_energy)
         parts.append(f"energy-to-train {energy} ({' and '.join(dict.fromkeys(sources))})")
         if watts := _known(summary.mean_watts for summary in measured):
             parts.append(f"{statistics.mean(watts):,.0f} W")
         if rates := _known(summary.samples_per_joule for summary in measured):
             parts.append(f"{statistics.mean(rates):,.4g} samples/J")
     if costs:
-        parts.append(f"cost-to-train {_format_mean(costs, '${:,.3g}'.format)}")
+        parts.append(f"cost-to-train {_format_mean(mean_cost(group), '${:,.3g}'.format)}")
     if parts:
         count = max(len(measured), len(costs))
         runs = f"mean of {count} runs" if count > 1 else "one run"
@@ -57,9 +78,7 @@ def _describe_energy(group: RunGroup) -> Iterable[Finding]:
         yield Finding(FindingKind.NOTE, group.title, f"{', '.join(parts)}: {runs}.")
 
 
-def _format_mean(values: Sequence[float], format_value: Callable[[float], str]) -> str:
-    """Return the arithmetic mean, which many runs add up to, with its interval."""
-    mean = arithmetic_mean(values)
+def _format_mean(mean: Interval, format_value: Callable[[float], str]) -> str:
     bounds = f" ({format_value(mean.low)} to {format_value(mean.high)})" if mean.is_bounded else ""
     return f"{format_value(mean.estimate)}{bounds}"
 

@@ -17,8 +17,9 @@ class Run:
     `duration` is run_stop - run_start, None if one of them is missing. `observed` is then the time of the last entry,
     at which the run counts as censored. `path` is relative to the folder that was searched. `execution` holds settings
     that affect the speed but not the recipe, such as engine and data loader. `streams` holds the seed of each random
-    stream of timetrial, `host` the name of the machine. `scaling_factor` is the factor that MLPerf applied to the
-    score. `flags` names the validity flags and `inferred` lists what the log does not state.
+    stream of timetrial, `host` the name of the machine and `gpu_ids` hashes of the UUIDs of its visible GPUs.
+    `scaling_factor` is the factor that MLPerf applied to the score. `flags` names the validity flags and `inferred`
+    lists what the log does not state.
 
     `progress_to_converge` is the training before the first evaluation that meets the target, in `progress_unit`:
     "epochs", or "samples" in logs that count these. `eval_spacing` is the progress between successive evaluations.
@@ -54,6 +55,7 @@ class Run:
     seed: int | None = None
     streams: dict[str, int] = field(default_factory=dict)
     host: str = ""
+    gpu_ids: frozenset[str] = frozenset()
     train_samples: int | None = None
     hyperparameters: dict[str, Any] = field(default_factory=dict)
     execution: dict[str, Any] = field(default_factory=dict)

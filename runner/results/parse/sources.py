@@ -188,8 +188,15 @@ def _apply_record(run: Run, record: RunRecord) -> None:
         run.flags.append(record.run_class.value)
     run.flags += record.flags
     run.host = as_name(record.attempts[-1].hostname) if record.attempts else ""
+    run.gpu_ids = _gpu_ids(record.environment)
     packages = record.environment.get("packages")
     run.software = as_name(f"torch {packages.get('torch', 'unknown')}") if isinstance(packages, dict) else ""
+
+
+def _gpu_ids(environment: Mapping[str, Any]) -> frozenset[str]:
+    gpus = environment.get("gpus")
+    ids = [gpu.get("id") for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+    return frozenset(as_name(name) for name in ids if name)
 
 
 def _apply_config(run: Run, config: Mapping[str, Any]) -> None:

@@ -46,7 +46,8 @@ def _(comparison: ThroughputComparison) -> dict[str, Any]:
     return {
         **{name: group.title for name, group in sides.items()},
         "verdict": comparison.verdict.value,
-        **bounds_as_json(comparison.speed.interval() if comparison.speed.n else UNKNOWN, "ratio"),
+        **bounds_as_json(comparison.interval, "ratio"),
+        "level": comparison.level,
         "basis": "samples per second",
         "runs": {name: len(group.results) for name, group in sides.items()},
         "failures": {name: group.out_of_memory for name, group in sides.items()},

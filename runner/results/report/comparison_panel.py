@@ -220,7 +220,7 @@ def _sentences(lineup: Lineup, comparisons: Sequence[Comparison], num_marked: in
     tested = len(verdicts) - verdicts.count(Verdict.NOT_COMPARABLE)
     luck = (
         f"{count(tested, 'comparable pair')}: {decided} beyond luck, {equal} equal, {unsure} that nobody can tell from "
-        "luck. All words of this page together are wrong with a chance of at most 5%."
+        "luck. The chance that any cell is beyond luck although both sides are equal is at most 5%."
     )
     if not tested:
         luck = (

@@ -1,6 +1,6 @@
 """The verdict of a comparison of run groups in words, and what the reader must know to trust it."""
 
-from ..analysis import group_differences, samples
+from ..analysis import group_differences, run_order, samples
 from ..analysis.comparison import Comparison, EpochsState, Machines
 from ..analysis.group_differences import WorkloadPart
 from ..analysis.intervals import LEVEL, Interval
@@ -63,6 +63,7 @@ def reasons(comparison: Comparison) -> list[str]:
             texts.append(f"{group.num_failed} of {len(group.runs)} runs of {group.title} failed")
     if is_comparable and all(group.converged_runs for group in sides):
         texts += _describe_luck(comparison)
+    texts += [finding.message for finding in run_order.check(sides, [])]
     for group in sides:
         texts += samples.describe_dependence(group.title, group.converged_runs)
         if flags := sorted({flag for run in group.runs for flag in run.flags}):
@@ -84,16 +85,14 @@ def _describe_obstacle(comparison: Comparison) -> str:
 
 
 def _describe_luck(comparison: Comparison) -> list[str]:
-    if comparison.is_single:
+    if comparison.has_few_runs:
         recipes = _recipe_differences(comparison)
         recipes = f"; their recipes differ ({recipes})" if recipes else ""
-        return [f"one converged run of a side cannot tell luck from speed: repeat both with other seeds{recipes}"]
+        few = "fewer than three converged runs with seeds of their own on a side cannot tell luck from speed"
+        return [f"{few}: repeat both with other seeds{recipes}"]
     if comparison.epochs_state is EpochsState.SHOWN_EQUAL:
         return []
-    return [
-        f"their epochs are not shown equal within {comparison.margin:.0%} ({_mean_epochs(comparison)}): "
-        "they are not pooled"
-    ]
+    return [f"their epochs are not shown equal within {comparison.margin:.0%} ({_mean_epochs(comparison)})"]
 
 
 def _recipe_differences(comparison: Comparison) -> str:

@@ -21,9 +21,9 @@ _METHODS = {
     "Time-to-train": "From run_start to run_stop of the log, evaluation included, of runs that reached their target.",
     "Epochs to converge": "The 1-based epoch of the first evaluation that reached the target.",
     "Speed ratio": (
-        "Baseline over other: above 1, the other is faster. Where two one-sided tests have shown the epochs of both to "
-        "be equal within the margin, they are pooled and the time per epoch decides; otherwise the measured "
-        "time-to-train does, if the recipes are the same. At most 5% of reports have any false word (Holm's method)."
+        "Baseline over other: above 1, the other is faster. The measured time-to-train decides, if the recipes "
+        "are the same or two one-sided tests have shown the epochs of both to be equal within the margin. At most 5% "
+        "of reports call one of two equals faster (Holm's method)."
     ),
     "Expected time to a success": (
         "Where runs failed: all seconds over the number of successes, the time until a success with the failed runs "

@@ -11,7 +11,9 @@ def throughput_phrase(comparison: ThroughputComparison) -> str:
     if not comparison.speed.n:
         return "no ratio, because one of them ran out of memory"
     runs = f"{len(comparison.other.results)} vs. {len(comparison.baseline.results)} runs"
-    return f"{describe_speedup(comparison.speed)} by samples per second, {runs}"
+    hosts = [{attempt.hostname for attempt in group.attempts} for group in (comparison.baseline, comparison.other)]
+    where = "" if hosts[0] == hosts[1] else ", between these machines"
+    return f"{describe_speedup(comparison.speed, comparison.level)} by samples per second, {runs}{where}"
 
 
 def setting_differences(comparison: ThroughputComparison) -> list[str]:
@@ -31,4 +33,4 @@ def external_summary(comparison: ExternalComparison) -> str:
     words = f"equal within {MARGIN:.0%}" if comparison.verdict is Verdict.EQUAL else comparison.verdict.value
     bounds = f"{comparison.level * 100:.3g}% CI: {ratio.low:.3g} to {ratio.high:.3g}"
     where = f"over {len(comparison.trained)} networks" if len(comparison.trained) > 1 else "on one network"
-    return f"{names}: {words}, {ratio.estimate:.3g} times as fast ({bounds}) {where}."
+    return f"{names}: {words}, {ratio.estimate:.3g} times as fast ({bounds}) {where}, between these machines."

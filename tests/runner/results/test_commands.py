@@ -62,7 +62,7 @@ def test_compare_prints_verdict(tree, tmp_path):
 def test_t4_against_v100_is_one_command(tmp_path):
     process = timetrial(tmp_path, "compare", STUDY)
     assert process.returncode == 0, process.stderr
-    verdict = "V100-PCIe against T4: faster, 2.99 times as fast (95% CI: 2.46 to 3.63) over 5 networks."
+    verdict = "V100-PCIe against T4: faster, 2.99 times as fast (95% CI: 2.46 to 3.63) over 5 networks"
     assert verdict in process.stdout
     assert "epochs to converge differ" in process.stdout
     (entry,) = json.loads(timetrial(tmp_path, "compare", STUDY, "V100", "T4", "--json").stdout)

@@ -1,7 +1,11 @@
 """Verdicts on synthetic run groups whose truth is known; the cases of the command line are those that users meet."""
 
+import math
+
+import numpy as np
 import pytest
 
+from timetrial.runner.record.run_record import RunRecord
 from timetrial.runner.results.analysis import comparison as comparison_module
 from timetrial.runner.results.analysis.comparison import Basis, EpochsState, Machines
 from timetrial.runner.results.analysis.groups import group_runs
@@ -22,20 +26,29 @@ def compare(tree, margin=0.05):
     return comparison_module.compare(groups["a"], groups["b"], margin)
 
 
-def test_epochs_are_pooled_once_shown_equal(published):
+def test_measured_time_decides_even_where_epochs_are_shown_equal(published):
     published("a", [30, 31, 30, 29, 30], 60.0)
     comparison = compare(published("b", [30, 30, 31, 29, 30], 30.0))
     assert comparison.verdict == Verdict.FASTER
     assert comparison.epochs_state is EpochsState.SHOWN_EQUAL
     assert comparison_text.epochs_state(comparison) == "shown equal within 5%"
-    assert comparison.time == comparison.seconds_per_epoch
+    assert comparison.time == comparison.time_to_train
     assert comparison.time.estimate == pytest.approx(2.0, rel=1e-3)
-    assert comparison_text.phrase(comparison).startswith("1.999 times faster (95% CI: 1.998 to 2.001) by time-to-train")
-    assert "with pooled epochs, between these two machines" in comparison_text.phrase(comparison)
+    assert comparison_text.phrase(comparison).startswith("1.999 times faster (95% CI: ")
+    assert comparison_text.phrase(comparison).endswith(" by time-to-train, between these two machines")
     assert comparison.time_to_train.estimate == pytest.approx(
         comparison.epochs.estimate * comparison.seconds_per_epoch.estimate
     )
     assert comparison_text.reasons(comparison) == []
+
+
+def test_margin_is_not_spent_twice(published):
+    """4% more epochs and 4% more time each are 8.2% together, which is not equal within 5%."""
+    published("a", [100, 101, 99, 100, 100, 100, 99, 101], 60.0)
+    comparison = compare(published("b", [104, 105, 103, 104, 104, 104, 103, 105], 60.0 * 1.04))
+    assert comparison.epochs_state is EpochsState.SHOWN_EQUAL
+    assert comparison.verdict == Verdict.SLOWER
+    assert comparison.time.low < 1 / 1.04**2 < comparison.time.high
 
 
 def test_more_epochs_of_one_recipe_count_as_measured(published):
@@ -45,9 +58,7 @@ def test_more_epochs_of_one_recipe_count_as_measured(published):
     assert comparison.verdict == Verdict.SLOWER
     assert comparison.time.estimate == pytest.approx(10 / 13 * 1.2, rel=0.01)
     assert comparison.seconds_per_epoch.estimate == pytest.approx(1.2, rel=0.01)
-    assert (
-        "not shown equal within 5% (9.98 vs. 13 epochs): they are not pooled" in comparison_text.reasons(comparison)[0]
-    )
+    assert comparison_text.reasons(comparison)[0] == "their epochs are not shown equal within 5% (9.98 vs. 13 epochs)"
 
 
 def test_other_recipe_with_other_epochs_is_not_comparable(published):
@@ -118,15 +129,25 @@ def test_single_runs_cannot_tell(published):
     comparison = compare(published("b", [4], 25.2))
     assert comparison.verdict == Verdict.CANNOT_TELL
     assert comparison_text.phrase(comparison) == "cannot tell which is faster, between these two machines"
-    assert "one converged run of a side cannot tell luck from speed" in comparison_text.reasons(comparison)[0]
+    assert "fewer than three converged runs" in comparison_text.reasons(comparison)[0]
     assert comparison_json.to_json(comparison)["low"] is None
+
+
+@pytest.mark.parametrize("pace", [60.0, 20.0])
+def test_two_runs_a_side_get_no_verdict(published, pace):
+    """Neither equal nor faster; the interval is shown."""
+    published("a", [30] * 2, 60.0)
+    comparison = compare(published("b", [30] * 2, pace))
+    assert comparison.verdict == Verdict.CANNOT_TELL
+    assert comparison.time.is_bounded
+    assert "fewer than three converged runs" in comparison_text.reasons(comparison)[0]
 
 
 def test_equal_within_the_margin(published):
     published("a", [30] * 6, 60.0)
     tree = published("b", [30] * 6, 59.9)
     assert compare(tree).verdict == Verdict.EQUAL
-    assert "equal within 5% by time-to-train with pooled epochs" in comparison_text.phrase(compare(tree))
+    assert "equal within 5% by time-to-train" in comparison_text.phrase(compare(tree))
     assert compare(tree, margin=0.02).verdict != Verdict.EQUAL or "within 2%" in comparison_text.phrase(
         compare(tree, margin=0.02)
     )
@@ -152,7 +173,7 @@ def test_machines_are_the_observations_where_there_are_several(published):
     groups = read_groups(published("b", [30] * 8, 57.0))
     for group in groups.values():
         for index, run in enumerate(group.runs):
-            run.host = f"{group.system}{index % 2}"
+            run.host, run.gpu_ids = f"{group.system}{index % 2}", frozenset({f"{group.system}{index % 2}"})
             run.duration *= 1.05 if index % 2 else 1.0
     comparison = comparison_module.compare(groups["a"], groups["b"])
     assert comparison.machines is Machines.SAMPLED
@@ -160,12 +181,62 @@ def test_machines_are_the_observations_where_there_are_several(published):
     assert comparison.verdict == Verdict.CANNOT_TELL
 
 
-def test_one_machine_is_named(published):
+@pytest.mark.parametrize("seeds", ["shared", "own"])
+def test_seeds_shared_by_machines_are_observations_too(published, seeds):
+    """Four seeds on each of three machines a side, which are equally fast: the luck of the seeds remains."""
+    published("a", [30] * 12, 60.0)
+    groups = read_groups(published("b", [30] * 12, 60.0))
+    luck = [1.0, 1.06, 0.95, 1.02]
+    for group in groups.values():
+        for index, run in enumerate(group.runs):
+            machine, seed = divmod(index, 4)
+            run.host, run.gpu_ids = f"{group.system}{machine}", frozenset({f"{group.system}{machine}"})
+            run.run_record, run.seed = RunRecord(), seed if seeds == "shared" else index
+            run.duration = 1000.0 * luck[seed] * (1.1 if group.system == "a" else 1.0) * (1 + machine / 1000)
+    comparison = comparison_module.compare(groups["a"], groups["b"])
+    assert comparison.machines is Machines.SAMPLED
+    assert comparison.time.estimate == pytest.approx(1.1)
+    error_of_machines = math.sqrt(2 * np.var(np.log([1.0, 1.001, 1.002]), ddof=1) / 3)
+    if seeds == "own":
+        assert comparison.ratio.error == pytest.approx(error_of_machines, rel=0.01)
+    else:
+        error_of_seeds = math.sqrt(2 * np.var(np.log(luck), ddof=1) / 4)
+        assert comparison.ratio.error == pytest.approx(math.hypot(error_of_machines, error_of_seeds), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "gpus", "machines"),
+    [
+        ({"a": "node1", "b": "node1"}, {"a": "", "b": ""}, Machines.ONE),
+        ({"a": "node1", "b": "node2"}, {"a": "", "b": ""}, Machines.TWO),
+        ({"a": "node1", "b": "node2"}, {"a": "1", "b": "1"}, Machines.ONE),
+        ({"a": "node1", "b": "node2"}, {"a": "1", "b": "2"}, Machines.TWO),
+        ({"a": "node1", "b": "pod"}, {"a": "1", "b": ""}, Machines.TWO),
+    ],
+)
+def test_machines_of_a_comparison_are_named(published, hosts, gpus, machines):
     published("a", [30] * 3, 60.0)
     groups = read_groups(published("b", [30] * 3, 57.0))
-    for run in groups["a"].runs + groups["b"].runs:
-        run.host = "node1"
-    assert comparison_module.compare(groups["a"], groups["b"]).machines is Machines.ONE
+    for side, group in groups.items():
+        for run in group.runs:
+            run.host, run.gpu_ids = hosts[side], frozenset(gpus[side])
+    assert comparison_module.compare(groups["a"], groups["b"]).machines is machines
+
+
+@pytest.mark.parametrize(
+    ("are_gpus_known", "machines"), [(True, Machines.GIVEN), (False, Machines.TWO)], ids=["known", "unknown"]
+)
+def test_host_names_alone_are_no_machines(published, are_gpus_known, machines):
+    """A container has a new host name in each run: its runs are no sample of machines."""
+    published("a", [30] * 4, 60.0)
+    groups = read_groups(published("b", [30] * 4, 57.0))
+    for side, group in groups.items():
+        for index, run in enumerate(group.runs):
+            run.host = f"pod-{side}{index}"
+            run.gpu_ids = frozenset({f"{side}{index if side == 'b' else 0}"} if are_gpus_known else ())
+    comparison = comparison_module.compare(groups["a"], groups["b"])
+    assert comparison.machines is machines
+    assert comparison_text.phrase(comparison).endswith(machines.value)
 
 
 def test_equal_seeds_give_correlation_and_paired_interval(published):

@@ -98,7 +98,7 @@ def test_repeats_of_one_network_tell_speed_from_luck():
     half_width = 2.7764 * deviation * math.sqrt(2 / 3)
     assert pair.speed.interval().high == pytest.approx(2 * math.exp(half_width), rel=1e-4)
     assert pair.verdict == Verdict.FASTER
-    assert external_summary(pair).endswith(") on one network.")
+    assert external_summary(pair).endswith(") on one network, between these machines.")
 
 
 def test_numbers_of_gpus_are_systems_where_nothing_else_differs():

@@ -23,6 +23,17 @@ def test_expected_time_is_all_seconds_over_successes():
     assert Outcomes((), (20.0,)).expected_time().estimate == math.inf
 
 
+def test_a_group_without_failures_fails_at_the_cost_of_the_others():
+    """Failures may come at once or at the cap: their spread counts, on both sides."""
+    reliable = Outcomes((10.0, 10.2, 9.9, 10.1, 10.0), ())
+    cheap, dear = reliable.expected_time(), reliable.expected_time(0.95, (80.0, 80.0))
+    assert cheap.estimate == dear.estimate == pytest.approx(10.04)
+    assert dear.high - dear.estimate == pytest.approx(80 / 10.2 * (cheap.high - cheap.estimate), rel=0.02)
+    scattered = reliable.expected_time(0.95, (10.0, 150.0))
+    assert scattered.high > dear.high
+    assert reliable.expected_time().low == pytest.approx(scattered.low)
+
+
 def test_restricted_mean_counts_failed_runs_with_the_horizon():
     outcomes = Outcomes((9.0, 10.0, 11.0, 19.0), (20.0, 3.0))
     restricted = outcomes.restricted_mean(15.0)

@@ -18,7 +18,7 @@ def test_mean_is_a_t_interval_on_logs():
     assert (mean.estimate, mean.low, mean.high, mean.n) == pytest.approx((scipy_stats.gmean(values), *ends, 4))
 
 
-@pytest.mark.parametrize(("above", "below"), [([2.0, 2.2, 2.5], [1.0, 1.3, 1.1, 1.2]), ([3.0, 5.0], [4.0, 4.1])])
+@pytest.mark.parametrize(("above", "below"), [([2.0, 2.2, 2.5], [1.0, 1.3, 1.1]), ([3.0, 5.0], [4.0, 4.1])])
 def test_ratio_is_welch_on_logs(above, below):
     welch = scipy_stats.ttest_ind(np.log(above), np.log(below), equal_var=False)
     ends = welch.confidence_interval(0.99)
@@ -28,6 +28,29 @@ def test_ratio_is_welch_on_logs(above, below):
     assert ratio.p_value == pytest.approx(welch.pvalue)
     inverse = intervals.geometric_ratio(below, above, 0.99)
     assert (inverse.inverse.low, inverse.inverse.high) == pytest.approx((interval.low, interval.high))
+
+
+def test_degrees_of_freedom_are_at_most_those_of_two_small_samples():
+    """Three close values among twenty scattered ones: Welch has 21 degrees of freedom, and 4 are given."""
+    few, many = Sample((1.0, 1.001, 1.002)), Sample(tuple(np.geomspace(0.5, 2.0, 20)))
+    ratio = intervals.log_ratio(few, many)
+    assert ratio.error == pytest.approx(math.hypot(few.error, many.error))
+    assert ratio.dof == pytest.approx(4)
+
+
+def test_seeds_shared_by_machines_are_crossed_with_them():
+    """Of 1,000 studies of four seeds on three machines, 93% or more cover the mean; the machines alone would in few."""
+    generator, covered, by_machines_alone = np.random.default_rng(3), 0, 0
+    for _ in range(1000):
+        seeds, machines = 0.06 * generator.standard_normal(4), 0.01 * generator.standard_normal(3)
+        times = np.exp(machines[:, None] + seeds + 0.003 * generator.standard_normal((3, 4)))
+        by_machine = Sample(tuple(scipy_stats.gmean(times, axis=1)))
+        mean = intervals.crossed_mean(by_machine, Sample(tuple(scipy_stats.gmean(times, axis=0)))).interval()
+        covered += mean.low <= 1 <= mean.high
+        alone = intervals.log_mean(by_machine).interval()
+        by_machines_alone += alone.low <= 1 <= alone.high
+    assert covered >= 930
+    assert by_machines_alone < 700
 
 
 def test_equal_epochs_are_uncertain_by_their_grid():

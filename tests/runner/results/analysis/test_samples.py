@@ -8,9 +8,9 @@ from timetrial.runner.results.parse.evaluations import Evaluation
 from timetrial.runner.results.parse.runs import Run
 
 
-def make_run(duration, seed=None, host="", own=True, **streams):
+def make_run(duration, seed=None, host="", gpus="", own=True, **streams):
     run = Run(Path("result_0.txt"), Path("result_0.txt"), success=True, duration=duration, observed=duration)
-    run.seed, run.host, run.streams = seed, host, streams
+    run.seed, run.host, run.gpu_ids, run.streams = seed, host, frozenset(gpus), streams
     run.run_record = RunRecord() if own else None
     run.evaluations = [Evaluation(duration, 4, {"value": 0.9})]
     return run
@@ -52,6 +52,27 @@ def test_streams_are_factors_where_a_study_varies_them():
     assert samples.variance_factors(together)["seed"] == [0, 1, 2]
 
 
-def test_hosts_need_names():
-    assert [len(of_host) for of_host in samples.runs_by_host([make_run(1.0, host=name) for name in "aba"])] == [2, 1]
-    assert samples.runs_by_host([make_run(1.0, host="a"), make_run(1.0)]) == []
+def count_machines(*runs):
+    """Return the number of runs of each machine, of runs that are given by host name and names of GPUs."""
+    made = [make_run(1.0, host=host, gpus=gpus) for host, gpus in runs]
+    return sorted(len(machine) for machine in samples.runs_by_machine(made))
+
+
+def test_machines_are_told_apart_by_their_gpus():
+    assert count_machines(("a", "12"), ("b", "34"), ("a", "12")) == [1, 2]
+    assert count_machines(("pod-1", "1"), ("pod-2", "1"), ("pod-3", "1")) == [3]
+    assert count_machines(("a", "1"), ("a", "2"), ("b", "3")) == [1, 2]  # two GPUs of one host
+    assert count_machines(("", "1"), ("", "2")) == [1, 1]
+    assert count_machines(("a", "1"), ("b", "2"), ("c", "12")) == [3]
+
+
+def test_machines_with_unknown_gpus_count_as_one():
+    assert count_machines(("pod-1", ""), ("pod-2", ""), ("pod-3", "")) == [3]
+    assert count_machines(("a", "1"), ("b", "")) == [2]
+
+
+def test_seeds_on_several_machines_are_shared():
+    machines = [[make_run(1.0, seed) for seed in seeds] for seeds in ((1, 2), (2, 3))]
+    assert samples.shares_seeds(machines)
+    assert not samples.shares_seeds([machines[0], [make_run(1.0, 3), make_run(1.0, 4)]])
+    assert not samples.shares_seeds([[make_run(1.0, 1), make_run(1.1, 1)], [make_run(1.0, 2)]])

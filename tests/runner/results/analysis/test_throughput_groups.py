@@ -12,6 +12,7 @@ from timetrial.runner.cli.app import app
 from timetrial.runner.launch.run import launch
 from timetrial.runner.record.record_file import encode_record
 from timetrial.runner.record.run_record import RunState
+from timetrial.runner.record.throughput_result import ThroughputResult
 from timetrial.runner.results.analysis import throughput_groups
 from timetrial.runner.results.analysis.intervals import LogEstimate
 from timetrial.runner.results.analysis.own_measurements import measure_throughput, split_by_run
@@ -196,6 +197,30 @@ def test_verdicts_and_batch_per_gpu():
         (LogEstimate(math.nan, math.nan, math.nan, 0), "no ratio, because one of them ran out of memory"),
     ):
         assert throughput_phrase(ThroughputComparison(group, group, [], estimate)).startswith(words)
+
+
+def test_many_configurations_are_tested_together():
+    """A difference that one pair shows is not shown among twenty; that of 1.5 times is."""
+    rates = {"a": (100.0, 103.0, 101.0, 99.0), "b": (104.0, 105.0, 107.0, 103.0), "c": (150.0, 151.0, 152.0, 153.0)}
+
+    def group(name, network):
+        results = [
+            ThroughputResult(
+                *(8, rate, None, 1.0, rate, None, 1.0, 1.0, 0.0, 0.0, 8, 8, (rate,), (rate,), 0.0),
+                *(1, None, False, None, None),
+            )
+            for rate in rates[name]
+        ]
+        return ThroughputGroup("c", {"workload.name": network, "precision.name": name}, results=results)
+
+    def verdicts(names):
+        pairs = [(group("a", str(number)), group(name, str(number))) for number, name in enumerate(names)]
+        baselines, others = zip(*pairs, strict=True)
+        return [comparison.verdict for comparison in compare_closest(baselines, others)]
+
+    assert verdicts("b") == ["faster"]
+    assert verdicts("b" * 20) == ["cannot tell"] * 20
+    assert verdicts("b" * 19 + "c") == ["cannot tell"] * 19 + ["faster"]
 
 
 def test_split_by_run_shows_repeats(measured):

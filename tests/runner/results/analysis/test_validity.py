@@ -3,11 +3,17 @@
 import csv
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
 from timetrial.runner.record.run_dir import RunDir
-from timetrial.runner.record.run_record import RunRecord, TelemetrySummary
+from timetrial.runner.record.run_record import Cost, RunRecord, TelemetrySummary
 from timetrial.runner.results.analysis import validity
+from timetrial.runner.results.analysis.groups import RunGroup
+from timetrial.runner.results.analysis.intervals import arithmetic_mean
+from timetrial.runner.results.parse.runs import Run
 from timetrial.runner.results.report import build, csv_tables
 
 SUMMARY = TelemetrySummary(
@@ -52,6 +58,25 @@ def test_report_shows_energy_cost_and_flags(launch, tmp_path):
 def test_mean_energy_ignores_runs_without_energy():
     unknown = replace(SUMMARY, energy_joules=None, energy_source=None, mean_watts=None, samples_per_joule=None)
     runs = [SimpleNamespace(run_record=RunRecord(telemetry=telemetry)) for telemetry in (SUMMARY, unknown)]
-    (finding,) = validity._describe_energy(SimpleNamespace(converged_runs=runs, title="group"))
+    group = SimpleNamespace(converged_runs=runs, independent_runs=[[run] for run in runs], title="group")
+    (finding,) = validity._describe_energy(group)
     assert "1 kJ" in finding.message
     assert finding.message.endswith("one run.")
+
+
+def test_repeats_of_a_seed_are_no_further_observations():
+    """Five repeats of each of two seeds say as much about other seeds as two runs."""
+    group = RunGroup("v0.5", "unofficial", "here", "ncf", "")
+    for seed, joules in ((1, 1000.0), (2, 1100.0)):
+        for _ in range(5):
+            run = Run(Path("result_0.txt"), Path("result_0.txt"), success=True, duration=10.0, observed=10.0, seed=seed)
+            telemetry = replace(SUMMARY, energy_joules=joules)
+            run.run_record = RunRecord(telemetry=telemetry, cost=Cost(usd=joules / 1000, usd_per_hour=1.0))
+            group.runs.append(run)
+    assert validity.mean_energy(group) == arithmetic_mean([1000.0, 1100.0])
+    assert validity.mean_cost(group).n == 2
+    for run in group.runs[5:]:
+        run.success, run.duration = False, None
+    outcomes = replace(group).outcomes
+    assert outcomes.converged == pytest.approx((10.0,))
+    assert outcomes.failed == pytest.approx((10.0,))
