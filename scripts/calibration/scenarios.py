@@ -11,13 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timetrial.runner.record.run_record import RunRecord
+from timetrial.runner.results.analysis.comparison import Comparison
 from timetrial.runner.results.analysis.groups import RunGroup
 from timetrial.runner.results.analysis.intervals import grid_floor
+from timetrial.runner.results.analysis.verdicts import Verdict
 from timetrial.runner.results.parse.external import REFERENCE_DATA
 from timetrial.runner.results.parse.runs import Run
 
 Array = NDArray[np.float64]
 PACE_CV = 0.003  # of the seconds per epoch from run to run
+DIRECTIONS = (Verdict.FASTER, Verdict.SLOWER)
 _FINE_EPOCHS = 100  # mean epochs of a scenario without a grid, so that the grid of epochs hardly matters
 
 
@@ -115,3 +118,8 @@ def draw_group(rng: np.random.Generator, name: str, scenario: Scenario, n: int, 
     paces = 60 / speed * np.exp(PACE_CV * rng.standard_normal(n))
     epochs = scenario.draw(rng, n)
     return run_group(name, epochs if scenario.spacing else np.round(_FINE_EPOCHS * epochs), paces)
+
+
+def is_directed(comparison: Comparison) -> bool:
+    """Return whether one side is called faster."""
+    return comparison.verdict in DIRECTIONS

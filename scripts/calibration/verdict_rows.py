@@ -11,21 +11,21 @@ from timetrial.runner.results.analysis.groups import RunGroup
 from timetrial.runner.results.analysis.intervals import Sample, log_ratio
 from timetrial.runner.results.analysis.verdicts import Verdict
 
+from . import design_rows
 from .rows import SIZES, Row
 from .scenarios import (
+    DIRECTIONS,
     Array,
     Scenario,
     all_scenarios,
     draw_group,
     few_epochs,
+    is_directed,
     lognormal,
     normal,
     published_ncf,
     run_group,
 )  # fmt: skip
-
-_DIRECTIONS = (Verdict.FASTER, Verdict.SLOWER)
-_MACHINE_SDS = (0.01, 0.05)  # of the log speed of machines with the same GPU
 
 
 def equal_rows(replicates: int, seed: int) -> list[Row]:
@@ -35,7 +35,7 @@ def equal_rows(replicates: int, seed: int) -> list[Row]:
         rng = np.random.default_rng([seed, 600 + number])
         cells = {}
         for n in SIZES:
-            false = sum(_is_directed(_compare_draws(rng, scenario, n)) for _ in range(pairs))
+            false = sum(is_directed(_compare_draws(rng, scenario, n)) for _ in range(pairs))
             cells[n] = false / pairs, math.nan
         rows.append(Row(f"one pair; {scenario.name}", cells, pairs, most=0.06))
     for number, scenario in enumerate((normal(), few_epochs(), all_scenarios()[-1])):
@@ -43,13 +43,9 @@ def equal_rows(replicates: int, seed: int) -> list[Row]:
         cells = {}
         for n in SIZES:
             reports = (_compare_all_draws(rng, scenario, n) for _ in range(count))
-            cells[n] = sum(any(map(_is_directed, report)) for report in reports) / count, math.nan
+            cells[n] = sum(any(map(is_directed, report)) for report in reports) / count, math.nan
         rows.append(Row(f"any of 12 pairs in one report; {scenario.name}", cells, count, most=0.06))
     return rows
-
-
-def _is_directed(comparison: Comparison) -> bool:
-    return comparison.verdict in _DIRECTIONS
 
 
 def _compare_draws(rng: np.random.Generator, scenario: Scenario, n: int, speed: float = 1.0) -> Comparison:
@@ -59,125 +55,6 @@ def _compare_draws(rng: np.random.Generator, scenario: Scenario, n: int, speed: 
 def _compare_all_draws(rng: np.random.Generator, scenario: Scenario, n: int) -> list[Comparison]:
     baseline = draw_group(rng, "baseline", scenario, n)
     return compare_all([(baseline, draw_group(rng, str(number), scenario, n)) for number in range(12)])
-
-
-def machine_rows(replicates: int, seed: int) -> list[Row]:
-    """Equal GPUs in machines whose speeds differ: verdicts about GPUs, and about the two machines."""
-    rows, count = [], replicates // 4
-    for number, (deviation, machines) in enumerate((sd, machines) for sd in _MACHINE_SDS for machines in (1, 2, 4)):
-        rng = np.random.default_rng([seed, 640 + number])
-        cells = {}
-        for n in SIZES[1:]:
-            drawn = [compare(*(_on_machines(rng, side, machines, n, deviation) for side in "ab")) for _ in range(count)]
-            cells[n] = sum(map(_is_directed, drawn)) / count, math.nan
-        if machines == 1:
-            about = '1 machine a side, called "between these two machines", which do differ'
-            rows.append(Row(f"speeds differ by {deviation:.0%}; {about}", cells, count))
-        else:
-            about = f"{machines} machines a side with n runs each, about GPUs"
-            rows.append(Row(f"speeds differ by {deviation:.0%}; {about}", cells, count, most=0.06))
-    return rows
-
-
-def _on_machines(rng: np.random.Generator, side: str, machines: int, n: int, deviation: float) -> RunGroup:
-    speeds = np.repeat(deviation * rng.standard_normal(machines), n)
-    paces = 60 * np.exp(speeds + 0.003 * rng.standard_normal(machines * n))
-    hosts = [f"{side}{number}" for number in range(machines) for _ in range(n)]
-    return run_group(side, [100.0] * (machines * n), paces, hosts)
-
-
-def shared_seed_rows(replicates: int, seed: int) -> list[Row]:
-    """Equal GPUs, the same n seeds on several machines of a side: verdicts about GPUs."""
-    rows, count = [], replicates // 4
-    designs = [(machines, deviation) for machines in (2, 3) for deviation in (0.03, 0.06, 0.12)]
-    for number, (machines, deviation) in enumerate(designs):
-        rng = np.random.default_rng([seed, 650 + number])
-        cells = {}
-        for n in SIZES:
-            drawn = [
-                compare(*(_seeds_on_machines(rng, side, machines, n, deviation) for side in "ab")) for _ in range(count)
-            ]
-            cells[n] = sum(map(_is_directed, drawn)) / count, math.nan
-        name = f"n seeds, epochs CV {deviation:.0%}, each on all {machines} machines of a side, 1% apart"
-        rows.append(Row(name, cells, count, most=0.06))
-    return rows
-
-
-def _seeds_on_machines(rng: np.random.Generator, side: str, machines: int, n: int, deviation: float) -> RunGroup:
-    epochs = np.round(100 * np.exp(deviation * rng.standard_normal(n)))
-    speeds = np.repeat(0.01 * rng.standard_normal(machines), n)
-    paces = 60 * np.exp(speeds + 0.003 * rng.standard_normal(machines * n))
-    first = 0 if side == "a" else 1000  # other seeds on the other side
-    hosts = [f"{side}{number}" for number in range(machines) for _ in range(n)]
-    return run_group(side, np.tile(epochs, machines), paces, hosts, [first + index for index in range(n)] * machines)
-
-
-def unequal_size_rows(replicates: int, seed: int) -> list[Row]:
-    """Equal groups, one of n runs and one of more."""
-    rows = []
-    for number, size in enumerate((5, 10, 20)):
-        rng = np.random.default_rng([seed, 670 + number])
-        cells = {}
-        for n in (2, 3, 4):
-            drawn = (
-                compare(draw_group(rng, "a", lognormal(0.1), n), draw_group(rng, "b", lognormal(0.1), size))
-                for _ in range(replicates // 3)
-            )
-            cells[n] = sum(map(_is_directed, drawn)) / (replicates // 3), math.nan
-        rows.append(Row(f"n runs against {size}; lognormal, s = 0.1", cells, replicates // 3, most=0.06))
-    return rows
-
-
-def margin_rows(replicates: int, seed: int) -> list[Row]:
-    """Epochs and time per epoch that both differ by 4%, which each alone is within the margin of 5%."""
-    count = replicates // 4
-    apart: dict[int, tuple[float, float]] = {}
-    covered: dict[int, tuple[float, float]] = {}
-    for number, n in enumerate(SIZES):
-        rng = np.random.default_rng([seed, 675 + number])
-        drawn = [compare(_slower(rng, n, 1.0, 1.0), _slower(rng, n, 1.04, 1.04)) for _ in range(count)]
-        apart[n] = sum(comparison.verdict == Verdict.EQUAL for comparison in drawn) / count, math.nan
-        drawn = [compare(_slower(rng, n, 1.0, 1.0), _slower(rng, n, 1.04, 0.96)) for _ in range(count)]
-        truth = 1 / (1.04 * 0.96)
-        covered[n] = sum(comparison.time.low <= truth <= comparison.time.high for comparison in drawn) / count, math.nan
-    return [
-        Row("epochs and time per epoch 4% higher, 8.2% in all: called equal", apart, count, most=0.06),
-        Row("epochs 4% higher, time per epoch 4% lower: the interval contains the truth", covered, count, least=0.93),
-    ]
-
-
-def _slower(rng: np.random.Generator, n: int, epochs: float, pace: float) -> RunGroup:
-    counts = np.round(1000 * epochs * np.exp(0.02 * rng.standard_normal(n)))
-    return run_group("a" if epochs == 1.0 else "b", counts, 60 * pace * np.exp(0.003 * rng.standard_normal(n)))
-
-
-def failure_rows(replicates: int, seed: int) -> list[Row]:
-    """Equal groups in which runs fail that cost up to eight times what a success does."""
-    rows, count = [], replicates // 4
-    for number, (name, success, costs) in enumerate(
-        (
-            ("80% succeed, failures take 40 to 100 epochs and successes 12", 0.8, (40.0, 100.0)),
-            ("80% succeed, half of the failures after 1 epoch, half after 60", 0.8, (1.0, 60.0)),
-            ("60% succeed, failures take 60 epochs and successes 12", 0.6, (60.0, 60.0)),
-        )
-    ):
-        rng = np.random.default_rng([seed, 690 + number])
-        cells = {}
-        for n in SIZES:
-            drawn = (compare(*(_failing(rng, side, n, success, costs) for side in "ab")) for _ in range(count))
-            cells[n] = sum(map(_is_directed, drawn)) / count, math.nan
-        rows.append(Row(name, cells, count, most=0.06))
-    return rows
-
-
-def _failing(rng: np.random.Generator, name: str, n: int, success: float, costs: tuple[float, float]) -> RunGroup:
-    group = run_group(name, np.round(12 * np.exp(0.1 * rng.standard_normal(n))), [60.0] * n)
-    for run in group.runs:
-        if rng.random() > success:
-            cost = rng.choice(costs) if costs[0] == 1.0 else rng.uniform(*costs)
-            run.success, run.progress_to_converge, run.observed = False, None, 60 * cost
-            run.duration = run.observed
-    return group
 
 
 def reversal_rows(replicates: int, seed: int) -> list[Row]:
@@ -274,7 +151,7 @@ def sequential_rows(replicates: int, seed: int) -> list[Row]:
     for number, (name, draw, spacing) in enumerate(draws):
         rng = np.random.default_rng([seed, 720 + number])
         stops = [_first_stop(draw(rng, 30), draw(rng, 30), spacing) for _ in range(count)]
-        cells = {30: (sum(verdict in _DIRECTIONS for verdict, _ in stops) / count, math.nan)}
+        cells = {30: (sum(verdict in DIRECTIONS for verdict, _ in stops) / count, math.nan)}
         rows.append(Row(f"equal groups; {name}", cells, count, most=0.06))
     rng = np.random.default_rng([seed, 730])
     for cv in (0.02, 0.04):
@@ -301,11 +178,11 @@ def _first_stop(first: Array, second: Array, spacing: float) -> tuple[str, int]:
 TABLES: dict[str, Sequence[Callable[[int, int], list[Row]]]] = {
     "False verdicts": (
         equal_rows,
-        unequal_size_rows,
-        machine_rows,
-        shared_seed_rows,
-        margin_rows,
-        failure_rows,
+        design_rows.unequal_size_rows,
+        design_rows.machine_rows,
+        design_rows.shared_seed_rows,
+        design_rows.margin_rows,
+        design_rows.failure_rows,
         reversal_rows,
     ),
     "Found differences and plans": (power_rows, plan_rows),

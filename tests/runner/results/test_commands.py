@@ -54,8 +54,8 @@ def test_json_is_all_of_the_output(tree, tmp_path):
 def test_compare_prints_verdict(tree, tmp_path):
     process = timetrial(tmp_path, "compare", "tree/v0.7/Maker/a", "tree/v0.7/Maker/b")
     assert process.returncode == 0, process.stderr
-    assert "times faster" in process.stdout
-    assert "by expected time to a success, between these two machines" in process.stdout
+    assert "cannot tell which is faster by expected time to a success, between these two machines" in process.stdout
+    assert "time-to-train of converged runs" in process.stdout
     assert "1 of 6 runs of Maker a (gnmt v0.7) failed" in process.stdout
 
 

@@ -1,0 +1,133 @@
+"""Frequencies of false verdicts for designs beyond n equal runs a side: machines, shared seeds, sizes, failures."""
+
+import math
+
+import numpy as np
+
+from timetrial.runner.results.analysis.comparison import compare
+from timetrial.runner.results.analysis.groups import RunGroup
+from timetrial.runner.results.analysis.verdicts import Verdict
+
+from .rows import SIZES, Row
+from .scenarios import draw_group, is_directed, lognormal, run_group
+
+_MACHINE_SDS = (0.01, 0.05)  # of the log speed of machines with the same GPU
+
+
+def machine_rows(replicates: int, seed: int) -> list[Row]:
+    """Equal GPUs in machines whose speeds differ: verdicts about GPUs, and about the two machines."""
+    rows, count = [], replicates // 4
+    for number, (deviation, machines) in enumerate((sd, machines) for sd in _MACHINE_SDS for machines in (1, 2, 4)):
+        rng = np.random.default_rng([seed, 640 + number])
+        cells = {}
+        for n in SIZES[1:]:
+            drawn = [compare(*(_on_machines(rng, side, machines, n, deviation) for side in "ab")) for _ in range(count)]
+            cells[n] = sum(map(is_directed, drawn)) / count, math.nan
+        if machines == 1:
+            about = '1 machine a side, called "between these two machines", which do differ'
+            rows.append(Row(f"speeds differ by {deviation:.0%}; {about}", cells, count))
+        else:
+            about = f"{machines} machines a side with n runs each, about GPUs"
+            rows.append(Row(f"speeds differ by {deviation:.0%}; {about}", cells, count, most=0.06))
+    return rows
+
+
+def _on_machines(rng: np.random.Generator, side: str, machines: int, n: int, deviation: float) -> RunGroup:
+    speeds = np.repeat(deviation * rng.standard_normal(machines), n)
+    paces = 60 * np.exp(speeds + 0.003 * rng.standard_normal(machines * n))
+    hosts = [f"{side}{number}" for number in range(machines) for _ in range(n)]
+    return run_group(side, [100.0] * (machines * n), paces, hosts)
+
+
+def shared_seed_rows(replicates: int, seed: int) -> list[Row]:
+    """Equal GPUs, the same n seeds on several machines of a side: verdicts about GPUs."""
+    rows, count = [], replicates // 4
+    designs = [(machines, deviation) for machines in (2, 3) for deviation in (0.03, 0.06, 0.12)]
+    for number, (machines, deviation) in enumerate(designs):
+        rng = np.random.default_rng([seed, 650 + number])
+        cells = {}
+        for n in SIZES:
+            drawn = [
+                compare(*(_seeds_on_machines(rng, side, machines, n, deviation) for side in "ab")) for _ in range(count)
+            ]
+            cells[n] = sum(map(is_directed, drawn)) / count, math.nan
+        name = f"n seeds, epochs CV {deviation:.0%}, each on all {machines} machines of a side, 1% apart"
+        rows.append(Row(name, cells, count, most=0.06))
+    return rows
+
+
+def _seeds_on_machines(rng: np.random.Generator, side: str, machines: int, n: int, deviation: float) -> RunGroup:
+    epochs = np.round(100 * np.exp(deviation * rng.standard_normal(n)))
+    speeds = np.repeat(0.01 * rng.standard_normal(machines), n)
+    paces = 60 * np.exp(speeds + 0.003 * rng.standard_normal(machines * n))
+    first = 0 if side == "a" else 1000  # other seeds on the other side
+    hosts = [f"{side}{number}" for number in range(machines) for _ in range(n)]
+    return run_group(side, np.tile(epochs, machines), paces, hosts, [first + index for index in range(n)] * machines)
+
+
+def unequal_size_rows(replicates: int, seed: int) -> list[Row]:
+    """Equal groups, one of n runs and one of more."""
+    rows = []
+    for number, size in enumerate((5, 10, 20)):
+        rng = np.random.default_rng([seed, 670 + number])
+        cells = {}
+        for n in (2, 3, 4):
+            drawn = (
+                compare(draw_group(rng, "a", lognormal(0.1), n), draw_group(rng, "b", lognormal(0.1), size))
+                for _ in range(replicates // 3)
+            )
+            cells[n] = sum(map(is_directed, drawn)) / (replicates // 3), math.nan
+        rows.append(Row(f"n runs against {size}; lognormal, s = 0.1", cells, replicates // 3, most=0.06))
+    return rows
+
+
+def margin_rows(replicates: int, seed: int) -> list[Row]:
+    """Epochs and time per epoch that both differ by 4%, which each alone is within the margin of 5%."""
+    count = replicates // 4
+    apart: dict[int, tuple[float, float]] = {}
+    covered: dict[int, tuple[float, float]] = {}
+    for number, n in enumerate(SIZES):
+        rng = np.random.default_rng([seed, 675 + number])
+        drawn = [compare(_slower(rng, n, 1.0, 1.0), _slower(rng, n, 1.04, 1.04)) for _ in range(count)]
+        apart[n] = sum(comparison.verdict == Verdict.EQUAL for comparison in drawn) / count, math.nan
+        drawn = [compare(_slower(rng, n, 1.0, 1.0), _slower(rng, n, 1.04, 0.96)) for _ in range(count)]
+        truth = 1 / (1.04 * 0.96)
+        covered[n] = sum(comparison.time.low <= truth <= comparison.time.high for comparison in drawn) / count, math.nan
+    return [
+        Row("epochs and time per epoch 4% higher, 8.2% in all: called equal", apart, count, most=0.06),
+        Row("epochs 4% higher, time per epoch 4% lower: the interval contains the truth", covered, count, least=0.93),
+    ]
+
+
+def _slower(rng: np.random.Generator, n: int, epochs: float, pace: float) -> RunGroup:
+    counts = np.round(1000 * epochs * np.exp(0.02 * rng.standard_normal(n)))
+    return run_group("a" if epochs == 1.0 else "b", counts, 60 * pace * np.exp(0.003 * rng.standard_normal(n)))
+
+
+def failure_rows(replicates: int, seed: int) -> list[Row]:
+    """Equal groups in which runs fail that cost up to eight times what a success does."""
+    rows, count = [], replicates // 4
+    for number, (name, success, costs) in enumerate(
+        (
+            ("80% succeed, failures take 40 to 100 epochs and successes 12", 0.8, (40.0, 100.0)),
+            ("80% succeed, half of the failures after 1 epoch, half after 60", 0.8, (1.0, 60.0)),
+            ("60% succeed, failures take 60 epochs and successes 12", 0.6, (60.0, 60.0)),
+        )
+    ):
+        rng = np.random.default_rng([seed, 690 + number])
+        cells = {}
+        for n in SIZES:
+            drawn = (compare(*(_failing(rng, side, n, success, costs) for side in "ab")) for _ in range(count))
+            cells[n] = sum(map(is_directed, drawn)) / count, math.nan
+        rows.append(Row(name, cells, count, most=0.06))
+    return rows
+
+
+def _failing(rng: np.random.Generator, name: str, n: int, success: float, costs: tuple[float, float]) -> RunGroup:
+    group = run_group(name, np.round(12 * np.exp(0.1 * rng.standard_normal(n))), [60.0] * n)
+    for run in group.runs:
+        if rng.random() > success:
+            cost = rng.choice(costs) if costs[0] == 1.0 else rng.uniform(*costs)
+            run.success, run.progress_to_converge, run.observed = False, None, 60 * cost
+            run.duration = run.observed
+    return group
