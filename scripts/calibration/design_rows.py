@@ -9,7 +9,7 @@ from timetrial.runner.results.analysis.groups import RunGroup
 from timetrial.runner.results.analysis.verdicts import Verdict
 
 from .rows import SIZES, Row
-from .scenarios import draw_group, is_directed, lognormal, run_group
+from .scenarios import draw_group, fail, is_directed, lognormal, run_group
 
 _MACHINE_SDS = (0.01, 0.05)  # of the log speed of machines with the same GPU
 
@@ -128,6 +128,5 @@ def _failing(rng: np.random.Generator, name: str, n: int, success: float, costs:
     for run in group.runs:
         if rng.random() > success:
             cost = rng.choice(costs) if costs[0] == 1.0 else rng.uniform(*costs)
-            run.success, run.progress_to_converge, run.observed = False, None, 60 * cost
-            run.duration = run.observed
+            fail(run, 60 * cost)
     return group

@@ -120,6 +120,12 @@ def draw_group(rng: np.random.Generator, name: str, scenario: Scenario, n: int, 
     return run_group(name, epochs if scenario.spacing else np.round(_FINE_EPOCHS * epochs), paces)
 
 
+def fail(run: Run, seconds: float) -> None:
+    """Let a run end after `seconds` without its target."""
+    run.success, run.progress_to_converge = False, None
+    run.duration = run.observed = seconds
+
+
 def is_directed(comparison: Comparison) -> bool:
     """Return whether one side is called faster."""
     return comparison.verdict in DIRECTIONS

@@ -19,6 +19,7 @@ from .scenarios import (
     Scenario,
     all_scenarios,
     draw_group,
+    fail,
     few_epochs,
     is_directed,
     lognormal,
@@ -84,8 +85,7 @@ def _reliable(rng: np.random.Generator, n: int, success: float, mean: float) -> 
     group = run_group(f"{success:.0%}", np.round(mean * np.exp(0.1 * rng.standard_normal(n))), [60.0] * n)
     for run in group.runs:
         if rng.random() > success:
-            run.success, run.progress_to_converge, run.observed = False, None, 20 * 60.0
-            run.duration = run.observed
+            fail(run, 20 * 60.0)
     return group
 
 

@@ -135,7 +135,8 @@ class _Pair:
         if max(counts) > 1:
             return Machines.GIVEN
         runs = [run for side in sides for run in side]
-        is_same_host = bool(runs[0].host) and len({run.host for run in runs}) == 1 if runs else False
+        hosts = {run.host for run in runs}
+        is_same_host = len(hosts) == 1 and "" not in hosts
         is_same_gpus = all(run.gpu_ids for run in runs) and len(samples.runs_by_machine(runs)) == 1
         return Machines.ONE if is_same_host or is_same_gpus else Machines.TWO
 
