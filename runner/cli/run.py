@@ -120,13 +120,13 @@ def _dispatch(
 
 def _sweep(hydra: Any, overrides: list[str], pool: "RankPool", announce: Callable[[Any], None] | None) -> HydraOutcome:
     """Run a sweep, print its table, and write its page."""
-    from ..config.compose import CONFIG_NAME
+    from ..config.compose import CONFIG_NAME, seed_first
     from ..core.signals import StopSignal
     from ..launch.sweep import run_job, summarize_sweep
 
     with StopSignal().listen_for_children() as stop:
         batches = hydra.multirun(
-            CONFIG_NAME, partial(run_job, stop, pool, announce), ["hydra.mode=MULTIRUN", *overrides]
+            CONFIG_NAME, partial(run_job, stop, pool, announce), ["hydra.mode=MULTIRUN", *seed_first(overrides)]
         )
     jobs = [job for batch in batches for job in batch]
     results = [job.return_value for job in jobs]

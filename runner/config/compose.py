@@ -98,8 +98,16 @@ def compose_recipes(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     return {name: OmegaConf.to_container(node, resolve=False) for name, node in nodes.items()}  # type: ignore[misc]
 
 
+def seed_first(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides with the seed in front: a sweep then makes the runs of its other settings in turn.
+
+    Settings that ran in blocks differ by the drift of their machine too.
+    """
+    return sorted(overrides, key=lambda word: word.split("=")[0].lstrip("+") != "seed")
+
+
 def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
-    """Return the overrides of each run of a sweep, in the order of Hydra's own sweeper."""
+    """Return the overrides of each run of a sweep, in the order of Hydra's own sweeper, by seed first."""
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -107,7 +115,7 @@ def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
     register_schema()
     with hydra.initialize_config_module(CONFIG_MODULE, version_base="1.3"):
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-        parsed = parser.parse_overrides(list(overrides))
+        parsed = parser.parse_overrides(seed_first(overrides))
     return [list(run) for run in BasicSweeper.split_arguments(parsed, None)[0]]
 
 

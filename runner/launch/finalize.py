@@ -64,6 +64,7 @@ def finalize(run: OpenRun, exit_code: Exit) -> Exit:
             telemetry=report.telemetry,
             cost=report.cost,
             flags=report.flags,
+            disturbed_share=report.disturbed_share,
         )
     )
     show_result(run.console, _title(run.config), record, run_dir)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import telemetry_samples, validity
+from .disturbance import disturbed_share
 from .host_load import measure_host_load
 from .run_record import Cost, HostLoad, TelemetrySummary
 from .telemetry_samples import (
@@ -29,6 +30,7 @@ class TelemetryReport:
     telemetry: TelemetrySummary | None
     cost: Cost | None
     flags: dict[str, str]
+    disturbed_share: float
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,9 @@ def summarize_telemetry(
         num_gpus_expected=num_gpus_expected,
     )
     cost = Cost(usd_per_hour * active_seconds / 3600, usd_per_hour) if usd_per_hour and active_seconds else None
-    return TelemetryReport(_summarize(gpus, hosts, samples, host_load) if devices else None, cost, flags)
+    summary = _summarize(gpus, hosts, samples, host_load) if devices else None
+    share = disturbed_share(flags, gpus, host_load, data_wait_seconds=data_wait_seconds, active_seconds=active_seconds)
+    return TelemetryReport(summary, cost, flags, share)
 
 
 def _summarize(

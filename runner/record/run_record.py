@@ -212,6 +212,8 @@ class RunRecord:
     """Rent; null without a price."""
     flags: dict[str, str] = field(default_factory=dict)
     """Reasons to distrust the measured time: name and sentence."""
+    disturbed_share: float | None = None
+    """Largest share of the time on the clock that what the flags name can have taken; null if not known."""
     staging: Staging | None = None
     """Copies to a node-local disk."""
     rendezvous: Rendezvous | None = None

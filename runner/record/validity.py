@@ -17,7 +17,11 @@ from .telemetry_samples import (
     with_value,
 )
 
-LOW_UTILIZATION = "low utilization"  # name of the flag
+# Names of flags.
+LOW_UTILIZATION = "low utilization"
+BUSY_HOST = "busy host"
+LOADER_BOUND = "loader-bound"
+THROTTLED = "throttled"
 _MAX_DATA_WAIT = 0.05  # of the training time
 _MAX_THROTTLED = 0.01  # of a GPU's samples
 _THROTTLE_REASONS = ("thermal", "hardware")  # a GPU at its power cap runs as designed
@@ -47,9 +51,9 @@ def find_flags(
     flags = dict(_gpu_flags(gpus))
     data_wait = data_wait_seconds / train_seconds if train_seconds else 0.0
     if data_wait > _MAX_DATA_WAIT:
-        flags["loader-bound"] = f"{data_wait:.0%} of training was spent waiting for batches"
+        flags[LOADER_BOUND] = f"{data_wait:.0%} of training was spent waiting for batches"
     if host_load is not None and _is_busy(host_load):
-        flags["busy host"] = _describe_host_load(host_load)
+        flags[BUSY_HOST] = _describe_host_load(host_load)
     sampled = gpus or hosts
     if sampled and active_seconds and active_seconds > MAX_GAP_SECONDS:
         covered = min(total_seconds(spans_on_clock(rows)) for rows in sampled.values())
@@ -80,7 +84,7 @@ def _gpu_flags(gpus: SamplesByDevice) -> Iterator[tuple[str, str]]:
         low, high = clocks[len(clocks) // 20], clocks[-1 - len(clocks) // 20]
         if high - low > _MAX_CLOCK_SPREAD * statistics.median(clocks):
             yield "clock spread", f"the core clock under load varied from {low:.0f} to {high:.0f} MHz"
-    utilizations = [percent for rows in gpus.values() if (percent := _median_utilization(rows)) is not None]
+    utilizations = [percent for rows in gpus.values() if (percent := median_utilization(rows)) is not None]
     if utilizations and min(utilizations) < _MIN_UTILIZATION_PERCENT:
         sentence = f"a GPU was busy for only {min(utilizations):.0f}% of training"
         yield LOW_UTILIZATION, f"{sentence}: it waited for the host, the data loader or other GPUs"
@@ -94,18 +98,23 @@ def _gpu_flags(gpus: SamplesByDevice) -> Iterator[tuple[str, str]]:
 
 
 def _throttling(gpus: SamplesByDevice) -> Iterator[tuple[str, str]]:
-    throttled = max_fraction(
-        gpus.values(), lambda sample: any(reason in sample.throttle_reasons for reason in _THROTTLE_REASONS)
-    )
+    throttled = throttled_fraction(gpus)
     if throttled > _MAX_THROTTLED:
         on_clock = [sample for rows in gpus.values() for sample in rows if sample.phase]
         reasons = " and ".join(
             reason for reason in _THROTTLE_REASONS if any(reason in sample.throttle_reasons for sample in on_clock)
         )
-        yield "throttled", f"clocks were lowered ({reasons}) in {throttled:.0%} of a GPU's samples"
+        yield THROTTLED, f"clocks were lowered ({reasons}) in {throttled:.0%} of a GPU's samples"
 
 
-def _median_utilization(rows: Sequence[TelemetrySample]) -> float | None:
+def throttled_fraction(gpus: SamplesByDevice) -> float:
+    """Return the share of the samples with lowered clocks, of the GPU with the most."""
+    return max_fraction(
+        gpus.values(), lambda sample: any(reason in sample.throttle_reasons for reason in _THROTTLE_REASONS)
+    )
+
+
+def median_utilization(rows: Sequence[TelemetrySample]) -> float | None:
     """Return the median utilization of a GPU in training, in percent; None for too few samples."""
     training = with_value((row for row in rows if row.phase == "train"), "utilization_percent")
     percents = [row.values["utilization_percent"] for row in training]

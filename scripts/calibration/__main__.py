@@ -17,6 +17,7 @@ _TABLES["Plausibility flags and predictions"] = (
     plausibility_rows.interconnect_rows,
     plausibility_rows.regression_rows,
     plausibility_rows.estimate_rows,
+    plausibility_rows.estimate_time_rows,
 )
 _INTRODUCTION = """\
 # Calibration of the verdicts
@@ -31,9 +32,9 @@ group, unless a row says otherwise. In brackets is the median half-width of the 
 An interval that is called 95% should contain the truth in 95% of studies, whatever the number of runs. Two runs a side
 are so few that intervals are very wide and that no verdict is given; no interval is given for one.
 
-What no method can see: a rare slow run that no run of the study shows. If one run in ten takes twice as long, three to
-ten runs often show none, and their interval covers the mean in about half of the studies. `timetrial study` and
-`timetrial compare` describe runs like those that were made.
+What no method can see: a rare slow or failed run that no run of the study shows. If one run in ten takes twice as long,
+three to ten runs often show none, and their interval covers the mean in about half of the studies. `timetrial study`
+and `timetrial compare` describe runs like those that were made.
 """
 _TEXTS = {
     "One group": (
@@ -45,11 +46,15 @@ _TEXTS = {
         "One number a GPU: its interval for these workloads lets only the runs vary, that for further workloads uses "
         "Student's t over workloads. The hierarchical bootstrap (workloads, then runs) is shown beside it: it is far "
         "too narrow for the few workloads there are, so it is not used. Columns are numbers of workloads in these "
-        "rows, and numbers of seeds in the rows on variance."
+        "rows, and numbers of seeds in the rows on variance, where an empty cell is a design too small to show a share."
     ),
     "False verdicts": (
         'Share of the studies of equal groups in which one is called "faster" or "slower", and of unequal ones in '
         "which the worse is called faster or both are called equal. With two runs a side there is no verdict."
+    ),
+    "Families": (
+        "A page, a table or a command makes one promise about all its words: share of those in which any is false. Each "
+        "has twenty, which are judged together."
     ),
     "Found differences and plans": (
         "Share of the studies that call a faster GPU faster; and share of the pilots whose planned number of runs (the "

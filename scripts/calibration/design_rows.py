@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from timetrial.runner.results.analysis.comparison import compare
+from timetrial.runner.results.analysis.comparison import Basis, Comparison, Machines, compare
 from timetrial.runner.results.analysis.groups import RunGroup
 from timetrial.runner.results.analysis.verdicts import Verdict
 
@@ -130,3 +130,97 @@ def _failing(rng: np.random.Generator, name: str, n: int, success: float, costs:
             cost = rng.choice(costs) if costs[0] == 1.0 else rng.uniform(*costs)
             fail(run, 60 * cost)
     return group
+
+
+def reliability_rows(replicates: int, seed: int) -> list[Row]:
+    """Equal expected times of a side that succeeds more often and one whose successes are faster."""
+    count, cost = replicates // 4, 20.0
+    rng = np.random.default_rng([seed, 695])
+    reliable = 12 * math.exp(0.005) + 0.05 / 0.95 * cost
+    epochs = (reliable - 0.2 / 0.8 * cost) / math.exp(0.005)  # of a success of the other side
+    cells: dict[str, dict[int, tuple[float, float]]] = {"all": {}, "failed": {}}
+    for n in SIZES:
+        pairs = [
+            compare(_reliable(rng, n, 0.95, 12.0, cost), _reliable(rng, n, 0.8, epochs, cost)) for _ in range(count)
+        ]
+        failed = [pair for pair in pairs if pair.basis is Basis.EXPECTED_TIME]
+        cells["all"][n] = sum(map(is_directed, pairs)) / count, math.nan
+        cells["failed"][n] = sum(map(is_directed, failed)) / max(len(failed), 1), math.nan
+    name = "95% succeed against 80%, equal expected times"
+    return [
+        Row(f"{name}; studies in which a run fails", cells["failed"], count // 2, most=0.06),
+        Row(f"{name}; all studies, among them those whose runs all converge", cells["all"], count),
+    ]
+
+
+def _reliable(rng: np.random.Generator, n: int, success: float, epochs: float, cost: float) -> RunGroup:
+    """Return runs that vary by 10%, on a grid so fine that it does not count, and fail after `cost` epochs."""
+    group = run_group(f"{success:.0%}", np.round(100 * epochs * np.exp(0.1 * rng.standard_normal(n))), [0.6] * n)
+    for run in group.runs:
+        if rng.random() > success:
+            fail(run, 60 * cost)
+    return group
+
+
+def host_name_rows(replicates: int, seed: int) -> list[Row]:
+    """Machines that differ by 6%, one a side, whose runs carry another host name each, as those of containers do."""
+    count = replicates // 4
+    rng = np.random.default_rng([seed, 698])
+    cells = {}
+    for n in SIZES:
+        found = 0
+        for _ in range(count):
+            sides = []
+            for side in "ab":
+                paces = 60 * np.exp(0.06 * rng.standard_normal() + 0.003 * rng.standard_normal(n))
+                group = run_group(side, [100.0] * n, paces, [f"{side}{number}" for number in range(n)])
+                for run in group.runs:
+                    run.gpu_ids = frozenset()
+                sides.append(group)
+            comparison = compare(*sides)
+            found += is_directed(comparison) and comparison.machines is Machines.SAMPLED
+        cells[n] = found / count, math.nan
+    name = "one machine a side, 6% apart, another host name a run: a verdict that claims to be about GPUs"
+    return [Row(name, cells, count, most=0.06)]
+
+
+def arithmetic_rows(replicates: int, seed: int) -> list[Row]:
+    """A side that always takes 15 epochs and one that takes 10 or 20, with which speeds differ by the mean taken."""
+    count = replicates // 4
+    rng = np.random.default_rng([seed, 699])
+    cells = {}
+    for n in SIZES:
+        drawn = (compare(run_group("a", [15.0] * n, [60.0] * n), _two_valued(rng, n)) for _ in range(count))
+        cells[n] = sum(comparison.verdict is Verdict.SLOWER for comparison in drawn) / count, math.nan
+    name = "always 15 epochs against 10 or 20, which are 6% faster as a geometric mean: called slower"
+    return [Row(name, cells, count, most=0.06)]
+
+
+def _two_valued(rng: np.random.Generator, n: int) -> RunGroup:
+    return run_group("b", rng.choice((10.0, 20.0), n), [60.0] * n)
+
+
+def pair_power_rows(replicates: int, seed: int) -> list[Row]:
+    """The same seeds on both sides, one of which is 5% faster: how often it is called faster, or an equal one is."""
+    rows, count = [], replicates // 4
+    for number, correlation in enumerate((0.0, 0.8)):
+        rng = np.random.default_rng([seed, 688 + number])
+        for speed, most in ((1.05, None), (1.0, 0.06)):
+            cells = {}
+            for n in SIZES:
+                drawn = (_equal_seeds(rng, n, correlation, speed) for _ in range(count))
+                cells[n] = sum(map(is_directed, drawn)) / count, math.nan
+            what = "5% faster" if speed > 1 else "equal"
+            name = f"{what}, the same seeds on both sides, correlation {correlation:g}; CV 4%"
+            rows.append(Row(name, cells, count, most=most))
+    return rows
+
+
+def _equal_seeds(rng: np.random.Generator, n: int, correlation: float, speed: float) -> Comparison:
+    shared, own = rng.standard_normal(n), rng.standard_normal((2, n))
+    logs = 0.04 * (math.sqrt(correlation) * shared + math.sqrt(1 - correlation) * own)
+    epochs = np.round(1000 * np.exp(logs))
+    return compare(
+        run_group("a", epochs[0], [60.0] * n, seeds=range(n)),
+        run_group("b", epochs[1], [60.0 / speed] * n, seeds=range(n)),
+    )

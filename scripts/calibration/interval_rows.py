@@ -21,7 +21,7 @@ from timetrial.runner.results.analysis.scores import combine_fixed
 from timetrial.runner.results.analysis.variance import variance_shares
 
 from .rows import SIZES, Row
-from .scenarios import Scenario, all_scenarios, few_epochs, lognormal, normal, run_group
+from .scenarios import Scenario, all_scenarios, fail, few_epochs, lognormal, normal, run_group
 
 _CAP = 20.0  # seconds at which simulated runs are given up; a converged run takes about 12
 _PARTS = (0.02, 0.1, 0.3)  # deviations of the log speed ratio from workload to workload
@@ -50,7 +50,7 @@ def _olympic_coverage(
     """The truth is the score that the rule gives on average."""
     n = len(groups[0])
     truth = np.sort(scenario.draw(rng, 200_000 * n).reshape(-1, n), axis=1)[:, 1:-1].mean()
-    scores = [stats.olympic_interval(list(values), floor=scenario.floor(values)) for values in groups]
+    scores = [stats.olympic_interval(list(values), Sample(tuple(values), scenario.floor(values))) for values in groups]
     return coverage([score for score in scores if score], float(truth))
 
 
@@ -180,7 +180,7 @@ def variance_rows(replicates: int, seed: int) -> list[Row]:
     for number, share in enumerate((0.0, 0.3, 0.8)):
         rng = np.random.default_rng([seed, 500 + number])
         cells = {}
-        for n in (5, 10, 20):
+        for n in (10, 20, 40):
             intervals = []
             for _ in range(studies):
                 logs = math.sqrt(share) * rng.standard_normal((n, 1)) + math.sqrt(1 - share) * rng.standard_normal(
@@ -191,6 +191,59 @@ def variance_rows(replicates: int, seed: int) -> list[Row]:
                 intervals += [entry.share for entry in found if entry.factor == "seed"]
             cells[n] = coverage(intervals, share)[0], math.nan
         rows.append(Row(f"share of the seed in the variance, truth {share:.0%}", cells, studies, 0.9))
+    return rows
+
+
+def machine_share_rows(replicates: int, seed: int) -> list[Row]:
+    """A small share of the seed, 10%, beside one of the machine, 80%; columns are seeds, each twice on 12 machines."""
+    studies = replicates // 10
+    rng = np.random.default_rng([seed, 510])
+    truths = {"seed": 0.1, "machine": 0.8}
+    cells: dict[str, dict[int, tuple[float, float]]] = {factor: {} for factor in truths}
+    for n in (5, 10, 20):
+        seeds, machines = np.repeat(np.arange(n), 24), np.tile(np.repeat(np.arange(12), 2), n)
+        levels = {"seed": seeds.tolist(), "machine": machines.tolist()}
+        found: dict[str, list[Interval]] = {factor: [] for factor in truths}
+        for _ in range(studies):
+            logs = math.sqrt(0.1) * rng.standard_normal(n)[seeds] + math.sqrt(0.8) * rng.standard_normal(12)[machines]
+            logs += math.sqrt(0.1) * rng.standard_normal(len(seeds))
+            for entry in variance_shares(np.exp(0.05 * logs).tolist(), levels):
+                found[entry.factor].append(entry.share)
+        for factor, truth in truths.items():
+            cells[factor][n] = coverage(found[factor], truth)[0], math.nan
+    return [
+        Row("share of the seed, truth 10% beside 80% of the machine", cells["seed"], studies, 0.9),
+        Row("share of the machine, truth 80% beside 10% of the seed", cells["machine"], studies, 0.9),
+    ]
+
+
+def repeat_rows(replicates: int, seed: int) -> list[Row]:
+    """Every seed run twice or five times: the olympic mean, and the success rate."""
+    rows, count = [], replicates // 4
+    for number, repeats in enumerate((2, 5)):
+        rng = np.random.default_rng([seed, 520 + number])
+        cells: dict[str, dict[int, tuple[float, float]]] = {"olympic mean": {}, "success rate": {}}
+        for n in SIZES[1:]:
+            found: dict[str, list[Interval]] = {kind: [] for kind in cells}
+            for _ in range(count):
+                seeds = np.tile(np.arange(n), repeats)
+                times = np.exp(0.1 * rng.standard_normal(n))
+                group = run_group("a", np.round(1000 * times)[seeds], [1.0] * len(seeds), seeds=seeds.tolist())
+                if (score := group.score_interval) is not None:
+                    found["olympic mean"].append(score.scaled(60 / 1000))
+                fails = rng.random(n) < 0.2
+                for run, seed_of_run in zip(group.runs, seeds, strict=True):
+                    if fails[seed_of_run]:
+                        fail(run, 2000.0)
+                failing = run_group("b", [], [])
+                failing.runs += group.runs
+                found["success rate"].append(failing.outcomes.success_rate())
+            cells["olympic mean"][n] = coverage(found["olympic mean"], 1.0)
+            cells["success rate"][n] = coverage(found["success rate"], 0.8)
+        rows += [
+            Row(f"every seed run {repeats} times, columns are seeds; {kind}", of_kind, count, 0.9)
+            for kind, of_kind in cells.items()
+        ]
     return rows
 
 
@@ -209,7 +262,7 @@ def _half_width(interval: Interval) -> float:
 
 
 TABLES: dict[str, Sequence[Callable[[int, int], list[Row]]]] = {
-    "One group": (mean_rows, failure_rows),
+    "One group": (mean_rows, failure_rows, repeat_rows),
     "Two groups": (ratio_rows, paired_rows),
-    "Several workloads and factors": (score_rows, variance_rows),
+    "Several workloads and factors": (score_rows, variance_rows, machine_share_rows),
 }

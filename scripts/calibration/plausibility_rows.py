@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from timetrial.runner.benchmarks.estimate import predict_epochs
+from timetrial.runner.benchmarks.estimate import PACE_DEVIATION, predict_epochs, widen
 from timetrial.runner.results.analysis import convergence, scaling
 from timetrial.runner.results.analysis.expectations import Expectation
 from timetrial.runner.results.analysis.findings import pool_by_workload
@@ -208,6 +208,18 @@ def estimate_rows(replicates: int, seed: int) -> list[Row]:
         cells = {n: _next_run_coverage(draw(rng, n + 1) for _ in range(replicates // 2)) for n in (*_SIZES, 20, 40)}
         rows.append(Row(f"epochs of the next run; {name}", cells, replicates // 2, least=0.93))
     return rows
+
+
+def estimate_time_rows(replicates: int, seed: int) -> list[Row]:
+    """Time of a run whose epochs are known, predicted from the pace of one measurement; columns are percent."""
+    rng = np.random.default_rng([seed, 870])
+    cells = {}
+    for percent in (1, 2, 3):
+        measured, run = np.exp(percent / 100 / math.sqrt(2) * rng.standard_normal((2, replicates)))
+        bounds = np.array([widen((10 * pace,) * 3, PACE_DEVIATION) for pace in measured])
+        cells[percent] = float(np.mean((bounds[:, 0] <= 10 * run) & (10 * run <= bounds[:, 2]))), math.nan
+    name = "time of the next run, estimated from another run that differs by n percent"
+    return [Row(name, cells, replicates, least=0.93)]
 
 
 def _next_run_coverage(studies: Iterable[Array]) -> tuple[float, float]:

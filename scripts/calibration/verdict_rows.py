@@ -11,7 +11,7 @@ from timetrial.runner.results.analysis.groups import RunGroup
 from timetrial.runner.results.analysis.intervals import Sample, log_ratio
 from timetrial.runner.results.analysis.verdicts import Verdict
 
-from . import design_rows
+from . import design_rows, family_rows, order_rows
 from .rows import SIZES, Row
 from .scenarios import (
     DIRECTIONS,
@@ -182,9 +182,20 @@ TABLES: dict[str, Sequence[Callable[[int, int], list[Row]]]] = {
         design_rows.machine_rows,
         design_rows.shared_seed_rows,
         design_rows.margin_rows,
+        design_rows.host_name_rows,
         design_rows.failure_rows,
+        design_rows.reliability_rows,
+        design_rows.arithmetic_rows,
         reversal_rows,
+        order_rows.correlated_rows,
+        order_rows.drift_rows,
+        order_rows.disturbed_rows,
     ),
-    "Found differences and plans": (power_rows, plan_rows),
-    "Looking after every run": (sequential_rows,),
+    "Families": (
+        family_rows.pair_rows,
+        family_rows.throughput_rows,
+        family_rows.mean_rows,
+    ),
+    "Found differences and plans": (power_rows, design_rows.pair_power_rows, plan_rows),
+    "Looking after every run": (sequential_rows, family_rows.sequential_rows, order_rows.sequential_rows),
 }

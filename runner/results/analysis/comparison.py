@@ -8,33 +8,23 @@ ratio is baseline over other: above 1, the other is faster.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
 
-from . import planning, samples
+from . import planning, run_order, samples
+from .distortion import DistortedRatio, Distortion, find_disturbance
 from .failures import ExpectedTimeRatio
 from .group_differences import list_recipe_differences, workload_difference
 from .groups import RunGroup
-from .intervals import (
-    UNKNOWN,
-    Interval,
-    LogEstimate,
-    Ratio,
-    Sample,
-    crossed_mean,
-    is_equal_within,
-    log_mean,
-    log_ratio,
-    ratio_of,
-)
+from .intervals import UNKNOWN, Interval, LogEstimate, Ratio, is_equal_within, log_ratio
 from .planning import NextLook
-from .verdicts import MARGIN, Verdict, decide, holm_levels
+from .time_ratio import decides_by_pairs, pair_times, paired_ratio, time_ratio
+from .verdicts import ALONE, MARGIN, MIN_RUNS, Levels, Verdict, decide, family_levels
 
 _MIN_PAIRS = 4  # of equal seeds, for their correlation
-_MIN_RUNS = 3  # a side for a verdict: two find a difference of 10% in one study of seven at a spread of 4%
 
 
 class EpochsState(StrEnum):
@@ -49,6 +39,7 @@ class Basis(StrEnum):
     """The time that decides a comparison."""
 
     TIME_TO_TRAIN = "time-to-train"
+    PAIRED_TIME = "time-to-train of equal seeds"
     EXPECTED_TIME = "expected time to a success"
 
 
@@ -68,89 +59,43 @@ class Machines(StrEnum):
 class Comparison:
     """Two groups and the ratios of their times and epochs, baseline over other.
 
-    `ratio` decides, None if the groups are not comparable: `time` is its interval at `level`, and `basis` says of which
-    time it is the ratio. The other ratios have 95% intervals; `paired` is that of `time_to_train` over equal seeds and
-    `correlation` that of the times of equal seeds, None without enough of them.
+    `levels` are those at which the verdict is reached among the pairs that are compared together.
     """
 
     baseline: RunGroup
     other: RunGroup
-    verdict: Verdict
-    basis: Basis
-    ratio: Ratio | None
-    time: Interval
-    level: float
-    margin: float
-    time_to_train: Interval
-    epochs: Interval
-    seconds_per_epoch: Interval
-    train_seconds_per_epoch: Interval
-    paired: Interval | None
-    correlation: Interval | None
-    epochs_state: EpochsState
-    machines: Machines
+    margin: float = MARGIN
+    levels: Levels = ALONE
 
-    @property
-    def is_unsafe(self) -> bool:
-        """Whether time-to-train compares more than speed: epochs not shown equal, or failed runs."""
-        return _has_failures(self.baseline, self.other) or self.epochs_state is not EpochsState.SHOWN_EQUAL
+    @cached_property
+    def verdict(self) -> Verdict:
+        """What is known of the other group; no more than holds in spite of each of `distortions`."""
+        if self.ratio is None:
+            return Verdict.NOT_COMPARABLE
+        if self.distorting:
+            return Verdict.CANNOT_TELL
+        return decide(self.ratio, self.margin, self.levels)
 
-    @property
-    def has_few_runs(self) -> bool:
-        """Whether a side has fewer than three independent converged runs."""
-        return _has_few_runs(self.baseline, self.other)
-
-    def next_look(self) -> NextLook | None:
-        """Return whether a study that is looked at after every run may stop; None if nothing can be said."""
-        if not isinstance(self.ratio, LogEstimate):
+    @cached_property
+    def ratio(self) -> Ratio | None:
+        """The ratio that decides, of the time that `basis` names; None if the groups are not comparable."""
+        if not self.is_comparable:
             return None
-        return planning.next_look(self.ratio, (self.baseline.time_sample, self.other.time_sample), self.margin)
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """What is known of a pair before its verdict; `ratio` is None if the times cannot be compared."""
-
-    baseline: RunGroup
-    other: RunGroup
-    margin: float
-
-    @cached_property
-    def epochs(self) -> LogEstimate:
-        return log_ratio(self.baseline.epoch_sample, self.other.epoch_sample)
-
-    @cached_property
-    def epochs_state(self) -> EpochsState:
-        if math.isnan(self.epochs.error):
-            return EpochsState.ASSUMED_EQUAL
-        is_equal = is_equal_within(self.epochs, self.margin)
-        return EpochsState.SHOWN_EQUAL if is_equal else EpochsState.NOT_SHOWN_EQUAL
-
-    @cached_property
-    def machines(self) -> Machines:
-        sides = [group.converged_runs for group in (self.baseline, self.other)]
-        counts = [len(samples.runs_by_machine(side)) for side in sides]
-        if min(counts) > 1 and not self.has_failures:
-            return Machines.SAMPLED
-        if max(counts) > 1:
-            return Machines.GIVEN
-        runs = [run for side in sides for run in side]
-        hosts = {run.host for run in runs}
-        is_same_host = len(hosts) == 1 and "" not in hosts
-        is_same_gpus = all(run.gpu_ids for run in runs) and len(samples.runs_by_machine(runs)) == 1
-        return Machines.ONE if is_same_host or is_same_gpus else Machines.TWO
+        if self.basis is Basis.EXPECTED_TIME:
+            return ExpectedTimeRatio(self.baseline.outcomes, self.other.outcomes)
+        return time_ratio(self.baseline, self.other, by_machine=self.machines is Machines.SAMPLED)
 
     @property
-    def has_few_runs(self) -> bool:
-        return _has_few_runs(self.baseline, self.other)
-
-    @property
-    def has_failures(self) -> bool:
-        return _has_failures(self.baseline, self.other)
+    def time(self) -> Interval:
+        """The interval of `ratio` at the level of the verdict."""
+        return self.ratio.interval(self.levels.difference) if self.ratio else UNKNOWN
 
     @cached_property
     def basis(self) -> Basis:
-        return Basis.EXPECTED_TIME if self.has_failures else Basis.TIME_TO_TRAIN
+        """The time that decides."""
+        if self.baseline.num_failed or self.other.num_failed:
+            return Basis.EXPECTED_TIME
+        return Basis.PAIRED_TIME if decides_by_pairs(self.baseline, self.other) else Basis.TIME_TO_TRAIN
 
     @cached_property
     def is_comparable(self) -> bool:
@@ -162,98 +107,107 @@ class _Pair:
         return not list_recipe_differences(self.baseline, self.other)
 
     @cached_property
-    def ratio(self) -> Ratio | None:
-        if not self.is_comparable:
+    def distorting(self) -> Distortion | None:
+        """The disturbance or drift that may have made the difference, or hidden it; None if the verdict withstands."""
+        if self.ratio is None:
             return None
-        if self.has_failures:
-            return ExpectedTimeRatio(self.baseline.outcomes, self.other.outcomes)
-        return ratio_of(self._mean_time(self.baseline), self._mean_time(self.other))
+        verdict = decide(self.ratio, self.margin, self.levels)
+        sides = self.baseline.converged_runs, self.other.converged_runs
+        for distortion in (find_disturbance(*sides), run_order.find_drift(*sides)):
+            if distortion and decide(DistortedRatio(self.ratio, distortion), self.margin, self.levels) is not verdict:
+                return distortion
+        return None
+
+    @cached_property
+    def machines(self) -> Machines:
+        """The machines that the verdict is about."""
+        sides = self.baseline.converged_runs, self.other.converged_runs
+        counts = [len(samples.runs_by_machine(side)) for side in sides]
+        if min(counts) > 1 and self.basis is not Basis.EXPECTED_TIME:
+            return Machines.SAMPLED
+        if max(counts) > 1:
+            return Machines.GIVEN
+        return Machines.ONE if samples.is_one_machine([*sides[0], *sides[1]]) else Machines.TWO
+
+    @cached_property
+    def epochs_state(self) -> EpochsState:
+        """What is known of the epochs."""
+        if math.isnan(self._epoch_ratio.error):
+            return EpochsState.ASSUMED_EQUAL
+        is_equal = is_equal_within(self._epoch_ratio, self.margin)
+        return EpochsState.SHOWN_EQUAL if is_equal else EpochsState.NOT_SHOWN_EQUAL
 
     @property
-    def p_value(self) -> float:
-        """p of the test that the times are equal; NaN for a pair that gets no verdict."""
-        return math.nan if self.ratio is None or self.has_few_runs else self.ratio.p_value
+    def is_unsafe(self) -> bool:
+        """Whether time-to-train compares more than speed: epochs not shown equal, or failed runs."""
+        return self.basis is Basis.EXPECTED_TIME or self.epochs_state is not EpochsState.SHOWN_EQUAL
 
-    def _mean_time(self, group: RunGroup) -> LogEstimate:
-        """Return the mean time-to-train of a group, whose observations are its machines if both sides have several."""
-        if self.machines is not Machines.SAMPLED:
-            return log_mean(group.time_sample)
-        machines = samples.runs_by_machine(group.converged_runs)
-        # A machine's mean is less noisy than a run, so the floor of a run does not apply to it.
-        by_machine = samples.sample(machines, lambda run: run.duration)
-        return crossed_mean(by_machine, group.time_sample) if samples.shares_seeds(machines) else log_mean(by_machine)
+    @property
+    def has_few_runs(self) -> bool:
+        """Whether a side has too few independent converged runs for a verdict."""
+        return min(len(group.time_sample.values) for group in (self.baseline, self.other)) < MIN_RUNS
 
+    @property
+    def time_to_train(self) -> Interval:
+        """The ratio of the time-to-train of the converged runs."""
+        return log_ratio(self.baseline.time_sample, self.other.time_sample).interval()
 
-def _has_failures(baseline: RunGroup, other: RunGroup) -> bool:
-    return bool(baseline.num_failed or other.num_failed)
+    @property
+    def epochs(self) -> Interval:
+        """The ratio of the epochs to the target."""
+        return self._epoch_ratio.interval()
 
+    @property
+    def seconds_per_epoch(self) -> Interval:
+        """The ratio of the time-to-train per epoch."""
+        return log_ratio(self.baseline.pace_sample, self.other.pace_sample).interval()
 
-def _has_few_runs(baseline: RunGroup, other: RunGroup) -> bool:
-    return min(len(group.time_sample.values) for group in (baseline, other)) < _MIN_RUNS
+    @property
+    def train_seconds_per_epoch(self) -> Interval:
+        """The ratio of the time per epoch without evaluation."""
+        train = [group.sample(lambda run: run.train_pace) for group in (self.baseline, self.other)]
+        return log_ratio(train[0], train[1]).interval()
+
+    @property
+    def paired(self) -> Interval | None:
+        """The ratio of time-to-train over the seeds that both sides ran; None for fewer than four."""
+        pairs = pair_times(self.baseline, self.other)
+        return paired_ratio(*pairs).interval() if len(pairs[0].values) >= _MIN_PAIRS else None
+
+    @property
+    def correlation(self) -> Interval | None:
+        """The correlation of the log times of equal seeds (Fisher 1921); None for fewer than four that vary."""
+        first, second = (side.logs for side in pair_times(self.baseline, self.other))
+        if len(first) < _MIN_PAIRS or not first.std() or not second.std():
+            return None
+        r = float(np.corrcoef(first, second)[0, 1])
+        half_width = 1.959964 / math.sqrt(len(first) - 3)
+        bounds = [math.tanh(math.atanh(min(max(r, -0.999999), 0.999999)) + sign * half_width) for sign in (-1, 1)]
+        return Interval(r, bounds[0], bounds[1], len(first))
+
+    def next_look(self, num_pairs: int) -> NextLook | None:
+        """Return whether a study of so many pairs, looked at after every run, may stop; None if nothing can be said."""
+        if not isinstance(self.ratio, LogEstimate):
+            return None
+        pilots = self.baseline.time_sample, self.other.time_sample
+        return planning.next_look(self.ratio, pilots, self.margin, num_pairs)
+
+    @cached_property
+    def _epoch_ratio(self) -> LogEstimate:
+        return log_ratio(self.baseline.epoch_sample, self.other.epoch_sample)
 
 
 def compare(baseline: RunGroup, other: RunGroup, margin: float = MARGIN) -> Comparison:
     """Return the comparison of a group with a baseline."""
-    return compare_all([(baseline, other)], margin)[0]
+    return Comparison(baseline, other, margin)
 
 
 def compare_all(pairs: Sequence[tuple[RunGroup, RunGroup]], margin: float = MARGIN) -> list[Comparison]:
-    """Return the comparisons of (baseline, other) pairs, at most 5% of which give a false verdict in all together.
+    """Return the comparisons of (baseline, other) pairs, decided together.
 
-    Holm's (1979) step-down test decides at which level each pair is tested; its interval has that level. Groups are
-    equal if their 90% interval lies within the margin.
+    At most 5% of such calls call any of the equal pairs faster or slower, and at most 5% any that differ by more than
+    `margin` equal.
     """
-    assessed = [_Pair(baseline, other, margin) for baseline, other in pairs]
-    levels = holm_levels([pair.p_value for pair in assessed])
-    return [_conclude(pair, level) for pair, level in zip(assessed, levels, strict=True)]
-
-
-def _conclude(pair: _Pair, level: float) -> Comparison:
-    baseline, other = pair.baseline, pair.other
-    time = pair.ratio.interval(level) if pair.ratio else UNKNOWN
-    train = [group.sample(lambda run: run.train_pace) for group in (baseline, other)]
-    paired, correlation = _pair_seeds(baseline, other)
-    return Comparison(
-        baseline=baseline,
-        other=other,
-        verdict=_verdict(pair, time),
-        basis=pair.basis,
-        ratio=pair.ratio,
-        time=time,
-        level=level,
-        margin=pair.margin,
-        time_to_train=log_ratio(baseline.time_sample, other.time_sample).interval(),
-        epochs=pair.epochs.interval(),
-        seconds_per_epoch=log_ratio(baseline.pace_sample, other.pace_sample).interval(),
-        train_seconds_per_epoch=log_ratio(train[0], train[1]).interval(),
-        paired=paired,
-        correlation=correlation,
-        epochs_state=pair.epochs_state,
-        machines=pair.machines,
-    )
-
-
-def _verdict(pair: _Pair, time: Interval) -> Verdict:
-    if not pair.is_comparable:
-        return Verdict.NOT_COMPARABLE
-    if pair.ratio is None or pair.has_few_runs:
-        return Verdict.CANNOT_TELL
-    return decide(pair.ratio, time, pair.margin)
-
-
-def _pair_seeds(baseline: RunGroup, other: RunGroup) -> tuple[Interval | None, Interval | None]:
-    """Return the ratio of time-to-train over equal seeds, and the correlation of their log times (Fisher 1921)."""
-    times = [
-        {run.seed: run.duration for run in group.converged_runs if run.seed is not None} for group in (baseline, other)
-    ]
-    seeds = [seed for seed in times[0] if seed in times[1]]
-    if len(seeds) < _MIN_PAIRS:
-        return None, None
-    first, second = (np.log([of_side[seed] or math.nan for seed in seeds]) for of_side in times)
-    paired = log_mean(Sample(tuple(np.exp(first - second)))).interval()
-    if not first.std() or not second.std():
-        return paired, None
-    r = float(np.corrcoef(first, second)[0, 1])
-    half_width = 1.959964 / math.sqrt(len(seeds) - 3)
-    bounds = [math.tanh(math.atanh(min(max(r, -0.999999), 0.999999)) + sign * half_width) for sign in (-1, 1)]
-    return paired, Interval(r, bounds[0], bounds[1], len(seeds))
+    comparisons = [Comparison(baseline, other, margin) for baseline, other in pairs]
+    levels = family_levels([comparison.ratio for comparison in comparisons], margin)
+    return [replace(comparison, levels=level) for comparison, level in zip(comparisons, levels, strict=True)]

@@ -13,16 +13,17 @@ from functools import cached_property
 from ...core.errors import DataError
 from ..parse.external import OWN_RUNS, ExternalMeasurement
 from .external_systems import SPEEDS, SYSTEM_FIELDS, TIMES, ExternalSystem, all_systems, find_system, is_system
-from .intervals import LEVEL, LogEstimate, Sample, log_mean, log_ratio
+from .intervals import UNKNOWN, Interval, LogEstimate, Sample, log_mean, log_ratio, rounding_floor
 from .scores import combine_fixed
-from .verdicts import Verdict, decide, holm_levels
+from .verdicts import ALONE, Levels, Verdict, decide, family_levels
 
 
 @dataclass(frozen=True)
 class SpeedRow:
     """One setting measured on both systems; `speed` is the speed of the other over that of the baseline.
 
-    `baseline` and `other` are geometric means of repeats, None where the study publishes the ratio alone.
+    `baseline` and `other` are geometric means of repeats, None where the study publishes the ratio alone. `rounding` is
+    the standard deviation of the log of the ratio that rounding to the published digits adds.
     """
 
     workload: str
@@ -32,6 +33,7 @@ class SpeedRow:
     baseline: float | None
     other: float | None
     speed: LogEstimate
+    rounding: float
 
     @property
     def ratio(self) -> float:
@@ -41,12 +43,12 @@ class SpeedRow:
 
 @dataclass(frozen=True)
 class ExternalComparison:
-    """Two systems and their measurements at equal settings; the verdict rests on the interval at `level`."""
+    """Two systems and their measurements at equal settings; the verdict is reached at `levels` among others."""
 
     baseline: ExternalSystem
     other: ExternalSystem
     rows: list[SpeedRow]
-    level: float = LEVEL
+    levels: Levels = ALONE
 
     def ratios(self, task: str = "") -> dict[str, LogEstimate]:
         """Return the speed ratio of each network, the mean over its settings; of one task if `task` is given."""
@@ -68,18 +70,27 @@ class ExternalComparison:
         Its interval is for further networks; for a single network it is that of its repeats.
         """
         ratios = list(self.trained.values())
-        return ratios[0] if len(ratios) == 1 else log_mean(Sample(tuple(math.exp(ratio.log) for ratio in ratios)))
+        if len(ratios) == 1:
+            return ratios[0]
+        # Each network was rounded on its own.
+        floor = max(row.rounding for row in self.rows)
+        return log_mean(Sample(tuple(math.exp(ratio.log) for ratio in ratios), floor))
 
     @property
     def verdict(self) -> Verdict:
         """The verdict on the other system."""
-        return decide(self.speed, self.speed.interval(self.level)) if self.rows else Verdict.CANNOT_TELL
+        return decide(self.speed, levels=self.levels) if self.rows else Verdict.CANNOT_TELL
+
+    @property
+    def interval(self) -> Interval:
+        """The interval of `speed` at the level of the verdict."""
+        return self.speed.interval(self.levels.difference) if self.rows else UNKNOWN
 
 
 def compare_systems(measurements: Sequence[ExternalMeasurement], names: Sequence[str]) -> list[ExternalComparison]:
     """Compare the named systems, or all of them without names, with the first; one name chooses the first.
 
-    At most 5% of the calls give a false verdict, by Holm's (1979) step-down test.
+    At most 5% of the calls call an equal system faster or slower, by Holm's (1979) step-down test.
 
     Raises `ConfigurationError` for an unknown name, and `DataError` if there are no two systems to compare.
     """
@@ -89,8 +100,8 @@ def compare_systems(measurements: Sequence[ExternalMeasurement], names: Sequence
         raise DataError("The measurements are of one system: name another file or folder to compare it with.")
     baseline, *others = systems
     comparisons = [ExternalComparison(baseline, other, _match(baseline, other)) for other in others]
-    levels = holm_levels([pair.speed.p_value if pair.rows else math.nan for pair in comparisons])
-    return [replace(pair, level=level) for pair, level in zip(comparisons, levels, strict=True)]
+    levels = family_levels([pair.speed if pair.rows else None for pair in comparisons])
+    return [replace(pair, levels=level) for pair, level in zip(comparisons, levels, strict=True)]
 
 
 def compare_studies(
@@ -142,7 +153,8 @@ def _measured_rows(baseline: ExternalSystem, other: ExternalSystem) -> Iterator[
             continue
         if entry.metric == "milliseconds" and entry.source == OWN_RUNS and baseline.count != other.count:
             continue  # own batches are per GPU: passes of several GPUs handle more samples
-        base, own = (Sample(tuple(each.value or 1.0 for each in same)) for same in (first[key], entries))
+        values = ([each.value or 1.0 for each in same] for same in (first[key], entries))
+        base, own = (Sample(tuple(of_side), rounding_floor(of_side)) for of_side in values)
         speed = log_ratio(base, own) if entry.metric in TIMES else log_ratio(own, base)
         yield SpeedRow(
             workload=entry.workload,
@@ -152,6 +164,7 @@ def _measured_rows(baseline: ExternalSystem, other: ExternalSystem) -> Iterator[
             baseline=math.exp(log_mean(base).log),
             other=math.exp(log_mean(own).log),
             speed=speed,
+            rounding=math.hypot(base.floor, own.floor),
         )
 
 
@@ -160,7 +173,8 @@ def _published_rows(baseline: ExternalSystem, other: ExternalSystem) -> Iterator
         for entry in system.measurements:
             if entry.metric == "speedup" and entry.value and entry.baseline == reference.title:
                 speed = LogEstimate(sign * math.log(entry.value), math.nan, math.nan, 1)
-                yield SpeedRow(entry.workload, entry.task, entry.note, "speedup", None, None, speed)
+                rounding = rounding_floor([entry.value])
+                yield SpeedRow(entry.workload, entry.task, entry.note, "speedup", None, None, speed, rounding)
 
 
 def _skipped(baseline: ExternalSystem, other: ExternalSystem) -> set[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from scipy.special import betaincinv, stdtrit
 
-from .intervals import LEVEL, Interval, arithmetic_mean
+from .intervals import LEVEL, Interval, arithmetic_mean, is_equal_within
 
 
 @dataclass(frozen=True)
@@ -106,18 +106,29 @@ class ExpectedTimeRatio:
         return Interval(estimate, estimate * math.exp(-down), estimate * math.exp(up), n)
 
     @property
+    def n(self) -> int:
+        """Independent converged runs on the side that has fewer."""
+        return min(len(self.numerator.converged), len(self.denominator.converged))
+
+    @property
     def p_value(self) -> float:
         """p of the two-sided test that the ratio is 1: one minus the level of the widest interval without 1."""
-        return p_value_of(self.interval)
+        return self._smallest_alpha(lambda alpha: not self._contains_one(self.interval(1 - alpha)))
 
+    def equivalence_p_value(self, margin: float) -> float:
+        """Return p of the test that the ratio lies outside 1 / (1 + margin) to 1 + margin."""
+        return self._smallest_alpha(lambda alpha: is_equal_within(self, margin, alpha), most=0.5)
 
-def p_value_of(interval_at: Callable[[float], Interval]) -> float:
-    """Return the smallest alpha at which the interval of level 1 - alpha excludes 1; NaN if there are no bounds."""
-    if not interval_at(LEVEL).is_bounded:
-        return math.nan
-    low, high = 1e-9, 1.0
-    for _ in range(40):
-        alpha = math.sqrt(low * high)
-        interval = interval_at(1 - alpha)
-        low, high = (low, alpha) if not interval.low <= 1 <= interval.high else (alpha, high)
-    return high
+    @staticmethod
+    def _contains_one(interval: Interval) -> bool:
+        return interval.low <= 1 <= interval.high
+
+    def _smallest_alpha(self, is_shown: Callable[[float], bool], most: float = 1.0) -> float:
+        """Return the smallest significance level at which something is shown; NaN if there are no bounds."""
+        if not self.interval().is_bounded:
+            return math.nan
+        low, high = 1e-9, most
+        for _ in range(40):
+            alpha = math.sqrt(low * high)
+            low, high = (low, alpha) if is_shown(alpha) else (alpha, high)
+        return high

@@ -10,9 +10,9 @@ import numpy as np
 from ...core.found_files import UnreadableFile, make_visible
 from ..parse.external import OWN_RUNS, ExternalMeasurement, select_metric
 from .groups import RunGroup
-from .intervals import LEVEL, LogEstimate, Sample, log_mean
+from .intervals import LogEstimate, Sample, log_mean, rounding_floor
 from .scaling import SUPER_LINEAR, PeakFit, Scaling, ScalingBasis
-from .verdicts import MARGIN, Verdict, decide
+from .verdicts import ALONE, MARGIN, Levels, Verdict, decide
 
 _MIN_PRECISION_EFFECT = 0.02  # a precision that changes the rate by less was probably not in effect
 _MAX_SINGLE_DEVICE_EFFECT = 0.05  # an interconnect cannot change the rate of a single accelerator by more
@@ -44,14 +44,14 @@ def list_unreadable(errors: Iterable[UnreadableFile]) -> list[Finding]:
     ]
 
 
-def describe_speedup(speedup: LogEstimate, level: float = LEVEL) -> str:
+def describe_speedup(speedup: LogEstimate, levels: Levels = ALONE) -> str:
     """Return a ratio of rates in words: equal within the margin, faster, slower, or that it cannot be told."""
-    interval = speedup.interval(level)
+    interval = speedup.interval(levels.difference)
     if not interval.is_bounded:
         return f"cannot tell ({interval.estimate:.3f} times, not repeated and so without a confidence interval)"
-    verdict = decide(speedup, interval)
+    verdict = decide(speedup, levels=levels)
     margin = f" within {MARGIN:.0%}" if verdict == Verdict.EQUAL else ""
-    bounds = f"{level * 100:.3g}% CI: {interval.low:.3f} to {interval.high:.3f}"
+    bounds = f"{levels.difference * 100:.3g}% CI: {interval.low:.3f} to {interval.high:.3f}"
     return f"{verdict}{margin} ({interval.estimate:.3f} times, {bounds})"
 
 
@@ -157,27 +157,32 @@ def _check_interconnects(measurements: Sequence[ExternalMeasurement]) -> Iterabl
             key = (entry.workload, entry.accelerator, entry.precision, entry.batch, entry.num_accelerators)
             rates.setdefault(key, {})[entry.interconnect] = entry.value or 0.0
         for link in dict.fromkeys(name for by_link in rates.values() for name in by_link):
-            pairs = [
-                (key, by_link[link], by_link.get(f"no {link}")) for key, by_link in rates.items() if link in by_link
-            ]
-            yield from _describe_interconnect(link, {key: rate / without for key, rate, without in pairs if without})
+            pairs = {
+                key: (by_link[link], without)
+                for key, by_link in rates.items()
+                if link in by_link and (without := by_link.get(f"no {link}"))
+            }
+            yield from _describe_interconnect(link, pairs)
 
 
-def pool_by_workload(ratios: Mapping[_Configuration, float]) -> LogEstimate | None:
+def pool_by_workload(ratios: Mapping[_Configuration, float], floor: float = 0.0) -> LogEstimate | None:
     """Return the mean ratio over the workloads of configurations with several accelerators, None without any.
 
     Configurations of one workload are not independent, so the geometric mean of a workload is one observation.
+    `floor` is that of `Sample`.
     """
     logs: dict[str, list[float]] = {}
     for (workload, *_, num_accelerators), ratio in ratios.items():
         if num_accelerators != 1:
             logs.setdefault(workload, []).append(math.log(ratio))
-    return log_mean(Sample(tuple(math.exp(np.mean(values)) for values in logs.values()))) if logs else None
+    return log_mean(Sample(tuple(math.exp(np.mean(values)) for values in logs.values()), floor)) if logs else None
 
 
-def _describe_interconnect(link: str, ratios: Mapping[_Configuration, float]) -> Iterable[Finding]:
-    """Yield the effect of `link`; `ratios` are rates with it over rates without it."""
-    if effect := pool_by_workload(ratios):
+def _describe_interconnect(link: str, rates: Mapping[_Configuration, tuple[float, float]]) -> Iterable[Finding]:
+    """Yield the effect of `link`; `rates` are those with and without it."""
+    ratios = {key: rate / without for key, (rate, without) in rates.items()}
+    floor = max((math.hypot(*(rounding_floor([rate]) for rate in pair)) for pair in rates.values()), default=0.0)
+    if effect := pool_by_workload(ratios, floor):
         num_configurations = sum(key[4] != 1 for key in ratios)
         yield Finding(
             FindingKind.NOTE,
@@ -204,10 +209,12 @@ def _pool_speedups(measurements: Sequence[ExternalMeasurement]) -> Iterable[Find
     for entry in select_metric(measurements, "speedup"):
         if entry.value and entry.baseline and not entry.baseline.endswith(f"x {entry.accelerator}"):
             by_workload = speedups.setdefault((entry.study, entry.accelerator, entry.baseline), {})
-            by_workload.setdefault(entry.workload, []).append(math.log(entry.value))
+            by_workload.setdefault(entry.workload, []).append(entry.value)
     for (_, accelerator, baseline), by_workload in speedups.items():
         if len(by_workload) > 1:
-            pooled = log_mean(Sample(tuple(math.exp(np.mean(logs)) for logs in by_workload.values())))
+            means = tuple(math.exp(np.mean(np.log(values))) for values in by_workload.values())
+            floor = rounding_floor([value for values in by_workload.values() for value in values])
+            pooled = log_mean(Sample(means, floor))
             yield Finding(
                 FindingKind.NOTE,
                 f"{accelerator} against {baseline}",

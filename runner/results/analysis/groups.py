@@ -19,8 +19,8 @@ UNOFFICIAL = "unofficial"  # submitter of logs, unless `submission.org` names an
 class RunGroup:
     """Runs that differ only by seed and by chance.
 
-    `scaling_factor` is the factor that MLPerf applied to the score, None without one. `label` replaces submitter,
-    system and setting in the title.
+    `scaling_factor` is the factor that MLPerf applied to the score. `label` replaces submitter, system and setting in
+    the title.
     """
 
     round: str
@@ -173,6 +173,12 @@ class RunGroup:
     def minutes_olympic(self) -> float | None:
         """MLPerf's score in minutes, before scaling."""
         return stats.olympic_mean(self.minutes, self.num_failed)
+
+    @property
+    def score_interval(self) -> Interval | None:
+        """MLPerf's score in minutes, scaled, with its interval; None without a score."""
+        score = stats.olympic_interval(self.minutes, self.time_sample, self.num_failed)
+        return score and score.scaled(self.scaling_factor or 1.0)
 
     @property
     def minutes_scaled(self) -> float | None:

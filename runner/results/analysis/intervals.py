@@ -8,6 +8,7 @@ epochs do not mean that nothing varies: the variance has a floor of the grid's r
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from typing import Protocol
 
@@ -21,6 +22,8 @@ LEVEL = 0.95
 """Confidence level of intervals."""
 CLOCK_SECONDS = 0.001
 """Resolution of the times in MLPerf logs."""
+SERIAL_CORRELATION = 0.5
+"""Assumed correlation of the paces of successive runs on one machine, which a few runs are too few to estimate."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,19 @@ UNKNOWN = Interval(math.nan, math.nan, math.nan, 0)
 class Ratio(Protocol):
     """A ratio that can be tested: a `LogEstimate`, or one that counts failed runs."""
 
+    @property
+    def n(self) -> int:
+        """Independent runs on the side that has fewer."""
+
     def interval(self, level: float = LEVEL) -> Interval:
         """Return the interval at a confidence level."""
 
     @property
     def p_value(self) -> float:
         """p of the two-sided test that the ratio is 1."""
+
+    def equivalence_p_value(self, margin: float) -> float:
+        """Return p of the test that the ratio lies outside 1 / (1 + margin) to 1 + margin (Schuirmann 1987)."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +100,13 @@ class LogEstimate:
         if not self.error:
             return float(self.log == 0)
         return 2 * float(stdtr(self.dof, -abs(self.log) / self.error))
+
+    def equivalence_p_value(self, margin: float) -> float:
+        """Return p of the test that the value lies outside 1 / (1 + margin) to 1 + margin; NaN without an error."""
+        distance = math.log1p(margin) - abs(self.log)
+        if not self.error:
+            return float(distance < 0)
+        return float(stdtr(self.dof, -distance / self.error))
 
 
 @dataclass(frozen=True)
@@ -120,9 +137,29 @@ def grid_floor(spacing: float, mean: float) -> float:
     return spacing / math.sqrt(12) / mean if mean > 0 else 0.0
 
 
+def rounding_floor(values: Sequence[float]) -> float:
+    """Return the standard deviation on the log scale that rounding to the last digit of published values adds."""
+    exponents = (Decimal(repr(float(value))).normalize().as_tuple().exponent for value in values)
+    digits = min((exponent for exponent in exponents if isinstance(exponent, int)), default=0)
+    return grid_floor(10.0 ** min(digits, 0), sum(values) / len(values)) if values else 0.0
+
+
 def log_ratio(numerator: Sample, denominator: Sample) -> LogEstimate:
     """Return the ratio of the geometric means of two independent samples (Welch 1947, on logs)."""
-    return ratio_of(log_mean(numerator), log_mean(denominator))
+    first, second = beside(numerator, denominator), beside(denominator, numerator)
+    return ratio_of(log_mean(first), log_mean(second))
+
+
+def beside(sample: Sample, other: Sample) -> Sample:
+    """Return a sample of equal values with the floor that it would have if one more were the nearest of the other.
+
+    Values on a coarse grid, such as epochs of 10 or 20, are often equal by chance, which says little of their spread.
+    """
+    n, value = len(sample.values), sample.values[0] if sample.values else math.nan
+    distances = [abs(math.log(each / value)) for each in other.values if each != value]
+    if n < 2 or not distances or any(each != value for each in sample.values):
+        return sample
+    return Sample(sample.values, max(sample.floor, min(distances) / math.sqrt(n + 1)))
 
 
 def ratio_of(numerator: LogEstimate, denominator: LogEstimate) -> LogEstimate:
@@ -150,18 +187,27 @@ def log_mean(sample: Sample) -> LogEstimate:
     return LogEstimate(float(sample.logs.mean()) if n else math.nan, sample.error, n - 1, n)
 
 
-def crossed_mean(machines: Sample, seeds: Sample) -> LogEstimate:
-    """Return the geometric mean of runs of the same seeds on several machines; `n` counts the machines.
+def serial_error(values: Sequence[float]) -> float:
+    """Return the standard error that the correlation of successive values adds to that of the mean of their logs.
 
-    `machines` and `seeds` hold the mean of the runs of each. The variance of the mean over machines leaves out the
-    luck of the seeds that they share, so that of the mean over seeds is added: this counts the variance of single
-    runs twice and errs on the safe side.
+    Neighbors correlate by `SERIAL_CORRELATION` in an autoregressive process of order one. The variance of a value is
+    that of generalized least squares (Aitken 1936), that of the mean is the sum of all covariances over n². 0 for
+    fewer than two values.
     """
-    by_machine, by_seed = log_mean(machines), log_mean(seeds)
-    if by_seed.n < 2:
-        return by_machine  # nothing is known of other seeds
-    error, dof = sum_of_variances(by_machine, by_seed)
-    return LogEstimate(by_machine.log, error, dof, by_machine.n)
+    n, logs = len(values), np.log(np.asarray(values, dtype=np.float64))
+    if n < 2:
+        return 0.0
+    covariance = SERIAL_CORRELATION ** np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
+    precision = np.linalg.inv(covariance)
+    residuals = logs - (precision.sum(axis=0) @ logs) / precision.sum()
+    correlated = float(residuals @ precision @ residuals) / (n - 1) * float(covariance.sum()) / n**2
+    return math.sqrt(max(correlated - float(logs.var(ddof=1)) / n, 0.0))
+
+
+def add_variance(estimate: LogEstimate, other: LogEstimate) -> LogEstimate:
+    """Return an estimate that varies for the reason of another one too, whose value does not count."""
+    error, dof = sum_of_variances(estimate, other)
+    return LogEstimate(estimate.log, error, dof, estimate.n)
 
 
 def geometric_mean(values: Sequence[float], level: float = LEVEL, floor: float = 0.0) -> Interval:

@@ -96,25 +96,36 @@ class NextLook:
     """What a sequential study of two groups says after its present runs.
 
     `verdict` is on the denominator of the ratio, against its numerator; None: go on until about `total_runs` runs of
-    each group.
+    each group. `interval` has the confidence level `level`.
     """
 
     verdict: Verdict | None
     interval: Interval
-    total_runs: int
+    level: float
+    pilots: tuple[Sample, Sample]
+    difference: float
+
+    @property
+    def total_runs(self) -> int:
+        """Runs of each group that find `difference` in a look."""
+        plans = [runs_needed(pilot, self.difference, 1 - self.level) for pilot in self.pilots]
+        return max(plan.high for plan in plans if plan)
 
 
-def next_look(ratio: LogEstimate, samples: tuple[Sample, Sample], difference: float = 0.05) -> NextLook | None:
+def next_look(
+    ratio: LogEstimate, pilots: tuple[Sample, Sample], difference: float = 0.05, num_pairs: int = 1
+) -> NextLook | None:
     """Return whether a study of two groups may stop now, at a level that allows a look after every run.
 
-    `ratio` is that of `samples`, first over second. None for fewer than three runs a group.
+    `ratio` is that of `pilots`, first over second. The chance of a false stop is that of all `num_pairs` pairs of the
+    study together (Bonferroni). None for fewer than three runs a group.
     """
     if ratio.n < MIN_PILOT_RUNS:
         return None
-    interval = ratio.interval(1 - SEQUENTIAL_ALPHA)
+    alpha = SEQUENTIAL_ALPHA / num_pairs
+    interval, verdict = ratio.interval(1 - alpha), None
     if ratio.n <= MAX_LOOKS and not interval.low <= 1 <= interval.high:
-        return NextLook(Verdict.FASTER if ratio.log > 0 else Verdict.SLOWER, interval, ratio.n)
-    if is_equal_within(ratio, difference, SEQUENTIAL_ALPHA):
-        return NextLook(Verdict.EQUAL, interval, ratio.n)
-    plans = [runs_needed(sample, difference, SEQUENTIAL_ALPHA) for sample in samples]
-    return NextLook(None, interval, max(plan.high for plan in plans if plan))
+        verdict = Verdict.FASTER if ratio.log > 0 else Verdict.SLOWER
+    elif is_equal_within(ratio, difference, alpha):
+        verdict = Verdict.EQUAL
+    return NextLook(verdict, interval, 1 - alpha, pilots, difference)

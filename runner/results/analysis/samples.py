@@ -47,6 +47,13 @@ def runs_by_machine(runs: Sequence[Run]) -> list[list[Run]]:
     return [members for _, members in machines]
 
 
+def is_one_machine(runs: Sequence[Run]) -> bool:
+    """Return whether all runs are known to be of one machine, by its host name or by its GPUs."""
+    hosts = {run.host for run in runs}
+    is_same_host = len(hosts) == 1 and "" not in hosts
+    return is_same_host or (all(run.gpu_ids for run in runs) and len(runs_by_machine(runs)) == 1)
+
+
 def shares_seeds(machines: Sequence[Sequence[Run]]) -> bool:
     """Return whether runs of the same seed are on several machines."""
     runs = [run for machine in machines for run in machine]

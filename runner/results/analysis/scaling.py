@@ -8,7 +8,7 @@ from enum import StrEnum
 from ...hardware.datasheets import find_datasheet
 from ..parse.external import ExternalMeasurement, select_metric
 from .groups import RunGroup
-from .intervals import Interval, Sample, log_ratio
+from .intervals import LEVEL, Interval, Sample, log_ratio
 from .regression import LinearFit, PowerFit, fit_power_law, fit_through_origin
 
 SUPER_LINEAR = 1.05
@@ -88,7 +88,9 @@ def _scale_groups(groups: Iterable[RunGroup]) -> Iterator[Scaling]:
         for batch, groups_of_batch in _split_groups_by_batch(same):
             title = " ".join(part for part in (vendor, accelerator, precision, batch) if part)
             seconds = {_count(group): group.time_sample for group in groups_of_batch}
-            yield _scale((title, workload, model, accelerator, ScalingBasis.TIME_TO_TRAIN), seconds, inverse=True)
+            labels = title, workload, model, accelerator, ScalingBasis.TIME_TO_TRAIN
+            # The fastest of several groups of one number is fast by luck too (Bonferroni).
+            yield _scale(labels, seconds, inverse=True, num_candidates=len(same) - len(groups_of_batch) + 1)
 
 
 def _split_groups_by_batch(groups: Sequence[RunGroup]) -> Iterator[tuple[str, list[RunGroup]]]:
@@ -155,13 +157,18 @@ def _scale_speedups(measurements: Sequence[ExternalMeasurement]) -> Iterator[Sca
         yield _scale((f"{workload}, {accelerator}", study, workload, accelerator, ScalingBasis.TIME_TO_TRAIN), speedups)
 
 
-def _scale(labels: _Labels, samples: Mapping[int, Sample], *, inverse: bool = False) -> Scaling:
-    """Return the scaling of speeds by number of accelerators; `inverse` if the samples are times."""
+def _scale(
+    labels: _Labels, samples: Mapping[int, Sample], *, inverse: bool = False, num_candidates: int = 1
+) -> Scaling:
+    """Return the scaling of speeds by number of accelerators; `inverse` if the samples are times.
+
+    Intervals hold for the best of `num_candidates` samples of one number.
+    """
     counts = sorted(samples)
     speedups = [Interval(1.0, math.nan, math.nan, len(samples[counts[0]].values))]
     for count in counts[1:]:
         pair = samples[count], samples[counts[0]]
-        speedups.append(log_ratio(*(reversed(pair) if inverse else pair)).interval())
+        speedups.append(log_ratio(*(reversed(pair) if inverse else pair)).interval(1 - (1 - LEVEL) / num_candidates))
     efficiency = [speedup.scaled(counts[0] / count) for count, speedup in zip(counts, speedups, strict=True)]
     return Scaling(*labels, counts, [speedup.estimate for speedup in speedups], efficiency)
 

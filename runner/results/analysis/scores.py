@@ -17,7 +17,8 @@ class GpuScore:
 
     `speed` has the interval for these workloads, in which only the runs vary. `speed_elsewhere` is the interval for
     further workloads of their kind: Student's t over workloads, whose coverage is right from two workloads on, where a
-    hierarchical bootstrap falls far short (docs/calibration.md). `left_out` names workloads without a ratio.
+    hierarchical bootstrap falls far short (docs/calibration.md). `left_out` names workloads without a ratio. `machines`
+    says between which machines it holds, empty if every ratio is about GPUs.
     """
 
     baseline: str
@@ -26,6 +27,7 @@ class GpuScore:
     left_out: list[str]
     speed: Interval
     speed_elsewhere: Interval
+    machines: str
 
 
 @dataclass(frozen=True)
@@ -40,18 +42,34 @@ class PerformanceProfile:
     shares: tuple[float, ...]
 
 
-def name_system(group: RunGroup) -> str:
-    """Return the accelerators with number, precision and system: what one number is about."""
-    precision = group.runs[0].precision
-    names = [group.accelerators or f"{group.submitter} {group.system}".strip(), precision]
-    return ", ".join(name for name in names if name)
+def name_systems(groups: Iterable[RunGroup]) -> dict[str, str]:
+    """Return by title of a group what one number is about: accelerators with number and precision.
+
+    Where several systems have these in common, the name says which one it is.
+    """
+    names: dict[str, str] = {}
+    systems: dict[str, set[tuple[str, str]]] = {}
+    groups = list(groups)
+    for group in groups:
+        precision = group.runs[0].precision
+        name = ", ".join(filter(None, [group.accelerators or group.origin, precision]))
+        names[group.title] = name
+        systems.setdefault(name, set()).add((group.submitter, group.system))
+    return {
+        group.title: f"{group.origin}, {names[group.title]}"
+        if len(systems[names[group.title]]) > 1
+        else names[group.title]
+        for group in groups
+    }
 
 
 def score_gpus(comparisons: Iterable[Comparison]) -> list[GpuScore]:
     """Return a score for every two systems that are compared on at least two workloads."""
+    comparisons = list(comparisons)
+    names = name_systems(group for comparison in comparisons for group in (comparison.baseline, comparison.other))
     by_systems: dict[tuple[str, str], list[Comparison]] = {}
     for comparison in comparisons:
-        key = name_system(comparison.baseline), name_system(comparison.other)
+        key = names[comparison.baseline.title], names[comparison.other.title]
         by_systems.setdefault(key, []).append(comparison)
     scores = []
     for (baseline, other), same in by_systems.items():
@@ -66,6 +84,7 @@ def score_gpus(comparisons: Iterable[Comparison]) -> list[GpuScore]:
                     sorted(left_out),
                     combine_fixed(list(by_workload.values())).interval(),
                     log_mean(Sample(tuple(math.exp(ratio.log) for ratio in by_workload.values()))).interval(),
+                    next((each.machines for each in same if each.machines), ""),
                 )
             )
     return scores
@@ -91,12 +110,15 @@ def pace_by_workload(comparisons: Iterable[Comparison]) -> dict[str, LogEstimate
 
 
 def combine_fixed(ratios: Sequence[LogEstimate]) -> LogEstimate:
-    """Return the geometric mean of independent ratios, with the degrees of freedom of Welch and Satterthwaite."""
+    """Return the geometric mean of independent ratios, with the degrees of freedom of Welch and Satterthwaite.
+
+    Its `n` is the number of runs of the ratio that has fewest.
+    """
     count, variances = len(ratios), [ratio.error**2 for ratio in ratios]
     parts = sum(variance**2 / ratio.dof for variance, ratio in zip(variances, ratios, strict=True))
     dof = sum(variances) ** 2 / parts if parts else math.inf
     log = sum(ratio.log for ratio in ratios) / count
-    return LogEstimate(log, math.sqrt(sum(variances)) / count, dof, count)
+    return LogEstimate(log, math.sqrt(sum(variances)) / count, dof, min(ratio.n for ratio in ratios))
 
 
 def _log_estimate(ratio: Ratio | None) -> LogEstimate | None:
@@ -112,9 +134,11 @@ def _log_estimate(ratio: Ratio | None) -> LogEstimate | None:
 
 def profile_performance(groups: Iterable[RunGroup]) -> list[PerformanceProfile]:
     """Return the profile of every system over the workloads that all of at least two systems ran."""
+    groups = list(groups)
+    names = name_systems(groups)
     times: dict[str, dict[str, float]] = {}
     for group in groups:
-        times.setdefault(name_system(group), {}).setdefault(group.workload, group.outcomes.expected_time().estimate)
+        times.setdefault(names[group.title], {}).setdefault(group.workload, group.outcomes.expected_time().estimate)
     common = [
         workload
         for workload in dict.fromkeys(name for of_system in times.values() for name in of_system)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy  # `scipy.stats` is imported on first use, so that it does not delay a command
 
-from .intervals import LEVEL, Array, Interval, LogEstimate, Sample
+from .intervals import Array, Interval, LogEstimate, Sample
 
 
 @dataclass(frozen=True)
@@ -48,20 +48,15 @@ def first_converged(
     return [index for index in order if converged[index]][:count]
 
 
-def olympic_interval(
-    values: Sequence[float], failed: int = 0, level: float = LEVEL, floor: float = 0.0
-) -> Interval | None:
-    """Return MLPerf's score with its interval; None where there is no score.
+def olympic_interval(values: Sequence[float], independent: Sample, failed: int = 0) -> Interval | None:
+    """Return MLPerf's score of the times of converged runs with its interval; None where there is no score.
 
-    Student's t on logs with the standard error of the mean, which that of so lightly trimmed a mean hardly exceeds
-    (docs/calibration.md). A failed run has no time and does not enter the error. `floor` is that of `Sample`.
+    `independent` has one value for the repeats of a seed, in any unit: the interval is Student's t on its logs with the
+    standard error of their mean, which that of so lightly trimmed a mean hardly exceeds (docs/calibration.md). A failed
+    run has no time and does not enter the error.
     """
-    score = olympic_mean(values, failed)
-    if score is None:
-        return None
-    return LogEstimate(math.log(score), Sample(tuple(values), floor).error, len(values) - 1, len(values)).interval(
-        level
-    )
+    score, n = olympic_mean(values, failed), len(independent.values)
+    return LogEstimate(math.log(score), independent.error, n - 1, n).interval() if score else None
 
 
 def kaplan_meier(times: Sequence[float], converged: Sequence[bool]) -> SurvivalCurve:

@@ -1,36 +1,38 @@
 """Compare throughput groups of one network; at most 5% of the calls give a false verdict (Holm 1979)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from .intervals import LEVEL, UNKNOWN, Interval, LogEstimate, Sample, log_ratio
+from . import run_order
+from .intervals import UNKNOWN, Interval, LogEstimate, Sample, log_ratio, rounding_floor, serial_error
 from .throughput_groups import ThroughputGroup
-from .verdicts import Verdict, decide, holm_levels
+from .verdicts import ALONE, Levels, Verdict, decide, family_levels
 
 
 @dataclass(frozen=True)
 class ThroughputComparison:
     """Two groups of the same network; `speed` is the ratio of training samples per second, other over baseline.
 
-    `differences` are the keys of the settings in which they differ, `level` is that of the test among all pairs.
+    `differences` are the keys of the settings in which they differ, `levels` are those of the test among all pairs.
     """
 
     baseline: ThroughputGroup
     other: ThroughputGroup
     differences: list[str]
     speed: LogEstimate
-    level: float = LEVEL
+    levels: Levels = ALONE
 
     @property
     def interval(self) -> Interval:
-        """The interval of `speed` at `level`."""
-        return self.speed.interval(self.level) if self.speed.n else UNKNOWN
+        """The interval of `speed` at the level of the verdict."""
+        return self.speed.interval(self.levels.difference) if self.speed.n else UNKNOWN
 
     @property
     def verdict(self) -> Verdict:
         """The verdict on the other group."""
-        return decide(self.speed, self.interval) if self.speed.n else Verdict.CANNOT_TELL
+        return decide(self.speed, levels=self.levels)
 
 
 def compare_closest(
@@ -46,8 +48,8 @@ def compare_closest(
 
 
 def _test_together(comparisons: Sequence[ThroughputComparison]) -> list[ThroughputComparison]:
-    levels = holm_levels([comparison.speed.p_value for comparison in comparisons])
-    return [replace(comparison, level=level) for comparison, level in zip(comparisons, levels, strict=True)]
+    levels = family_levels([comparison.speed for comparison in comparisons])
+    return [replace(comparison, levels=level) for comparison, level in zip(comparisons, levels, strict=True)]
 
 
 def _compare(baseline: ThroughputGroup, other: ThroughputGroup) -> ThroughputComparison:
@@ -55,8 +57,19 @@ def _compare(baseline: ThroughputGroup, other: ThroughputGroup) -> ThroughputCom
     differences = [
         key for key in dict.fromkeys([*settings[0], *settings[1]]) if settings[0].get(key) != settings[1].get(key)
     ]
-    rates = [Sample(tuple(group.samples_per_second)) for group in (other, baseline)]
-    return ThroughputComparison(baseline, other, differences, log_ratio(*rates))
+    return ThroughputComparison(baseline, other, differences, _speed(baseline, other))
+
+
+def _speed(baseline: ThroughputGroup, other: ThroughputGroup) -> LogEstimate:
+    """Return the ratio of the rates; successive runs may correlate, unless the groups ran in turn on one machine."""
+    rates = [group.samples_per_second for group in (other, baseline)]
+    speed = log_ratio(*(Sample(tuple(values), rounding_floor(values)) for values in rates))
+    starts = [[attempt.started_at for attempt in group.attempts] for group in (other, baseline)]
+    hosts = {attempt.hostname for group in (other, baseline) for attempt in group.attempts}
+    if len(hosts) == 1 and run_order.alternate(*starts):
+        return speed
+    in_order = map(run_order.in_order, rates, starts)
+    return replace(speed, error=math.hypot(speed.error, *map(serial_error, in_order)))
 
 
 def compare_peer_to_peer(groups: Sequence[ThroughputGroup]) -> list[ThroughputComparison]:

@@ -10,6 +10,8 @@ from scipy.special import fdtri, stdtrit
 from .intervals import LEVEL, UNKNOWN, Array, Interval, Sample
 
 _MIN_RUNS = 4  # for a share of the epochs
+_MAX_WIDTH = 0.5  # of the interval of a share
+_DRAWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -24,57 +26,68 @@ def variance_shares(values: Sequence[float], factors: Mapping[str, Sequence[Hash
     """Return the share of each crossed random factor in the variance of log(values); data may be unbalanced.
 
     The components are Henderson's method III (Searle, Casella, McCulloch 1992): the sum of squares of a factor,
-    adjusted for all others, is equated with its expectation. Intervals are Wald's (1947), by the F ratio of factor and
-    residual; the other components are taken as estimated. Factors with one level, without replication, or that other
-    factors determine are left out; no factor is left if the residual has no degrees of freedom.
+    adjusted for all others, is equated with its expectation. Intervals are generalized ones (Weerahandi 1993): every
+    mean square is drawn by its chi-squared distribution, those of the other factors too. Factors with one level,
+    without replication, or that other factors determine are left out, and so are those of which the design says too
+    little, whatever the values: a share of one half would have an interval wider than `_MAX_WIDTH`. No factor is left
+    if the residual has no degrees of freedom.
     """
     y = np.log(np.asarray(values, dtype=np.float64))
     designs = {name: _indicator_matrix(levels) for name, levels in factors.items() if _is_replicated(levels)}
     intercept = np.ones((len(y), 1))
     full, rank = _residual_maker(np.hstack([intercept, *designs.values()]))
     residual_dof = len(y) - rank
-    residual = float(y @ full @ y) / residual_dof if residual_dof > 0 else 0.0
+    residual = float(y @ full @ y) if residual_dof > 0 else 0.0
     if residual <= 0:
         return []
-    ratios: dict[str, Interval] = {}  # of the component of a factor over that of the residual
+    draws = np.random.default_rng(0)
+    # The first entry of each array is the estimate, the others are draws.
+    noise = residual / np.append(residual_dof, draws.chisquare(residual_dof, _DRAWS))
+    components: dict[str, Array] = {}
+    shown = []
     for name, design in designs.items():
         others = [other for key, other in designs.items() if key != name]
         reduced, reduced_rank = _residual_maker(np.hstack([intercept, *others]))
         dof, weight = rank - reduced_rank, float(np.trace(design.T @ reduced @ design))
         if dof > 0 and weight > 1e-9:
-            f_ratio = float(y @ (reduced - full) @ y) / dof / residual
-            bounds = (float(fdtri(dof, residual_dof, tail)) for tail in (0.975, 0.025))
-            low, high = (max(0.0, f_ratio / bound - 1) * dof / weight for bound in bounds)
-            ratios[name] = Interval(max(0.0, f_ratio - 1) * dof / weight, low, high, dof + 1)
-    total = 1 + sum(ratio.estimate for ratio in ratios.values())
-    return [VarianceShare(name, _shares(ratio, total - ratio.estimate)) for name, ratio in ratios.items()]
+            mean_square = float(y @ (reduced - full) @ y) / np.append(dof, draws.chisquare(dof, _DRAWS))
+            components[name] = np.maximum(mean_square - noise, 0.0) * dof / weight
+            shown += [name] * (_width_at_half(dof, residual_dof, weight / dof) <= _MAX_WIDTH)
+    total = noise + sum(components.values())
+    shares = []
+    for name in shown:
+        share = components[name] / total
+        low, high = (float(bound) for bound in np.quantile(share[1:], ((1 - LEVEL) / 2, (1 + LEVEL) / 2)))
+        shares.append(VarianceShare(name, Interval(float(share[0]), low, high, len(set(factors[name])))))
+    return shares
+
+
+def _width_at_half(dof: int, residual_dof: int, runs_per_level: float) -> float:
+    """Return the width of the interval of a share of one half, by Wald's (1947) F ratio of factor and residual."""
+    bounds = (float(fdtri(dof, residual_dof, tail)) for tail in ((1 + LEVEL) / 2, (1 - LEVEL) / 2))
+    low, high = (max(0.0, (1 + runs_per_level) / bound - 1) / runs_per_level for bound in bounds)
+    return high / (1 + high) - low / (1 + low)
 
 
 def epoch_share(epochs: Sample, pace: Sample) -> Interval:
     """Return the share of the epochs in the spread of the times: var(log epochs) / (var(log epochs) + var(log pace)).
 
     Each run has one value in both samples. The interval is Pitman's (1939) for the ratio of two correlated variances.
-    `UNKNOWN` for fewer than four runs, or if nothing varies.
+    `UNKNOWN` for fewer than four runs, or if all took the same epochs.
     """
     n = len(epochs.values)
     if n < _MIN_RUNS or n != len(pace.values):
         return UNKNOWN
     variances = [float(sample.logs.var(ddof=1)) for sample in (epochs, pace)]
-    if not all(variances):
-        return Interval(variances[0] / sum(variances), math.nan, math.nan, n) if any(variances) else UNKNOWN
+    if not variances[0]:
+        return UNKNOWN  # the grid of evaluations hides how the epochs vary
+    if not variances[1]:
+        return Interval(1.0, math.nan, math.nan, n)
     ratio, r = variances[0] / variances[1], float(np.corrcoef(epochs.logs, pace.logs)[0, 1])
     k = 1 + 2 * (1 - r * r) * float(stdtrit(n - 2, (1 + LEVEL) / 2)) ** 2 / (n - 2)
     factor = k + math.sqrt(k * k - 1)
-    return _shares(Interval(ratio, ratio / factor, ratio * factor, n), 1.0)
-
-
-def _shares(ratio: Interval, rest: float) -> Interval:
-    """Return the shares of a component in the total, from its ratio to the residual."""
-    return Interval(_share(ratio.estimate, rest), _share(ratio.low, rest), _share(ratio.high, rest), ratio.n)
-
-
-def _share(part: float, rest: float) -> float:
-    return part / (part + rest) if math.isfinite(part) else 1.0
+    share, low, high = (value / (1 + value) for value in (ratio, ratio / factor, ratio * factor))
+    return Interval(share, low, high, n)
 
 
 def _is_replicated(levels: Sequence[Hashable]) -> bool:

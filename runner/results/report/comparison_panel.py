@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from ..analysis.comparison import Comparison, EpochsState, Machines
 from ..analysis.findings import FindingKind
 from ..analysis.group_differences import list_recipe_differences
-from ..analysis.intervals import LEVEL, Interval
+from ..analysis.intervals import Interval, LogEstimate
 from ..analysis.scores import combine_fixed, pace_by_workload, ratios_by_workload
-from ..analysis.verdicts import Verdict, decide
+from ..analysis.verdicts import MARGIN, Verdict, decide, family_levels
 from .build import Report
 from .page_text import count, format_number
 from .panels import Panel, Row, TableCell, format_bounds, ratio_cell
@@ -19,9 +19,10 @@ from .systems import Lineup, System
 
 _MARKS = {
     "failed": "Runs failed; where times are comparable, the ratio is of the expected time to a success.",
-    "single": "No interval: a side has fewer than two independent runs that reached the target.",
+    "single": "No verdict: a side has fewer than three independent runs that reached the target.",
     "luck": "The epochs are not shown equal: the ratio holds the luck of the seeds too.",
     "holm": "The 95% interval excludes 1, but not at the level that so many comparisons need.",
+    "distorted": "Disturbed runs or drift may have made the difference, or hidden it; see the benchmark's details.",
     "flags": "Runs carry validity flags, such as loader-bound; see the benchmark's details.",
     "warned": "A check warns of these runs; see Warnings.",
 }
@@ -39,7 +40,7 @@ def comparison_panel(name: str, lineup: Lineup, report: Report, anchors: Mapping
     causes = {key: _causes(comparison, warned) for key, comparison in comparisons.items()}
     numbers = _number([cause for of_cell in causes.values() for cause in of_cell])
     marks = {key: tuple(numbers[cause] for cause in of_cell) for key, of_cell in causes.items()}
-    means = {system: _mean(system, comparisons) for system in lineup.systems}
+    means = _means(lineup.systems[1:], comparisons)
     order = _order(lineup.systems[1:], comparisons, means)
     columns = [(_short(workload, lineup), anchors[workload]) for workload in lineup.workloads]
     return Panel(
@@ -48,7 +49,7 @@ def comparison_panel(name: str, lineup: Lineup, report: Report, anchors: Mapping
         _caption(lineup, list(comparisons.values())),
         "GPUs",
         [("All", ""), *columns],
-        [_row(lineup, system, means[system], comparisons, marks) for system in [lineup.baseline, *order]],
+        [_row(lineup, system, means.get(system), comparisons, marks) for system in [lineup.baseline, *order]],
         _sentences(lineup, list(comparisons.values()), sum(map(bool, causes.values()))),
         [_MARKS[cause] for cause in numbers],
         True,
@@ -88,9 +89,10 @@ def _causes(comparison: Comparison, warned: set[str]) -> list[str]:
     excludes_one = ratio.is_bounded and not ratio.low <= 1 <= ratio.high
     applies = {
         "failed": any(side.num_failed for side in sides),
-        "single": is_comparable and not ratio.is_bounded,
+        "single": is_comparable and comparison.has_few_runs,
         "luck": is_comparable and ratio.is_bounded and comparison.epochs_state is EpochsState.NOT_SHOWN_EQUAL,
-        "holm": comparison.verdict == Verdict.CANNOT_TELL and excludes_one,
+        "holm": comparison.verdict == Verdict.CANNOT_TELL and excludes_one and not comparison.distorting,
+        "distorted": comparison.distorting is not None,
         "flags": any(run.flags for side in sides for run in side.runs),
         "warned": comparison.other.title in warned,
     }
@@ -115,19 +117,46 @@ class _Mean:
     span: tuple[float, float]
 
 
-def _mean(system: System, comparisons: Mapping[tuple[System, str], Comparison]) -> _Mean | None:
-    own = [comparison for (row, _), comparison in comparisons.items() if row == system]
+def _means(
+    systems: Sequence[System], comparisons: Mapping[tuple[System, str], Comparison]
+) -> dict[System, _Mean | None]:
+    """Return the one number of each system; those over several benchmarks are decided together."""
+    own = {system: [pair for (row, _), pair in comparisons.items() if row == system] for system in systems}
+    ratios = {system: ratios_by_workload(pairs) for system, pairs in own.items()}
+    pooled = [system for system in systems if len(ratios[system]) > 1]
+    combined = [combine_fixed(list(ratios[system].values())) for system in pooled]
+    margin = next((pair.margin for pair in comparisons.values()), MARGIN)
+    levels = dict(zip(pooled, family_levels(combined, margin), strict=True))
+    means = dict(zip(pooled, combined, strict=True))
+    found: dict[System, _Mean | None] = {}
+    for system in systems:
+        if system in means:
+            level = levels[system]
+            interval = means[system].interval(level.difference)
+            verdict = decide(means[system], margin, level)
+            if any(pair.distorting for pair in own[system]):
+                verdict = Verdict.CANNOT_TELL
+            found[system] = _Mean(interval, verdict, len(ratios[system]), _span(ratios[system]))
+        else:
+            found[system] = _single_mean(own[system])
+    return found
+
+
+def _single_mean(own: Sequence[Comparison]) -> _Mean | None:
+    """Return the number of a system with one comparable benchmark, or with none, by time per epoch."""
     comparable = [comparison for comparison in own if comparison.verdict != Verdict.NOT_COMPARABLE]
-    ratios = ratios_by_workload(own) if comparable else pace_by_workload(own)
+    if comparable:
+        ratios = ratios_by_workload(comparable)
+        return _Mean(shown_ratio(comparable[0]), comparable[0].verdict, 1, _span(ratios)) if ratios else None
+    ratios = pace_by_workload(own)
     if not ratios:
         return None
-    mean, values = combine_fixed(list(ratios.values())), [math.exp(ratio.log) for ratio in ratios.values()]
-    interval, verdict = mean.interval(LEVEL), Verdict.NOT_COMPARABLE
-    if len(comparable) == 1:
-        interval, verdict = shown_ratio(comparable[0]), comparable[0].verdict
-    elif comparable:
-        verdict = decide(mean, interval, own[0].margin)
-    return _Mean(interval, verdict, len(ratios), (min(values), max(values)))
+    return _Mean(combine_fixed(list(ratios.values())).interval(), Verdict.NOT_COMPARABLE, len(ratios), _span(ratios))
+
+
+def _span(ratios: Mapping[str, LogEstimate]) -> tuple[float, float]:
+    values = [math.exp(ratio.log) for ratio in ratios.values()]
+    return min(values), max(values)
 
 
 def _order(
@@ -220,7 +249,8 @@ def _sentences(lineup: Lineup, comparisons: Sequence[Comparison], num_marked: in
     tested = len(verdicts) - verdicts.count(Verdict.NOT_COMPARABLE)
     luck = (
         f"{count(tested, 'comparable pair')}: {decided} beyond luck, {equal} equal, {unsure} that nobody can tell from "
-        "luck. The chance that any cell is beyond luck although both sides are equal is at most 5%."
+        "luck. The chance that any cell is beyond luck although both sides are equal is at most 5%, and so is that of "
+        "any number under All."
     )
     if not tested:
         luck = (

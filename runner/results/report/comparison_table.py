@@ -24,7 +24,11 @@ def ratio_table(name: str, comparisons: Sequence[Comparison], systems: Mapping[s
         epochs_state = comparison_text.epochs_state(comparison)
         rows.append([label, comparison.verdict.value, *shown, epochs_state, correlation])
         entry: dict[str, Any] = {"baseline": comparison.baseline.title, "other": comparison.other.title}
-        entry |= {"verdict": comparison.verdict.value, "basis": comparison.basis.value, "level": comparison.level}
+        entry |= {
+            "verdict": comparison.verdict.value,
+            "basis": comparison.basis.value,
+            "level": comparison.levels.difference,
+        }
         for kind, ratio in (ratios | {"time": comparison.time, "paired": comparison.paired}).items():
             entry |= interval_columns(kind, ratio)
         entry |= {"epochs_state": epochs_state, "reasons": "; ".join(comparison_text.reasons(comparison))}

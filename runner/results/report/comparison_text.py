@@ -1,7 +1,9 @@
 """The verdict of a comparison of run groups in words, and what the reader must know to trust it."""
 
+import math
+
 from ..analysis import group_differences, run_order, samples
-from ..analysis.comparison import Comparison, EpochsState, Machines
+from ..analysis.comparison import Basis, Comparison, EpochsState, Machines
 from ..analysis.group_differences import WorkloadPart
 from ..analysis.intervals import LEVEL, Interval
 from ..analysis.verdicts import Verdict
@@ -19,7 +21,7 @@ def summary(comparison: Comparison) -> str:
 
 def phrase(comparison: Comparison) -> str:
     """Return the verdict with its interval."""
-    time, level = comparison.time, comparison.level
+    time, level = comparison.time, comparison.levels.difference
     where = "" if comparison.machines is Machines.SAMPLED else f", {comparison.machines}"
     by = f"by {comparison.basis}{where}"
     if comparison.verdict is Verdict.NOT_COMPARABLE:
@@ -27,6 +29,8 @@ def phrase(comparison: Comparison) -> str:
         return "not comparable by time-to-train" + (f"; seconds per {unit}: {_format_ratio(pace)}" if pace.n else "")
     if not time.is_bounded:
         return f"cannot tell which is faster{where}"
+    if comparison.distorting:
+        return f"cannot tell which is faster {by}: {comparison.distorting.cause} ({_format_ratio(time, level)})"
     if comparison.verdict is Verdict.EQUAL:
         return f"equal within {comparison.margin:.0%} {by} ({_format_ratio(time, level)})"
     if comparison.verdict is Verdict.CANNOT_TELL:
@@ -61,6 +65,8 @@ def reasons(comparison: Comparison) -> list[str]:
             texts.append(f"no run of {group.title} reached its target: it takes > {longest:.3g} min")
         elif group.num_failed:
             texts.append(f"{group.num_failed} of {len(group.runs)} runs of {group.title} failed")
+    texts += _describe_distortion(comparison)
+    texts += _describe_failures(comparison)
     if is_comparable and all(group.converged_runs for group in sides):
         texts += _describe_luck(comparison)
     texts += [finding.message for finding in run_order.check(sides, [])]
@@ -82,6 +88,23 @@ def _describe_obstacle(comparison: Comparison) -> str:
         f"their recipes differ ({_recipe_differences(comparison)}) and their epochs are not shown equal "
         f"({_mean_epochs(comparison)}), so time-to-train compares recipes: compare the time per epoch"
     )
+
+
+def _describe_distortion(comparison: Comparison) -> list[str]:
+    if not (distortion := comparison.distorting):
+        return []
+    if not all(map(math.isfinite, (distortion.down, distortion.up))):
+        return [f"{distortion.cause}: nothing bounds what that costs, so repeat these runs undisturbed"]
+    by = f"-{-math.expm1(-distortion.down):.1%} to +{math.expm1(distortion.up):.1%}"
+    return [f"{distortion.cause}: without it the ratio may be off by {by}, so repeat these runs, the sides in turn"]
+
+
+def _describe_failures(comparison: Comparison) -> list[str]:
+    """Return what is known of the speed alone where failed runs decide and leave it open."""
+    if comparison.basis is not Basis.EXPECTED_TIME or comparison.verdict is not Verdict.CANNOT_TELL:
+        return []
+    converged = comparison.time_to_train
+    return [f"of the converged runs alone, time-to-train has the {_format_ratio(converged)}"] if converged.n else []
 
 
 def _describe_luck(comparison: Comparison) -> list[str]:

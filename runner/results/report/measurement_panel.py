@@ -1,13 +1,13 @@
 """The first screen of external measurements and throughput runs: the systems of a study against a baseline."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..analysis.external_comparison import ExternalComparison, compare_studies
 from ..analysis.external_systems import ExternalSystem
 from ..analysis.intervals import LEVEL, Interval
 from ..analysis.own_measurements import measure_throughput, split_by_run
-from ..analysis.verdicts import MARGIN, decide
+from ..analysis.verdicts import MARGIN, Levels, decide, family_levels
 from ..parse.external import METRICS
 from .build import Report
 from .page_text import count
@@ -44,7 +44,10 @@ def _panel(name: str, study: str, comparisons: Sequence[ExternalComparison]) -> 
     baseline, columns = pairs[0].baseline, _columns(pairs)
     label, metrics = _label(baseline), _join_metrics(pairs)
     rows = [_row(baseline, [_BASELINE_CELL, *(_baseline_cell(pairs, column) for column in columns)])]
-    rows += [_row(pair.other, [_mean_cell(pair), *(_cell(pair, column) for column in columns)]) for pair in pairs]
+    levels = _cell_levels(pairs, columns)
+    rows += [
+        _row(pair.other, [_mean_cell(pair), *(_cell(pair, column, levels) for column in columns)]) for pair in pairs
+    ]
     is_single = any(cell.marks for row in rows for cell in row.cells)
     return Panel(
         name,
@@ -89,15 +92,24 @@ def _baseline_cell(pairs: Sequence[ExternalComparison], column: _Column) -> Tabl
 def _mean_cell(pair: ExternalComparison) -> TableCell:
     if not pair.rows:
         return TableCell("–", "", "no equal setting", "none")
-    interval = pair.speed.interval(pair.level)
+    interval = pair.interval
     return ratio_cell(pair.verdict, interval, MARGIN, _marks(interval))
 
 
-def _cell(pair: ExternalComparison, column: _Column) -> TableCell:
+def _cell_levels(pairs: Sequence[ExternalComparison], columns: Iterable[_Column]) -> dict[tuple[str, _Column], Levels]:
+    """Return the levels of each cell by system and column: all cells of a panel are decided together."""
+    keys = [(pair, column) for pair in pairs for column in columns]
+    levels = family_levels([pair.ratios(task).get(network) for pair, (network, task) in keys])
+    return {(pair.other.title, column): level for (pair, column), level in zip(keys, levels, strict=True)}
+
+
+def _cell(pair: ExternalComparison, column: _Column, levels: Mapping[tuple[str, _Column], Levels]) -> TableCell:
     network, task = column
     if ratio := pair.ratios(task).get(network):
-        interval = ratio.interval()
-        return ratio_cell(decide(ratio, interval), interval, MARGIN, _marks(interval))
+        level = levels[pair.other.title, column]
+        return ratio_cell(
+            decide(ratio, levels=level), ratio.interval(level.difference), MARGIN, _marks(ratio.interval())
+        )
     state = pair.other.state(network, task)
     return TableCell("–", "", "no equal setting" if state == "measured" else state, "none")
 
@@ -108,7 +120,7 @@ def _marks(interval: Interval) -> tuple[int, ...]:
 
 def _chart_row(pair: ExternalComparison) -> tuple[str, Interval, list[float], list[float]]:
     points = [math.exp(ratio.log) for ratio in pair.trained.values()]
-    return _label(pair.other), pair.speed.interval(pair.level), points, []
+    return _label(pair.other), pair.interval, points, []
 
 
 def _join_metrics(pairs: Sequence[ExternalComparison]) -> str:
@@ -135,10 +147,13 @@ def _sentences(pairs: Sequence[ExternalComparison], is_single: bool) -> list[tup
         if is_single
         else f"Intervals are from repeated measurements; equal means within {MARGIN:.0%}."
     )
-    if any(pair.level > LEVEL for pair in pairs):
+    if any(pair.levels.difference > LEVEL for pair in pairs):
         luck += (
             " Several systems share the 5% chance of a false verdict, so their intervals have levels up to "
-            f"{max(pair.level for pair in pairs) * 100:.3g}%."
+            f"{max(pair.levels.difference for pair in pairs) * 100:.3g}%."
         )
-    distrust = "Speed is not time-to-train: a faster step says nothing of the epochs that a target takes."
+    distrust = (
+        "Speed is not time-to-train: a faster step says nothing of the epochs that a target takes. One machine a side: "
+        "differences hold between these machines."
+    )
     return [("Compared", compared), ("Luck", luck), ("Distrust", distrust)]

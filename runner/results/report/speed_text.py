@@ -13,7 +13,7 @@ def throughput_phrase(comparison: ThroughputComparison) -> str:
     runs = f"{len(comparison.other.results)} vs. {len(comparison.baseline.results)} runs"
     hosts = [{attempt.hostname for attempt in group.attempts} for group in (comparison.baseline, comparison.other)]
     where = "" if hosts[0] == hosts[1] else ", between these machines"
-    return f"{describe_speedup(comparison.speed, comparison.level)} by samples per second, {runs}{where}"
+    return f"{describe_speedup(comparison.speed, comparison.levels)} by samples per second, {runs}{where}"
 
 
 def setting_differences(comparison: ThroughputComparison) -> list[str]:
@@ -27,10 +27,10 @@ def external_summary(comparison: ExternalComparison) -> str:
     names = f"{comparison.other.title} against {comparison.baseline.title}"
     if not comparison.rows:
         return f"{names}: cannot tell, nothing was measured on both at equal settings."
-    ratio = comparison.speed.interval(comparison.level)
+    ratio = comparison.interval
     if not ratio.is_bounded:
         return f"{names}: cannot tell, one network was measured ({ratio.estimate:.3g} times as fast)."
     words = f"equal within {MARGIN:.0%}" if comparison.verdict is Verdict.EQUAL else comparison.verdict.value
-    bounds = f"{comparison.level * 100:.3g}% CI: {ratio.low:.3g} to {ratio.high:.3g}"
+    bounds = f"{comparison.levels.difference * 100:.3g}% CI: {ratio.low:.3g} to {ratio.high:.3g}"
     where = f"over {len(comparison.trained)} networks" if len(comparison.trained) > 1 else "on one network"
     return f"{names}: {words}, {ratio.estimate:.3g} times as fast ({bounds}) {where}, between these machines."

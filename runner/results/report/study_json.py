@@ -2,17 +2,14 @@
 
 from typing import Any
 
-from ..analysis import planning, samples, stats
+from ..analysis import planning, samples
 from ..analysis.groups import RunGroup
 from ..analysis.intervals import Sample, bounds_as_json
 
 
 def group_to_json(group: RunGroup) -> dict[str, Any]:
     """Return counts, intervals and plans of a group; times are in seconds, and null is what is unknown."""
-    outcomes, horizon = group.outcomes, group.horizon
-    score = stats.olympic_interval(
-        [60 * minutes for minutes in group.minutes], group.num_failed, floor=group.epoch_floor
-    )
+    outcomes, horizon, score = group.outcomes, group.horizon, group.score_interval
     return {
         "group": group.title,
         "round": group.round,
@@ -25,7 +22,7 @@ def group_to_json(group: RunGroup) -> dict[str, Any]:
         "independent_runs": len(group.time_sample.values),
         "failures": group.num_failed,
         "time_to_train": bounds_as_json(group.mean_minutes.scaled(60), "estimate"),
-        "olympic_mean": bounds_as_json(score.scaled(group.scaling_factor or 1.0), "estimate") if score else None,
+        "olympic_mean": bounds_as_json(score.scaled(60), "estimate") if score else None,
         "progress_unit": group.progress_unit,
         "epochs": bounds_as_json(group.mean_epochs, "estimate"),
         "seconds_per_epoch": bounds_as_json(group.mean_seconds_per_epoch, "estimate"),

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from ...core.formatting import format_energy
-from ..analysis import planning, validity
+from ..analysis import planning, samples, validity
 from ..analysis.groups import RunGroup
 from ..analysis.intervals import Interval, Sample, log_mean
 from ..analysis.variance import epoch_share
@@ -114,14 +114,19 @@ def _sentences(
             f"variance is luck of the seeds and the rest the machine. To find a difference of {MARGIN:.0%}, plan "
             f"{needed} runs a side: {f'up to {more} more' if more else 'these are enough'}."
         )
+    elif needed and len(set(largest.epochs)) == 1:
+        luck = (
+            f"{largest.workload}: all runs took the same epochs, so how much these vary is below the grid of "
+            f"evaluations. To find a difference of {MARGIN:.0%}, plan {needed} runs a side."
+        )
     else:
         luck = "Too few runs of any recipe to tell luck from speed: repeat with other seeds, seed='range(1,11)'."
     flags = sorted({flag for group in groups for run in group.runs for flag in run.flags})
     failed = sum(group.num_failed for group in groups)
     distrust = [f"{count(failed, 'run')} did not reach the target."] if failed else []
     distrust += [f"Runs carry validity flags: {', '.join(flags)}."] if flags else []
-    hosts = {run.host for group in groups for run in group.runs} - {""}
-    distrust += ["All runs are of one machine."] if len(hosts) == 1 else []
+    is_one_machine = samples.is_one_machine([run for group in groups for run in group.runs])
+    distrust += ["All runs are of one machine."] if is_one_machine else []
     return [("Measured", measured), ("Luck", luck), ("Distrust", " ".join(distrust) or "No run is marked.")]
 
 

@@ -9,11 +9,10 @@ from rich.text import Text
 
 from ...core.console import table_console
 from ..analysis import planning, samples, stats
-from ..analysis.comparison import Comparison
+from ..analysis.comparison import Basis, Comparison
 from ..analysis.findings import Finding, FindingKind
 from ..analysis.groups import RunGroup
 from ..analysis.intervals import Interval, geometric_mean
-from ..analysis.planning import NextLook
 from ..analysis.scores import PROFILE_FACTORS, GpuScore, PerformanceProfile
 from ..analysis.throughput_groups import ThroughputGroup
 from ..analysis.variance import variance_shares
@@ -43,7 +42,7 @@ def show_scores(console: Console, scores: Sequence[GpuScore], profiles: Sequence
         left_out = f"; without {', '.join(score.left_out)}, which cannot be compared" if score.left_out else ""
         console.print(
             f"{score.other} is {speed} times as fast as {score.baseline} over {', '.join(score.workloads)}{left_out}. "
-            f"On further workloads: {elsewhere}.",
+            f"On further workloads: {elsewhere}{f', {score.machines}' if score.machines else ''}.",
             soft_wrap=True,
             markup=False,
         )
@@ -65,10 +64,8 @@ def show_plan(console: Console, groups: Sequence[RunGroup], comparisons: Sequenc
         for name, value in _plan_rows(group):
             console.print(Text(f"  {name:<18}{value}"), soft_wrap=True)
     for comparison in comparisons:
-        look = comparison.next_look()
-        console.print(
-            Text(f"{comparison_text.title(comparison)}: {_describe_look(look)}.", style="bold"), soft_wrap=True
-        )
+        look = _describe_look(comparison, len(comparisons))
+        console.print(Text(f"{comparison_text.title(comparison)}: {look}.", style="bold"), soft_wrap=True)
 
 
 def _plan_rows(group: RunGroup) -> Iterator[tuple[str, str]]:
@@ -89,10 +86,17 @@ def _plan_rows(group: RunGroup) -> Iterator[tuple[str, str]]:
         yield "", f"smallest difference found: {', '.join(curve)}"
 
 
-def _describe_look(look: NextLook | None) -> str:
+def _describe_look(comparison: Comparison, num_pairs: int) -> str:
+    if comparison.distorting:
+        return f"cannot tell, {comparison.distorting.cause}: repeat these runs, the sides in turn"
+    if not comparison.is_comparable:
+        return "not comparable by time-to-train: see timetrial compare"
+    if comparison.basis is Basis.EXPECTED_TIME and not comparison.has_few_runs:
+        return "no plan for sides with failed runs: see timetrial compare"
+    look = comparison.next_look(num_pairs)
     if look is None:
         return f"run at least {planning.MIN_PILOT_RUNS} seeds a side before the first look"
-    interval = f"{100 * (1 - planning.SEQUENTIAL_ALPHA):.3g}% CI of the ratio: {format_bounds(look.interval)}"
+    interval = f"{100 * look.level:.4g}% CI of the ratio: {format_bounds(look.interval)}"
     if look.verdict:
         return f"stop, {look.verdict} ({interval})"
     if look.total_runs > planning.MAX_LOOKS:
@@ -195,9 +199,8 @@ def _run_group_rows(group: RunGroup) -> list[tuple[str, str]]:
     """Return (name, value) of each line about a group; what is unknown is left out."""
     unit, factor = ("s", 60) if max(run.observed for run in group.runs) < 60 else ("min", 1)
     failed = f", {group.num_failed} failed" if group.num_failed else ""
-    score = stats.olympic_interval(group.minutes, group.num_failed, floor=group.epoch_floor)
-    scale = (group.scaling_factor or 1.0) * factor
-    text = f"{format_interval(score.scaled(scale))} {unit}" if score else "none"
+    score = group.score_interval
+    text = f"{format_interval(score.scaled(factor))} {unit}" if score else "none"
     rows = [("runs", f"{len(group.runs)}{failed}; olympic mean {text}")]
     if group.median_window:
         first, median_score = group.median_window

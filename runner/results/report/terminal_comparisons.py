@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...core.console import table_console
-from ..analysis.comparison import Comparison
+from ..analysis.comparison import Basis, Comparison
 from ..analysis.external_comparison import ExternalComparison
 from ..analysis.failures import ExpectedTimeRatio
 from ..analysis.intervals import Interval, geometric_mean
@@ -35,12 +35,11 @@ def show_comparison(console: Console, comparison: Comparison, num_comparisons: i
     if table.row_count:
         console.print(table)
     if comparison.correlation:
-        text = (
-            f"Times of equal seeds correlate by {format_interval(comparison.correlation)}; the unpaired ratio decides."
-        )
+        decides = "their pairs decide" if comparison.basis is Basis.PAIRED_TIME else "the unpaired ratio decides"
+        text = f"Times of equal seeds correlate by {format_interval(comparison.correlation)}; {decides}."
         console.print(text, soft_wrap=True)
     if num_comparisons > 1:
-        level = f"{100 * comparison.level:.3g}%"
+        level = f"{100 * comparison.levels.difference:.3g}%"
         console.print(f"One of {num_comparisons} comparisons: its verdict uses a {level} interval.", soft_wrap=True)
 
 

@@ -1,6 +1,7 @@
 """Estimates: extrapolation from a made-up measurement, and the command on a tiny run."""
 
 import io
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -41,8 +42,11 @@ def test_epochs_times_seconds_per_epoch_plus_first_block(compose):
     result = extrapolate(compose, "usd_per_gpu_hour=3.6", "gpus=2", telemetry=telemetry(50.0))
     assert result.epochs == (6, 6.6, 9)  # from ten seeds, which took 6 to 8
     assert result.seconds[1] == pytest.approx(6.6 * 10 + 6.6 * 5 + 3)
-    assert result.seconds[0] == pytest.approx(6 * 1000 / 110 + 6 * 5 + 3)
-    assert result.seconds[2] == pytest.approx(9 * 1000 / 90 + 9 * 5 + 3)
+    ends = 6 * 1000 / 110 + 6 * 5 + 3, 9 * 1000 / 90 + 9 * 5 + 3
+    between_runs = 1.959964 * 0.03  # of the log pace
+    widened = [math.hypot(math.log(end / result.seconds[1]), between_runs) for end in ends]
+    assert result.seconds[0] == pytest.approx(result.seconds[1] * math.exp(-widened[0]))
+    assert result.seconds[2] == pytest.approx(result.seconds[1] * math.exp(widened[1]))
     assert result.joules == pytest.approx([50 * value for value in result.seconds])
     assert result.usd == pytest.approx([2 * 3.6 * value / 3600 for value in result.seconds])
     assert result.reached_fraction == 1

@@ -45,7 +45,8 @@ def test_seeds_shared_by_machines_are_crossed_with_them():
         seeds, machines = 0.06 * generator.standard_normal(4), 0.01 * generator.standard_normal(3)
         times = np.exp(machines[:, None] + seeds + 0.003 * generator.standard_normal((3, 4)))
         by_machine = Sample(tuple(scipy_stats.gmean(times, axis=1)))
-        mean = intervals.crossed_mean(by_machine, Sample(tuple(scipy_stats.gmean(times, axis=0)))).interval()
+        by_seed = intervals.log_mean(Sample(tuple(scipy_stats.gmean(times, axis=0))))
+        mean = intervals.add_variance(intervals.log_mean(by_machine), by_seed).interval()
         covered += mean.low <= 1 <= mean.high
         alone = intervals.log_mean(by_machine).interval()
         by_machines_alone += alone.low <= 1 <= alone.high

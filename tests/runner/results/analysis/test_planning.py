@@ -56,7 +56,11 @@ def test_detectable_difference_inverts_the_power():
 def test_sequential_looks_stop_with_the_right_verdict():
     slow, fast = Sample((100.0, 101.0, 99.5)), Sample((80.0, 80.5, 79.0))
     look = planning.next_look(log_ratio(slow, fast), (slow, fast))
-    assert (look.verdict, look.total_runs) == (Verdict.FASTER, 3)
+    assert look.verdict is Verdict.FASTER
+    assert look.level == pytest.approx(0.993)
+    of_three = planning.next_look(log_ratio(slow, fast), (slow, fast), num_pairs=3)
+    assert of_three.level == pytest.approx(1 - 0.007 / 3)
+    assert of_three.interval.high > look.interval.high
     assert planning.next_look(log_ratio(fast, slow), (fast, slow)).verdict is Verdict.SLOWER
     alike = Sample((100.5, 100.2, 99.8))
     assert planning.next_look(log_ratio(slow, alike), (slow, alike)).verdict in (Verdict.EQUAL, None)

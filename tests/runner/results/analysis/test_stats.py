@@ -8,6 +8,7 @@ from mlperf_logging.result_summarizer import result_summarizer
 from scipy import stats as scipy_stats
 
 from timetrial.runner.results.analysis import stats
+from timetrial.runner.results.analysis.intervals import Sample
 
 
 @pytest.mark.parametrize(
@@ -105,12 +106,15 @@ def test_median_window_with_failed_runs():
 
 def test_olympic_interval_is_centered_on_the_score():
     values = [8.0, 9.0, 10.0, 11.0, 30.0]
-    score = stats.olympic_interval(values)
+    score = stats.olympic_interval(values, Sample(tuple(values)))
     error = np.log(values).std(ddof=1) / math.sqrt(5) * scipy_stats.t.ppf(0.975, 4)
     assert (score.estimate, score.n) == (pytest.approx(10.0), 5)
     assert (score.low, score.high) == pytest.approx((10 * math.exp(-error), 10 * math.exp(error)))
-    assert stats.olympic_interval(values[:4], 1).estimate == pytest.approx(10.0)
-    assert stats.olympic_interval(values, 2) is None
+    assert stats.olympic_interval(values[:4], Sample(tuple(values[:4])), 1).estimate == pytest.approx(10.0)
+    assert stats.olympic_interval(values, Sample(tuple(values)), 2) is None
+    repeated = stats.olympic_interval(values * 2, Sample(tuple(values)))
+    assert repeated.n == 5
+    assert repeated.high / repeated.estimate == pytest.approx(score.high / score.estimate)
 
 
 def test_median_of_an_even_number_is_the_middle():

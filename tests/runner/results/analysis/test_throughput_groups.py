@@ -94,9 +94,9 @@ def test_finds_difference_and_keeps_out_of_memory(measured):
 
 
 def test_commands_read_run_directories_without_log(measured, tmp_path, monkeypatch):
-    measured("enabled", [100.0, 102.0])
+    measured("enabled", [100.0, 102.0, 101.0])
     price = "accelerator.usd_per_gpu=5000"
-    tree = measured("disabled", [50.0, 51.0], "peer_to_peer=false", price)
+    tree = measured("disabled", [50.0, 51.0, 50.5], "peer_to_peer=false", price)
     report = build.build_report([tree])
     assert len(report.measurements) == 7
     (blocks,) = [found for found in report.findings if "in blocks" in found.message]

@@ -76,7 +76,7 @@ def test_first_table_compares_gpus_by_name_with_the_baseline(text):
     assert re.fullmatch(r"\(2\.52×\) 2\.\d\d–2\.\d\d not comparable", other[2])
     assert other[1] == other[2]
     failed = found.row("8 × GPU $1$ <b>Maker, box_c")
-    assert failed[2].endswith("cannot tell1,2")  # marks: runs failed, and a check warns
+    assert failed[2].endswith("cannot tell1,2,3")  # marks: runs failed, too few converged, and a check warns
     assert "Runs failed" in found.text[".legend"]
 
 
@@ -204,7 +204,7 @@ def test_page_and_comparison_give_the_same_answer(name, tmp_path):
     for pair in compare_systems(external.read_measurements(study), []):
         answer = found.row(gpu_name(pair.other.title))[1]
         if pair.rows:
-            ratio = pair.speed.interval(pair.level)
+            ratio = pair.interval
             assert answer.startswith(f"{format_number(ratio.estimate, 3)}× {format_bounds(ratio)}".strip())
             assert pair.verdict.value in answer
         else:
