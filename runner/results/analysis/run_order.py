@@ -162,7 +162,7 @@ def _check(groups: Sequence[_OrderedGroup]) -> Iterable[Finding]:
             key,
             f"The runs of {pairs} that differ only in {key} were made in blocks, one after the other, on "
             f"{', '.join(dict.fromkeys(hosts))}: drift (temperature, other users) cannot be told from the setting. "
-            f"Interleave them: in a sweep, name the seed first, as in `-m seed=1,2,3 {key.removesuffix('.name')}=...`.",
+            f"Run them in turn, in one sweep: `-m seed=1,2,3 {key.removesuffix('.name')}=...`.",
         )
 
 

@@ -8,8 +8,10 @@ from rich.console import Console
 
 from timetrial.runner.launch.result_table import show_result
 from timetrial.runner.record import energy
+from timetrial.runner.record.disturbance import disturbed_share
 from timetrial.runner.record.run_dir import RunDir
-from timetrial.runner.record.run_record import RunRecord
+from timetrial.runner.record.run_record import HostLoad, RunRecord
+from timetrial.runner.record.telemetry_samples import TelemetrySample
 
 NORMAL = {
     "core_mhz": 1500,
@@ -163,3 +165,30 @@ def test_ecc_error_in_the_last_sample_counts(write_samples):
 def test_few_samples_have_no_clock_spread(write_samples):
     run_dir = write_samples(14, 8.0, **NORMAL | {"core_mhz": lambda index: 1500 if index else 900})
     assert find_flags(run_dir) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "data_wait", "share"),
+    [
+        ({}, 0.0, 0.0),
+        ({"throttle_reasons": lambda index: "thermal" if index < 12 else ""}, 0.0, 12 / 101),
+        ({}, 8.0, 0.08),
+        ({"throttle_reasons": lambda index: "thermal" if index < 12 else ""}, 8.0, 0.08 + 12 / 101),
+    ],
+)
+def test_flags_say_how_much_of_the_time_they_can_have_cost(write_samples, change, data_wait, share):
+    report = summarize(write_samples(101, **NORMAL | change), train_seconds=80.0, data_wait_seconds=data_wait)
+    assert report.disturbed_share == pytest.approx(share, abs=0.01)
+
+
+@pytest.mark.parametrize(("gpus", "share"), [({"a": 97.0, "b": 91.0}, 0.06), ({}, 1.0)])
+def test_a_busy_host_costs_at_most_the_time_in_which_gpus_were_idle(gpus, share):
+    """Nothing bounds what it costs a run on the processors themselves."""
+    samples = {
+        name: [TelemetrySample(float(time), "train", "", {"utilization_percent": percent}, "") for time in range(9)]
+        for name, percent in gpus.items()
+    }
+    load = HostLoad(processors=2.0, run=0.6, other_processes=0.4, other_processes_before=None)
+    found = disturbed_share({"busy host"}, samples, load, data_wait_seconds=0.0, active_seconds=9.0)
+    assert found == pytest.approx(share)
+    assert disturbed_share(set(), samples, load, data_wait_seconds=0.0, active_seconds=9.0) == 0

@@ -1,6 +1,7 @@
 """Intervals compared with scipy's tests on logs, and with simulated truth."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -98,3 +99,33 @@ def test_values_far_apart_do_not_overflow():
     interval = intervals.geometric_mean([1e-9, 1e9], level=1 - 1e-9)
     assert interval.high < math.inf
     assert Interval(2.0, 1.0, 4.0, 3).scaled(0.5) == Interval(1.0, 0.5, 2.0, 3)
+
+
+def test_correlated_successive_values_are_as_uncertain_as_they_are():
+    """Of 2,000 sequences with a correlation of 0.5, 95% cover the mean with the added error; far fewer without."""
+    generator, covered, alone = np.random.default_rng(4), 0, 0
+    for _ in range(2000):
+        logs = generator.standard_normal(8)
+        for index in range(1, 8):
+            logs[index] = 0.5 * logs[index - 1] + math.sqrt(0.75) * logs[index]
+        values = np.exp(0.04 * logs)
+        mean = intervals.log_mean(Sample(tuple(values)))
+        added = replace(mean, error=math.hypot(mean.error, intervals.serial_error(values)))
+        covered += added.interval().low <= 1 <= added.interval().high
+        alone += mean.interval().low <= 1 <= mean.interval().high
+    assert covered / 2000 == pytest.approx(0.95, abs=0.015)
+    assert alone / 2000 < 0.85
+
+
+def test_rounding_of_published_values_has_a_floor():
+    assert intervals.rounding_floor([110.0, 100.0]) == pytest.approx(1 / math.sqrt(12) / 105)
+    assert intervals.rounding_floor([1.25, 1.5]) == pytest.approx(0.01 / math.sqrt(12) / 1.375)
+    assert intervals.rounding_floor([]) == 0
+
+
+def test_equal_values_beside_others_are_as_uncertain_as_one_more_run():
+    """Three times 10 beside 20: the spread that 10, 10, 10 and 20 have."""
+    sample = intervals.beside(Sample((10.0,) * 3), Sample((20.0, 20.0, 40.0)))
+    assert sample.floor == pytest.approx(np.log([10, 10, 10, 20]).std(ddof=1))
+    assert intervals.beside(Sample((10.0, 11.0)), Sample((20.0, 20.0))).floor == 0
+    assert intervals.beside(Sample((10.0, 10.0)), Sample((10.0, 10.0))).floor == 0

@@ -37,3 +37,24 @@ def test_a_miss_is_infinitely_slow(groups):
     # The first is as fast as the second on transformer and alone on ncf, and 4 times slower on gnmt.
     assert first.shares[:4] == pytest.approx((2 / 3,) * 4)
     assert second.shares == pytest.approx((2 / 3,) * 5)
+
+
+def test_systems_with_equal_gpus_are_told_apart(published):
+    """Two systems of eight V100, one twice as fast: the number is that of each, whatever their order."""
+    for benchmark in ("gnmt", "transformer"):
+        published("a", [30] * 3, 60.0, benchmark=benchmark)
+        published("slow", [30] * 3, 60.0, benchmark=benchmark)
+        tree = published("fast", [30] * 3, 30.0, benchmark=benchmark)
+    groups = group_runs(sources.read_runs([tree]))
+    pairs = [
+        (first, second)
+        for first in groups
+        for second in groups
+        if first.system == "a" and second.system != "a" and first.benchmark == second.benchmark
+    ]
+    for order in (pairs, pairs[::-1]):
+        found = {score.other: score.speed.estimate for score in scores.score_gpus(compare_all(order))}
+        assert found == {
+            "Maker fast, 8 x Tesla V100-SXM2-16GB": pytest.approx(2.0, rel=1e-2),
+            "Maker slow, 8 x Tesla V100-SXM2-16GB": pytest.approx(1.0, rel=1e-2),
+        }
