@@ -99,11 +99,17 @@ def compose_recipes(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def seed_first(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides with the seed in front: a sweep then makes the runs of its other settings in turn.
+    """Return the overrides with the seed before all others that have several values: a sweep varies it last.
 
-    Settings that ran in blocks differ by the drift of their machine too.
+    The runs of its other settings are then made in turn. Settings that ran in blocks differ by the drift of their
+    machine too.
     """
-    return sorted(overrides, key=lambda word: word.split("=")[0].lstrip("+") != "seed")
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    swept = [override.is_sweep_override() for override in OverridesParser.create().parse_overrides(list(overrides))]
+    first = swept.index(True) if any(swept) else 0
+    seeds = [word for word in overrides[first:] if word.split("=")[0].lstrip("+") == "seed"]
+    return [*overrides[:first], *seeds, *(word for word in overrides[first:] if word not in seeds)]
 
 
 def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:

@@ -53,8 +53,8 @@ _TEXTS = {
         "which the worse is called faster or both are called equal. With two runs a side there is no verdict."
     ),
     "Families": (
-        "A page, a table or a command makes one promise about all its words: share of those in which any is false. Each "
-        "has twenty, which are judged together."
+        "A page, a table or a command makes one promise about all its words: share of those in which one is false. "
+        "Each has twenty, which are judged together."
     ),
     "Found differences and plans": (
         "Share of the studies that call a faster GPU faster; and share of the pilots whose planned number of runs (the "

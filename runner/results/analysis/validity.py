@@ -72,7 +72,8 @@ def _describe_energy(group: RunGroup) -> Iterable[Finding]:
         parts.append(f"cost-to-train {_format_mean(mean_cost(group), '${:,.3g}'.format)}")
     if parts:
         count = max(len(measured), len(costs))
-        runs = f"mean of {count} runs" if count > 1 else "one run"
+        converged = " converged" if group.num_failed else ""
+        runs = f"mean of {count}{converged} runs" if count > 1 else f"one{converged} run"
         if measured and costs and len(measured) != len(costs):
             runs += f", energy of {len(measured)}, cost of {len(costs)}"
         yield Finding(FindingKind.NOTE, group.title, f"{', '.join(parts)}: {runs}.")

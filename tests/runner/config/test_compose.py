@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from timetrial.runner.config import error_messages
-from timetrial.runner.config.compose import compose_recipes, expand_sweep, load_config, to_yaml
+from timetrial.runner.config.compose import compose_recipes, expand_sweep, load_config, seed_first, to_yaml
 from timetrial.runner.config.validation import validate
 from timetrial.runner.core.errors import ConfigurationError
 
@@ -187,12 +187,17 @@ def test_recipes_compose_by_themselves():
     assert "${data_dir}" in recipes["ncf/reference_2048"]["data"]["path"]
 
 
-def test_sweep_expands_to_the_product_with_the_last_override_fastest():
-    runs = expand_sweep(["accelerator=cpu", "precision=fp32,bf16", "seed=range(1,3)"])
-    assert runs == [
-        ["accelerator=cpu", f"precision={precision}", f"seed={seed}"]
-        for precision in ("fp32", "bf16")
+def test_sweep_expands_to_the_product_with_the_seed_slowest():
+    """The settings of each seed run in turn, so that a drift of the machine favors none."""
+    expected = [
+        ["accelerator=cpu", f"seed={seed}", f"precision={precision}"]
         for seed in (1, 2)
+        for precision in ("fp32", "bf16")
+    ]
+    assert expand_sweep(["accelerator=cpu", "precision=fp32,bf16", "seed=range(1,3)"]) == expected
+    assert expand_sweep(["accelerator=cpu", "seed=1,2", "precision=fp32,bf16"]) == expected
+    assert seed_first(["accelerator=cpu", "seed=3", "precision=fp32,bf16"]) == [
+        *("accelerator=cpu", "seed=3", "precision=fp32,bf16")
     ]
     assert expand_sweep(["seed=3"]) == [["seed=3"]]
 

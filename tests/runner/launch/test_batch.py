@@ -176,14 +176,14 @@ def test_pending_tasks_are_listed_by_number_of_gpus(tmp_path):
     completed = subprocess.run(
         [*COMMAND, "status", "study", "--pending"], cwd=tmp_path, check=True, capture_output=True, text=True
     )
-    assert completed.stdout == "0 0-3\n1 4-5\n2 6-7\n"
+    assert completed.stdout == "0 0-1,4-5\n1 2,6\n2 3,7\n"
     completed = subprocess.run([*COMMAND, "status", "study", "--json"], cwd=tmp_path, capture_output=True, text=True)
     tasks = json.loads(completed.stdout)
     assert completed.returncode == Exit.FAILURE  # not all are done
     assert [(task["index"], task["state"], task["seconds"]) for task in tasks] == [
         (n, "waiting", None) for n in range(8)
     ]
-    assert tasks[5]["overrides"] == ["accelerator=h200", "gpus=1", "seed=2"]
+    assert tasks[5]["overrides"] == ["seed=2", "accelerator=cpu", "gpus=2"]
     assert _ranges([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
 
 

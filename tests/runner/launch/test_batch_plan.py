@@ -20,13 +20,13 @@ def progress_of(study):
     return [study.state(task).progress for task in study.tasks()]
 
 
-def test_plan_has_the_runs_of_a_sweep_in_hydras_order(plan_study):
+def test_plan_has_the_runs_of_a_sweep_by_seed(plan_study):
     study = plan_study("precision=fp32,bf16", "seed=range(1,4)")
     tasks = study.tasks()
     assert [task.overrides[-2:] for task in tasks] == [
-        (f"precision={precision}", f"seed={seed}") for precision in ("fp32", "bf16") for seed in (1, 2, 3)
+        (f"seed={seed}", f"precision={precision}") for seed in (1, 2, 3) for precision in ("fp32", "bf16")
     ]
-    assert [task.name for task in tasks][::5] == ["0-precision-fp32-seed-1", "5-precision-bf16-seed-3"]
+    assert [task.name for task in tasks][::5] == ["0-seed-1-precision-fp32", "5-seed-3-precision-bf16"]
     assert progress_of(study) == ["waiting"] * 6
 
 
