@@ -58,6 +58,8 @@ def list_recipe_differences(first: RunGroup, second: RunGroup) -> list[str]:
     """Return the names of the settings that may change the convergence and differ, or are not stated."""
     names = [name for name, value_of in _SETTINGS if name in _RECIPE_SETTINGS and value_of(first) != value_of(second)]
     runs = first.runs[0], second.runs[0]
+    if any(run.run_record is None for run in runs) and "software" in names:
+        names.remove("software")  # in published logs, free text of the submitter
     if any(run.global_batch_size is None or not run.hyperparameters for run in runs):
         names.append("a recipe is not stated in full")
     execution = [{key: run.execution.get(key) for key in run.execution if key != "peer_to_peer"} for run in runs]

@@ -35,10 +35,10 @@ def variance_shares(values: Sequence[float], factors: Mapping[str, Sequence[Hash
     y = np.log(np.asarray(values, dtype=np.float64))
     designs = {name: _indicator_matrix(levels) for name, levels in factors.items() if _is_replicated(levels)}
     intercept = np.ones((len(y), 1))
-    full, rank = _residual_maker(np.hstack([intercept, *designs.values()]))
+    (residuals,), rank = _residuals(np.hstack([intercept, *designs.values()]), y)
     residual_dof = len(y) - rank
-    residual = float(y @ full @ y) if residual_dof > 0 else 0.0
-    if residual <= 0:
+    residual = float(residuals @ residuals) if residual_dof > 0 else 0.0
+    if residual <= 1e-24 * float(y @ y):  # nothing varies but the rounding
         return []
     draws = np.random.default_rng(0)
     # The first entry of each array is the estimate, the others are draws.
@@ -47,10 +47,10 @@ def variance_shares(values: Sequence[float], factors: Mapping[str, Sequence[Hash
     shown = []
     for name, design in designs.items():
         others = [other for key, other in designs.items() if key != name]
-        reduced, reduced_rank = _residual_maker(np.hstack([intercept, *others]))
-        dof, weight = rank - reduced_rank, float(np.trace(design.T @ reduced @ design))
+        (without, *columns), reduced_rank = _residuals(np.hstack([intercept, *others]), np.column_stack([y, design]))
+        dof, weight = rank - reduced_rank, float(sum(column @ column for column in columns))
         if dof > 0 and weight > 1e-9:
-            mean_square = float(y @ (reduced - full) @ y) / np.append(dof, draws.chisquare(dof, _DRAWS))
+            mean_square = (float(without @ without) - residual) / np.append(dof, draws.chisquare(dof, _DRAWS))
             components[name] = np.maximum(mean_square - noise, 0.0) * dof / weight
             shown += [name] * (_width_at_half(dof, residual_dof, weight / dof) <= _MAX_WIDTH)
     total = noise + sum(components.values())
@@ -101,7 +101,7 @@ def _indicator_matrix(levels: Sequence[Hashable]) -> Array:
     return np.array([[float(level == name) for name in names] for level in levels])
 
 
-def _residual_maker(design: Array) -> tuple[Array, int]:
-    """Return the matrix that projects a vector onto the residuals of `design`, and the rank of `design`."""
-    rank = int(np.linalg.matrix_rank(design))
-    return np.eye(len(design)) - design @ np.linalg.pinv(design), rank
+def _residuals(design: Array, values: Array) -> tuple[Array, int]:
+    """Return the residuals of each column of `values` (runs,) or (runs, columns) on `design`, and its rank."""
+    solution, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
+    return np.atleast_2d((values - design @ solution).T), int(rank)

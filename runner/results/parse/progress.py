@@ -48,11 +48,12 @@ def _read_number(entry: LogEntry, keys: Sequence[str]) -> float | None:
 def replace_repeated(
     labels: Sequence[float | None], start_labels: Sequence[float], note: Callable[[str], None]
 ) -> list[float | None]:
-    """Return the labels of the evaluations, replaced by those of eval_start if they are missing or do not increase.
+    """Return the labels of the evaluations, replaced by those of eval_start if they are missing or repeated.
 
+    Evaluations that run beside the training may end in another order than they began, with labels of their own.
     `note` receives a sentence about the replacement.
     """
-    if None not in labels and _is_increasing([label for label in labels if label is not None]):
+    if None not in labels and len(set(labels)) == len(labels):
         return list(labels)
     if len(start_labels) >= len(labels) and _is_increasing(start_labels):
         note("epochs are taken from eval_start: those of eval_accuracy are missing or repeated")

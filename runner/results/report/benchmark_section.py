@@ -52,7 +52,7 @@ def benchmark_section(
 ) -> BenchmarkSection:
     """Return the section of a benchmark of a lineup."""
     groups = [(system, group) for (system, name), group in lineup.groups.items() if name == workload]
-    groups.sort(key=lambda entry: (entry[0] != lineup.baseline, _minutes(entry[1])))
+    groups.sort(key=lambda entry: (entry[0] != lineup.baselines[workload], _minutes(entry[1])))
     systems = {group.title: system for system, group in groups}
     own = [comparison for comparison in comparisons if comparison.other.title in systems]
     name = anchor.removeprefix("work-")

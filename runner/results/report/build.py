@@ -151,9 +151,10 @@ def _banners(comparisons: Iterable[Comparison]) -> Iterable[Finding]:
             sentences = [comparison_text.phrase(pairs[0]), *comparison_text.reasons(pairs[0])]
             yield Finding(FindingKind.BANNER, workload, f"{pairs[0].other.title}: {'; '.join(sentences)}.")
         elif warned:
+            unit = pairs[0].baseline.progress_unit
             incomparable = sum(comparison.verdict is Verdict.NOT_COMPARABLE for comparison in warned)
             message = (
-                f"The epochs of {len(warned)} of {len(pairs)} pairs are not shown equal or runs failed; {incomparable} "
-                "of them cannot be compared by time-to-train. Compare the time per epoch instead."
+                f"The {unit} of {len(warned)} of {len(pairs)} pairs are not shown equal or runs failed; {incomparable} "
+                f"of them cannot be compared by time-to-train. Compare the time per {unit[:-1]} instead."
             )
             yield Finding(FindingKind.BANNER, workload, message)

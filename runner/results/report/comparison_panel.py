@@ -20,7 +20,7 @@ from .systems import Lineup, System
 _MARKS = {
     "failed": "Runs failed; where times are comparable, the ratio is of the expected time to a success.",
     "single": "No verdict: a side has fewer than three independent runs that reached the target.",
-    "luck": "The epochs are not shown equal: the ratio holds the luck of the seeds too.",
+    "luck": "The epochs (or samples) are not shown equal: the ratio holds the luck of the seeds too.",
     "holm": "The 95% interval excludes 1, but not at the level that so many comparisons need.",
     "distorted": "Disturbed runs or drift may have made the difference, or hidden it; see the benchmark's details.",
     "flags": "Runs carry validity flags, such as loader-bound; see the benchmark's details.",
@@ -32,15 +32,16 @@ def comparison_panel(name: str, lineup: Lineup, report: Report, anchors: Mapping
     """Return the panel of a lineup whose systems are compared with its baseline."""
     by_title = {(comparison.baseline.title, comparison.other.title): comparison for comparison in report.comparisons}
     comparisons = {
-        (system, workload): by_title[lineup.groups[lineup.baseline, workload].title, group.title]
+        (system, workload): by_title[lineup.groups[lineup.baselines[workload], workload].title, group.title]
         for (system, workload), group in lineup.groups.items()
-        if system != lineup.baseline and (lineup.baseline, workload) in lineup.groups
+        if system != lineup.baselines[workload]
     }
     warned = {finding.subject for finding in report.findings if finding.kind is FindingKind.FLAG}
     causes = {key: _causes(comparison, warned) for key, comparison in comparisons.items()}
     numbers = _number([cause for of_cell in causes.values() for cause in of_cell])
     marks = {key: tuple(numbers[cause] for cause in of_cell) for key, of_cell in causes.items()}
-    means = _means(lineup.systems[1:], comparisons)
+    with_baseline = {key: pair for key, pair in comparisons.items() if lineup.baselines[key[1]] == lineup.baseline}
+    means = _means(lineup.systems[1:], with_baseline)
     order = _order(lineup.systems[1:], comparisons, means)
     columns = [(_short(workload, lineup), anchors[workload]) for workload in lineup.workloads]
     return Panel(
@@ -66,6 +67,8 @@ def shown_ratio(comparison: Comparison) -> Interval:
 
 def _caption(lineup: Lineup, comparisons: Sequence[Comparison]) -> str:
     text = f"Speed against {lineup.baseline.label}: times as fast to the quality target"
+    if any(baseline != lineup.baseline for baseline in lineup.baselines.values()):
+        text += "; where it did not run a benchmark, against the system marked as its baseline"
     if any(comparison.verdict == Verdict.NOT_COMPARABLE for comparison in comparisons):
         text += "; in parentheses: by time per epoch, where times to the target are not comparable"
     return text
@@ -196,7 +199,11 @@ def _mean_cell(
 ) -> TableCell:
     if system == lineup.baseline:
         return TableCell("1×", "", "baseline", "baseline")
-    own = [comparison for (row, _), comparison in comparisons.items() if row == system]
+    own = [
+        comparison
+        for (row, workload), comparison in comparisons.items()
+        if row == system and lineup.baselines[workload] == lineup.baseline
+    ]
     if mean is None:
         return TableCell("–", "", "not comparable" if own else "no common benchmark", "none")
     if mean.verdict == Verdict.NOT_COMPARABLE:
@@ -223,12 +230,10 @@ def _cell(
     group = lineup.groups.get((system, workload))
     if group is None:
         return TableCell("", "", "not run", "none")
-    if system == lineup.baseline:
+    if system == lineup.baselines[workload]:
         minutes = f"{format_number(group.mean_minutes.estimate, 3)} min" if group.converged_runs else "not reached"
         return TableCell("1×", minutes, "baseline", "baseline")
-    comparison = comparisons.get((system, workload))
-    if comparison is None:
-        return TableCell("–", "", "no baseline run", "none")
+    comparison = comparisons[system, workload]
     if comparison.verdict == Verdict.NOT_COMPARABLE:
         return _pace_cell(comparison.seconds_per_epoch, marks)
     return ratio_cell(comparison.verdict, shown_ratio(comparison), comparison.margin, marks)

@@ -79,14 +79,15 @@ def reasons(comparison: Comparison) -> list[str]:
 
 def _describe_obstacle(comparison: Comparison) -> str:
     """Return why the times of the groups cannot be compared."""
+    unit = comparison.baseline.progress_unit
     if difference := group_differences.workload_difference(comparison.baseline, comparison.other):
         part, first, second = difference
         if part is WorkloadPart.MODEL:
             return f"{first} and {second} are different models"
         return f"their {part}s differ ({first} and {second})"
     return (
-        f"their recipes differ ({_recipe_differences(comparison)}) and their epochs are not shown equal "
-        f"({_mean_epochs(comparison)}), so time-to-train compares recipes: compare the time per epoch"
+        f"their recipes differ ({_recipe_differences(comparison)}) and their {unit} are not shown equal "
+        f"({_mean_epochs(comparison)}), so time-to-train compares recipes: compare the time per {unit[:-1]}"
     )
 
 
@@ -115,7 +116,8 @@ def _describe_luck(comparison: Comparison) -> list[str]:
         return [f"{few}: repeat both with other seeds{recipes}"]
     if comparison.epochs_state is EpochsState.SHOWN_EQUAL:
         return []
-    return [f"their epochs are not shown equal within {comparison.margin:.0%} ({_mean_epochs(comparison)})"]
+    unit = comparison.baseline.progress_unit
+    return [f"their {unit} are not shown equal within {comparison.margin:.0%} ({_mean_epochs(comparison)})"]
 
 
 def _recipe_differences(comparison: Comparison) -> str:

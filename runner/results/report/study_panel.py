@@ -104,19 +104,19 @@ def _sentences(
     missing = [name for name, means in (("energy", energies), ("cost", costs)) if not any(mean.n for mean in means)]
     measured = f"{count(runs, 'run')} of {count(len(groups), 'recipe')} on {systems}; no two systems share a benchmark"
     measured += f"; {' and '.join(missing)} not recorded." if missing else "."
-    share, needed = _share(largest), planning.runs_needed(largest.time_sample, MARGIN)
+    unit, share, needed = largest.progress_unit, _share(largest), planning.runs_needed(largest.time_sample, MARGIN)
     if share.n and needed:
         interval = f" ({share.low:.0%} to {share.high:.0%})" if share.is_bounded else ""
         more = max(needed.high - len(largest.time_sample.values), 0)
         luck = (
-            f"{largest.workload}: the coefficient of variation is {largest.epoch_sample.deviation:.1%} for epochs and "
-            f"{largest.pace_sample.deviation:.1%} for the time per epoch, so {share.estimate:.0%}{interval} of the "
-            f"variance is luck of the seeds and the rest the machine. To find a difference of {MARGIN:.0%}, plan "
+            f"{largest.workload}: the coefficient of variation is {largest.epoch_sample.deviation:.1%} for {unit} and "
+            f"{largest.pace_sample.deviation:.1%} for the time per {unit[:-1]}, so {share.estimate:.0%}{interval} of "
+            f"the variance is luck of the seeds and the rest the machine. To find a difference of {MARGIN:.0%}, plan "
             f"{needed} runs a side: {f'up to {more} more' if more else 'these are enough'}."
         )
     elif needed and len(set(largest.epochs)) == 1:
         luck = (
-            f"{largest.workload}: all runs took the same epochs, so how much these vary is below the grid of "
+            f"{largest.workload}: all runs took the same {unit}, so how much these vary is below the grid of "
             f"evaluations. To find a difference of {MARGIN:.0%}, plan {needed} runs a side."
         )
     else:

@@ -4,17 +4,21 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from ..analysis.groups import UNOFFICIAL, RunGroup
 from ..parse.runs import Run
 
 # Words of device names that do not tell devices apart, or only repeat the maker.
 _NOISE = re.compile(r"(?i)nvidia|tesla|amd|instinct|geforce|google|sxm\d?|hbm\w*|accelerator|\(.*")
+_CHIP = re.compile(r"\(([A-Z]+\d[^)]*)\)")  # "Blackwell GPU (B200-SXM-180GB)", but not "(400W)"
 
 
 def gpu_name(accelerator: str) -> str:
     """Return the short name of a device, such as "V100 16GB" for "Tesla V100-SXM2-16GB"; empty if it is unknown."""
-    words = [word for word in re.split(r"[\s_-]+", accelerator) if word and not _NOISE.fullmatch(word)]
+    chip = _CHIP.search(accelerator)
+    full_name = chip[1] if chip else accelerator
+    words = [word for word in re.split(r"[\s_-]+", full_name) if word and not _NOISE.fullmatch(word)]
     name = " ".join(words).partition("(")[0].strip()
     if name.lower() in ("", "na", "n/a", "none"):
         return ""
@@ -60,16 +64,22 @@ class Lineup:
     workloads: list[str]
     groups: dict[tuple[System, str], RunGroup]
 
+    @cached_property
+    def baselines(self) -> dict[str, System]:
+        """The baseline of each benchmark: of the systems that ran it, the first, which are in order of their rank."""
+        return {
+            workload: next(system for system in self.systems if (system, workload) in self.groups)
+            for workload in self.workloads
+        }
+
     @property
     def pairs(self) -> list[tuple[RunGroup, RunGroup]]:
-        """The baseline's group with each other group of the same workload."""
+        """The group of each benchmark's baseline with each other group of the benchmark."""
         return [
-            (self.groups[self.baseline, workload], self.groups[system, workload])
+            (self.groups[self.baselines[workload], workload], self.groups[system, workload])
             for system in self.systems
             for workload in self.workloads
-            if system != self.baseline
-            and (system, workload) in self.groups
-            and (self.baseline, workload) in self.groups
+            if system != self.baselines[workload] and (system, workload) in self.groups
         ]
 
     @property

@@ -16,6 +16,7 @@ from ..analysis.intervals import Interval, geometric_mean
 from ..analysis.scores import PROFILE_FACTORS, GpuScore, PerformanceProfile
 from ..analysis.throughput_groups import ThroughputGroup
 from ..analysis.variance import variance_shares
+from ..parse import rules
 from ..parse.external import ExternalMeasurement
 from . import comparison_text
 
@@ -69,7 +70,10 @@ def show_plan(console: Console, groups: Sequence[RunGroup], comparisons: Sequenc
 
 
 def _plan_rows(group: RunGroup) -> Iterator[tuple[str, str]]:
-    for label, pilot in (("time-to-train", group.time_sample), ("seconds per epoch", group.pace_sample)):
+    for label, pilot in (
+        ("time-to-train", group.time_sample),
+        (f"seconds per {group.progress_unit[:-1]}", group.pace_sample),
+    ):
         num_runs = len(pilot.values)
         if num_runs < planning.MIN_PILOT_RUNS:
             yield label, f"too few independent runs ({num_runs}): run {planning.MIN_PILOT_RUNS} first"
@@ -201,6 +205,9 @@ def _run_group_rows(group: RunGroup) -> list[tuple[str, str]]:
     failed = f", {group.num_failed} failed" if group.num_failed else ""
     score = group.score_interval
     text = f"{format_interval(score.scaled(factor))} {unit}" if score else "none"
+    required = rules.runs_per_score(group.benchmark)
+    if required and len(group.runs) < required and group.runs[0].run_record is None:
+        text += f"; MLPerf's score needs {required} runs"
     rows = [("runs", f"{len(group.runs)}{failed}; olympic mean {text}")]
     if group.median_window:
         first, median_score = group.median_window
@@ -225,7 +232,12 @@ def _run_group_rows(group: RunGroup) -> list[tuple[str, str]]:
         )
     if len(group.minutes) > 1:
         variations = [stats.coefficient_of_variation(values) for values in (group.minutes, group.seconds_per_epoch)]
-        rows.append(("spread", f"{variations[0]:.1%} in time-to-train, {variations[1]:.1%} in time per epoch"))
+        rows.append(
+            (
+                "spread",
+                f"{variations[0]:.1%} in time-to-train, {variations[1]:.1%} in time per {group.progress_unit[:-1]}",
+            )
+        )
     rows += [("note", text) for text in samples.describe_dependence("these runs", group.converged_runs)]
     return rows
 

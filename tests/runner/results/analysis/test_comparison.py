@@ -88,11 +88,24 @@ def test_precision_and_software_are_recipe_differences(published, name):
     """bf16 that needs 30% more epochs is not called faster, at no number of runs."""
     published("a", LUCKY, 60.0)
     groups = read_groups(published("b", UNLUCKY, 40.0))
+    for run in (*groups["a"].runs, *groups["b"].runs):
+        run.run_record = RunRecord()
     for run in groups["b"].runs:
         setattr(run, name, "bf16")
     comparison = comparison_module.compare(groups["a"], groups["b"])
     assert comparison.verdict == Verdict.NOT_COMPARABLE
     assert f"their recipes differ ({name})" in comparison_text.reasons(comparison)[0]
+
+
+def test_free_text_of_a_submitter_is_no_recipe_difference(published):
+    """The framework in systems files is said, and published logs stay comparable."""
+    published("a", LUCKY, 60.0)
+    groups = read_groups(published("b", LUCKY, 40.0))
+    for run in groups["b"].runs:
+        run.software = "PyTorch, our own release"
+    comparison = comparison_module.compare(groups["a"], groups["b"])
+    assert comparison.verdict == Verdict.FASTER
+    assert "software: PyTorch vs. PyTorch, our own release" in comparison_text.differences(comparison)
 
 
 def test_failed_runs_decide(published):

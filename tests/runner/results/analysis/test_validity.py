@@ -58,7 +58,7 @@ def test_report_shows_energy_cost_and_flags(launch, tmp_path):
 def test_mean_energy_ignores_runs_without_energy():
     unknown = replace(SUMMARY, energy_joules=None, energy_source=None, mean_watts=None, samples_per_joule=None)
     runs = [SimpleNamespace(run_record=RunRecord(telemetry=telemetry)) for telemetry in (SUMMARY, unknown)]
-    group = SimpleNamespace(converged_runs=runs, independent_runs=[[run] for run in runs], title="group")
+    group = SimpleNamespace(converged_runs=runs, independent_runs=[[run] for run in runs], title="group", num_failed=0)
     (finding,) = validity._describe_energy(group)
     assert "1 kJ" in finding.message
     assert finding.message.endswith("one run.")

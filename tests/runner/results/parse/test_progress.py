@@ -66,6 +66,19 @@ def test_repeated_labels_are_replaced_by_eval_start(log, read):
     assert any("eval_start" in sentence for sentence in run.inferred)
 
 
+def test_evaluations_that_end_out_of_order_keep_their_labels(log, read):
+    """Evaluations beside the training: that of epoch 20 ends before that of 15, and 70 epochs reach the target."""
+    writer = log(dialect="v0.7", benchmark="ssd")("run_start")
+    labels = [10, 20, 15, 30, 40, 50, 60, 65, 70]
+    for label in sorted(labels):
+        writer("eval_start", epoch_num=label)
+    for label in labels:
+        writer.evaluate(label, 0.24 if label == 70 else 0.1)
+    run = read(writer.stop().write())
+    assert run.epochs_to_converge == 70
+    assert [entry.progress for entry in run.evaluations] == labels
+
+
 @pytest.mark.parametrize(
     ("labels", "trained_first", "expected"),
     [([0, 1, 2], True, (3, 1)), ([-1, 0, 1], True, (3, 2)), ([-1, 0, 1], False, (2, 1))],
