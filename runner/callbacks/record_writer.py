@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..core.atomic_files import write_atomically
+from ..core.errors import Exit
 from ..record.run_dir import RunDir
-from ..record.run_record import RunClass
+from ..record.run_record import RunClass, RunRecord
 from ..record.training_result import Block, TrainingResult
 from ..training.events import (
     BlockEnded,
@@ -35,10 +36,15 @@ class _Progress:
 
 @dataclass
 class RecordWriter:
-    """The observer of rank 0 that keeps the numbers of the run; it writes after each evaluation and at the stop."""
+    """The observer of rank 0 that keeps the numbers of the run; it writes after each evaluation and at the stop.
+
+    At the stop of a run with a result it also writes the exit code, so that a kill after it cannot undo the result.
+    With `keeps_final_weights` the checkpoint holds that code, because the weights must be saved first.
+    """
 
     run_dir: RunDir
     plan: TrainingPlan
+    keeps_final_weights: bool = False
     _blocks: list[Block] = field(default_factory=list)
     _started_at: float = 0.0
     _lost_seconds: float = 0.0
@@ -138,7 +144,19 @@ class RecordWriter:
             stopped_at=self._stopped_at or time,
             lost_seconds=self._lost_seconds,
         )
-        self.run_dir.update(lambda record: replace(record, training=training))
+        exit_code = None if self._stopped_at is None or self.keeps_final_weights else self._result(training)
+
+        def add(record: RunRecord) -> RunRecord:
+            record = replace(record, training=training)
+            return record if exit_code is None else record.training_ended(exit_code, "")
+
+        self.run_dir.update(add)
+
+    def _result(self, training: TrainingResult) -> Exit | None:
+        """Return the exit code of a run that has its result, None for one that was stopped."""
+        if training.reached:
+            return Exit.TARGET_REACHED
+        return Exit.TARGET_NOT_REACHED if training.epochs >= self.plan.max_epochs else None
 
     def _write_quality(self) -> None:
         text = io.StringIO()

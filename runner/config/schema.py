@@ -279,7 +279,7 @@ class Config:
     time_limit_seconds: float | None = None
     """Seconds of an attempt after which the run saves a checkpoint and ends with exit code 11; null: no limit."""
     data_dir: str = "data"
-    """Folder of the datasets."""
+    """Folder of the datasets. Default: taken from `TIMETRIAL_DATA_DIR`, else `data`."""
     staging_dir: str | None = None
     """Node-local disk that image folders are copied to before the clock starts; null: read in place. Default: taken
     from `TIMETRIAL_STAGING_DIR`."""

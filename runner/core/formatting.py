@@ -17,6 +17,9 @@ def format_energy(joules: float) -> str:
     return f"{joules / 1e3:,.3g} kJ" if joules >= 1e3 else f"{joules:,.3g} J"
 
 
+_MAX_NAME = 100  # characters; file systems allow 255 bytes, and suffixes follow
+
+
 def slug(text: str) -> str:
-    """Return `text` as a folder name: lower case, words joined by dashes."""
-    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-") or "unknown"
+    """Return `text` as a folder name: lower case, words joined by dashes, at most 100 characters, never `..`."""
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")[:_MAX_NAME].rstrip("-.") or "unknown"

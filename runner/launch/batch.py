@@ -4,8 +4,8 @@ A study is a folder: `manifest.txt` has one line per task, its name and its over
 directory; `attempts/<name>/<n>/` keeps failed attempts. What remains to be done follows from these files alone, so any
 process on any node may be killed at any time and any other may continue.
 
-A study may come from somebody else, so its manifest is data: it names no code, no files of configuration and no values
-of the environment, and no task leaves `runs/`.
+A study may come from somebody else, so its manifest is data: it names no code, no files of configuration, no values
+of the environment and no folders, and no task leaves `runs/` (task_overrides.py).
 """
 
 import re
@@ -16,13 +16,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from ..config.compose import Composition, compose, expand_sweep
+from ..config.compose import compose, expand_sweep
 from ..config.composer import Composer
 from ..config.error_messages import format_error
 from ..config.validation import micro_batch_size, validate
@@ -36,6 +35,7 @@ from ..record.run_dir import RunDir
 from ..record.run_record import RunRecord, RunState
 from . import rendezvous
 from .rank_pool import RankPool
+from .task_overrides import check_composition, check_overrides
 
 # Ends that are a result, whether the target was reached or not; a loss that diverged would diverge again.
 _RESULTS = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED, Exit.TIME_LIMIT, Exit.DIVERGED, Exit.NOT_COMPLIANT)
@@ -44,7 +44,6 @@ _RETRIED_HERE = (Exit.OUT_OF_MEMORY, Exit.LOST_RANK, Exit.FAILURE)
 _RESERVED_KEYS = {"run_dir", "resume", "runs_dir"}
 _MAX_NAME_LENGTH = 100
 _NAME = re.compile(rf"\w[\w.-]{{0,{_MAX_NAME_LENGTH - 1}}}", re.ASCII)
-_CHOICE = re.compile(r"[\w-]+(/[\w-]+)*|None", re.ASCII)
 _PLAIN_SEED = re.compile(r"seed=\d{1,18}")
 
 
@@ -92,7 +91,7 @@ class Study:
         """Return the tasks in the order of the manifest; raise `ConfigurationError` for one that is not plain data."""
         if not self._manifest.exists():
             raise ConfigurationError(f"{self._manifest} is missing: make it with timetrial batch plan {self.path} ...")
-        lines = read_text(self._manifest).splitlines()
+        lines = read_text(self._manifest).removesuffix("\n").split("\n")
         return [self._parse(index, line) for index, line in enumerate(lines)]
 
     def _parse(self, index: int, line: str) -> Task:
@@ -196,9 +195,9 @@ class Study:
         """Return the task's configuration on this machine, with the micro-batch that earlier attempts leave."""
         from .overrides import with_accelerator
 
-        _check_overrides(task)
+        check_overrides(task.index, task.overrides)
         composition = compose(with_accelerator(task.overrides))
-        _check_choices(task, composition)
+        check_composition(task.index, task.overrides, composition)
         node = composition.node
         node.run_dir, node.resume = str(self.runs / task.name), True
         halvings = sum(failure.exit_code == Exit.OUT_OF_MEMORY for failure in self._failed_attempts(task))
@@ -246,25 +245,6 @@ def _name_tasks(runs: Sequence[Sequence[str]], first_index: int, known: Set[froz
     return tasks
 
 
-def _check_overrides(task: Task) -> None:
-    """Raise `ConfigurationError` if an override names code, folders of configuration or values of the environment."""
-    for override in OverridesParser.create().parse_overrides(list(task.overrides)):
-        group, *keys = re.split(r"[./]", override.key_or_group)
-        names_code = group == "workload" and (keys or isinstance(override.value(), dict))
-        if names_code or group == "hydra" or "${" in f"{override.input_line} {override.value()}":
-            raise ConfigurationError(
-                f"Task {task.index} sets {as_name(override.input_line)}: a study takes values, but no classes, no "
-                "settings of Hydra and no ${...}. Use timetrial run for these."
-            )
-
-
-def _check_choices(task: Task, composition: Composition) -> None:
-    """Raise `ConfigurationError` if a choice of a group is a path to another file."""
-    for group, choice in composition.choices.items():
-        if not _CHOICE.fullmatch(choice):
-            raise ConfigurationError(f"Task {task.index}: {group}={as_name(choice)} is not one of the choices.")
-
-
 def _validate_all(tasks: Sequence[Task]) -> None:
     """Refuse tasks that no machine could run. Of tasks that differ in nothing but the seed, the first is checked."""
     composer, run_groups = Composer(), set()
@@ -279,9 +259,9 @@ def _validate(task: Task, composer: Composer) -> None:
     """Refuse a task that no machine could run; which GPU it gets is not known yet."""
     accelerator = [] if task.value("accelerator", "") else ["accelerator=auto"]
     try:
-        _check_overrides(task)
+        check_overrides(task.index, task.overrides)
         composition = composer.compose([*accelerator, *task.overrides])
-        _check_choices(task, composition)
+        check_composition(task.index, task.overrides, composition)
         config = validate(composition.node)
         if config.division == "closed":
             closed_division.check_config(config)

@@ -35,14 +35,17 @@ def finalize(run: OpenRun, exit_code: Exit) -> Exit:
     """Write exit code, state, verdict, energy and cost to the run record, show the result and return the exit code.
 
     `exit_code` counts if no rank has recorded how the run ended. Raises the error of a run that never began, whose
-    directory is removed.
+    directory is removed if this process created it.
     """
     run_dir = run.run_dir
     record, rank_errors = run_dir.record(), run_dir.take_rank_errors()
     if rank_errors and record.exit_code not in _FINISHED:  # a rank may die after the end
         exit_code, error = Exit(rank_errors[0].exit_code), rank_errors[0].error
         if exit_code in _NEVER_BEGAN and record.training is None:
-            run_dir.discard()
+            if run.resumes:
+                run_dir.update(lambda record: record.ended(exit_code, error))
+            else:
+                run_dir.discard()
             raise error_of(exit_code, error)
     elif record.exit_code is not None:
         exit_code, error = Exit(record.exit_code), record.error
@@ -65,7 +68,8 @@ def finalize(run: OpenRun, exit_code: Exit) -> Exit:
             cost=report.cost,
             flags=report.flags,
             disturbed_share=report.disturbed_share,
-        )
+        ),
+        durable=True,
     )
     show_result(run.console, _title(run.config), record, run_dir)
     if exit_code == Exit.STOPPED and not run.config.throughput.steps:

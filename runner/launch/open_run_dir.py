@@ -77,7 +77,7 @@ def _find_run_dir(config: Config) -> tuple[RunDir, bool]:
             if run_dir.record() != RunRecord():
                 raise ConfigurationError(f"{run_dir.path} has lost its config.yaml: start over in a new run directory.")
             write_atomically(run_dir.config, text)  # its first launcher was killed before it could write this
-            return run_dir, False
+            return run_dir, True
         changed = diff_configs(read_config(run_dir.config), parse_yaml(text))
         if changed:
             hidden = len(changed) - _CHANGES_SHOWN
@@ -103,6 +103,8 @@ def _find_run_dir(config: Config) -> tuple[RunDir, bool]:
 def _record_start(run: OpenRun, startup_seconds: float) -> None:
     config, run_dir = run.config, run.run_dir
     run_dir.take_rank_errors()  # of ranks whose launcher was killed before it could read them
+    if run.resumes and not run_dir.checkpoint.exists():
+        run_dir.start_over()
     if run.resumes:  # limits and places may have changed, but not what the run belongs to
         first = load_config(run_dir.config)  # not resolved: it may be a stranger's
         submission = replace(config.submission, platform=first.submission.platform)

@@ -43,7 +43,13 @@ def train(rank: Rank, telemetry_observers: list[Observer], checkpoint: dict[str,
             closing.callback(bar.close)
             observers.append(bar)
         checkpointer = Checkpointer(
-            rank.run_dir.checkpoint, engine, rank.world, stateful, config.checkpoint.every_seconds, completed_epochs
+            rank.run_dir.checkpoint,
+            engine,
+            rank.world,
+            stateful,
+            config.checkpoint.every_seconds,
+            completed_epochs,
+            at_end=config.checkpoint.at_end,
         )
         early_stop = EarlyStop(rank.stop, rank.world, config.time_limit_seconds)
         if rank.world.any(bool(rank.stop.name)):
@@ -59,7 +65,9 @@ def train(rank: Rank, telemetry_observers: list[Observer], checkpoint: dict[str,
                 stop_requested=early_stop.is_requested,
             )
             exit_code, error = _exit_code(outcome, early_stop)
-        if config.checkpoint.at_end and exit_code in (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED):
+        # With the target reached, the checkpoint is that of the target unless epochs past it have followed.
+        ends = exit_code == Exit.TARGET_NOT_REACHED or (exit_code == Exit.TARGET_REACHED and plan.epochs_past_target)
+        if config.checkpoint.at_end and ends:
             checkpointer.save(int(exit_code))
         if rank.is_main:
             # Other frameworks count their own memory.
@@ -74,7 +82,8 @@ def _main_rank_observers(
     """Return the observers of rank 0 whose state belongs to the checkpoint, continued from it."""
     log = MLPerfLog(rank.run_dir.log, _log_header(rank.config), plan.target, lower_is_better=plan.lower_is_better)
     closing.callback(log.close)
-    observers: dict[str, StatefulObserver] = {"log": log, "record": RecordWriter(rank.run_dir, plan)}
+    record_writer = RecordWriter(rank.run_dir, plan, keeps_final_weights=rank.config.checkpoint.at_end)
+    observers: dict[str, StatefulObserver] = {"log": log, "record": record_writer}
     if checkpoint:
         for name, observer in observers.items():
             observer.load_state_dict(checkpoint["observers"][name])

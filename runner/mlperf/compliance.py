@@ -47,7 +47,8 @@ def check(path: Path) -> ComplianceVerdict:
     Closed logs are judged by the official rules alone. Open ones may state a target of their own (`quality_target`).
 
     The log of a run that missed its target can comply. That of a run that was stopped is not judged, unless it
-    contains what no log may: unreadable lines, a second run_start or run_stop, or a block without samples.
+    contains what no log may: unreadable lines, a second run_start or run_stop, times that run backwards, or a block
+    without samples.
     """
     try:
         lines, unreadable = _parse(path)
@@ -55,7 +56,9 @@ def check(path: Path) -> ComplianceVerdict:
     except _UncheckableLog as error:
         return ComplianceVerdict(False, "none", (str(error),), converged=False)
     is_own = _first(lines, VERSION) is not None
-    problems = [*unreadable, *_repeated_clock(lines), *(_empty_blocks(lines) if is_own else ())]
+    problems = [*unreadable, *_repeated_clock(lines), *_no_duration(lines)]
+    if is_own:
+        problems += [*_falling_times(lines), *_contradictory_settings(lines), *_empty_blocks(lines)]
     if not problems and _was_stopped(lines):
         return ComplianceVerdict(None, "none", (), converged=False)
     problems += _unknown_benchmark(header)
@@ -128,6 +131,36 @@ def _repeated_clock(lines: Sequence[Any]) -> Iterator[str]:
         count = sum(line.key == key for line in lines)
         if count > 1:
             yield _repetition(key, count)
+
+
+def _no_duration(lines: Sequence[Any]) -> Iterator[str]:
+    """Yield a problem if the clock stops at or before its start."""
+    start, stop = (next((line.timestamp for line in lines if line.key == key), None) for key in _CLOCK)
+    if start is not None and stop is not None and stop <= start:
+        yield "The line run_stop is not later than run_start, so the log states no time to train."
+
+
+def _falling_times(lines: Sequence[Any]) -> Iterator[str]:
+    """Yield a problem for the first line of an own log whose time is negative or earlier than that of the line before.
+
+    Logs of others may be the output of several processes, whose lines need not be in order.
+    """
+    before = 0.0
+    for line in lines:
+        if line.timestamp < before:
+            yield f"The line {line.key} has an earlier time than the line before it: the clock ran backwards."
+            return
+        before = line.timestamp
+
+
+def _contradictory_settings(lines: Sequence[Any]) -> Iterator[str]:
+    """Yield a problem for an own log that states several targets, or a global batch without samples."""
+    targets = [line.value["value"] for line in lines if line.key == TARGET]
+    if any(target != targets[0] for target in targets):
+        yield f"The line {TARGET} occurs with different values: a run has one target."
+    batch = _first(lines, "global_batch_size")
+    if isinstance(batch, int | float) and batch < 1:
+        yield f"The value of global_batch_size is {batch}: a batch has at least one sample."
 
 
 def _empty_blocks(lines: Sequence[Any]) -> Iterator[str]:

@@ -86,7 +86,7 @@ def _target_rule(header: Header) -> str:
     """Return the expression by which the checker tests a quality; the target has passed `is_quality`."""
     is_nested = isinstance(header.target, dict)
     targets = {f"v['value'][{key!r}]": value for key, value in header.target.items()} if is_nested else {}
-    condition = "0 <= {quality} <= {target!r}" if header.lower_is_better else "{target!r} <= {quality} < 1"
+    condition = "0 <= {quality} <= {target!r}" if header.lower_is_better else "{target!r} <= {quality} <= 1"
     return " and ".join(
         condition.format(quality=quality, target=float(target))
         for quality, target in (targets or {"v['value']": header.target}).items()

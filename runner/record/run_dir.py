@@ -58,13 +58,13 @@ class RunDir:
         """Return the run record, an empty one where none was written yet; raise `UnreadableFile` for a damaged one."""
         return read_record(self.path) or RunRecord()
 
-    def update(self, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
+    def update(self, change: Callable[[RunRecord], RunRecord], *, durable: bool = False) -> RunRecord:
         """Replace the run record by `change(record)`, and return it.
 
-        It is not flushed to disk, because the clock may be running.
+        It is not flushed to disk by default, because the clock may be running.
         """
         record = change(self.record())
-        write_atomically(self.path / FILE_NAME, encode_record(record), durable=False)
+        write_atomically(self.path / FILE_NAME, encode_record(record), durable=durable)
         return record
 
     def write_rank_error(self, error: RankError) -> None:
@@ -109,8 +109,19 @@ class RunDir:
         with open(self.path / ".lock", "a+") as lock:
             return not _lock(lock, fcntl.LOCK_EX, attempts=1)
 
+    def start_over(self) -> None:
+        """Remove what an attempt without a checkpoint has left behind: its samples, evaluations and events.
+
+        A second attempt would continue these files, and double the energy. Its log is cut by the log writer.
+        """
+        for path in (self.quality, self.path / "events.jsonl", *self.path.glob("telemetry*.csv")):
+            path.unlink(missing_ok=True)
+
     def discard(self) -> None:
-        """Empty the run directory and remove the directories that were created for it, and none of the user's."""
+        """Empty a run directory that this process created, and remove the directories that were created for it.
+
+        That of a run which is resumed must not be discarded: it may hold files of the user's.
+        """
         for entry in self.path.iterdir() if self.path.exists() else ():
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
         _remove_empty(self._created)

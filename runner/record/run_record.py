@@ -137,7 +137,7 @@ class TelemetrySummary:
     seconds: float
     """Seconds of the clock that were sampled."""
     energy_joules: float | None
-    """Energy of all GPUs."""
+    """Energy of all GPUs; null if its figures contradict each other."""
     energy_source: str | None
     """Energy counter, or integral of the power and its sampling rate."""
     integral_joules: float | None
@@ -164,6 +164,8 @@ class TelemetrySummary:
     """Share of the samples in which a GPU ran at its power cap."""
     host_load: HostLoad | None = None
     """Use of the host's processors; null where the system does not count their time."""
+    implausible_samples: int = 0
+    """Samples that physics excludes, which the energy leaves out."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,7 @@ class Cost:
     """What the run cost to rent."""
 
     usd: float
-    """Dollars for the time on the clock."""
+    """Dollars for the time on the clock in which a process ran, work that a kill discarded included."""
     usd_per_hour: float
     """Dollars an hour for all GPUs."""
 

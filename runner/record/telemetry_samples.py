@@ -67,7 +67,7 @@ def spans_on_clock(samples: Sequence[TelemetrySample]) -> Iterator[tuple[Telemet
     """Yield consecutive samples without a gap, the first of which is on the clock."""
     longest = max(MAX_GAP_SECONDS, 2 * sampling_interval([samples]))
     for before, after in itertools.pairwise(samples):
-        if before.phase and after.time - before.time <= longest:
+        if before.phase and 0 < after.time - before.time <= longest:
             yield before, after
 
 

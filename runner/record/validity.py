@@ -29,7 +29,7 @@ _MAX_CLOCK_SPREAD = 0.10  # of the median clock, over the central 90% of the sam
 _MIN_CLOCK_SAMPLES = 20
 _MIN_UTILIZATION_PERCENT = 50.0
 _MIN_UTILIZATION_SAMPLES = 3  # the first covers the second before the clock started
-_MIN_COVERAGE = 0.95  # of the clock
+_MIN_COVERAGE = 0.98  # of the clock
 # Other processes that use 5% of the processors can slow a run that needs all of them by 5%.
 _MAX_OTHER_PROCESSES = 0.05
 # Load before the clock costs no time by itself. A quarter of the processors means another job, which may go on and take

@@ -120,8 +120,10 @@ def test_reports(timetrial, disk, overrides, launch, tmp_path):
     assert not (folder / "runs.csv").exists()
 
 
-def test_study(timetrial, disk, overrides, tmp_path):
+def test_study(timetrial, disk, overrides, tmp_path, monkeypatch):
     folder = disk("4k")
+    monkeypatch.setenv("TIMETRIAL_DATA_DIR", str(tmp_path / "data"))
+    overrides = [override for override in overrides if not override.startswith("data_dir=")]
     (folder / "full").write_bytes(bytes(4096))
     timetrial("batch", "plan", folder / "study", *overrides, "seed=1")
     (folder / "full").unlink()

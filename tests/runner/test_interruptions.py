@@ -107,6 +107,56 @@ def test_run_killed_before_its_first_checkpoint_restarts_the_clock(start, tmp_pa
     assert final.training.seconds == final.training.active_seconds
 
 
+def test_restarted_run_counts_its_own_energy_and_evaluations(start, tmp_path):
+    """The samples of a killed attempt were once added to those of the next, and its evaluations kept."""
+    overrides = ["recipe.max_epochs=40", "launcher=inline", "observers.json_lines=true", "telemetry.every_seconds=0.1"]
+    process = start("run", *overrides)
+    wait_for(tmp_path / "run" / "quality.csv", process)
+    kill(process)
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    restarted_at = time.time()
+    wait_until_finished(start("run", *overrides))
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+    samples = list(csv.DictReader((tmp_path / "run" / "telemetry.csv").read_text().splitlines()))
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert min(float(row["time"]) for row in samples) > restarted_at
+    assert min(event["time"] for event in events) > restarted_at
+    assert len(quality_rows(tmp_path / "run")) == len(record(tmp_path / "run").training.blocks)
+
+
+KILLED_PAST_THE_TARGET = """
+import os
+from timetrial.workloads.ncf.workload import NCF
+from timetrial.runner.callbacks.record_writer import RecordWriter
+from timetrial.runner.training.events import BlockStarted
+follow = RecordWriter.__call__
+def die_past_the_target(self, event):
+    follow(self, event)
+    if isinstance(event, BlockStarted) and self._target_reached:
+        os.kill(os.getpid(), 9)
+RecordWriter.__call__ = die_past_the_target
+from timetrial.runner.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize("at_end", ["true", "false"])
+def test_kill_past_the_target_does_not_undo_the_result(start, tiny_ncf, tmp_path, at_end):
+    """The resumed run once trained on from an earlier checkpoint, a minute later, to a longer time."""
+    target = ["recipe.target.v05.hit_rate=0.01", "launcher=inline", "checkpoint.every_seconds=0"]
+    target += ["epochs_past_target=3", f"checkpoint.at_end={at_end}"]
+    folders = [f"data_dir={tmp_path}/data", f"run_dir={tmp_path}/run"]
+    command = [sys.executable, "-P", "-c", KILLED_PAST_THE_TARGET, "run", *tiny_ncf, *OVERRIDES, *folders, *target]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=HANG_SECONDS)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    killed = record(tmp_path / "run")
+    assert killed.training.reached
+    assert start("run", *target).wait(timeout=HANG_SECONDS) == Exit.TARGET_REACHED
+    final = record(tmp_path / "run")
+    assert (final.training, final.state) == (killed.training, "target reached")
+    assert final.verdict.compliant, final.verdict
+
+
 KILLED_BEFORE_LAST_CHECKPOINT = """
 import os, sys
 from timetrial.runner.training.checkpoint import Checkpointer

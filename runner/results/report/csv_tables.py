@@ -2,6 +2,7 @@
 
 import csv
 import io
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -48,12 +49,13 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def _disarm(cell: Any) -> Any:
     """Return text that begins like a formula with a leading apostrophe; numbers and other text stay.
 
-    A return is spelled out: Python's csv module does not quote it, so that it would begin a row.
+    So does text whose first character is the full-width form of one, which some spreadsheets read alike. A return is
+    spelled out: Python's csv module does not quote it, so that it would begin a row.
     """
     if not isinstance(cell, str):
         return cell
     text = cell.replace("\r", "\\r")
-    if not cell.startswith(_FORMULA_STARTS):
+    if not unicodedata.normalize("NFKC", cell[:1]).startswith(_FORMULA_STARTS):
         return text
     with suppress(ValueError):
         float(cell)

@@ -1,5 +1,6 @@
 """Export of runs in the folder layout of MLPerf submissions, for the official result_summarizer and rcp_checker."""
 
+import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,6 +10,8 @@ from ...core.atomic_files import replace_on_success, to_json, write_atomically
 from ...core.errors import ConfigurationError
 from ...core.formatting import slug
 from ..analysis.groups import RunGroup
+
+_BENCHMARK = re.compile(r"\w[\w-]{0,99}", re.ASCII)
 
 
 def export(groups: Iterable[RunGroup], folder: Path) -> list[Path]:
@@ -22,8 +25,7 @@ def export(groups: Iterable[RunGroup], folder: Path) -> list[Path]:
     submitters: dict[Path, None] = {}
     for group in groups:
         submitter = folder / slug(group.submitter)
-        system = slug(f"{group.system} {group.setting}")
-        logs = submitter / "results" / system / group.benchmark
+        system, logs = _choose_names(group, submitter / "results")
         logs.mkdir(parents=True)
         (submitter / "systems").mkdir(exist_ok=True)
         for number, run in enumerate(group.runs):
@@ -32,6 +34,17 @@ def export(groups: Iterable[RunGroup], folder: Path) -> list[Path]:
         write_atomically(submitter / "systems" / f"{system}.json", to_json(_system_description(group, system)))
         submitters[submitter] = None
     return list(submitters)
+
+
+def _choose_names(group: RunGroup, results: Path) -> tuple[str, Path]:
+    """Return the system's name and a new folder below `results` for the logs of the group, whatever its logs say."""
+    benchmark = group.benchmark if _BENCHMARK.fullmatch(group.benchmark) else slug(group.benchmark)
+    system = base = slug(f"{group.system} {group.setting}")
+    number = 1
+    while (results / system / benchmark).exists():  # of a group whose name differs in other characters
+        number += 1
+        system = f"{base}-{number}"
+    return system, results / system / benchmark
 
 
 def _system_description(group: RunGroup, name: str) -> dict[str, Any]:

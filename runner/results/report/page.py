@@ -20,6 +20,7 @@ from .comparison_panel import comparison_panel
 from .details import Detail, inferred_rows, list_details, scaling_rows
 from .measurement_panel import measurement_panels
 from .page_text import count, escape_markdown
+from .owned_files import OwnedFiles
 from .panels import Panel
 from .study_panel import study_panel
 from .tables import MAX_ROWS, Table
@@ -28,7 +29,11 @@ DISCLAIMER = "Results are informational and not verified by MLCommons."
 
 
 def write_page(report: Report, folder: Path, baseline: str = "") -> Path:
-    """Write csv/, report.md and finally report.html to `folder`, and return the path of report.html."""
+    """Write csv/, report.md and finally report.html to `folder`, and return the path of report.html.
+
+    Files of an earlier report are replaced. Raises `ConfigurationError` if another file is in the way.
+    """
+    owned = OwnedFiles(folder)
     anchors = _anchors(group.workload for group in report.groups)
     panels, sections = [], []
     for number, lineup in enumerate(report.lineups, start=1):
@@ -43,7 +48,7 @@ def write_page(report: Report, folder: Path, baseline: str = "") -> Path:
     panels += measurement_panels(report, baseline)
     details = list_details(report)
     tables = list(_tables([section for same in sections for section in same], details))
-    files = _write_csv_files(report, tables, folder / "csv")
+    files = _write_csv_files(report, tables, owned)
     script = (Path(__file__).parent / "page_script.js.j2").read_text(encoding="utf-8").strip()
     context = {
         "title": "Time to train",
@@ -58,8 +63,9 @@ def write_page(report: Report, folder: Path, baseline: str = "") -> Path:
         "script": script,
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     }
-    write_atomically(folder / "report.md", _template("page.md.j2", escape_markdown).render(context))
-    write_atomically(folder / "report.html", _template("page.html.j2").render(context))
+    write_atomically(owned.claim("report.md"), _template("page.md.j2", escape_markdown).render(context))
+    write_atomically(owned.claim("report.html"), _template("page.html.j2").render(context))
+    owned.remove_others()
     return folder / "report.html"
 
 
@@ -70,8 +76,8 @@ def _tables(sections: Iterable[BenchmarkSection], details: Iterable[Detail]) -> 
         yield from (content for kind, content in detail.blocks if kind == "table")
 
 
-def _write_csv_files(report: Report, tables: Sequence[Table], folder: Path) -> list[str]:
-    """Write all data, delete the files of an earlier report in the same folder, and return the names of the files."""
+def _write_csv_files(report: Report, tables: Sequence[Table], owned: OwnedFiles) -> list[str]:
+    """Write all data, and return the names of the files."""
     contents: dict[str, Sequence[dict[str, Any]]] = {
         "findings": [asdict(finding) for finding in report.findings],
         "inferred": inferred_rows(report.groups),
@@ -81,14 +87,11 @@ def _write_csv_files(report: Report, tables: Sequence[Table], folder: Path) -> l
     contents |= {table.name: [dict(row) for row in table.data] for table in tables}
     contents = {name: rows for name, rows in contents.items() if rows}
     for name, rows in contents.items():
-        csv_tables.write_csv(folder / f"{name}.csv", rows)
+        csv_tables.write_csv(owned.claim(f"csv/{name}.csv"), rows)
     names = list(contents)
     if report.runs:
-        csv_tables.write_runs(folder / "runs.csv", report.runs)
+        csv_tables.write_runs(owned.claim("csv/runs.csv"), report.runs)
         names.append("runs")
-    for path in folder.glob("*.csv"):
-        if path.stem not in names:
-            path.unlink()
     return sorted(set(names) - {table.name for table in tables})
 
 

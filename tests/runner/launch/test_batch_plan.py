@@ -113,6 +113,15 @@ def test_planning_checks_each_run_group_once_and_every_odd_seed(plan_study, monk
         ("0 hydra/launcher=joblib", "no settings of Hydra"),
         ("0 'system=${oc.env:SECRET_TOKEN}'", r"no \$\{\.\.\.\}"),
         (r"0 'system=$\{oc.env:SECRET_TOKEN\}'", r"no \$\{\.\.\.\}"),
+        ("0 data_dir={folder}/evil", "a study names no folders. Set TIMETRIAL_DATA_DIR"),
+        ("0 staging_dir={folder}/evil", "a study names no folders"),
+        ("0 runs_dir={folder}/evil", "a study names no folders"),
+        ("0 recipe.data.cache_dir={folder}/evil", "a study names no folders"),
+        ("0 'recipe.data={{cache_dir: {folder}/evil}}'", "a study names no folders"),
+        ("0 +data_dir@staging_dir={folder}/evil", "a study names no folders"),
+        ("0 recipe.data.path={folder}/evil", "which is not below .*: move the files there"),
+        ("0 recipe.data.path=../evil", "which is not below"),
+        ("0 'recipe.data={{path: {folder}/evil}}'", "which is not below"),
         ("0 workload=../../evil", "workload=../../evil is not one of the choices|is not known"),
         ("0 workload={folder}/evil", "is not one of the choices|is not known"),
     ],
@@ -134,6 +143,20 @@ def test_manifest_of_a_stranger_is_data(tmp_path, line, message):
     assert not (tmp_path / "imported").exists()
     assert not (tmp_path / "escape").exists()
     assert not any("hunter2" in file.read_text() for file in study.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\u2028", "\x85"])
+def test_plan_refuses_an_override_with_a_line_break(tmp_path, end):
+    """Its manifest could not be read back."""
+    with pytest.raises(ConfigurationError, match="an override has no line breaks"):
+        Study(tmp_path / "study", 1).plan(["accelerator=cpu", f"system='a{end}b'"])
+    assert not (tmp_path / "study").exists()
+
+
+def test_task_may_name_data_below_the_data_folder(plan_study, tmp_path, monkeypatch):
+    monkeypatch.setenv("TIMETRIAL_DATA_DIR", str(tmp_path / "mine"))
+    path = f"recipe.data.path={tmp_path}/mine/own/ratings.csv"
+    assert plan_study(path).tasks()[0].overrides[-1] == path
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -205,3 +206,20 @@ def test_stop_within_an_evaluation_is_resumed_with_that_evaluation(launch, tmp_p
         (block.first_epoch, block.samples, block.loss, block.quality) for block in expected
     ]
     assert run_dir.record().verdict.compliant
+
+
+@pytest.mark.parametrize("content", [None, ""])
+def test_resume_that_fails_before_its_first_result_keeps_the_directory(launch, tmp_path, content):
+    """It was once emptied, with the user's files; an empty status.json is what a power failure leaves."""
+    run = [f"run_dir={tmp_path}/run", "recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=100000", "resume=true"]
+    assert launch(*run, "time_limit_seconds=0.5")[0] == Exit.TIME_LIMIT
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    RunDir(tmp_path / "run", 1).update(lambda record: replace(record, training=None, exit_code=None))
+    if content is not None:
+        (tmp_path / "run" / "status.json").write_text(content)
+    (tmp_path / "run" / "checkpoint" / "checkpoint.pt").write_bytes(b"x")
+    names = {path.name for path in (tmp_path / "run").rglob("*")}
+    with pytest.raises(RunError, match="delete it to start"):
+        launch(*run)
+    assert {path.name for path in (tmp_path / "run").rglob("*")} >= names
+    assert RunDir(tmp_path / "run", 1).record().exit_code == Exit.DATA

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import time
 
 import pytest
 
@@ -44,6 +45,7 @@ def start_log(path, header, engine, resumed_from=None):
 
 def log_block(log, samples):
     log(BlockStarted(first_epoch=1, epochs=1))
+    time.sleep(0.002)  # logs count milliseconds
     log(BlockEnded(first_epoch=1, epochs=1, samples=samples, loss=0.1))
     log(EvalStarted(epoch=1))
     log(EvalEnded(epoch=1, quality={"accuracy": 0.6}))
@@ -62,6 +64,12 @@ def test_complete_log_complies(tmp_path, write_log):
     verdict = compliance.check(write_log(tmp_path / "log.txt"))
     assert verdict.compliant, verdict.problems
     assert verdict.rules == "0.7.0 keys, own target"
+
+
+def test_perfect_quality_complies(tmp_path, write_log, scripted_engine):
+    log = write_log(tmp_path / "log.txt", engine=scripted_engine([{"accuracy": 1.0}]))
+    verdict = compliance.check(log)
+    assert verdict.summary == "complies", verdict.problems
 
 
 def test_every_missing_required_line_is_named(tmp_path, write_log):
@@ -126,8 +134,8 @@ def test_clock_that_starts_or_stops_twice_does_not_comply(tmp_path, key, qualiti
     engine = scripted_engine([{"accuracy": quality} for quality in qualities])
     log = write_log(tmp_path / "log.txt", engine=engine)
     lines = log.read_text().splitlines(keepends=True)
-    repeated = next(line for line in lines if key_of(line) == key)
-    log.write_text("".join([*lines, repeated]))
+    place = next(place for place, line in enumerate(lines) if key_of(line) == key)
+    log.write_text("".join([*lines[: place + 1], *lines[place:]]))
     verdict = compliance.check(log)
     assert verdict.compliant is False
     assert verdict.problems == (f"The line {key} occurs 2 times: the rules allow one.",)

@@ -14,7 +14,13 @@ START = 1_600_000_000_000
 
 
 def line(key, value=None, **metadata):
-    return ":::MLLOG " + json.dumps({"key": key, "value": value, "time_ms": START, "metadata": metadata})
+    time_ms = START + 1000 * (key == "run_stop")
+    return ":::MLLOG " + json.dumps({"key": key, "value": value, "time_ms": time_ms, "metadata": metadata})
+
+
+def at(time_ms, text):
+    """Return a line with another time."""
+    return text.replace(str(START), str(time_ms)).replace(str(START + 1000), str(time_ms))
 
 
 HEADER = {"submission_benchmark": "ncf", "submission_division": "open", "submission_org": "us", "seed": 3}
@@ -75,6 +81,34 @@ def test_hostile_line_does_not_comply(judge, hostile, problem):
     assert verdict.compliant is False
     assert any(problem in sentence for sentence in verdict.problems), verdict.problems
     assert max(map(len, verdict.problems)) < 400
+
+
+@pytest.mark.parametrize("seconds", [0, -1, -START // 1000 - 1])
+def test_clock_that_stops_before_it_starts_does_not_comply(judge, seconds):
+    assert judge(*SOUND[:-1], at(START + 1000 * seconds, SOUND[-1])).problems == (
+        "The line run_stop is not later than run_start, so the log states no time to train.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("hostile", "problem"),
+    [
+        (at(START - 1, line("opt_name", "sgd")), "The line opt_name has an earlier time than the line before it"),
+        (at(-5, line("opt_name", "sgd")), "The line opt_name has an earlier time than the line before it"),
+        (line("quality_target", 0.4), "The line quality_target occurs with different values"),
+    ],
+)
+def test_own_log_that_contradicts_itself_does_not_comply(judge, hostile, problem):
+    version = line("timetrial_version", "1")
+    assert judge(version, *SOUND).problems == ()
+    (found,) = judge(version, *SOUND[:-1], hostile, SOUND[-1]).problems
+    assert problem in found
+
+
+def test_own_log_without_a_batch_does_not_comply(judge):
+    lines = [text.replace('"global_batch_size", "value": 4', '"global_batch_size", "value": 0') for text in SOUND]
+    (found,) = judge(line("timetrial_version", "1"), *lines).problems
+    assert found == "The value of global_batch_size is 0: a batch has at least one sample."
 
 
 @pytest.mark.parametrize("make", ["pipe", "zero", "folder", "large"])

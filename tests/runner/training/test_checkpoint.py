@@ -114,3 +114,23 @@ def test_damaged_checkpoint_raises_a_data_error(tmp_path, content):
     (tmp_path / "checkpoint.pt").write_bytes(content)
     with pytest.raises(DataError, match=r"checkpoint.pt cannot be read: delete it to start the run over"):
         load_checkpoint(tmp_path / "checkpoint.pt")
+
+
+def test_each_flipped_bit_is_found_and_pytorch_reads_the_file(checkpointer):
+    saving = checkpointer()
+    saving.save()
+    content = saving.path.read_bytes()
+    assert torch.load(saving.path, weights_only=True)["completed_epochs"] == 0
+    for bit in range(0, 8 * len(content), 61):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        saving.path.write_bytes(damaged)
+        with pytest.raises(DataError):
+            load_checkpoint(saving.path)
+
+
+def test_target_is_saved_at_once_if_the_final_weights_are_kept(checkpointer):
+    saving = checkpointer()
+    saving.at_end = True
+    saving(RunStopped(status="success"))
+    assert load_checkpoint(saving.path)["exit_code"] == 0

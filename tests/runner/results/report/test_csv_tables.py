@@ -12,7 +12,7 @@ def read(path):
         return list(csv.reader(file))
 
 
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n"])
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b"])
 def test_text_that_begins_like_a_formula_gets_an_apostrophe(tmp_path, start):
     formula = f"{start}cmd|' /C calc'!A0"
     write_csv(tmp_path / "a.csv", [{"system": formula, formula: 1.5}])

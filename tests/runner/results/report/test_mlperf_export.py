@@ -56,3 +56,26 @@ def test_rejects_folder_that_is_not_empty(exported, tmp_path):
     group, _ = exported
     with pytest.raises(ConfigurationError, match="is not empty"):
         mlperf_export.export([group], tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["..", "/tmp/x", "../../x", "." * 300, "x" * 300, "a/../../b"])
+def test_nothing_is_written_outside_of_the_folder(log, tmp_path, name):
+    """Names of submitter, system and benchmark come from logs of others."""
+    for number, benchmark in enumerate(("resnet", name)):
+        writer = log(f"tree/{number}/result_0.txt", benchmark=benchmark)
+        writer("submission_org", name)("submission_platform", name)("run_start").evaluate(1, 0.76, after=60.0).stop(after=0.0).write()
+    groups = group_runs(sources.read_runs([tmp_path / "tree"]))
+    before = set(tmp_path.rglob("*"))
+    mlperf_export.export(groups, tmp_path / "out" / "below")
+    written = set(tmp_path.rglob("*")) - before
+    assert sum(path.name == "result_0.txt" for path in written) == 2, written
+    assert all((tmp_path / "out") in (path, *path.parents) for path in written)
+
+
+def test_systems_whose_names_differ_in_other_characters_do_not_mix(log, tmp_path):
+    for number, system in enumerate(("box a", "box/a")):
+        writer = log(f"tree/{number}/result_0.txt")("submission_platform", system)
+        writer("run_start").evaluate(1, 0.76, after=60.0).stop(after=0.0).write()
+    mlperf_export.export(group_runs(sources.read_runs([tmp_path / "tree"])), tmp_path / "out")
+    assert len(list((tmp_path / "out").rglob("result_0.txt"))) == 2
+    assert len(list((tmp_path / "out").rglob("systems/*.json"))) == 2
