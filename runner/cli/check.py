@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from ..core.errors import DataError, Exit
+from ..core.errors import ConfigurationError, DataError, Exit
 from ..core.found_files import make_visible
 from .options import AsJson
 
@@ -17,20 +17,30 @@ from .options import AsJson
 def check(
     paths: Annotated[
         list[Path],
-        typer.Argument(metavar="LOGS...", help="MLPerf logs (v0.7 and later) or run directories.", show_default=False),
+        typer.Argument(metavar="LOGS...", help="MLPerf logs (v0.6 and later) or run directories.", show_default=False),
     ],
+    ruleset: Annotated[
+        str | None,
+        typer.Option(help="Rules to judge by, such as 5.0.0; by default those of each log's round.", metavar="VERSION"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check MLPerf logs with the official checker, under the rules that apply to each, and explain every problem.
+    """Check MLPerf logs with the official checker, under the rules of their round, and explain every problem.
 
-    The log of a run without its target can comply; a stopped run is not judged. Exit code 40: a log does not comply.
+    The round is that of a folder such as v5.0 above the log, else the newest that knows the benchmark; logs of
+    timetrial have the keys of v0.7. The log of a run without its target can comply; a stopped run is not judged. Exit
+    code 40: a log does not comply.
     """
     from ..launch.result_table import format_verdict
-    from ..mlperf import compliance
+    from ..mlperf import compliance, official_checker
+
+    if ruleset and ruleset not in official_checker.rulesets():
+        known = ", ".join(official_checker.rulesets())
+        raise ConfigurationError(f"--ruleset {ruleset} is none of the official checker's rules: {known}.")
 
     console, exit_code, objects = Console(soft_wrap=True), Exit.TARGET_REACHED, []
     for path in _find_logs(paths):
-        verdict = compliance.check(path)
+        verdict = compliance.check(path, ruleset)
         objects.append({"log": str(path), **asdict(verdict)})
         if verdict.compliant is False:
             exit_code = Exit.NOT_COMPLIANT

@@ -6,14 +6,21 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 from mlperf_logging.compliance_checker import mlp_compliance
 
-RULESET = "0.7.0"
-_OFFICIAL = Path(mlp_compliance.__file__).parent / f"training_{RULESET}"
+OWN_RULESET = "0.7.0"
+"""The rules whose keys the logs of timetrial have."""
+OLDEST_RULESET = "0.6.0"
+"""The rules of v0.6, whose lines have a marker of their own."""
+_RULES = Path(mlp_compliance.__file__).parent
+_OFFICIAL = _RULES / f"training_{OWN_RULESET}"
+# What the code of a rule may raise on a value that it does not expect.
+_RULE_ERRORS = (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError)
 
 
 class Header(NamedTuple):
@@ -30,19 +37,34 @@ def has_closed_rules(benchmark: str) -> bool:
     return (_OFFICIAL / f"closed_{benchmark}.yaml").exists()
 
 
-def official_benchmarks() -> set[str]:
-    """Return the benchmarks that the ruleset has rules for."""
-    return {file.stem.removeprefix("open_") for file in _OFFICIAL.glob("open_*.yaml")} - {"common"}
+def official_benchmarks(ruleset: str = OWN_RULESET) -> set[str]:
+    """Return the benchmarks that a ruleset has rules for."""
+    files = (_RULES / f"training_{ruleset}").glob("open_*.yaml")
+    return {file.stem.removeprefix("open_") for file in files} - {"common"}
 
 
-def check_officially(lines: Sequence[Any], header: Header) -> tuple[str, list[str]]:
+@cache
+def rulesets() -> tuple[str, ...]:
+    """Return the rulesets of MLPerf Training that the installed checker has, the newest first."""
+    names = (path.name.removeprefix("training_") for path in _RULES.glob("training_*"))
+    versions = [name for name in names if re.fullmatch(r"\d+\.\d+\.\d+", name)]
+    return tuple(sorted(versions, key=lambda name: [int(part) for part in name.split(".")], reverse=True))
+
+
+def newest_ruleset(benchmark: str | None) -> str | None:
+    """Return the newest ruleset that has rules for `benchmark`; None if there is none."""
+    return next((ruleset for ruleset in rulesets() if benchmark in official_benchmarks(ruleset)), None)
+
+
+def check_officially(lines: Sequence[Any], header: Header, ruleset: str) -> tuple[str, list[str]]:
     """Return the rules that apply, and the messages of the official checker under them."""
-    if _takes_official_rules(header):
-        rules = f"{header.division or 'open'}, {RULESET}"
-        return rules, _official_messages(lines, str(_OFFICIAL / "common.yaml"), header.benchmark)
+    if ruleset != OWN_RULESET or _takes_official_rules(header):
+        rules = f"{header.division or 'open'}, {ruleset}"
+        config = _RULES / f"training_{ruleset}" / "common.yaml"
+        return rules, _official_messages(lines, str(config), header.benchmark, ruleset)
     with tempfile.TemporaryDirectory() as folder:
-        config = _derive_rules(header, Path(folder))
-        return f"{RULESET} keys, own target", _official_messages(lines, str(config), header.benchmark)
+        own = _derive_rules(header, Path(folder))
+        return f"{ruleset} keys, own target", _official_messages(lines, str(own), header.benchmark, ruleset)
 
 
 def official_target(benchmark: str, division: str) -> list[float]:
@@ -72,7 +94,7 @@ def _derive_rules(header: Header, folder: Path) -> Path:
     chain[f"open_{template}.yaml"] = f"open_{header.benchmark}.yaml"
     for source, name in chain.items():
         text = (_OFFICIAL / source).read_text()
-        records = yaml.load(text.replace(f"training_{RULESET}/", f"{folder}/"), Loader=yaml.BaseLoader)
+        records = yaml.load(text.replace(f"training_{OWN_RULESET}/", f"{folder}/"), Loader=yaml.BaseLoader)
         for record in (record["KEY"] for record in records if "KEY" in record):
             if record["NAME"] == "submission_benchmark":
                 record["CHECK"] = f"v['value'] == {header.benchmark!r}"
@@ -93,16 +115,16 @@ def _target_rule(header: Header) -> str:
     )
 
 
-def _official_messages(lines: Sequence[Any], config: str, benchmark: str | None) -> list[str]:
+def _official_messages(lines: Sequence[Any], config: str, benchmark: str | None, ruleset: str) -> list[str]:
     """Return the messages of the official checker; those that it raises are worded here."""
     mlp_compliance.enqueued_configs.clear()  # the checker keeps entries of a check that raised
-    checker = mlp_compliance.make_checker("training", RULESET, quiet=True, werror=False)
+    checker = mlp_compliance.make_checker("training", ruleset, quiet=True, werror=False)
     with _silence_logging():
         try:
             checker.check_loglines(lines, config)
         except FileNotFoundError:
-            return [f"Ruleset {RULESET} has no rules for benchmark {benchmark!r} in this division."]
-        except (KeyError, TypeError) as error:
+            return [f"Ruleset {ruleset} has no rules for benchmark {benchmark!r} in this division."]
+        except _RULE_ERRORS as error:
             return [f"An eval_accuracy line has no quality that the rules can read ({error})."]
     return [*checker.overwritable.values(), *checker.not_overwritable]
 

@@ -106,7 +106,7 @@ class ComplianceVerdict:
     def summary(self) -> str:
         """The verdict in words."""
         if self.compliant is None:
-            return "stopped, not judged"
+            return "not judged" if self.problems else "stopped, not judged"
         if not self.compliant:
             return "does not comply"
         return "complies" if self.converged else "complies, not converged"
