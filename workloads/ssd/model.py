@@ -55,6 +55,9 @@ class Backbone(nn.Module):
             first = BasicBlock(channels[stage - 1], channels[stage], stride)
             rest = [BasicBlock(channels[stage], channels[stage], 1) for _ in range(blocks - 1)]
             self.add_module(f"layer{stage}", nn.Sequential(first, *rest))
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):  # as torchvision initializes ResNets
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         for name, values in (("mean", MEAN), ("std", STD)):
             self.register_buffer(name, 255 * torch.tensor(values).view(1, 3, 1, 1), persistent=False)
 

@@ -1,0 +1,1 @@
+"""Convergence beside MLPerf's retired reference implementations, at equal data and hyperparameters."""
