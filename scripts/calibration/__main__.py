@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     replicates, started = options.replicates or 10_000, time.monotonic()
-    with ProcessPoolExecutor(2) as pool:
+    with ProcessPoolExecutor() as pool:
         jobs = {
             title: [pool.submit(rows_of, replicates, options.seed) for rows_of in functions]
             for title, functions in _TABLES.items()

@@ -32,7 +32,8 @@ def main() -> None:
         if ruleset not in official_checker.rulesets() or counts[f"{round_} found"] % options.every:
             continue
         official, verdict = _passes_officially(log, ruleset), compliance.check(log)
-        agrees = verdict.compliant is official
+        # A log that misses its target fails officially; here it "complies, not converged" or is not judged.
+        agrees = bool(verdict.compliant and verdict.converged) is official
         counts[f"{round_} checked"] += 1
         counts[f"{round_} {'agree' if agrees else 'disagree'}"] += 1
         if not agrees:
