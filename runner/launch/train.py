@@ -10,7 +10,7 @@ from ..callbacks.progress import ProgressBar
 from ..callbacks.record_writer import RecordWriter
 from ..callbacks.tensorboard import TensorBoard
 from ..config.schema import Config
-from ..config.validation import profiled_steps, run_seed
+from ..config.validation import profiled_steps, quality_target, run_seed
 from ..core.console import is_quiet
 from ..core.errors import Exit
 from ..hardware import devices
@@ -111,7 +111,7 @@ def training_plan(config: Config) -> TrainingPlan:
     """Return when to evaluate and stop, from the recipe and the round."""
     recipe = config.recipe
     return TrainingPlan(
-        target=recipe.target[config.round.name],
+        target=quality_target(config),
         first_eval_epoch=recipe.first_eval_epoch,
         extra_eval_epochs=recipe.extra_eval_epochs,
         eval_every_epochs=recipe.eval_every_epochs,
