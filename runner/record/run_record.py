@@ -212,6 +212,8 @@ class RunRecord:
     """Rent; null without a price."""
     flags: dict[str, str] = field(default_factory=dict)
     """Reasons to distrust the measured time: name and sentence."""
+    data_digest: str | None = None
+    """Digest of what preparation stored of the dataset; null if nothing was read."""
     staging: Staging | None = None
     """Copies to a node-local disk."""
     rendezvous: Rendezvous | None = None
