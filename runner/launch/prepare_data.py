@@ -1,5 +1,6 @@
 """The stage that puts the data in place before any clock runs: stage, prepare, clear caches."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -29,9 +30,15 @@ def prepare_data(run: OpenRun) -> None:
             settings = staging.data_settings(config, data_class)
             data_class.prepare_data(settings, status_line)  # type: ignore[attr-defined]
             if config.data.loader != "synthetic":
+                _print_notes(run.console, getattr(data_class, "preparation_notes", Data.preparation_notes)(settings))
                 prepared_content = getattr(data_class, "prepared_content", Data.prepared_content)
                 _record_digest(run, data_fingerprint.digest(prepared_content(settings)))
             clear_caches(config, status_line)
+
+
+def _print_notes(console: Console, notes: Sequence[str]) -> None:
+    for note in notes:
+        console.print(note, style="yellow", soft_wrap=True, markup=False, highlight=False)
 
 
 def _record_digest(run: OpenRun, digest: str | None) -> None:

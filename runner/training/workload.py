@@ -80,6 +80,11 @@ class Data(Protocol):
         """Prepare files on disk; called once before the ranks start. Default: nothing to prepare."""
 
     @classmethod
+    def preparation_notes(cls, settings: Any) -> Sequence[str]:
+        """Return a sentence for each thing that `prepare_data` mended in the files. Default: none."""
+        return ()
+
+    @classmethod
     def prepared_content(cls, settings: Any) -> Iterator[Path | bytes]:
         """Yield what `prepare_data` stored of the samples, as files or bytes that are equal wherever the data lie.
 

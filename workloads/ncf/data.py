@@ -104,6 +104,11 @@ class NCFData(Data):
         cls._prepare(settings)
 
     @classmethod
+    def preparation_notes(cls, settings: Settings) -> Sequence[str]:
+        """Return what was mended in the ratings file."""
+        return movielens.read_sizes(cls._prepare(settings)).notes
+
+    @classmethod
     def prepared_content(cls, settings: Settings) -> Iterator[Path | bytes]:
         """Yield the split of the ratings."""
         yield cls._prepare(settings)
