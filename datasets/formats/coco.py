@@ -5,6 +5,7 @@ import hashlib
 import os
 import zipfile
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -64,6 +65,12 @@ class CocoSet:
 
     def __len__(self) -> int:
         return len(self.image_id)
+
+    def content(self) -> Iterator[bytes]:
+        """Yield the values of each column: all but where the files lie."""
+        for field in dataclasses.fields(self):
+            if field.name not in ("annotations", "folder"):
+                yield np.ascontiguousarray(getattr(self, field.name)).tobytes()
 
     def path(self, image: int) -> Path:
         """Return the path of an image."""

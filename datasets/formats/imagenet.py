@@ -18,7 +18,7 @@ from ...runner.core.found_files import open_regular
 from ..registry.missing import missing_data
 from . import shards
 
-_SUFFIXES = {".jpg", ".jpeg", ".png"}
+SUFFIXES = {".jpg", ".jpeg", ".png"}
 _VALIDATION_NAMES = ("val", "validation")  # MLPerf's reference script writes "validation"
 _ARRAYS = ("file", "offset", "length", "label")
 _INDEX_VERSION = 1  # increase it to discard older indexes
@@ -160,7 +160,7 @@ def _read_folders(root: Path) -> tuple[_Locations, list[_Class]]:
     files: list[str] = []
     labels: list[_Class] = []
     for name in classes:
-        names = sorted(entry for entry in os.listdir(root / name) if Path(entry).suffix.lower() in _SUFFIXES)
+        names = sorted(entry for entry in os.listdir(root / name) if Path(entry).suffix.lower() in SUFFIXES)
         if not names:
             raise DataError(f"{root / name} contains no image: remove the folder or fill it.")
         files += [f"{root}/{name}/{entry}" for entry in names]

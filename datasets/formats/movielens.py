@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ...runner.core.atomic_files import atomic_write
 from ...runner.core.errors import DataError
 from ..registry.missing import missing_data
+from . import rating_files
 from .compressed import READ_ERRORS, open_compressed
 
 _HEADER = ["userId", "movieId", "rating", "timestamp"]
@@ -29,6 +30,7 @@ class Split:
     """Leave-one-out split of implicit feedback; users and items are numbered from 0 in order of first appearance.
 
     `users`, `items`: int32 [P], training positives sorted by user; `held_out`: int32 [U], each user's latest item.
+    `num_repeated` ratings of the same item by the same user were left out.
     """
 
     users: NDArray[np.int32]
@@ -36,18 +38,21 @@ class Split:
     held_out: NDArray[np.int32]
     num_users: int
     num_items: int
+    num_repeated: int = 0
 
 
 class Sizes(NamedTuple):
     """The numbers of users, items and training positives of a split.
 
-    `positives_before` counts the positives of the first k * users // n users, for k from 0 to n.
+    `positives_before` counts the positives of the first k * users // n users, for k from 0 to n. `notes` are sentences
+    on what was mended in the file.
     """
 
     users: int
     items: int
     positives: int
     positives_before: Sequence[int]
+    notes: Sequence[str] = ()
 
     def share_users(self, ranks: int) -> tuple[list[int], list[int]]:
         """Return the bounds of each rank's users and of their positives, `ranks` + 1 numbers each.
@@ -71,10 +76,17 @@ def count_sizes(users: NDArray[np.int32], num_users: int, num_items: int) -> Siz
 
 
 def read_ratings(path: Path) -> pd.DataFrame:
-    """Return columns user, item, time (int64) in file order; raises `DataError` naming the first invalid line."""
+    """Return columns user, item, time (int64) in file order; raises `DataError` naming the first invalid line.
+
+    Files other than MovieLens' are read by `rating_files`, whose sentences on what it mended are in `attrs["notes"]`.
+    """
     if not path.is_file():
         raise missing_data(path, "name your file with recipe.data.path=FILE")
     separated_by_colons = ".dat" in path.suffixes
+    if not separated_by_colons and not _is_movielens_csv(path) and (layout := rating_files.detect(path)):
+        frame, notes = rating_files.read(path, layout)
+        frame.attrs["notes"] = notes
+        return frame
     # pandas parses "::" slowly. Split at ":", every second field is empty.
     try:
         if separated_by_colons:
@@ -105,15 +117,28 @@ def read_ratings(path: Path) -> pd.DataFrame:
     return frame[["user", "item", "time"]]
 
 
+def _is_movielens_csv(path: Path) -> bool:
+    """Return whether the file begins with MovieLens' header and a line whose time is a number, or nearly so."""
+    for number, line in _lines(path):
+        if number == 1 and line.rstrip("\r\n") != ",".join(_HEADER):
+            return False
+        if number == 2:
+            return not re.search(r"\d-\d+-\d", line)
+    return True
+
+
 def leave_one_out(ratings: pd.DataFrame, min_ratings_per_user: int, name: str) -> Split:
     """Hold out each user's latest rating, as MLPerf v0.5's NCF does.
 
     Of equal times, the last in the file is taken. This is a choice: the reference sorts by time with an unstable sort,
     which leaves the order of equal times undefined.
 
-    Users with fewer than `min_ratings_per_user` ratings are dropped first. Raises `DataError` for a user left with one
-    rating, which leaves none to train on, and for a (user, item) pair that occurs twice.
+    Of several ratings of an item by a user, the latest counts. Then users with fewer than `min_ratings_per_user`
+    ratings are dropped. Raises `DataError` for a user left with one rating, which leaves none to train on.
     """
+    if (num_repeated := int(ratings.duplicated(["user", "item"]).sum())) > 0:
+        latest = ratings.sort_values("time", kind="stable").drop_duplicates(["user", "item"], keep="last")
+        ratings = latest.sort_index()
     counts = ratings["user"].value_counts()
     kept = ratings[ratings["user"].map(counts) >= min_ratings_per_user]
     if kept.empty:
@@ -126,16 +151,12 @@ def leave_one_out(ratings: pd.DataFrame, min_ratings_per_user: int, name: str) -
             f"{name}: user {single.index[0]} has one rating, which leaves none to train on: "
             "drop such users with recipe.data.min_ratings_per_user=2."
         )
-    duplicated = kept.duplicated(["user", "item"])
-    if duplicated.any():
-        row = kept[duplicated].iloc[0]
-        raise DataError(f"{name}: user {row['user']} rated item {row['item']} twice: keep one of the two lines.")
     users, _ = pd.factorize(kept["user"])
     items, unique_items = pd.factorize(kept["item"])
     order = np.lexsort((np.arange(len(kept)), kept["time"].to_numpy(), users))
     users, items = users[order].astype(np.int32), items[order].astype(np.int32)
     last = np.append(users[1:] != users[:-1], True)
-    return Split(users[~last], items[~last], items[last], int(users[-1]) + 1, len(unique_items))
+    return Split(users[~last], items[~last], items[last], int(users[-1]) + 1, len(unique_items), num_repeated)
 
 
 def prepare(source: Path, folder: Path, min_ratings_per_user: int) -> Path:
@@ -146,12 +167,16 @@ def prepare(source: Path, folder: Path, min_ratings_per_user: int) -> Path:
     if not source.is_file():
         read_ratings(source)
     stat = source.stat()
-    key = f"{source.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{min_ratings_per_user}|3"
+    key = f"{source.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{min_ratings_per_user}|4"
     prepared = folder / f"{source.parent.name}-{hashlib.sha256(os.fsencode(key)).hexdigest()[:16]}.npz"
     if prepared.exists():
         return prepared
-    split = leave_one_out(read_ratings(source), min_ratings_per_user, str(source))
-    sizes = count_sizes(split.users, split.num_users, split.num_items)
+    ratings = read_ratings(source)
+    split = leave_one_out(ratings, min_ratings_per_user, str(source))
+    notes = list(ratings.attrs.get("notes", []))
+    if split.num_repeated:
+        notes.append(f"{source} repeats {split.num_repeated:,} ratings of an item by a user: the latest one counts.")
+    sizes = count_sizes(split.users, split.num_users, split.num_items)._replace(notes=notes)
     with atomic_write(_manifest_path(prepared)) as temporary:
         temporary.write_text(json.dumps(sizes._asdict()) + "\n", encoding="utf-8")
     with atomic_write(prepared) as temporary, open(temporary, "wb") as file:

@@ -12,6 +12,7 @@ from .check import check
 from .compare import compare
 from .doctor import doctor
 from .estimate import estimate
+from .inspect_data import inspect
 from .list_recipes import list_recipes
 from .new_workload import new_workload
 from .options import HYDRA_CONTEXT
@@ -38,6 +39,7 @@ app.command("list")(list_recipes)
 for command in (doctor, peaks, check, report, study, compare, new_workload):
     app.command()(command)
 app.add_typer(batch.app, name="batch")
+data.app.command()(inspect)
 app.add_typer(data.app, name="data")
 
 

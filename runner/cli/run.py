@@ -50,6 +50,7 @@ def run_hydra(
     from hydra.core.config_search_path import SearchPathQuery
     from hydra.core.global_hydra import GlobalHydra
 
+    from ..config import override_rules
     from ..config.compose import CONFIG_MODULE, register_schema
     from ..launch.overrides import overrides_first, with_accelerator
 
@@ -62,6 +63,7 @@ def run_hydra(
     if not {"--help", "-h", "--hydra-help", "--version"} & set(arguments):
         arguments = with_accelerator(arguments)
     options = parser.parse_args(overrides_first(arguments))
+    options.overrides = override_rules.complete(options.overrides)
     search_path = create_config_search_path(f"pkg://{CONFIG_MODULE}")
     if options.config_dir is not None:
         if not os.path.isdir(options.config_dir):

@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..core.errors import ConfigurationError
 from ..core.found_files import UnreadableFile, read_config
+from . import override_rules
 from .error_messages import choices_of_groups, format_error
 from .key_help import describe_groups, describe_keys
 from .schema import Config
@@ -35,7 +36,7 @@ class Composition:
     def of_hydra(cls, node: DictConfig, hydra_node: Any) -> "Composition":
         """Return what Hydra has composed: our `node`, and its own part, which holds choices and overrides.
 
-        Raises `ConfigurationError` if the overrides choose a scale that is not the recipe's.
+        Raises `ConfigurationError` if the overrides choose a scale that is not the recipe's, or have no effect.
         """
         choices = {str(group): str(choice) for group, choice in hydra_node.runtime.choices.items()}
         is_chosen = any(override.startswith("scale=") for override in hydra_node.overrides.task)
@@ -44,6 +45,7 @@ class Composition:
                 f"recipe={choices['recipe']} has the scale {node.recipe.scale}, which contradicts "
                 f"scale={choices['scale']}: leave one of the two out."
             )
+        override_rules.apply(node, hydra_node.overrides.task, choices)
         return cls(node, choices)
 
 
@@ -83,7 +85,8 @@ def compose(overrides: Sequence[str]) -> Composition:
     """
     register_schema()
     with hydra.initialize_config_module(CONFIG_MODULE, version_base="1.3"):
-        node = hydra.compose(CONFIG_NAME, overrides=list(overrides), return_hydra_config=True)
+        completed = override_rules.complete(overrides)
+        node = hydra.compose(CONFIG_NAME, overrides=completed, return_hydra_config=True)
     composition = Composition.of_hydra(node, node.hydra)
     with open_dict(node):
         del node["hydra"]

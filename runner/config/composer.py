@@ -9,6 +9,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
+from . import override_rules
 from .compose import CONFIG_MODULE, Composition, compose, register_schema
 
 
@@ -28,7 +29,8 @@ class Composer:
 
     def compose(self, overrides: Sequence[str]) -> Composition:
         """Return what `compose(overrides)` returns; raise what it raises."""
-        parsed = self._parser.parse_overrides(list(overrides))
+        overrides = override_rules.complete(overrides)
+        parsed = self._parser.parse_overrides(overrides)
         values = [override for override in parsed if self._sets_value(override)]
         choices = tuple(str(override.input_line) for override in parsed if not self._sets_value(override))
         if choices not in self._of_choices:
@@ -36,6 +38,7 @@ class Composer:
         composition = self._of_choices[choices]
         node = copy.deepcopy(composition.node)
         ConfigLoaderImpl._apply_overrides_to_config(values, node)
+        override_rules.apply(node, overrides, composition.choices)
         return Composition(node, composition.choices)
 
     def _sets_value(self, override: Override) -> bool:

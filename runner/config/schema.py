@@ -262,6 +262,9 @@ class Config:
     """Files for other programs."""
     profile: ProfileConfig = field(default_factory=ProfileConfig)
     """Trace of a few training steps."""
+    target: dict[str, float] = field(default_factory=dict)
+    """Quality target by metric, such as `target.bleu=0.30`, in place of the recipe's, whatever the round; default: the
+    recipe's for the round."""
     usd_per_gpu_hour: float | None = None
     """Rent of one GPU in dollars an hour; default: that of the accelerator."""
     gpus: int = 1

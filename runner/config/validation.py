@@ -61,6 +61,11 @@ def resolve_classes(config: Config) -> tuple[type, type]:
     return get_class(config.workload.workload), get_class(loaders[config.data.loader])
 
 
+def quality_target(config: Config) -> dict[str, float]:
+    """Return the run's target by metric: the recipe's for the round, except where `target` states another."""
+    return {**config.recipe.target[config.round.name], **config.target}
+
+
 def run_seed(config: Config) -> int:
     """Return the seed of a run that was started: the launcher has drawn it if the configuration left it open."""
     assert config.seed is not None
@@ -100,11 +105,12 @@ def _check_target(config: Config) -> Iterator[str]:
         return
     if not targets[round_name]:
         yield f"recipe.target.{round_name} names no metric: a run needs a target."
-    for metric, target in targets[round_name].items():
+    for metric, target in quality_target(config).items():
+        key = "target" if metric in config.target else f"recipe.target.{round_name}"
         if config.recipe.lower_is_better and not 0 < target < math.inf:
-            yield f"recipe.target.{round_name}.{metric} must be a finite number above 0, not {target}."
+            yield f"{key}.{metric} must be a finite number above 0, not {target}."
         elif not config.recipe.lower_is_better and not 0 < target <= 1:
-            yield f"recipe.target.{round_name}.{metric} must be a fraction above 0, not {target}."
+            yield f"{key}.{metric} must be a fraction above 0, not {target}."
 
 
 def _check_choices(config: Config) -> Iterator[str]:

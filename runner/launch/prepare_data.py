@@ -1,5 +1,6 @@
 """The stage that puts the data in place before any clock runs: stage, prepare, clear caches."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -9,8 +10,11 @@ from ..config.schema import Config
 from ..config.validation import resolve_classes
 from ..core.atomic_files import disk_full_as_run_error
 from ..core.console import StatusLine
+from ..core.errors import DataError
 from ..core.progress import ProgressCallback
+from ..record import data_fingerprint
 from ..record.run_record import Staging
+from ..training.workload import Data
 from . import page_cache, staging
 from .open_run_dir import OpenRun
 
@@ -23,8 +27,26 @@ def prepare_data(run: OpenRun) -> None:
             run.run_dir.update(lambda record: replace(record, staging=staged))
         _, data_class = resolve_classes(config)
         with StatusLine(run.console) as status_line:
-            data_class.prepare_data(staging.data_settings(config, data_class), status_line)  # type: ignore[attr-defined]
+            settings = staging.data_settings(config, data_class)
+            data_class.prepare_data(settings, status_line)  # type: ignore[attr-defined]
+            if config.data.loader != "synthetic":
+                _print_notes(run.console, getattr(data_class, "preparation_notes", Data.preparation_notes)(settings))
+                prepared_content = getattr(data_class, "prepared_content", Data.prepared_content)
+                _record_digest(run, data_fingerprint.digest(prepared_content(settings)))
             clear_caches(config, status_line)
+
+
+def _print_notes(console: Console, notes: Sequence[str]) -> None:
+    for note in notes:
+        console.print(note, style="yellow", soft_wrap=True, markup=False, highlight=False)
+
+
+def _record_digest(run: OpenRun, digest: str | None) -> None:
+    """Record which data the run trains on; raise `DataError` if it was started on others."""
+    known = run.run_dir.record().data_digest
+    if run.resumes and known and known != digest:
+        raise DataError("The data have changed since the run began: put them back, or start over in a new run_dir.")
+    run.run_dir.update(lambda record: replace(record, data_digest=digest))
 
 
 def stage_data(config: Config, console: Console) -> Staging | None:

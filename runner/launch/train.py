@@ -1,5 +1,6 @@
 """The stage of a rank that trains to the target, with log, record and checkpoints."""
 
+import re
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Any
@@ -10,7 +11,7 @@ from ..callbacks.progress import ProgressBar
 from ..callbacks.record_writer import RecordWriter
 from ..callbacks.tensorboard import TensorBoard
 from ..config.schema import Config
-from ..config.validation import profiled_steps, run_seed
+from ..config.validation import profiled_steps, quality_target, run_seed
 from ..core.console import is_quiet
 from ..core.errors import Exit
 from ..hardware import devices
@@ -18,10 +19,14 @@ from ..mlperf.log_writer import MLPerfLog
 from ..training import seeds
 from ..training.checkpoint import Checkpointer
 from ..training.early_stop import EarlyStop
+from ..training.engine import Engine
 from ..training.events import InitStarted, Observer, StatefulObserver
 from ..training.loop import Outcome, TrainingPlan, train_to_target
+from ..training.schedule_report import find_phases
 from .build_engine import prepare_engine
 from .rank import Rank
+
+_SCHEDULE_KEY = re.compile("_(samples|tokens|epochs?|milestones)$")  # of settings that say when the rate changes
 
 
 def train(rank: Rank, telemetry_observers: list[Observer], checkpoint: dict[str, Any] | None) -> Exit:
@@ -37,6 +42,7 @@ def train(rank: Rank, telemetry_observers: list[Observer], checkpoint: dict[str,
         observers: list[Observer] = [*stateful.values(), *telemetry_observers]
         observers += _optional_observers(rank, closing) if rank.is_main else []
         if rank.is_main:
+            _describe_schedule(rank, engine)
             if not is_quiet():
                 rank.console.print(f"run directory {rank.run_dir.path}", soft_wrap=True, markup=False)
             bar = ProgressBar(rank.console, plan, engine.data.train_size)
@@ -74,6 +80,19 @@ def train(rank: Rank, telemetry_observers: list[Observer], checkpoint: dict[str,
             peak = devices.peak_memory_bytes(rank.device) if config.engine.name == "torch" else None
             rank.run_dir.update(lambda record: replace(record.training_ended(exit_code, error), peak_memory_bytes=peak))
     return exit_code
+
+
+def _describe_schedule(rank: Rank, engine: Engine) -> None:
+    """Print where the learning rate schedule of a run turns in epochs of its data, and a warning if it does not fit."""
+    config, schedule = rank.config, getattr(engine, "lr_scheduler", None)
+    if config.throughput.steps:
+        return
+    phases = find_phases(schedule, engine.data.steps_per_epoch, config.recipe.max_epochs)
+    if phases and not is_quiet():
+        rank.console.print(str(phases), soft_wrap=True, markup=False, highlight=False)
+    keys = [f"recipe.training.{key}" for key in config.recipe.training if _SCHEDULE_KEY.search(key)]
+    if phases and config.recipe.scale != "reference" and (problem := phases.find_problem(keys)):
+        rank.console.print(problem, style="yellow", soft_wrap=True, markup=False, highlight=False)
 
 
 def _main_rank_observers(
@@ -120,7 +139,7 @@ def training_plan(config: Config) -> TrainingPlan:
     """Return when to evaluate and stop, from the recipe and the round."""
     recipe = config.recipe
     return TrainingPlan(
-        target=recipe.target[config.round.name],
+        target=quality_target(config),
         first_eval_epoch=recipe.first_eval_epoch,
         extra_eval_epochs=recipe.extra_eval_epochs,
         eval_every_epochs=recipe.eval_every_epochs,

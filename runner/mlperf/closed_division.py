@@ -104,11 +104,12 @@ def _check_settings(config: Config, _: ClosedRules) -> Iterator[str]:
 
 
 def _check_target(config: Config, _: ClosedRules) -> Iterator[str]:
-    target = config.recipe.target[ROUND]
+    target = {**config.recipe.target[ROUND], **config.target}
     official = official_checker.official_target(config.workload.benchmark, "closed")
     if sorted(target.values()) != official:
+        key = "target" if config.target else f"recipe.target.{ROUND}"
         yield (
-            f"recipe.target.{ROUND} is {_format(target)} and that of the official rule file {_format(official)}: "
+            f"{key} is {_format(target)} and that of the official rule file {_format(official)}: "
             f"leave it out, {_OTHERWISE}"
         )
 

@@ -216,6 +216,8 @@ class RunRecord:
     """Reasons to distrust the measured time: name and sentence."""
     disturbed_share: float | None = None
     """Largest share of the time on the clock that what the flags name can have taken; null if not known."""
+    data_digest: str | None = None
+    """Digest of what preparation stored of the dataset; null if nothing was read."""
     staging: Staging | None = None
     """Copies to a node-local disk."""
     rendezvous: Rendezvous | None = None

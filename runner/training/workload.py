@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
@@ -68,6 +69,8 @@ class Data(Protocol):
 
     Settings: ClassVar[type]
     """Dataclass of the keys of `recipe.data`."""
+    dataset_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys of `Settings` that name the dataset's files or folders: who sets one trains on these, not generated data."""
     train_size: int
     eval_size: int
     steps_per_epoch: int
@@ -75,6 +78,19 @@ class Data(Protocol):
     @classmethod
     def prepare_data(cls, settings: Any, progress: ProgressCallback) -> None:
         """Prepare files on disk; called once before the ranks start. Default: nothing to prepare."""
+
+    @classmethod
+    def preparation_notes(cls, settings: Any) -> Sequence[str]:
+        """Return a sentence for each thing that `prepare_data` mended in the files. Default: none."""
+        return ()
+
+    @classmethod
+    def prepared_content(cls, settings: Any) -> Iterator[Path | bytes]:
+        """Yield what `prepare_data` stored of the samples, as files or bytes that are equal wherever the data lie.
+
+        The digest of it says which data a run trained on. Default: nothing.
+        """
+        return iter(())
 
     @classmethod
     def verify(cls, settings: Any) -> Iterator[str] | None:

@@ -9,6 +9,7 @@ import typer
 
 from timetrial.runner.cli.app import app
 from timetrial.runner.cli.throughput import default_overrides
+from timetrial.runner.config import override_rules
 from timetrial.runner.config.compose import CONFIG_MODULE, CONFIG_NAME, expand_sweep, register_schema
 from timetrial.runner.config.validation import validate
 
@@ -82,7 +83,7 @@ def test_overrides_compose_and_are_valid(pages):
         for run, page in runs.items():
             accelerator = [] if any(word.startswith("accelerator=") for word in run) else ["accelerator=cpu"]
             try:
-                validate(hydra.compose(CONFIG_NAME, overrides=[*accelerator, *run]))
+                validate(hydra.compose(CONFIG_NAME, overrides=override_rules.complete([*accelerator, *run])))
             except Exception as error:
                 pytest.fail(f"{page}: {shlex.join(run)}: {error}")
 

@@ -28,6 +28,7 @@ class CIFAR10Data(ImageData):
     """One rank's images: random crops after padding, random flips and cutout."""
 
     loader = "torch"
+    dataset_keys = ("folder",)
     image_size, num_classes = cifar.IMAGE_SIZE, cifar.NUM_CLASSES
     fit: Callable[[Tensor], None] | None = None
     """Called with the first training images, uint8 [N, 32, 32, 3] on the device, as soon as they are open."""
@@ -73,6 +74,12 @@ class CIFAR10Data(ImageData):
         sizes = {"train_size": cifar.TRAIN_FILES, "eval_size": cifar.VAL_FILES}
         counts = {key: cifar.count(folder, files) for key, files in sizes.items()}
         write_manifest(_manifest_path(settings), counts)
+
+    @classmethod
+    def prepared_content(cls, settings: Settings) -> Iterator[Path | bytes]:
+        """Yield the dataset's files."""
+        folder = _folder(settings)
+        yield from (folder / name for name in (*cifar.TRAIN_FILES, *cifar.VAL_FILES))
 
     def _read_sizes(self) -> tuple[int, int]:
         self.folder = _folder(self.settings)

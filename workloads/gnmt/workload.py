@@ -12,6 +12,7 @@ from torch.optim import Adam, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from ...datasets.text.moses_bpe import BEGIN, END
+from ..common import schedule
 from ..common.translation.beam_search import BeamSearch, ScoreFunction, SharedBeam, length_penalty
 from ..common.translation.workload import TranslationWorkload
 from .data import GNMTData, PackedSentences
@@ -29,8 +30,8 @@ class GNMTWorkload(TranslationWorkload):
     class Settings:
         """Hyperparameters of GNMT, of Adam and of the beam search.
 
-        The learning rate rises exponentially in the warm-up, is then constant up to `remain_samples`, where it is
-        halved for the first time, and is halved again after every `decay_interval_samples`.
+        The learning rate rises exponentially in the warm-up, is then constant up to `remain_epochs`, where it is halved
+        for the first time, and is halved again after every `decay_interval_epochs`. Both may be stated in samples.
         """
 
         hidden_size: int = MISSING
@@ -39,10 +40,14 @@ class GNMTWorkload(TranslationWorkload):
         """Learning rate after the warm-up."""
         warmup_samples: int = MISSING
         """Sentences over which the learning rate rises from 1% to `learning_rate`."""
-        remain_samples: int = MISSING
-        """Sentences after which the learning rate is first halved."""
-        decay_interval_samples: int = MISSING
-        """Sentences between two halvings."""
+        remain_epochs: float | None = None
+        """Epochs after which the learning rate is first halved."""
+        remain_samples: int | None = None
+        """The same in sentences; null: `remain_epochs`."""
+        decay_interval_epochs: float | None = None
+        """Epochs between two halvings."""
+        decay_interval_samples: int | None = None
+        """The same in sentences; null: `decay_interval_epochs`."""
         num_halvings: int = 4
         """Number of times the learning rate is halved."""
         dropout: float = 0.2
@@ -63,8 +68,10 @@ class GNMTWorkload(TranslationWorkload):
         def __post_init__(self) -> None:
             if self.hidden_size < 1 or self.learning_rate <= 0:
                 raise ValueError("hidden_size and learning_rate must be above 0.")
-            if min(self.remain_samples, self.decay_interval_samples) < 1 or self.num_halvings < 0:
-                raise ValueError("remain_samples and decay_interval_samples must be 1 or more, num_halvings 0 or more.")
+            schedule.check(self, "remain")
+            schedule.check(self, "decay_interval")
+            if self.num_halvings < 0:
+                raise ValueError("num_halvings must be 0 or more.")
             if not 0 <= self.dropout < 1 or not 0 <= self.label_smoothing < 1:
                 raise ValueError("dropout and label_smoothing must be from 0 to below 1.")
             if self.beam_size < 1 or self.max_decode_length < 1 or self.warmup_samples < 0:
@@ -141,10 +148,9 @@ class GNMTWorkload(TranslationWorkload):
 
     def _schedule_steps(self) -> tuple[int, int, int]:
         """Return warm-up, start of the halvings and interval between them, in updates."""
-        settings, batch = self.settings, self.data.global_batch_size
-        remain_steps = round(settings.remain_samples / batch)
-        warmup_steps = min(remain_steps, round(settings.warmup_samples / batch))
-        return warmup_steps, remain_steps, max(1, round(settings.decay_interval_samples / batch))
+        settings, data = self.settings, self.data
+        remain, interval = (schedule.updates(settings, key, data) for key in ("remain", "decay_interval"))
+        return min(remain, round(settings.warmup_samples / data.global_batch_size)), remain, max(1, interval)
 
 
 def length_coverage_score(alpha: float, beta: float) -> ScoreFunction:

@@ -36,6 +36,8 @@ class GPTData(Data):
     always full: the windows that are left over at the end of an epoch are dropped.
     """
 
+    dataset_keys = ("train", "validation")
+
     @dataclass
     class Settings:
         """The text and its windows."""
@@ -115,6 +117,12 @@ class GPTData(Data):
             sizes[f"{split}_shards"] = [str(path) for path in paths]
             sizes[f"{split}_tokens"] = [token_shards.count(path) for path in paths]
         write_manifest(_manifest_path(settings), sizes)
+
+    @classmethod
+    def prepared_content(cls, settings: Settings) -> Iterator[Path | bytes]:
+        """Yield the token shards of training and validation."""
+        for paths in _shards(settings):
+            yield from paths
 
     def _read_sizes(self) -> dict[str, Any]:
         return read_manifest(_manifest_path(self._settings))

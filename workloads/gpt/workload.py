@@ -12,6 +12,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from ...runner.training.workload import Batch, TextPredictions
+from ..common import schedule
 from .data import GPTData
 from .model import GPT
 
@@ -41,11 +42,13 @@ class GPTWorkload:
         learning_rate: float = MISSING
         """Learning rate at the end of the warm-up."""
         min_learning_rate: float = MISSING
-        """Learning rate from `decay_samples` on."""
+        """Learning rate after the decay."""
         warmup_samples: int = MISSING
         """Windows over which the learning rate rises."""
-        decay_samples: int = MISSING
-        """Windows after which the learning rate has fallen, the warm-up included."""
+        decay_epochs: float | None = None
+        """Epochs after which the learning rate has fallen, the warm-up included."""
+        decay_samples: int | None = None
+        """The same in windows; null: `decay_epochs`."""
         beta_1: float = 0.9
         """AdamW's decay rate of the first moment."""
         beta_2: float = 0.95
@@ -65,7 +68,8 @@ class GPTWorkload:
                 raise ValueError(
                     "learning_rate and epsilon must be above 0, min_learning_rate from 0 to learning_rate."
                 )
-            if not 0 <= self.warmup_samples < self.decay_samples:
+            schedule.check(self, "decay")
+            if not 0 <= self.warmup_samples < (self.decay_samples or math.inf):
                 raise ValueError("warmup_samples must be from 0 to below decay_samples.")
             if not all(0 <= fraction < 1 for fraction in (self.beta_1, self.beta_2, self.dropout)):
                 raise ValueError("beta_1, beta_2 and dropout must be from 0 to below 1.")
@@ -149,5 +153,5 @@ class GPTWorkload:
 
     def _schedule_steps(self) -> tuple[int, int]:
         """Return the updates of the warm-up, and those until the end of the decay."""
-        batch = self.data.global_batch_size
-        return round(self.settings.warmup_samples / batch), max(1, round(self.settings.decay_samples / batch))
+        decay_steps = max(1, schedule.updates(self.settings, "decay", self.data))
+        return min(decay_steps, round(self.settings.warmup_samples / self.data.global_batch_size)), decay_steps

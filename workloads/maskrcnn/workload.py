@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from ...runner.hardware.host_copies import host_copies
 from ...runner.training.workload import Batch
+from ..common import schedule
 from ..common.detection import coco_evaluation
 from ..common.detection.coco_evaluation import Detections
 from ..common.nn.sgd import sgd
@@ -39,8 +40,10 @@ class InstanceSegmentation:
         """Peak learning rate."""
         warmup_samples: int = MISSING
         """Samples over which the learning rate rises linearly."""
-        lr_milestone_samples: list[int] = MISSING
-        """The two numbers of samples after which the learning rate is divided by ten."""
+        lr_milestone_epochs: list[float] | None = None
+        """The two numbers of epochs after which the learning rate is divided by ten."""
+        lr_milestone_samples: list[int] | None = None
+        """The same in samples; null: `lr_milestone_epochs`."""
         warmup_factor: float = 1 / 3
         """Learning rate at the start as a fraction of its peak."""
         weight_decay: float = 1e-4
@@ -64,9 +67,10 @@ class InstanceSegmentation:
                 raise ValueError("learning_rate must be above 0, momentum in [0, 1), weight_decay 0 or more.")
             if self.warmup_samples < 0 or not 0 < self.warmup_factor <= 1:
                 raise ValueError("warmup_samples must be 0 or more, warmup_factor in (0, 1].")
-            milestones = self.lr_milestone_samples
+            schedule.check(self, "lr_milestone")
+            milestones = self.lr_milestone_samples or self.lr_milestone_epochs or []
             if len(milestones) != 2 or not 0 < milestones[0] < milestones[1]:
-                raise ValueError("lr_milestone_samples must be two ascending numbers above 0.")
+                raise ValueError("lr_milestone_epochs or lr_milestone_samples must be two ascending numbers above 0.")
             if min(self.fpn_channels, self.representation_size) < 1:
                 raise ValueError("fpn_channels and representation_size must be 1 or more.")
             # Shortcuts of stride 2 have 4 * width input channels or more, and need eight (ssd/workload.py says why).
@@ -202,4 +206,5 @@ class InstanceSegmentation:
         return round(samples / self._data.global_batch_size)
 
     def _milestone_steps(self) -> list[int]:
-        return [self._steps(samples) for samples in self.settings.lr_milestone_samples]
+        steps: list[int] = schedule.updates(self.settings, "lr_milestone", self._data)
+        return steps

@@ -47,6 +47,8 @@ class NCFData(Data):
     and holds all samples of these users; samples of other users in it are ignored.
     """
 
+    dataset_keys = ("path",)
+
     @dataclass
     class Settings:
         """Settings of MovieLens data; the defaults are MLPerf v0.5's."""
@@ -100,6 +102,16 @@ class NCFData(Data):
     def prepare_data(cls, settings: Settings, progress: ProgressCallback) -> None:
         """Split the ratings before the first run on them."""
         cls._prepare(settings)
+
+    @classmethod
+    def preparation_notes(cls, settings: Settings) -> Sequence[str]:
+        """Return what was mended in the ratings file."""
+        return movielens.read_sizes(cls._prepare(settings)).notes
+
+    @classmethod
+    def prepared_content(cls, settings: Settings) -> Iterator[Path | bytes]:
+        """Yield the split of the ratings."""
+        yield cls._prepare(settings)
 
     @classmethod
     def _prepare(cls, settings: Settings) -> Path:

@@ -15,6 +15,7 @@ _SETTINGS: tuple[tuple[str, Callable[[RunGroup], object]], ...] = (
     ("round", lambda group: group.round),
     ("scale", lambda group: group.runs[0].scale),
     ("target", lambda group: format_target(group.runs[0].target)),
+    ("data", lambda group: group.runs[0].execution.get("data")),
     ("division", lambda group: group.runs[0].division),
     ("number of accelerators", lambda group: group.runs[0].num_accelerators),
     ("global batch size", lambda group: _format_batch(group.runs[0])),

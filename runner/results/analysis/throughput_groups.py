@@ -18,7 +18,7 @@ from ..parse.sources import ignore
 
 # Configuration groups that affect a measurement; `seed` and paths do not.
 _CONFIG_GROUPS = ("workload", "recipe", "engine", "precision", "data", "tuning", "system", "gpus", "peer_to_peer")
-_IGNORED = ("workload.title", "workload.max_micro_batch", "recipe.target", "recipe.data.folder")
+_IGNORED = ("workload.title", "workload.max_micro_batch", "recipe.target", "target", "recipe.data.folder")
 NO_PEER_TO_PEER = "no peer-to-peer"  # `interconnect` of groups that did not use it
 
 

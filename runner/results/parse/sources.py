@@ -187,6 +187,8 @@ def _apply_record(run: Run, record: RunRecord) -> None:
     if record.run_class != RunClass.CLEAN:
         run.flags.append(record.run_class.value)
     run.flags += record.flags
+    if record.data_digest is not None:
+        run.execution["data"] = as_name(record.data_digest)
     run.host = as_name(record.attempts[-1].hostname) if record.attempts else ""
     run.gpu_ids = _gpu_ids(record.environment)
     packages = record.environment.get("packages")

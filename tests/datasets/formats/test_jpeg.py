@@ -92,3 +92,21 @@ def test_rejects_header_of_too_many_pixels():
     for function in (jpeg.decode, jpeg.to_rgb_jpeg):
         with pytest.raises(DataError, match=r"^image\.jpg cannot be decoded.*replace or remove it\.$"):
             function(bytes(data[:-2]), "image.jpg")
+
+
+@pytest.mark.parametrize("bits", [10, 12, 14, 16])
+def test_deep_gray_image_is_scaled_to_eight_bits(bits):
+    gray = np.arange(256, dtype=np.uint16).reshape(16, 16) * ((2**bits - 1) // 255)
+    decoded = jpeg.decode(encoded(Image.fromarray(gray), "PNG"), "deep.png")
+    assert decoded.dtype == np.uint8
+    assert (decoded == decoded[:, :, :1]).all()
+    expected = np.arange(256).reshape(16, 16)
+    assert abs(decoded[:, :, 0].astype(int) - expected).max() <= 1
+    via_jpeg = jpeg.decode(jpeg.to_rgb_jpeg(encoded(Image.fromarray(gray), "PNG"), "deep.png").data, "deep.jpg")
+    assert abs(via_jpeg[:, :, 0].astype(int) - expected).max() <= 4
+
+
+def test_gray_floats_from_zero_to_one_are_scaled():
+    gray = np.linspace(0, 1, 256, dtype=np.float32).reshape(16, 16)
+    decoded = jpeg.decode(encoded(Image.fromarray(gray), "TIFF"), "floats.tiff")
+    assert abs(decoded[:, :, 0].astype(int) - np.arange(256).reshape(16, 16)).max() <= 1

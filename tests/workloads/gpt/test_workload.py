@@ -154,7 +154,14 @@ def build(build_engine, text):
     """Build an engine on a small text: 20 windows a pass of which an epoch has 12, in 3 updates."""
 
     def build_on_text(*overrides):
-        model = ["hidden_size=16", "num_heads=2", "num_layers=1", "warmup_samples=8", "decay_samples=40"]
+        model = [
+            "hidden_size=16",
+            "num_heads=2",
+            "num_layers=1",
+            "warmup_samples=8",
+            "decay_epochs=null",
+            "decay_samples=40",
+        ]
         data = [f"train=[{text}]", "validation=[]", "context=64", "generate=null", "epoch_windows=12"]
         return build_engine(
             "workload=gpt",

@@ -43,6 +43,7 @@ class CocoData(ImageData):
     """
 
     loader = "torch"
+    dataset_keys = ("train_annotations", "train_images", "val_annotations", "val_images")
     masks = False
     train_set: CocoSet
     val_set: CocoSet
@@ -93,6 +94,13 @@ class CocoData(ImageData):
         for problem in cls._check_together(train, val):
             raise DataError(problem)
         write_manifest(manifest, cls._count(train, val) | sets)
+
+    @classmethod
+    def prepared_content(cls, settings: Settings) -> Iterator[Path | bytes]:
+        """Yield the annotations of both splits and the names and sizes of their images, not their pixels."""
+        manifest = read_manifest(cls._manifest_path(settings))
+        for split in ("train", "val"):
+            yield from coco.load_prepared(Path(settings.cache_dir) / manifest[split]).content()
 
     @classmethod
     def verify(cls, settings: Settings) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """ImageNet as every loader sees it. The loaders differ only in what decodes and transforms."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from .transforms import ImageNetTransform
 
 class ImageNetData(ImageData):
     """One rank's images and labels, from class folders or shards."""
+
+    dataset_keys = ("folder",)
 
     @dataclass
     class Settings:
@@ -65,6 +68,11 @@ class ImageNetData(ImageData):
         train, val, num_classes, layout = imagenet.read_index(index, folder)
         sizes = {"train_size": len(train), "eval_size": len(val), "num_classes": num_classes, "layout": layout}
         write_manifest(_manifest_path(settings), {"index": index.name, **sizes})
+
+    @classmethod
+    def prepared_content(cls, settings: Settings) -> Iterator[Path | bytes]:
+        """Yield the index: names, places and labels of the images, not their pixels."""
+        yield Path(settings.cache_dir) / read_manifest(_manifest_path(settings))["index"]
 
     def build_source(self, train: bool) -> "ImageNetSource":
         """Return the images of the training or the validation set."""

@@ -57,6 +57,8 @@ class ParallelTextData(Data):
     vocabulary_class: ClassVar[type[Vocabulary]]
     num_special_tokens: ClassVar[int]
 
+    dataset_keys = ("source", "target", "test_source", "test_target")
+
     @dataclass
     class Settings:
         """Settings of parallel text: files with one sentence per line, where source and target have equal lines."""
@@ -100,15 +102,15 @@ class ParallelTextData(Data):
         statistics = self._read_statistics()
         self.vocab_size, self.eval_size = statistics.vocab_size, statistics.test_pairs
         self.padded_vocab_size = -(-self.vocab_size // _VOCAB_MULTIPLE) * _VOCAB_MULTIPLE
-        self._counts = [count for count in map(self._add_special_tokens, statistics.lengths) if self._is_kept(count)]
+        counts = map(self._add_special_tokens, statistics.lengths)
+        self._counts = [count for count in counts if count.tokens <= settings.max_length]
         self._num_kept = sum(count.pairs for count in self._counts)
         self._num_dropped, self._num_too_long = sum(statistics.dropped.values()), statistics.pairs - self._num_kept
         if not self._counts:
             raise ConfigurationError(
                 f"No pair has at most {settings.max_length} tokens: raise recipe.data.max_length or use other text."
             )
-        source, target = self._num_tokens()
-        self._longer_side = int(target > source)
+        self._longer_side = int(np.diff(self._num_tokens())[0] > 0)
         self.train_size, self.steps_per_epoch = self._epoch_size(self._counts)
 
     @classmethod
@@ -117,19 +119,22 @@ class ParallelTextData(Data):
         cls._prepare(settings, progress)
 
     @classmethod
+    def prepared_content(cls, settings: Settings) -> Iterator[Path | bytes]:
+        """Yield the vocabulary, the ids and the references."""
+        yield from sorted(path for path in cls._prepare(settings).folder.rglob("*") if path.is_file())
+
+    @classmethod
     def _prepare(cls, settings: Settings, progress: ProgressCallback = no_progress) -> PreparedCorpus:
         """Return the tokenized text on disk; generate and tokenize the text if that has not been done yet."""
         files = [[Path(name) for name in names] for names in (settings.source, settings.target)]
-        test = [Path(settings.test_source), Path(settings.test_target)]
+        test = (Path(settings.test_source), Path(settings.test_target))
         if settings.generate is not None:
             folder = path_with_digest(files[0][0].parent, settings.generate)
             if not folder.exists():
                 language.write_parallel_text(folder, settings.generate)
             files = [[folder / path.name for path in paths] for paths in files]
-            test = [folder / path.name for path in test]
-        corpus = Corpus(
-            tuple(zip(*files, strict=True)), (test[0], test[1]), (settings.languages[0], settings.languages[1])
-        )
+            test = (folder / test[0].name, folder / test[1].name)
+        corpus = Corpus(tuple(zip(*files, strict=True)), test, (settings.languages[0], settings.languages[1]))
         return wmt.prepare(
             corpus,
             cls.vocabulary_class,
@@ -149,9 +154,6 @@ class ParallelTextData(Data):
         added = self.num_special_tokens
         tokens = (side + added * count.pairs for side in (count.source_tokens, count.target_tokens))
         return LengthCount(count.tokens + added, count.pairs, *tokens)
-
-    def _is_kept(self, count: LengthCount) -> bool:
-        return count.tokens <= self._settings.max_length
 
     def open(self) -> None:
         """Read lengths and vocabulary, and put the text on the device."""
