@@ -19,9 +19,7 @@ Overrides = Annotated[
         autocompletion=complete_override,
     ),
 ]
-DataDir = Annotated[
-    Path, typer.Option(help="Folder of the datasets.", metavar="FOLDER", envvar="TIMETRIAL_DATA_DIR")
-]
+DataDir = Annotated[Path, typer.Option(help="Folder of the datasets.", metavar="FOLDER", envvar="TIMETRIAL_DATA_DIR")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 ResultPaths = Annotated[
     list[Path],

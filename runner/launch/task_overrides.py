@@ -29,8 +29,8 @@ def check_overrides(index: int, overrides: Sequence[str]) -> None:
         names_code = group == "workload" and (keys or isinstance(value, dict))
         if names_code or group == "hydra" or "${" in f"{override.input_line} {value}":
             raise ConfigurationError(
-                f"Task {index} sets {name}: a study takes values, but no classes, no settings of Hydra and no ${{...}}. "
-                "Use timetrial run for these."
+                f"Task {index} sets {name}: a study takes values, but no classes, no settings of Hydra and no "
+                "${...}. Use timetrial run for these."
             )
         if any(key.endswith("_dir") for key in ([group, *keys][-1], *_keys(value))):
             raise ConfigurationError(

@@ -169,6 +169,16 @@ class TelemetrySummary:
 
 
 @dataclass(frozen=True)
+class ClockDeviation:
+    """How far the time on the clock was not that of the work."""
+
+    lead_seconds: float
+    """Most seconds by which the wall clock went ahead of the monotonic clock, negative if it was set back."""
+    suspended_seconds: float
+    """Seconds, at most, in which a rank's process was suspended."""
+
+
+@dataclass(frozen=True)
 class Cost:
     """What the run cost to rent."""
 
@@ -214,6 +224,8 @@ class RunRecord:
     """Rent; null without a price."""
     flags: dict[str, str] = field(default_factory=dict)
     """Reasons to distrust the measured time: name and sentence."""
+    clock: ClockDeviation | None = None
+    """Wall clock against monotonic clock; null before the clock has stopped."""
     staging: Staging | None = None
     """Copies to a node-local disk."""
     rendezvous: Rendezvous | None = None

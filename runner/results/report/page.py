@@ -19,8 +19,8 @@ from .chart import swatch
 from .comparison_panel import comparison_panel
 from .details import Detail, inferred_rows, list_details, scaling_rows
 from .measurement_panel import measurement_panels
-from .page_text import count, escape_markdown
 from .owned_files import OwnedFiles
+from .page_text import count, escape_markdown
 from .panels import Panel
 from .study_panel import study_panel
 from .tables import MAX_ROWS, Table

@@ -63,7 +63,9 @@ def test_nothing_is_written_outside_of_the_folder(log, tmp_path, name):
     """Names of submitter, system and benchmark come from logs of others."""
     for number, benchmark in enumerate(("resnet", name)):
         writer = log(f"tree/{number}/result_0.txt", benchmark=benchmark)
-        writer("submission_org", name)("submission_platform", name)("run_start").evaluate(1, 0.76, after=60.0).stop(after=0.0).write()
+        writer("submission_org", name)("submission_platform", name)("run_start").evaluate(1, 0.76, after=60.0).stop(
+            after=0.0
+        ).write()
     groups = group_runs(sources.read_runs([tmp_path / "tree"]))
     before = set(tmp_path.rglob("*"))
     mlperf_export.export(groups, tmp_path / "out" / "below")
