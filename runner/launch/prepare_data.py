@@ -9,22 +9,40 @@ from ..config.schema import Config
 from ..config.validation import resolve_classes
 from ..core.atomic_files import disk_full_as_run_error
 from ..core.console import StatusLine
+from ..core.errors import DataError
 from ..core.progress import ProgressCallback
 from ..record.run_record import Staging
-from . import page_cache, staging
+from . import data_check, page_cache, staging
 from .open_run_dir import OpenRun
 
 
 def prepare_data(run: OpenRun) -> None:
-    """Stage and prepare what the data class needs on disk, then clear this node's page cache of it."""
+    """Stage and prepare what the data class needs on disk, then clear this node's page cache of it.
+
+    Raises `DataError` if files of a fetched dataset are damaged, or are not those that the run began with.
+    """
     config = run.config
     with disk_full_as_run_error():
+        data_check.check_datasets(config)
         if staged := stage_data(config, run.console):
             run.run_dir.update(lambda record: replace(record, staging=staged))
         _, data_class = resolve_classes(config)
         with StatusLine(run.console) as status_line:
             data_class.prepare_data(staging.data_settings(config, data_class), status_line)  # type: ignore[attr-defined]
+            _check_same_data(run)
             clear_caches(config, status_line)
+
+
+def _check_same_data(run: OpenRun) -> None:
+    """Record the fingerprint of the data, or compare it with that of the attempt whose checkpoint is continued."""
+    fingerprint = data_check.fingerprint_data(run.config)
+    earlier = run.run_dir.record().data_fingerprint
+    if run.run_dir.checkpoint.exists() and earlier not in (None, fingerprint):
+        raise DataError(
+            f"The data in {run.config.data_dir} have changed since {run.run_dir.path} began: restore them, or start "
+            "over in a new run directory."
+        )
+    run.run_dir.update(lambda record: replace(record, data_fingerprint=fingerprint))
 
 
 def stage_data(config: Config, console: Console) -> Staging | None:

@@ -208,6 +208,10 @@ class RunRecord:
     """All starts of the run, first to last."""
     environment: dict[str, Any] = field(default_factory=dict)
     """Machine, GPUs, clocks, storage, libraries, packages and revision at the last start."""
+    changed: tuple[str, ...] = ()
+    """What was not the same in all attempts since the first checkpoint: revision, torch, gpus."""
+    data_fingerprint: str | None = None
+    """Hash of names, sizes and sampled blocks of the data that the run reads."""
     config: dict[str, Any] = field(default_factory=dict)
     """The resolved configuration, as in config.yaml."""
     training: TrainingResult | None = None

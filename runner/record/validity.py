@@ -74,6 +74,11 @@ def find_clock_flag(clock: ClockDeviation | None) -> dict[str, str]:
     return {CLOCK: " and ".join(sentences)} if sentences else {}
 
 
+def find_change_flag(changed: Sequence[str]) -> dict[str, str]:
+    """Return the flag of a run whose attempts were not made with the same software and GPUs."""
+    return {"changed": f"attempts differ in {', '.join(changed)}"} if changed else {}
+
+
 def _is_busy(load: HostLoad) -> bool:
     """Return whether other processes used so much of the processors that the time of the run is doubtful."""
     before = load.other_processes_before or 0.0
