@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...runner.core.atomic_files import is_disk_full, write_failure
+from ...runner.core.atomic_files import is_disk_full, open_lock, write_failure
 from ...runner.core.errors import ConfigurationError, DataError, DiskFull
 from ...runner.core.progress import ProgressCallback, no_progress
 from ..download import archives, bundles, manifest
@@ -37,7 +37,7 @@ class DatasetStore:
         """Lock the folder for this process; raises `ConfigurationError` if another process holds the lock."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            lock_file = open(self._folder / ".acquiring", "wb")  # noqa: SIM115 - closed below
+            lock_file = open_lock(self._folder / ".acquiring")
         except OSError as error:
             raise write_failure(self._folder, error, "name another --data-dir", DataError) from error
         with lock_file:

@@ -11,6 +11,7 @@ from ..core.errors import Exit
 from ..record.run_dir import RunDir
 from ..record.run_record import RunClass, RunRecord
 from ..record.training_result import Block, TrainingResult
+from ..training.clock import now
 from ..training.events import (
     BlockEnded,
     BlockStarted,
@@ -20,7 +21,6 @@ from ..training.events import (
     RunStarted,
     RunStopped,
     StepEnded,
-    now,
 )
 from ..training.loop import TrainingPlan
 

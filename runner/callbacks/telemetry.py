@@ -10,7 +10,8 @@ from typing import Any
 
 from ..hardware.host import HostSensors
 from ..hardware.readings import GpuReading, GpuSensors, HostReading
-from ..training.events import BlockStarted, EvalStarted, Event, RunStarted, RunStopped, now
+from ..training.clock import now
+from ..training.events import BlockStarted, EvalStarted, Event, RunStarted, RunStopped
 
 _JOIN_SECONDS = 10.0  # a GPU that hangs must not keep the run from ending
 _READING_COLUMNS = [field.name for reading in (GpuReading, HostReading) for field in fields(reading)]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from ..core.atomic_files import disk_full_as_run_error
 from ..core.console import flush_output, is_quiet, survive_output_errors
 from ..core.errors import Exit, RunError
+from ..core.private_caches import name_private_caches
 from ..core.signals import stop_early
 from ..launch.rank_pool import RankPool
 
@@ -34,6 +35,7 @@ def main() -> None:
     arguments = sys.argv[1:]
     with stop_early(ignore_after=True):  # until training handles the signals
         _print_first_line(arguments)
+        name_private_caches()  # before anything imports PyTorch
         with RankPool() as pool:
             pool.start_waiting(num_early_ranks(arguments))
             code = run_command(arguments, pool)

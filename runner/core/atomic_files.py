@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import IO, Any, TypeGuard
 
 import psutil
 
@@ -49,6 +49,11 @@ def write_atomically(path: Path, text: str | bytes, *, durable: bool = True) -> 
                 os.fsync(file.fileno())
     except OSError as error:
         raise write_failure(path, error) from error
+
+
+def open_lock(path: Path) -> IO[bytes]:
+    """Open a lock file, which is created if absent and never changed; raises `OSError` for a link."""
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "r+b")
 
 
 def write_failure(

@@ -30,8 +30,10 @@ _INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode categories: control, form
 class UnreadableFile(DataError):
     """A file that cannot be used. Readers of many files pass over it, and the report names it in a finding."""
 
-    def __init__(self, path: Path, reason: object, remedy: str = "remove or replace it") -> None:
-        super().__init__(f"{make_visible(str(path))} cannot be read ({reason}): {remedy}.")
+    def __init__(
+        self, path: Path, reason: object, remedy: str = "remove or replace it", cannot: str = "be read"
+    ) -> None:
+        super().__init__(f"{make_visible(str(path))} cannot {cannot} ({reason}): {remedy}.")
         self.path = path
 
 

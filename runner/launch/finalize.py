@@ -10,6 +10,7 @@ from ..hardware import devices
 from ..mlperf import compliance
 from ..record.energy import TelemetryReport, summarize_telemetry
 from ..record.run_record import RunRecord
+from ..record.validity import find_change_flag, find_clock_flag
 from .open_run_dir import OpenRun
 from .result_table import show_result
 
@@ -66,7 +67,7 @@ def finalize(run: OpenRun, exit_code: Exit) -> Exit:
             verdict=verdict,
             telemetry=report.telemetry,
             cost=report.cost,
-            flags=report.flags,
+            flags=report.flags | find_clock_flag(record.clock) | find_change_flag(record.changed),
             disturbed_share=report.disturbed_share,
         ),
         durable=True,

@@ -117,7 +117,10 @@ def _record_start(run: OpenRun, startup_seconds: float) -> None:
 
     def start_attempt(record: RunRecord) -> RunRecord:
         if not run_dir.checkpoint.exists():  # the run starts over, and its clock with it
-            record = replace(record, run_class=run_class, training=None)
+            record = replace(record, run_class=run_class, training=None, clock=None, changed=())
+        elif record.environment:
+            changed = environment.find_changes(record.environment, described)
+            record = replace(record, changed=tuple(sorted({*record.changed, *changed})))
         return record.attempt_started(attempt, described, asdict(config))
 
     run_dir.update(start_attempt)

@@ -15,14 +15,18 @@ from ..core.progress import ProgressCallback
 from ..record import data_fingerprint
 from ..record.run_record import Staging
 from ..training.workload import Data
-from . import page_cache, staging
+from . import data_check, page_cache, staging
 from .open_run_dir import OpenRun
 
 
 def prepare_data(run: OpenRun) -> None:
-    """Stage and prepare what the data class needs on disk, then clear this node's page cache of it."""
+    """Stage and prepare what the data class needs on disk, then clear this node's page cache of it.
+
+    Raises `DataError` if files of a fetched dataset are damaged, or are not those that the run began with.
+    """
     config = run.config
     with disk_full_as_run_error():
+        data_check.check_datasets(config)
         if staged := stage_data(config, run.console):
             run.run_dir.update(lambda record: replace(record, staging=staged))
         _, data_class = resolve_classes(config)
@@ -32,7 +36,9 @@ def prepare_data(run: OpenRun) -> None:
             if config.data.loader != "synthetic":
                 _print_notes(run.console, getattr(data_class, "preparation_notes", Data.preparation_notes)(settings))
                 prepared_content = getattr(data_class, "prepared_content", Data.prepared_content)
-                _record_digest(run, data_fingerprint.digest(prepared_content(settings)))
+                digest = data_fingerprint.digest(prepared_content(settings))
+                run.run_dir.update(lambda record: replace(record, data_digest=digest))
+            _check_same_data(run)
             clear_caches(config, status_line)
 
 
@@ -41,12 +47,16 @@ def _print_notes(console: Console, notes: Sequence[str]) -> None:
         console.print(note, style="yellow", soft_wrap=True, markup=False, highlight=False)
 
 
-def _record_digest(run: OpenRun, digest: str | None) -> None:
-    """Record which data the run trains on; raise `DataError` if it was started on others."""
-    known = run.run_dir.record().data_digest
-    if run.resumes and known and known != digest:
-        raise DataError("The data have changed since the run began: put them back, or start over in a new run_dir.")
-    run.run_dir.update(lambda record: replace(record, data_digest=digest))
+def _check_same_data(run: OpenRun) -> None:
+    """Record the fingerprint of the data, or compare it with that of the attempt whose checkpoint is continued."""
+    fingerprint = data_check.fingerprint_data(run.config)
+    earlier = run.run_dir.record().data_fingerprint
+    if run.run_dir.checkpoint.exists() and earlier not in (None, fingerprint):
+        raise DataError(
+            f"The data in {run.config.data_dir} have changed since {run.run_dir.path} began: restore them, or start "
+            "over in a new run directory."
+        )
+    run.run_dir.update(lambda record: replace(record, data_fingerprint=fingerprint))
 
 
 def stage_data(config: Config, console: Console) -> Staging | None:

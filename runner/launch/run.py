@@ -10,6 +10,7 @@ from ..config.schema import Config
 from ..config.validation import run_seed
 from ..core.console import StatusLine
 from ..core.errors import Exit
+from ..core.private_caches import use_private_caches
 from ..core.signals import StopSignal
 from ..record.run_dir import RunDir
 from . import rendezvous
@@ -38,6 +39,7 @@ def launch(node: DictConfig, console: Console, pool: RankPool | None = None) -> 
     try:
         pool.import_modules(modules_to_import(node))  # while this process imports them to validate
         config = validate_run(node, console)
+        use_private_caches()
         if config.launcher.nodes > 1 and not rendezvous.is_first_node():
             return _join_run(config, console, pool)
         with open_run_dir(config, console) as run:

@@ -18,8 +18,8 @@ from rich.console import Console
 
 from ..config.schema import Config
 from ..config.validation import build_settings
-from ..core.atomic_files import replace_on_success, write_atomically, write_failure
-from ..core.errors import DiskFull, HardwareError
+from ..core.atomic_files import open_lock, replace_on_success, write_atomically, write_failure
+from ..core.errors import ConfigurationError, DiskFull, HardwareError
 from ..record.run_record import Staging
 
 _THREADS = 16  # a shared file system answers many at once
@@ -70,12 +70,20 @@ def _digest_file(copy: Path) -> Path:
 
 
 def _copy_folder(source: Path, copy: Path, console: Console) -> int:
-    """Make `copy` equal to `source` file by file; return the bytes that had to be copied."""
-    digest_file, files = _digest_file(copy), _listed(source)
+    """Make `copy` equal to `source` file by file; return the bytes that had to be copied.
+
+    Raises `ConfigurationError` if `copy` holds files of the user's: the lock file beside a copy marks it as our own.
+    """
+    digest_file, lock_file, files = _digest_file(copy), copy.with_name(f".{copy.name}.lock"), _listed(source)
     digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
     try:
         copy.mkdir(parents=True, exist_ok=True)
-        with open(copy.with_name(f".{copy.name}.lock"), "w") as lock:
+        if copy.is_symlink() or (any(copy.iterdir()) and not lock_file.exists()):
+            raise ConfigurationError(
+                f"{copy} holds files that were not copied by timetrial, and would be replaced: "
+                "name another staging_dir."
+            )
+        with open_lock(lock_file) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if digest_file.exists() and digest_file.read_text() == digest:
                 return 0

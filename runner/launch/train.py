@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Any
 
+from ..callbacks.clock_watch import ClockWatch
 from ..callbacks.json_lines import JsonLines
 from ..callbacks.profiler import StepProfiler
 from ..callbacks.progress import ProgressBar
@@ -29,8 +30,10 @@ from .rank import Rank
 _SCHEDULE_KEY = re.compile("_(samples|tokens|epochs?|milestones)$")  # of settings that say when the rate changes
 
 
-def train(rank: Rank, telemetry_observers: list[Observer], checkpoint: dict[str, Any] | None) -> Exit:
-    """Train to the target, with log, record and checkpoints."""
+def train(
+    rank: Rank, telemetry_observers: list[Observer], checkpoint: dict[str, Any] | None, clock_lead: float = 0.0
+) -> Exit:
+    """Train to the target, with log, record and checkpoints; the wall clock is `clock_lead` seconds ahead."""
     config, plan = rank.config, training_plan(rank.config)
     completed_epochs = checkpoint["completed_epochs"] if checkpoint else 0
     evaluation_pending = bool(checkpoint and checkpoint["evaluation_pending"])
@@ -39,7 +42,8 @@ def train(rank: Rank, telemetry_observers: list[Observer], checkpoint: dict[str,
         engine = prepare_engine(rank)
         if checkpoint:
             engine.load_state_dict(checkpoint["engine"])
-        observers: list[Observer] = [*stateful.values(), *telemetry_observers]
+        clock_watch = ClockWatch(rank.run_dir if rank.is_main else None, clock_lead)
+        observers: list[Observer] = [clock_watch, *stateful.values(), *telemetry_observers]
         observers += _optional_observers(rank, closing) if rank.is_main else []
         if rank.is_main:
             _describe_schedule(rank, engine)
@@ -71,6 +75,7 @@ def train(rank: Rank, telemetry_observers: list[Observer], checkpoint: dict[str,
                 stop_requested=early_stop.is_requested,
             )
             exit_code, error = _exit_code(outcome, early_stop)
+            clock_watch.write(rank.world.all_reduce_max(round(1e3 * clock_watch.suspended_seconds)) / 1e3)
         # With the target reached, the checkpoint is that of the target unless epochs past it have followed.
         ends = exit_code == Exit.TARGET_NOT_REACHED or (exit_code == Exit.TARGET_REACHED and plan.epochs_past_target)
         if config.checkpoint.at_end and ends:

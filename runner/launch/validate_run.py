@@ -16,6 +16,8 @@ from ..mlperf import closed_division
 
 _MANY_MICRO_BATCHES = 64  # per update and device; recipes of the reference scale need up to 16 on small GPUs
 _SEED_BYTES = 4  # short enough for the name of a run directory
+# Of a job step; a batch script has other variables, and starts the command once.
+_TASK_COUNTS = {"srun": "SLURM_STEP_NUM_TASKS", "mpirun": "OMPI_COMM_WORLD_SIZE", "torchrun": "WORLD_SIZE"}
 
 
 def validate_run(node: DictConfig, console: Console) -> Config:
@@ -24,6 +26,7 @@ def validate_run(node: DictConfig, console: Console) -> Config:
     if config.division == "closed":  # before a seed is drawn: the rules want it left open
         closed_division.check_config(config)
         closed_division.check_datasets(config)
+    _refuse_several_tasks(config)
     devices.require_devices(config.accelerator.name, config.gpus // config.launcher.nodes)
     _warn_of_small_micro_batches(config, console)
     return with_seed(config)
@@ -48,6 +51,22 @@ def modules_to_import(node: DictConfig) -> list[str]:
     classes = [str(path) for key in keys if (path := OmegaConf.select(node, key))]
     compiler = ["torch._dynamo"] if engine == "torch" else []  # which PyTorch loads when an optimizer is made
     return [*(path.rpartition(".")[0] for path in classes), *compiler]
+
+
+def _refuse_several_tasks(config: Config) -> None:
+    """Raise `ConfigurationError` if a task launcher has started this command several times.
+
+    Each would start a whole run. With `resume` they take turns in one run directory, as the tasks of a study do.
+    """
+    if config.launcher.name == "slurm" or (config.run_dir and config.resume):
+        return
+    for launcher, variable in _TASK_COUNTS.items():
+        count = os.environ.get(variable, "1")
+        if count.isdecimal() and int(count) > 1:
+            raise ConfigurationError(
+                f"{launcher} has started this command {count} times, and each would be a run of its own: "
+                "start it once, with gpus= for the number of ranks, or with launcher=slurm and one task per node."
+            )
 
 
 def _warn_of_small_micro_batches(config: Config, console: Console) -> None:

@@ -23,6 +23,7 @@ from ..hardware.sensors import open_sensors
 from ..record.run_dir import RankError, RunDir
 from ..training import distributed
 from ..training.checkpoint import load_checkpoint
+from ..training.clock import start_clock
 from ..training.events import Observer
 from .measure_throughput import measure_throughput
 from .rank import Rank
@@ -64,13 +65,14 @@ def _run(config: Config, run_dir: RunDir, console: Console, stop: StopSignal) ->
         if int(os.environ.get("RANK", "0")) == 0:
             run_dir.update(lambda record: record.training_ended(exit_code, ""))
         return exit_code
+    clock_lead = start_clock(checkpoint["clock"] if checkpoint else None)
     hang_timeout = config.launcher.hang_timeout_seconds
     with distributed.join_world(device, hang_timeout, peer_to_peer=config.peer_to_peer) as world:
         rank = Rank(config, run_dir, console, stop, world, device)
         with _telemetry(rank) as telemetry_observers:
             if config.throughput.steps:
                 return measure_throughput(rank, telemetry_observers)
-            return train(rank, telemetry_observers, checkpoint)
+            return train(rank, telemetry_observers, checkpoint, clock_lead)
 
 
 @contextmanager

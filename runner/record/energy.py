@@ -23,6 +23,7 @@ from .telemetry_samples import (
 
 _MIN_COVERAGE = 0.95  # fraction of a device's time on the clock for which a column must have values
 _MAX_DISAGREEMENT = 0.10  # between a counter and the integral of the power, of the integral
+_MIN_DISCARDED_SECONDS = 1.0  # less is the imprecision of the samples
 _MIN_SPANS = 10  # of the power, for its integral to judge a counter
 
 
@@ -86,7 +87,8 @@ def summarize_telemetry(
     share = disturbed_share(flags, gpus, host_load, data_wait_seconds=data_wait_seconds, active_seconds=active_seconds)
     cost = None
     if usd_per_hour and active_seconds:
-        seconds = max(active_seconds, *(total_seconds(spans_on_clock(rows)) for rows in devices.values()), 0.0)
+        sampled = max((total_seconds(spans_on_clock(rows)) for rows in devices.values()), default=0.0)
+        seconds = sampled if sampled > active_seconds + _MIN_DISCARDED_SECONDS else active_seconds
         cost = Cost(usd_per_hour * seconds / 3600, usd_per_hour)
     if not devices:
         return TelemetryReport(None, cost, flags, share)

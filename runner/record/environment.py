@@ -4,6 +4,7 @@ import hashlib
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,21 @@ def describe(**paths: Path) -> dict[str, Any]:
         "compiled_architectures": device_description.compiled_architectures(),
         "timetrial": {"version": __version__, **_revision()},
     }
+
+
+def find_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return which of revision, torch and gpus, by name, differ between two descriptions."""
+
+    def describe_software(facts: Mapping[str, Any]) -> dict[str, Any]:
+        timetrial, packages, gpus = (facts.get(key) or {} for key in ("timetrial", "packages", "gpus"))
+        return {
+            "revision": [timetrial.get(key) for key in ("version", "revision", "changes_sha256")],
+            "torch": packages.get("torch"),
+            "gpus": [gpu.get("name") for gpu in gpus],
+        }
+
+    old, new = describe_software(before), describe_software(after)
+    return [name for name in old if old[name] != new[name]]
 
 
 def _cpu_model() -> str:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
-from ..core.atomic_files import to_json, write_atomically, write_failure
+from ..core.atomic_files import open_lock, to_json, write_atomically, write_failure
 from ..core.errors import ConfigurationError, RunDirLocked
 from ..core.formatting import slug
 from ..core.found_files import UnreadableFile, read_json
@@ -87,7 +87,7 @@ class RunDir:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the run directory for this process and its ranks; raise `RunDirLocked` while another run holds it."""
-        with open(self.path / ".lock", "a+") as lock:
+        with open_lock(self.path / ".lock") as lock:
             # First exclusive, then shared with the ranks, which may outlive a launcher that is killed.
             if not (_lock(lock, fcntl.LOCK_EX, _LOCK_ATTEMPTS) and _lock(lock, fcntl.LOCK_SH, _LOCK_ATTEMPTS)):
                 raise RunDirLocked(f"{self.path} is in use by another process: wait until it ends.")
@@ -98,7 +98,7 @@ class RunDir:
     @contextmanager
     def locked_by_rank(self) -> Iterator[None]:
         """Share the launcher's lock."""
-        with open(self.path / ".lock", "a+") as lock:
+        with open_lock(self.path / ".lock") as lock:
             _lock(lock, fcntl.LOCK_SH, _LOCK_ATTEMPTS)
             yield
 
@@ -106,7 +106,7 @@ class RunDir:
         """Return whether a process holds the lock."""
         if not (self.path / ".lock").exists():
             return False
-        with open(self.path / ".lock", "a+") as lock:
+        with open_lock(self.path / ".lock") as lock:
             return not _lock(lock, fcntl.LOCK_EX, attempts=1)
 
     def start_over(self) -> None:
@@ -127,7 +127,7 @@ class RunDir:
         _remove_empty(self._created)
 
 
-def _lock(file: IO[str], kind: int, attempts: int) -> bool:
+def _lock(file: IO[bytes], kind: int, attempts: int) -> bool:
     """Return whether the lock was acquired; True on file systems without locks, where nobody can hold one."""
     for attempts_left in reversed(range(attempts)):
         try:

@@ -169,6 +169,16 @@ class TelemetrySummary:
 
 
 @dataclass(frozen=True)
+class ClockDeviation:
+    """How far the time on the clock was not that of the work."""
+
+    lead_seconds: float
+    """Most seconds by which the wall clock went ahead of the monotonic clock, negative if it was set back."""
+    suspended_seconds: float
+    """Seconds, at most, in which a rank's process was suspended."""
+
+
+@dataclass(frozen=True)
 class Cost:
     """What the run cost to rent."""
 
@@ -198,6 +208,10 @@ class RunRecord:
     """All starts of the run, first to last."""
     environment: dict[str, Any] = field(default_factory=dict)
     """Machine, GPUs, clocks, storage, libraries, packages and revision at the last start."""
+    changed: tuple[str, ...] = ()
+    """What was not the same in all attempts since the first checkpoint: revision, torch, gpus."""
+    data_fingerprint: str | None = None
+    """Hash of names, sizes and sampled blocks of the data that the run reads."""
     config: dict[str, Any] = field(default_factory=dict)
     """The resolved configuration, as in config.yaml."""
     training: TrainingResult | None = None
@@ -218,6 +232,8 @@ class RunRecord:
     """Largest share of the time on the clock that what the flags name can have taken; null if not known."""
     data_digest: str | None = None
     """Digest of what preparation stored of the dataset; null if nothing was read."""
+    clock: ClockDeviation | None = None
+    """Wall clock against monotonic clock; null before the clock has stopped."""
     staging: Staging | None = None
     """Copies to a node-local disk."""
     rendezvous: Rendezvous | None = None

@@ -6,6 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from ..core.found_files import open_regular
 
 # Samples that are further apart than this, or twice the usual interval, leave a gap, as between two attempts.
 MAX_GAP_SECONDS = 5.0
+_MAX_BYTES = 1 << 29  # a week of samples of eight GPUs, one a second
 _BUSY_PERCENT = 50.0  # utilization above which a sample counts as under load
 
 
@@ -30,11 +32,16 @@ SamplesByDevice = dict[str, list[TelemetrySample]]  # by node and device, such a
 
 
 def read_samples(run_dir: Path) -> SamplesByDevice:
-    """Return the samples of all nodes in order of time; rows that a killed process left incomplete are skipped."""
+    """Return the samples of all nodes in the order of their rows; incomplete rows and enormous files are skipped."""
     samples: SamplesByDevice = {}
     for path in sorted(run_dir.glob("telemetry*.csv")):
         node = path.stem.removeprefix("telemetry").lstrip("_") or "0"
-        with io.TextIOWrapper(open_regular(path), encoding="utf-8", errors="replace", newline="") as file:
+        if path.stat().st_size > _MAX_BYTES:
+            continue
+        with (
+            io.TextIOWrapper(open_regular(path), encoding="utf-8", errors="replace", newline="") as file,
+            suppress(csv.Error),  # a line that no sampler writes: what follows is not read
+        ):
             for row in csv.DictReader(file):
                 sample = _parse_row(row)
                 if sample:

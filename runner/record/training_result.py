@@ -103,6 +103,9 @@ class TrainingResult:
         """Derive the numbers of a run whose clock ran from `started_at` to `stopped_at`."""
         timed = [block for block in blocks if not block.past_target]
         rates = [block.samples / block.train_seconds for block in timed]
+        train_seconds = sum(block.train_seconds for block in timed)
+        eval_seconds = sum(block.eval_seconds for block in timed)
+        seconds = time_to_train(started_at, stopped_at)
         token_rates = [block.tokens / block.train_seconds for block in timed]
         return cls(
             target=dict(target),
@@ -111,10 +114,10 @@ class TrainingResult:
             epochs=sum(block.epochs for block in timed),
             epochs_to_converge=timed[-1].last_epoch if reached else None,
             started_at=started_at,
-            seconds=time_to_train(started_at, stopped_at) or 0.0,
+            seconds=train_seconds + eval_seconds if seconds is None else seconds,
             lost_seconds=lost_seconds,
-            train_seconds=sum(block.train_seconds for block in timed),
-            eval_seconds=sum(block.eval_seconds for block in timed),
+            train_seconds=train_seconds,
+            eval_seconds=eval_seconds,
             data_wait_seconds=sum(block.data_wait_seconds for block in timed),
             samples=sum(block.samples for block in timed),
             samples_per_second=statistics.median(rates[1:]) if len(rates) > 1 else None,

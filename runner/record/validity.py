@@ -4,7 +4,7 @@ import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 
-from .run_record import HostLoad
+from .run_record import ClockDeviation, HostLoad
 from .telemetry_samples import (
     MAX_GAP_SECONDS,
     SamplesByDevice,
@@ -18,10 +18,12 @@ from .telemetry_samples import (
 )
 
 # Names of flags.
+CLOCK = "clock"
 LOW_UTILIZATION = "low utilization"
 BUSY_HOST = "busy host"
 LOADER_BOUND = "loader-bound"
 THROTTLED = "throttled"
+_MAX_CLOCK_SECONDS = 1.0
 _MAX_DATA_WAIT = 0.05  # of the training time
 _MAX_THROTTLED = 0.01  # of a GPU's samples
 _THROTTLE_REASONS = ("thermal", "hardware")  # a GPU at its power cap runs as designed
@@ -63,6 +65,23 @@ def find_flags(
     if gpus and len(gpus) < num_gpus_expected:
         flags["telemetry"] = f"only {len(gpus)} of {num_gpus_expected} GPUs were sampled: energy covers these only"
     return flags
+
+
+def find_clock_flag(clock: ClockDeviation | None) -> dict[str, str]:
+    """Return the flag of a run whose time is not that of its work, and which therefore takes part in no verdict."""
+    if clock is None:
+        return {}
+    sentences = []
+    if abs(clock.lead_seconds) > _MAX_CLOCK_SECONDS:
+        sentences.append(f"the wall clock moved by {clock.lead_seconds:+,.1f} s against the monotonic clock")
+    if clock.suspended_seconds > _MAX_CLOCK_SECONDS:
+        sentences.append(f"a process was suspended for up to {clock.suspended_seconds:,.1f} s")
+    return {CLOCK: " and ".join(sentences)} if sentences else {}
+
+
+def find_change_flag(changed: Sequence[str]) -> dict[str, str]:
+    """Return the flag of a run whose attempts were not made with the same software and GPUs."""
+    return {"changed": f"attempts differ in {', '.join(changed)}"} if changed else {}
 
 
 def _is_busy(load: HostLoad) -> bool:

@@ -11,9 +11,10 @@ import torch
 
 from ..core.atomic_files import write_atomically
 from ..core.errors import DataError, Exit
+from .clock import now, read_clock
 from .distributed import World
 from .engine import Engine
-from .events import BlockStarted, Event, RunInterrupted, RunStarted, RunStopped, StatefulObserver, now
+from .events import BlockStarted, Event, RunInterrupted, RunStarted, RunStopped, StatefulObserver
 
 _DIGEST_BYTES = 32  # SHA-256 of all before it, at the end of the file
 
@@ -63,6 +64,7 @@ class Checkpointer:
             "completed_epochs": self.completed_epochs,
             "evaluation_pending": self.evaluation_pending,
             "exit_code": exit_code,
+            "clock": read_clock(),
         }
         if self.world.rank == 0:
             observers = {name: observer.state_dict() for name, observer in self.observers.items()}

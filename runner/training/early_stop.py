@@ -5,8 +5,9 @@ from enum import IntEnum
 
 from ..core.errors import RunError, Stopped, TimeLimit
 from ..core.signals import StopSignal
+from .clock import now
 from .distributed import World
-from .events import BlockStarted, EvalStarted, Event, RunStarted, StepEnded, now
+from .events import BlockStarted, EvalStarted, Event, RunStarted, StepEnded
 
 # Every sixteenth step, several ranks start an all-reduce and read the result of the one before, so that none waits for
 # another. A single rank decides at every step.

@@ -12,17 +12,11 @@ RunStarted                                  the clock starts
 RunStopped                                  the clock stops
 """
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-_WALL = time.time() - time.perf_counter()
-
-
-def now() -> float:
-    """Return seconds since the epoch on a monotonic clock: wall time at import plus the performance counter."""
-    return _WALL + time.perf_counter()
+from .clock import now
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from .mllog import Log, LogEntry, to_float
 from .runs import Run
 
 _MAX_INTEGER = 2**63  # of batch sizes, seeds and samples
+_MS_BETWEEN_STARTS = 60_000
 _SUCCESS = {"success", "succeeded", "true"}
 _FAILURE = {"aborted", "abort", "fail", "failed", "failure", "false"}
 _HYPERPARAMETERS = (
@@ -45,6 +46,24 @@ def read_run(log: Log, *, round_: str = "", benchmark: str = "") -> Run | None:
         run.seed = log.printed_seed
         note("the seed is printed in plain text, not logged")
     return run
+
+
+def count_runs(log: Log) -> int:
+    """Return how many runs a file holds: attempts that were appended, or several complete runs.
+
+    Processes of one run may each log run_start. Another run begins with one that follows an evaluation or run_stop, or
+    is more than a minute later than that before.
+    """
+    runs, is_over, last_ms = 0, True, math.nan
+    starts: set[float] = set()
+    for entry in log.entries:
+        if entry.key == "run_start" and entry.time_ms not in starts:  # loggers that echo repeat lines
+            starts.add(entry.time_ms)
+            runs += is_over or entry.time_ms - last_ms > _MS_BETWEEN_STARTS
+            is_over, last_ms = False, entry.time_ms
+        elif runs and entry.key in ("eval_accuracy", "run_stop"):
+            is_over = True
+    return runs
 
 
 class _FirstValues:

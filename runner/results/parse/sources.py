@@ -12,9 +12,10 @@ from ...core.errors import DataError
 from ...core.found_files import PassOver, UnreadableFile, as_name, make_visible, read_json, read_text
 from ...record.record_file import read_record
 from ...record.run_record import RunClass, RunRecord
+from ...record.validity import CLOCK
 from . import rules
 from .mllog import parse_literal, read_log, to_float
-from .run_reader import read_run
+from .run_reader import count_runs, read_run
 from .runs import Run
 
 _ROUND = re.compile(r"(?:.*(?:results|training|mlperf)[_-])?v?(\d\.\d)(?:\.0)?(?:[_-].*)?", re.IGNORECASE)
@@ -149,6 +150,10 @@ def _read_location(location: LogLocation, companions: Companions) -> Run | None:
             entry.key in ("run_start", "eval_accuracy", "run_stop", "submission_benchmark") for entry in log.entries
         ):
             return None
+        if (num_runs := count_runs(log)) > 1:
+            reason, remedy = f"it holds {num_runs} runs", "write each run to a file of its own"
+            companions.pass_over(UnreadableFile(location.path, reason, remedy, "be compared"))
+            return None
         run = read_run(log, round_=location.round, benchmark=location.benchmark)
     except _LOG_ERRORS as error:
         companions.pass_over(UnreadableFile(location.path, f"{type(error).__name__}: {error}"))
@@ -163,6 +168,9 @@ def _read_location(location: LogLocation, companions: Companions) -> Run | None:
         record = None
         run.inferred.append(f"the run record cannot be read, only the log is used ({error})")
     if record is not None:
+        if sentence := record.flags.get(CLOCK):  # its time is not that of its work
+            companions.pass_over(UnreadableFile(location.path, sentence, "run it again", "be compared"))
+            return None
         _apply_record(run, record)
     else:
         _apply_system_description(run, companions.system_description(location))

@@ -135,8 +135,7 @@ def _means(
     for system in systems:
         if system in means:
             level = levels[system]
-            interval = means[system].interval(level.difference)
-            verdict = decide(means[system], margin, level)
+            interval, verdict = means[system].interval(level.difference), decide(means[system], margin, level)
             if any(pair.distorting for pair in own[system]):
                 verdict = Verdict.CANNOT_TELL
             found[system] = _Mean(interval, verdict, len(ratios[system]), _span(ratios[system]))

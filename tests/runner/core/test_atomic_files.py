@@ -138,3 +138,14 @@ def test_directory_that_another_process_created_first_is_kept(tmp_path):
 
 def test_json_is_indented_and_ends_with_a_newline():
     assert atomic_files.to_json({"a": 1}) == '{\n  "a": 1\n}\n'
+
+
+def test_lock_file_is_neither_truncated_nor_followed(tmp_path):
+    from timetrial.runner.core.atomic_files import open_lock
+
+    (tmp_path / "document").write_text("mine")
+    (tmp_path / "lock").symlink_to(tmp_path / "document")
+    with pytest.raises(OSError, match="symbolic links"):
+        open_lock(tmp_path / "lock")
+    with open_lock(tmp_path / "document"):
+        assert (tmp_path / "document").read_text() == "mine"

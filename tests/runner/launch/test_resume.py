@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from timetrial.runner.core.errors import ConfigurationError, Exit, RunError
+from timetrial.runner.core.errors import ConfigurationError, DataError, Exit, RunError
+from timetrial.runner.record import environment
 from timetrial.runner.record.run_dir import RunDir
 from timetrial.runner.training import checkpoint
 from timetrial.workloads.ncf.data import NCFData
@@ -223,3 +224,38 @@ def test_resume_that_fails_before_its_first_result_keeps_the_directory(launch, t
         launch(*run)
     assert {path.name for path in (tmp_path / "run").rglob("*")} >= names
     assert RunDir(tmp_path / "run", 1).record().exit_code == Exit.DATA
+
+
+def stopped_run(launch, tmp_path):
+    """Return the overrides of a run that was stopped at its time limit, and its directory."""
+    run = [f"run_dir={tmp_path}/run", "recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=100000", "resume=true"]
+    run += ["time_limit_seconds=0.5"]
+    exit_code, run_dir = launch(*run)
+    assert exit_code == Exit.TIME_LIMIT
+    return run, run_dir
+
+
+def test_rejects_resume_over_other_data(launch, tmp_path):
+    """Held-out items had been trained on, and the target came two epochs early."""
+    run, run_dir = stopped_run(launch, tmp_path)
+    (ratings,) = (tmp_path / "data" / "embedded").rglob("ratings-*.csv")
+    lines = ratings.read_text().splitlines(keepends=True)
+    ratings.write_text("".join([lines[0], *sorted(lines[1:])]))
+    before = run_dir.checkpoint.read_bytes()
+    with pytest.raises(DataError, match=r"have changed since .*run began: restore them"):
+        launch(*run)
+    assert run_dir.checkpoint.read_bytes() == before
+    ratings.write_text("".join(lines))
+    assert launch(*run)[0] == Exit.TIME_LIMIT
+
+
+def test_attempts_with_other_software_are_flagged(launch, tmp_path, monkeypatch):
+    run, run_dir = stopped_run(launch, tmp_path)
+    assert run_dir.record().changed == ()
+    describe = environment.describe
+    monkeypatch.setattr(environment, "describe", lambda **paths: describe(**paths) | {"packages": {"torch": "0.1"}})
+    launch(*run)
+    assert run_dir.record().flags["changed"] == "attempts differ in torch"
+    monkeypatch.undo()
+    launch(*run)
+    assert run_dir.record().changed == ("torch",)

@@ -227,3 +227,14 @@ def test_json_lines_follow_a_run_and_its_resume(launch, tmp_path):
     training = run_dir.record().training
     assert [line["quality"] for line in evaluations] == [block.quality for block in training.blocks]
     assert [line["time"] for line in evaluations] == [block.ended_at for block in training.blocks]
+
+
+@pytest.mark.parametrize("variable", ["SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE"])
+def test_command_that_was_started_several_times_is_refused(launch, tmp_path, monkeypatch, variable):
+    """As by srun or torchrun for two tasks: each trained a whole run, without a word."""
+    monkeypatch.setenv(variable, "2")
+    with pytest.raises(ConfigurationError, match=r"has started this command 2 times.*: start it once, with gpus="):
+        launch()
+    assert not (tmp_path / "runs").exists()
+    monkeypatch.setenv(variable, "1")
+    assert launch()[0] in (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED)

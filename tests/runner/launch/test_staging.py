@@ -9,7 +9,7 @@ from rich.console import Console
 from timetrial.datasets.synthetic import images
 from timetrial.runner.config.compose import load_config
 from timetrial.runner.config.validation import resolve_classes
-from timetrial.runner.core.errors import Exit, HardwareError, RunError
+from timetrial.runner.core.errors import ConfigurationError, Exit, HardwareError, RunError
 from timetrial.runner.launch import staging
 
 QUIET = Console(quiet=True)
@@ -50,6 +50,27 @@ def test_only_changed_files_are_copied_again(folders):
     (data / "set/train/d.jpg").write_text("dddd")
     assert staging.stage(recipe, data, disk, QUIET).bytes == 4
     assert tree(disk / "set") == tree(data / "set")
+
+
+def test_files_of_the_user_are_not_replaced(folders):
+    data, disk, recipe = folders
+    (disk / "set").mkdir(parents=True)
+    (disk / "set" / "thesis.tex").write_text("mine")
+    with pytest.raises(ConfigurationError, match=r"set holds files that were not copied by timetrial"):
+        staging.stage(recipe, data, disk, QUIET)
+    assert [path.name for path in disk.rglob("*")] == ["set", "thesis.tex"]
+
+
+@pytest.mark.parametrize("name", ["set", ".set.lock"])
+def test_links_on_the_disk_are_not_followed(folders, tmp_path, name):
+    data, disk, recipe = folders
+    disk.mkdir()
+    target = tmp_path / "mine"
+    target.mkdir() if name == "set" else target.write_text("mine")
+    (disk / name).symlink_to(target)
+    with pytest.raises(RunError):
+        staging.stage(recipe, data, disk, QUIET)
+    assert not any(target.iterdir()) if name == "set" else target.read_text() == "mine"
 
 
 def test_interrupted_copy_is_completed(folders, monkeypatch):

@@ -138,3 +138,11 @@ def test_cost_includes_work_that_a_kill_discarded(write_samples):
     write_samples(51, power_watts=200)
     report = summarize(write_samples(51, start=4600.0, power_watts=200), active_seconds=80.0, usd_per_hour=3600.0)
     assert report.cost.usd == pytest.approx(100)
+
+
+@pytest.mark.parametrize("content", ["sparse", "line"])
+def test_enormous_file_is_not_read(write_samples, content):
+    run_dir = write_samples(SECONDS + 1, power_watts=power)
+    with open(run_dir / "telemetry_1.csv", "wb") as file:
+        file.truncate(1 << 40) if content == "sparse" else file.write(b"time,phase\n" + b"x" * (1 << 20))
+    assert summarize(run_dir).telemetry.energy_joules == pytest.approx(TRUE_JOULES, rel=0.02)

@@ -82,6 +82,20 @@ def test_damaged_run_record_leaves_the_log(launch):
         assert any("run record" in sentence for sentence in run.inferred)
 
 
+def test_file_with_several_runs_is_passed_over(log, tmp_path):
+    """The first start and the last end were once taken for one run."""
+    writer = log("two/result_0.txt")("run_start").evaluate(4, 0.76).stop()
+    writer("run_start").evaluate(4, 0.76).stop().write()
+    log("dead/result_0.txt")("run_start")("run_start", after=3600.0).evaluate(4, 0.76).stop().write()
+    log("ranks/result_0.txt")("run_start")("run_start", after=2.0).evaluate(4, 0.76).stop().write()
+    passed_over = []
+    runs = sources.read_runs([tmp_path], pass_over=passed_over.append)
+    assert [run.path.as_posix() for run in runs] == ["ranks/result_0.txt"]
+    message = "cannot be compared (it holds 2 runs): write each run to a file of its own."
+    assert all(str(error).endswith(message) for error in passed_over)
+    assert len(passed_over) == 2
+
+
 def test_skips_pipes_and_link_loops(log, tmp_path):
     os.mkfifo(tmp_path / "result_1.txt")
     (tmp_path / "loop").symlink_to(tmp_path)

@@ -58,7 +58,7 @@ def test_rejects_folder_that_is_not_empty(exported, tmp_path):
         mlperf_export.export([group], tmp_path / "out")
 
 
-@pytest.mark.parametrize("name", ["..", "/tmp/x", "../../x", "." * 300, "x" * 300, "a/../../b"])
+@pytest.mark.parametrize("name", ["..", "/elsewhere/x", "../../x", "." * 300, "x" * 300, "a/../../b"])
 def test_nothing_is_written_outside_of_the_folder(log, tmp_path, name):
     """Names of submitter, system and benchmark come from logs of others."""
     for number, benchmark in enumerate(("resnet", name)):
