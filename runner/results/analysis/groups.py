@@ -183,9 +183,7 @@ class RunGroup:
     @property
     def minutes_scaled(self) -> float | None:
         """MLPerf's score in minutes, times the factor that compensates for fast convergence."""
-        if self.minutes_olympic is None:
-            return None
-        return self.minutes_olympic * (self.scaling_factor or 1.0)
+        return self.minutes_olympic and self.minutes_olympic * (self.scaling_factor or 1.0)
 
     @cached_property
     def epochs_olympic(self) -> float | None:
