@@ -67,9 +67,10 @@ def _generated(config: Config) -> Iterator[Path]:
     """Yield where the data class may have generated the files that the recipe names."""
     settings = build_settings(resolve_classes(config)[1], config.recipe.data, "recipe.data")
     if (spec := getattr(settings, "generate", None)) is not None:
-        for path in _sources(config):
+        for path in filter(lambda source: source.name, _sources(config)):
             yield path_with_digest(path, spec)
-            yield path_with_digest(path.parent, spec) / path.name
+            if path.parent.name:
+                yield path_with_digest(path.parent, spec) / path.name
 
 
 def _texts(settings: Any) -> Iterator[str]:
