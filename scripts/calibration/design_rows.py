@@ -5,8 +5,11 @@ import math
 import numpy as np
 
 from timetrial.runner.results.analysis.comparison import Basis, Comparison, Machines, compare
+from timetrial.runner.results.analysis.external_comparison import compare_systems
 from timetrial.runner.results.analysis.groups import RunGroup
 from timetrial.runner.results.analysis.verdicts import Verdict
+from timetrial.runner.results.parse.external import ExternalMeasurement
+from timetrial.runner.results.report.speed_text import external_summary
 
 from .rows import SIZES, Row
 from .scenarios import draw_group, fail, is_directed, lognormal, run_group
@@ -182,6 +185,43 @@ def host_name_rows(replicates: int, seed: int) -> list[Row]:
         cells[n] = found / count, math.nan
     name = "one machine a side, 6% apart, another host name a run: a verdict that claims to be about GPUs"
     return [Row(name, cells, count, most=0.06)]
+
+
+def table_rows(replicates: int, seed: int) -> list[Row]:
+    """Tables of others: networks measured once on one machine a side, whose speeds differ; columns are networks.
+
+    A verdict is about these two machines and says so: it is right if it is about their ratio.
+    """
+    rows, count = [], replicates // 4
+    for number, deviation in enumerate((0.03, 0.05)):
+        rng = np.random.default_rng([seed, 710 + number])
+        wider: dict[int, tuple[float, float]] = {}
+        covered: dict[int, tuple[float, float]] = {}
+        for n in (3, 5, 10, 20):
+            drawn = [_two_tables(rng, n, deviation) for _ in range(count)]
+            wider[n] = sum("between these machines" not in summary for summary, _ in drawn) / count, math.nan
+            covered[n] = sum(is_covered for _, is_covered in drawn) / count, math.nan
+        name = f"tables of n networks measured once, one machine a side, {deviation:.0%} apart"
+        rows.append(Row(f"{name}; a sentence that claims to be about GPUs", wider, count, most=0.06))
+        rows.append(Row(f"{name}; the interval contains the ratio of these machines", covered, count, least=0.93))
+    return rows
+
+
+def _two_tables(rng: np.random.Generator, n: int, deviation: float) -> tuple[str, bool]:
+    """Return the sentence on two tables, and whether its interval contains the ratio of the machines' speeds."""
+    speeds = deviation * rng.standard_normal(2)
+    logs = 7 + speeds[:, None] + rng.standard_normal(n) + 0.02 * rng.standard_normal((2, n))
+    measurements = [
+        ExternalMeasurement(
+            *("simulated", "simulated", "2026", f"network {number}", "train", gpu, 1, "fp32", "", 64),
+            *("samples_per_second", float(f"{math.exp(of_gpu[number]):.3f}"), "measured", "", ""),
+        )
+        for gpu, of_gpu in zip("ab", logs, strict=True)
+        for number in range(n)
+    ]
+    (comparison,) = compare_systems(measurements, [])
+    truth = math.exp(speeds[1] - speeds[0])
+    return external_summary(comparison), comparison.interval.low <= truth <= comparison.interval.high
 
 
 def arithmetic_rows(replicates: int, seed: int) -> list[Row]:

@@ -1,7 +1,7 @@
 """Coverage of the intervals: the share of simulated studies whose 95% interval contains the truth."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,10 +18,11 @@ from timetrial.runner.results.analysis.intervals import (
     log_ratio,
 )  # fmt: skip
 from timetrial.runner.results.analysis.scores import combine_fixed
-from timetrial.runner.results.analysis.variance import variance_shares
+from timetrial.runner.results.analysis.validity import mean_energy
 
-from .rows import SIZES, Row
-from .scenarios import Scenario, all_scenarios, fail, few_epochs, lognormal, normal, run_group
+from . import share_rows
+from .rows import SIZES, Row, coverage
+from .scenarios import Scenario, all_scenarios, fail, few_epochs, lognormal, normal, run_group, with_energy
 
 _CAP = 20.0  # seconds at which simulated runs are given up; a converged run takes about 12
 _PARTS = (0.02, 0.1, 0.3)  # deviations of the log speed ratio from workload to workload
@@ -174,55 +175,12 @@ def _bootstrap(rng: np.random.Generator, logs: np.ndarray) -> Interval:
     return Interval(float(middle), float(low), float(high), count)
 
 
-def variance_rows(replicates: int, seed: int) -> list[Row]:
-    """Shares of the variance: seeds crossed with two GPUs; columns are the numbers of seeds, each on both GPUs."""
-    rows, studies = [], replicates // 5
-    for number, share in enumerate((0.0, 0.3, 0.8)):
-        rng = np.random.default_rng([seed, 500 + number])
-        cells = {}
-        for n in (10, 20, 40):
-            intervals = []
-            for _ in range(studies):
-                logs = math.sqrt(share) * rng.standard_normal((n, 1)) + math.sqrt(1 - share) * rng.standard_normal(
-                    (n, 4)
-                )
-                factors = {"seed": np.repeat(np.arange(n), 4).tolist(), "GPU": [0, 0, 1, 1] * n}
-                found = variance_shares(np.exp(0.05 * logs).ravel().tolist(), factors)
-                intervals += [entry.share for entry in found if entry.factor == "seed"]
-            cells[n] = coverage(intervals, share)[0], math.nan
-        rows.append(Row(f"share of the seed in the variance, truth {share:.0%}", cells, studies, 0.9))
-    return rows
-
-
-def machine_share_rows(replicates: int, seed: int) -> list[Row]:
-    """A small share of the seed, 10%, beside one of the machine, 80%; columns are seeds, each twice on 12 machines."""
-    studies = replicates // 10
-    rng = np.random.default_rng([seed, 510])
-    truths = {"seed": 0.1, "machine": 0.8}
-    cells: dict[str, dict[int, tuple[float, float]]] = {factor: {} for factor in truths}
-    for n in (5, 10, 20):
-        seeds, machines = np.repeat(np.arange(n), 24), np.tile(np.repeat(np.arange(12), 2), n)
-        levels = {"seed": seeds.tolist(), "machine": machines.tolist()}
-        found: dict[str, list[Interval]] = {factor: [] for factor in truths}
-        for _ in range(studies):
-            logs = math.sqrt(0.1) * rng.standard_normal(n)[seeds] + math.sqrt(0.8) * rng.standard_normal(12)[machines]
-            logs += math.sqrt(0.1) * rng.standard_normal(len(seeds))
-            for entry in variance_shares(np.exp(0.05 * logs).tolist(), levels):
-                found[entry.factor].append(entry.share)
-        for factor, truth in truths.items():
-            cells[factor][n] = coverage(found[factor], truth)[0], math.nan
-    return [
-        Row("share of the seed, truth 10% beside 80% of the machine", cells["seed"], studies, 0.9),
-        Row("share of the machine, truth 80% beside 10% of the seed", cells["machine"], studies, 0.9),
-    ]
-
-
 def repeat_rows(replicates: int, seed: int) -> list[Row]:
-    """Every seed run twice or five times: the olympic mean, and the success rate."""
+    """Every seed run twice or five times: the olympic mean, the mean energy, and the success rate."""
     rows, count = [], replicates // 4
     for number, repeats in enumerate((2, 5)):
         rng = np.random.default_rng([seed, 520 + number])
-        cells: dict[str, dict[int, tuple[float, float]]] = {"olympic mean": {}, "success rate": {}}
+        cells: dict[str, dict[int, tuple[float, float]]] = {"olympic mean": {}, "energy": {}, "success rate": {}}
         for n in SIZES[1:]:
             found: dict[str, list[Interval]] = {kind: [] for kind in cells}
             for _ in range(count):
@@ -231,6 +189,7 @@ def repeat_rows(replicates: int, seed: int) -> list[Row]:
                 group = run_group("a", np.round(1000 * times)[seeds], [1.0] * len(seeds), seeds=seeds.tolist())
                 if (score := group.score_interval) is not None:
                     found["olympic mean"].append(score.scaled(60 / 1000))
+                found["energy"].append(mean_energy(with_energy(group, watts=1.0)).scaled(1 / 1000))
                 fails = rng.random(n) < 0.2
                 for run, seed_of_run in zip(group.runs, seeds, strict=True):
                     if fails[seed_of_run]:
@@ -239,6 +198,7 @@ def repeat_rows(replicates: int, seed: int) -> list[Row]:
                 failing.runs += group.runs
                 found["success rate"].append(failing.outcomes.success_rate())
             cells["olympic mean"][n] = coverage(found["olympic mean"], 1.0)
+            cells["energy"][n] = coverage(found["energy"], lognormal(0.1).arithmetic)
             cells["success rate"][n] = coverage(found["success rate"], 0.8)
         rows += [
             Row(f"every seed run {repeats} times, columns are seeds; {kind}", of_kind, count, 0.9)
@@ -247,22 +207,8 @@ def repeat_rows(replicates: int, seed: int) -> list[Row]:
     return rows
 
 
-def coverage(intervals: Iterable[Interval], truth: float) -> tuple[float, float]:
-    """Return the share of the bounded intervals that contain the truth, and their median half-width in percent."""
-    bounded = [interval for interval in intervals if interval.is_bounded]
-    if not bounded:
-        return math.nan, math.nan
-    contains = [interval.low - 1e-12 <= truth <= interval.high + 1e-12 for interval in bounded]
-    widths = [_half_width(interval) for interval in bounded if interval.estimate > 0]
-    return float(np.mean(contains)), 100 * float(np.median(widths)) if widths else math.nan
-
-
-def _half_width(interval: Interval) -> float:
-    return (interval.high - interval.low) / 2 / interval.estimate
-
-
 TABLES: dict[str, Sequence[Callable[[int, int], list[Row]]]] = {
     "One group": (mean_rows, failure_rows, repeat_rows),
     "Two groups": (ratio_rows, paired_rows),
-    "Several workloads and factors": (score_rows, variance_rows, machine_share_rows),
+    "Several workloads and factors": (score_rows, *share_rows.ALL),
 }

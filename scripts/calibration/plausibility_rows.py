@@ -17,8 +17,7 @@ from timetrial.runner.results.parse import rules
 from timetrial.runner.results.parse.external import REFERENCE_DATA
 from timetrial.runner.training.loop import TrainingPlan
 
-from .interval_rows import coverage
-from .rows import Row
+from .rows import Row, coverage
 from .scenarios import Array, few_epochs, normal, published_ncf, run_group
 
 _Reference = tuple[str, str, int]  # benchmark, round, global batch size

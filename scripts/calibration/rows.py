@@ -1,8 +1,12 @@
 """Rows of the calibration tables, and the bars that they must reach."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+
+from timetrial.runner.results.analysis.intervals import Interval
 
 SIZES = (2, 3, 5, 10, 20)
 
@@ -32,6 +36,20 @@ class Row:
 
     def _error(self, bar: float) -> float:
         return 2 * math.sqrt(bar * (1 - bar) / self.replicates)
+
+
+def coverage(intervals: Iterable[Interval], truth: float) -> tuple[float, float]:
+    """Return the share of the bounded intervals that contain the truth, and their median half-width in percent."""
+    bounded = [interval for interval in intervals if interval.is_bounded]
+    if not bounded:
+        return math.nan, math.nan
+    contains = [interval.low - 1e-12 <= truth <= interval.high + 1e-12 for interval in bounded]
+    widths = [_half_width(interval) for interval in bounded if interval.estimate > 0]
+    return float(np.mean(contains)), 100 * float(np.median(widths)) if widths else math.nan
+
+
+def _half_width(interval: Interval) -> float:
+    return (interval.high - interval.low) / 2 / interval.estimate
 
 
 def format_table(rows: Sequence[Row]) -> str:

@@ -3,14 +3,14 @@
 import csv
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from timetrial.runner.record.run_record import RunRecord
+from timetrial.runner.record.run_record import RunRecord, TelemetrySummary
 from timetrial.runner.results.analysis.comparison import Comparison
 from timetrial.runner.results.analysis.groups import RunGroup
 from timetrial.runner.results.analysis.intervals import grid_floor
@@ -110,6 +110,32 @@ def run_group(
         if seeds_of_runs:
             run.seed, run.run_record = seeds_of_runs[index], RunRecord()
         group.runs.append(run)
+    return group
+
+
+def with_energy(group: RunGroup, watts: float) -> RunGroup:
+    """Return the group, whose runs now have the energy of a GPU with this mean power."""
+    for run in group.runs:
+        joules = watts * run.observed
+        telemetry = TelemetrySummary(
+            gpus=1,
+            every_seconds=1.0,
+            seconds=run.observed,
+            energy_joules=joules,
+            energy_source="counter",
+            integral_joules=joules,
+            host_energy_joules=None,
+            host_energy_source=None,
+            mean_watts=watts,
+            train_watts=watts,
+            eval_watts=watts,
+            samples_per_joule=None,
+            core_mhz=None,
+            highest_temperature_c=None,
+            highest_memory_mib=None,
+            at_power_cap=0.0,
+        )
+        run.run_record = replace(run.run_record or RunRecord(), telemetry=telemetry)
     return group
 
 

@@ -183,6 +183,7 @@ TABLES: dict[str, Sequence[Callable[[int, int], list[Row]]]] = {
         design_rows.shared_seed_rows,
         design_rows.margin_rows,
         design_rows.host_name_rows,
+        design_rows.table_rows,
         design_rows.failure_rows,
         design_rows.reliability_rows,
         design_rows.arithmetic_rows,

@@ -16,10 +16,11 @@ _DRAWS = 10_000
 
 @dataclass(frozen=True)
 class VarianceShare:
-    """The share of a factor in the variance of the log values, with its 95% interval."""
+    """The share of a factor in the variance of the log values at equal levels of `within`, with its 95% interval."""
 
     factor: str
     share: Interval
+    within: tuple[str, ...] = ()
 
 
 def variance_shares(values: Sequence[float], factors: Mapping[str, Sequence[Hashable]]) -> list[VarianceShare]:
@@ -27,10 +28,10 @@ def variance_shares(values: Sequence[float], factors: Mapping[str, Sequence[Hash
 
     The components are Henderson's method III (Searle, Casella, McCulloch 1992): the sum of squares of a factor,
     adjusted for all others, is equated with its expectation. Intervals are generalized ones (Weerahandi 1993): every
-    mean square is drawn by its chi-squared distribution, those of the other factors too. Factors with one level,
-    without replication, or that other factors determine are left out, and so are those of which the design says too
-    little, whatever the values: a share of one half would have an interval wider than `_MAX_WIDTH`. No factor is left
-    if the residual has no degrees of freedom.
+    mean square is drawn by its chi-squared distribution, those of the other factors too. Factors with one level or
+    without replication are left out, and so are those of which the design says too little, whatever the values: a share
+    of one half would have an interval wider than `_MAX_WIDTH`. Where other factors determine one, as machines do their
+    GPU, shares are those at equal levels of it. No factor is left if the residual has no degrees of freedom.
     """
     y = np.log(np.asarray(values, dtype=np.float64))
     designs = {name: _indicator_matrix(levels) for name, levels in factors.items() if _is_replicated(levels)}
@@ -44,12 +45,14 @@ def variance_shares(values: Sequence[float], factors: Mapping[str, Sequence[Hash
     # The first entry of each array is the estimate, the others are draws.
     noise = residual / np.append(residual_dof, draws.chisquare(residual_dof, _DRAWS))
     components: dict[str, Array] = {}
-    shown = []
+    shown, determined = [], []
     for name, design in designs.items():
         others = [other for key, other in designs.items() if key != name]
         (without, *columns), reduced_rank = _residuals(np.hstack([intercept, *others]), np.column_stack([y, design]))
         dof, weight = rank - reduced_rank, float(sum(column @ column for column in columns))
-        if dof > 0 and weight > 1e-9:
+        if dof == 0:
+            determined.append(name)
+        elif weight > 1e-9:
             mean_square = (float(without @ without) - residual) / np.append(dof, draws.chisquare(dof, _DRAWS))
             components[name] = np.maximum(mean_square - noise, 0.0) * dof / weight
             shown += [name] * (_width_at_half(dof, residual_dof, weight / dof) <= _MAX_WIDTH)
@@ -58,7 +61,8 @@ def variance_shares(values: Sequence[float], factors: Mapping[str, Sequence[Hash
     for name in shown:
         share = components[name] / total
         low, high = (float(bound) for bound in np.quantile(share[1:], ((1 - LEVEL) / 2, (1 + LEVEL) / 2)))
-        shares.append(VarianceShare(name, Interval(float(share[0]), low, high, len(set(factors[name])))))
+        interval = Interval(float(share[0]), low, high, len(set(factors[name])))
+        shares.append(VarianceShare(name, interval, tuple(determined)))
     return shares
 
 

@@ -267,5 +267,6 @@ def _variance_lines(groups: Sequence[RunGroup]) -> list[str]:
                 f"{entry.factor} {entry.share.estimate:.0%} ({entry.share.low:.0%} to {entry.share.high:.0%})"
                 for entry in shares
             )
-            lines.append(f"{workload}: share of the variance of time-to-train by {', '.join(texts)}.")
+            within = f" at equal {' and '.join(shares[0].within)}" if shares[0].within else ""
+            lines.append(f"{workload}: share of the variance of time-to-train{within} by {', '.join(texts)}.")
     return lines

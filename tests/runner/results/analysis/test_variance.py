@@ -104,6 +104,20 @@ def test_says_nothing_about_factors_that_cannot_be_told_apart():
     assert estimates([2.0] * 4, {"gpu": [0, 0, 1, 1]}) == {}  # nothing varies
 
 
+@pytest.mark.usefixtures("any_width")
+def test_machines_nested_in_gpus_have_shares_at_equal_gpu():
+    """Machines b in GPUs a, n runs each: sigma_b = (MS_b(a) - MS_e) / n, whatever the GPUs differ by."""
+    generator = np.random.default_rng(6)
+    table = generator.normal(0, 1, (2, 5, 1)) + generator.normal(0, 0.4, (2, 5, 4)) + np.array([0, 3]).reshape(2, 1, 1)
+    means = table.mean(axis=2, keepdims=True)
+    noise = ((table - means) ** 2).sum() / 30
+    machine = (4 * ((means - table.mean(axis=(1, 2), keepdims=True)) ** 2).sum() / 8 - noise) / 4
+    factors = {"GPU": np.repeat([0, 1], 20), "machine": np.repeat(np.arange(10), 4)}
+    (entry,) = variance_shares(np.exp(table.ravel()), factors)
+    assert (entry.factor, entry.within) == ("machine", ("GPU",))
+    assert entry.share.estimate == pytest.approx(machine / (machine + noise))
+
+
 def test_share_of_epochs_covers_the_true_share_for_correlated_factors():
     """Pitman's interval is exact for two normal logs, whatever their correlation."""
     generator = np.random.default_rng(3)
