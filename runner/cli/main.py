@@ -81,6 +81,9 @@ def num_early_ranks(arguments: Sequence[str]) -> int:
 
 def _report(error: Exception) -> int:
     """Print an expected error and return its exit code; raise any other, which is a defect."""
+    if isinstance(error, MemoryError) or (isinstance(error, ImportError) and "failed to map segment" in str(error)):
+        print("timetrial: Too little memory is left to start: raise this shell's or job's limit.", file=sys.stderr)
+        return int(Exit.OUT_OF_MEMORY)
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from rich.console import Console

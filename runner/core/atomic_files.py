@@ -7,6 +7,7 @@ import os
 import platform
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ import psutil
 from .errors import DataError, DiskFull, RunError
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_STALE_PAUSES = (0.05, 0.2, 1.0)  # seconds between attempts to rename a file whose network handle is stale
 
 
 @contextmanager
@@ -30,10 +32,23 @@ def replace_on_success(path: Path, *, single_writer: bool = False) -> Iterator[P
     temporary = path.with_name(name)
     try:
         yield temporary
-        temporary.replace(path)
+        _rename(temporary, path)
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _rename(temporary: Path, path: Path) -> None:
+    """Rename a file; where a network file system answers with a stale handle, look it up again."""
+    for pause in _STALE_PAUSES:
+        try:
+            temporary.replace(path)
+            return
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            time.sleep(pause)
+    temporary.replace(path)
 
 
 def write_atomically(path: Path, text: str | bytes, *, durable: bool = True) -> None:

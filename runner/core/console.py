@@ -69,15 +69,15 @@ def survive_output_errors() -> None:
 def flush_output(exit_code: int) -> int:
     """Return the exit code of a command that would end with `exit_code`, after flushing what it has printed.
 
-    If this fails and nothing else has, print a sentence, and return the code of a full disk or of a failure.
+    If this fails and nothing else has, print a sentence, and return the code of a full disk or of a failure. A reader
+    that closed the pipe, such as `head`, has seen enough: that is no failure.
     """
     if sys.stdout:
         sys.stdout.flush()
     error = getattr(sys.stdout, "error", None)
-    if error is None or exit_code:
+    if error is None or exit_code or isinstance(error, BrokenPipeError):
         return exit_code
-    if not isinstance(error, BrokenPipeError):  # a reader such as `head` that has seen enough
-        print(f"timetrial: Cannot write to standard output ({error.strerror}): free space there.", file=sys.stderr)
+    print(f"timetrial: Cannot write to standard output ({error.strerror}): free space there.", file=sys.stderr)
     return int(Exit.DISK_FULL if is_disk_full(error) else Exit.FAILURE)
 
 

@@ -11,6 +11,7 @@ from ..core.errors import DeviceError
 
 # Accelerators with a file in conf/accelerator, by what the driver calls the device.
 _NAME_PATTERNS = {"t4": r"\bT4\b", "v100": r"\bV100\b", "a100": r"\bA100\b", "h100": r"\bH100\b", "h200": r"\bH200\b"}
+_MAX_RANKS_PER_CORE = 16  # on the CPU: what a test or a small machine may ask for, and no typing error
 _COLLECTIVE_BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
 
 
@@ -49,8 +50,11 @@ def device_count() -> int:
 
 
 def require_devices(accelerator: str, count: int) -> None:
-    """Raise `DeviceError` unless `count` devices of the accelerator config are available; CPU ranks always are."""
+    """Raise `DeviceError` unless this machine has `count` devices of the accelerator config, or cores for CPU ranks."""
     if accelerator == "cpu":
+        cores = os.cpu_count() or 1
+        if count > _MAX_RANKS_PER_CORE * cores:
+            raise DeviceError(f"gpus={count} would start {count} processes on {cores} cores: use gpus={cores}.")
         return
     if not torch.accelerator.is_available():
         raise DeviceError(

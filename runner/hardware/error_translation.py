@@ -21,6 +21,11 @@ def to_run_error(error: BaseException) -> RunError | None:
         return OutOfMemory(
             "The micro-batch does not fit into memory: halve tuning.micro_batch_size (the global batch stays the same)."
         )
+    if re.search(r"DataLoader worker .*(killed by signal|exited unexpectedly)", text):
+        return LostRank(
+            f"A process that loads the data died ({text.strip().rstrip('.')}): if the host's memory or its shared "
+            "memory (/dev/shm) was full, lower recipe.data.workers."
+        )
     if isinstance(error, torch.distributed.DistError) or re.search(
         r"gloo|nccl|connection (closed|reset)|timed out waiting", text, re.I
     ):

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,25 @@ def test_failed_write_keeps_old_file_and_leaves_no_temporary_file(tmp_path, monk
         atomic_files.write_atomically(tmp_path / "file", "new")
     assert (tmp_path / "file").read_text() == "old"
     assert _names(tmp_path) == ["file"]
+
+
+def test_rename_is_tried_again_after_a_stale_handle(tmp_path, monkeypatch):
+    """NFS answers so once after the folder has changed on its server."""
+    rename, answers = os.replace, [errno.ESTALE, errno.ESTALE]
+
+    def replace(old, new):
+        if answers:
+            raise OSError(answers.pop(), "Stale file handle")
+        rename(old, new)
+
+    monkeypatch.setattr(pathlib.Path, "replace", replace)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    atomic_files.write_atomically(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "new"
+    answers += [errno.ESTALE] * 9
+    with pytest.raises(RunError, match="Stale file handle"):
+        atomic_files.write_atomically(tmp_path / "file", "newer")
+    assert (tmp_path / "file").read_text() == "new"
 
 
 def test_only_durable_writes_are_flushed_to_disk(tmp_path, monkeypatch):

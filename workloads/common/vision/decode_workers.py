@@ -1,6 +1,7 @@
 """Worker processes that make the batches of a plan."""
 
 import atexit
+import errno
 import gc
 import os
 import signal
@@ -11,10 +12,11 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from ....runner.core.errors import DataError
+from ....runner.core.errors import ConfigurationError, DataError
 from ....runner.core.signals import signal_when_parent_ends
 
 MAX_WORKERS = 16  # per rank: more processes slow each other down
+_NO_SHARED_MEMORY = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENOENT, errno.ENOSYS)
 
 Key = tuple[int, Sequence[int]]  # epoch and image indices of a batch
 MakeBatch = Callable[[int, Sequence[int]], Any]  # of an epoch and image indices
@@ -47,8 +49,17 @@ class BatchWorkers:
             # Objects that a child inherited must not be collected there: those of frameworks wait for threads that
             # only the parent has.
             gc.freeze()
-            iter(self._loader)
-            gc.unfreeze()
+            try:
+                iter(self._loader)
+            except OSError as error:
+                if error.errno not in _NO_SHARED_MEMORY:
+                    raise
+                raise ConfigurationError(
+                    f"Processes that load data share memory in /dev/shm, which cannot be used ({error.strerror}): "
+                    "enlarge it (docker run --shm-size=8g), or set recipe.data.workers=0."
+                ) from error
+            finally:
+                gc.unfreeze()
 
     def run(self, plan: Iterable[Key]) -> Iterator[Any]:
         """Yield the batches of `plan`, which may be endless; raise the `DataError` that `make_batch` raised.

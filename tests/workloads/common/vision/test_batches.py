@@ -1,11 +1,18 @@
 """Batches between worker processes and the rank."""
 
 import dataclasses
+import os
 import pickle
+import shutil
+import signal
+import subprocess
+import sys
 
 import pytest
 import torch
 
+from timetrial.runner.core.errors import Exit
+from timetrial.runner.hardware.error_translation import to_run_error
 from timetrial.workloads.common.vision.batches import EncodedBatch, ImageBatch
 from timetrial.workloads.common.vision.decode_workers import BatchWorkers
 
@@ -47,6 +54,42 @@ def test_workers_send_batches_of_any_size_unchanged(make_batch):
         assert_equal(make_batch(*key), batch)
     if make_batch is encoded_batch:
         assert [batch.data.is_shared() for batch in received] == [False, True]
+
+
+def die(epoch, indices):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.integration
+def test_killed_worker_is_a_lost_process_and_no_defect():
+    workers = BatchWorkers(die, 1, pin_memory=False)
+    with pytest.raises(RuntimeError) as killed:
+        next(workers.run([(1, [0])]))
+    error = to_run_error(killed.value)
+    assert error.exit_code == Exit.LOST_RANK
+    assert "lower recipe.data.workers" in str(error)
+
+
+_OPEN_WORKERS = """
+from timetrial.workloads.common.vision.decode_workers import BatchWorkers
+if __name__ == "__main__":
+    try:
+        BatchWorkers(print, 1, pin_memory=False)
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.integration
+def test_read_only_shared_memory_is_said():
+    isolate = ["unshare", "-m", *(["-r"] if os.getuid() else [])]
+    mount = "mount -t tmpfs -o ro tmpfs /dev/shm"
+    if shutil.which("unshare") is None or subprocess.run([*isolate, "sh", "-c", mount], capture_output=True).returncode:
+        pytest.skip("mounts are not allowed here")
+    command = [*isolate, "sh", "-c", f'{mount} && exec "$@"', "sh", sys.executable, "-P", "-c", _OPEN_WORKERS]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=100).stdout
+    assert printed.startswith("ConfigurationError Processes that load data share memory in /dev/shm"), printed
+    assert "(Read-only file system)" in printed
 
 
 def test_pickled_batch_can_be_written():
