@@ -3,7 +3,7 @@
 import json
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,8 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from _places(inner)
 
 
-def write_damaged(case: Case, folder: Path, value: Any, chance: random.Random) -> None:
-    """Write a case to `folder`, one of its files damaged."""
+def write_damaged(case: Case, folder: Path, value: Any, chance: random.Random, links: Sequence[str] = ()) -> None:
+    """Write a case to `folder`, one of its files damaged, or a link to a device or to one of `links`."""
     target = chance.choice([name for name in case if not name.endswith((".txt.gz", ".pt", ".lock"))])
     for name, content in case.items():
         path = folder / name
@@ -83,7 +83,7 @@ def write_damaged(case: Case, folder: Path, value: Any, chance: random.Random) -
         if kind == 0:
             os.mkfifo(path)
         elif kind == 1:
-            path.symlink_to(chance.choice(["/dev/zero", "/dev/full", ".", path.name, "/proc/self/mem"]))
+            path.symlink_to(chance.choice(["/dev/zero", "/dev/full", ".", path.name, "/proc/self/mem", *links]))
         elif kind == 2:
             path.mkdir()
         elif kind == 3:

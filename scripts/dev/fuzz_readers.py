@@ -1,11 +1,14 @@
 """Damage logs, run directories and tables at random, and count what stops `report`, `study` or `check`.
 
+What they write is watched too: beside the tree stands a user's home, to which links in the tree and in the folder of
+the page lead, and which the list of an earlier report names. A file there that is changed, added or removed is counted.
+
     .venv/bin/python -P scripts/dev/fuzz_readers.py [--logs RESULTS] [--minutes 15 | --inputs 1000] [--seed 0]
 
 An input is a folder of one kind, of which one file was damaged: bytes flipped, cut, repeated or replaced by hostile
 text, a JSON value replaced by another (Hypothesis), a file renamed or made a pipe or a link to a device. Ten of them
 stand in one tree. A crash is any exception but `RunError`; a hang is a tree that takes more than `HANG_SECONDS` of
-processor time, or ten times as long on the clock. The exit code is 0 without either. --logs adds real results to
+processor time, or ten times as long on the clock. The exit code is 0 without any of these. --logs adds real results to
 damage: a folder of published logs, of which 200 are taken.
 """
 
@@ -41,7 +44,7 @@ from timetrial.runner.core.found_files import make_visible
 from timetrial.runner.launch.run import launch
 from timetrial.runner.mlperf import compliance
 from timetrial.runner.results.parse.external import REFERENCE_DATA
-from timetrial.runner.results.report import build, page, study_json, terminal
+from timetrial.runner.results.report import build, mlperf_export, page, study_json, terminal
 from timetrial.scripts.dev.damaged_files import JSON, Case, write_damaged
 
 HANG_SECONDS = 60.0
@@ -63,6 +66,7 @@ class Outcome:
     pages: int = 0
     crashes: Counter[str] = field(default_factory=Counter)
     hangs: int = 0
+    touched: int = 0
 
 
 class Hang(BaseException):
@@ -108,8 +112,52 @@ def published_cases(folder: Path) -> list[Case]:
     return cases
 
 
+class Home:
+    """A user's folder that no command may touch."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        for name in ("notes.txt", "mine.csv", ".bashrc", "csv/mine.csv", "report.html", "photos/1.jpg"):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(f"{name} of the user")
+        self.links = [str(folder / name) for name in ("notes.txt", "csv/mine.csv", "csv", "photos", "nothing", "")]
+        self._state = self._describe()
+
+    def is_touched(self) -> bool:
+        """Return whether a file has changed since the last call: its name, kind, owner, mode, time or content."""
+        before, self._state = self._state, self._describe()
+        return before != self._state
+
+    def _describe(self) -> dict[str, object]:
+        paths = [self._folder, *self._folder.rglob("*")]
+        stats = {path: path.lstat() for path in paths}
+        return {
+            str(path): (stat.st_mode, stat.st_uid, stat.st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+            for path, stat in stats.items()
+        }
+
+
+def prepare_page_folder(folder: Path, home: Home, chance: random.Random) -> None:
+    """Leave in the folder of the page what a stranger may: links, files of the user's, a list that names more."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name in ("csv", "report.html", "report.md", ".report_files", "csv/runs.csv", "csv/mine.csv"):
+        path = folder / name
+        kind = chance.randrange(8)
+        if path.parent.is_symlink() or kind > 2:
+            continue
+        path.parent.mkdir(exist_ok=True)
+        if kind == 0:
+            path.symlink_to(chance.choice(home.links))
+        elif name == ".report_files":
+            names = ["../home/notes.txt", *home.links, "csv/../../home/mine.csv", "csv/mine.csv", "report.html", ".."]
+            path.write_text("\n".join(chance.sample(names, 4)))
+        elif name != "csv":
+            path.write_text("of the user")
+
+
 def read_everything(tree: Path, *, with_page: bool) -> None:
-    """Report, study and check `tree`; raise what is no `RunError`."""
+    """Report, study, export and check `tree`; raise what is no `RunError`."""
     paths = [tree, *tree.rglob("table.csv")]
     try:
         report = build.build_report(paths)
@@ -122,6 +170,9 @@ def read_everything(tree: Path, *, with_page: bool) -> None:
             terminal.show_throughput(console, report.throughput_groups)
             terminal.show_findings(console, report.findings)
         if with_page:
+            export_folder = tree.with_name("export")
+            shutil.rmtree(export_folder, ignore_errors=True)
+            mlperf_export.export(report.groups, export_folder)
             page.write_page(report, tree.with_name("page"))
     except RunError:
         pass
@@ -160,6 +211,7 @@ def fuzz(
     cases: list[Case], folder: Path, outcome: Outcome, *, trees: int, seed: int, is_over: Callable[[], bool]
 ) -> None:
     """Try `trees` trees of damaged cases, less if `is_over`."""
+    home = Home(folder / "home")
 
     @with_seed(seed)
     @settings(
@@ -177,9 +229,13 @@ def fuzz(
         tree = folder / "tree"
         shutil.rmtree(tree, ignore_errors=True)
         for place, value in enumerate(values):
-            write_damaged(chance.choice(cases), tree / str(place), value, chance)
+            write_damaged(chance.choice(cases), tree / str(place), value, chance, home.links)
+        prepare_page_folder(folder / "page", home, chance)
         with_page = outcome.trees % TREES_PER_PAGE == 0
-        if try_tree(tree, outcome, with_page=with_page):
+        failure = try_tree(tree, outcome, with_page=with_page)
+        is_touched = home.is_touched()
+        outcome.touched += is_touched
+        if failure or is_touched:
             kept = folder / f"crash_{seed}_{outcome.trees}"
             shutil.copytree(tree, kept, symlinks=True, copy_function=_copy)
             print(f"kept in {kept}", flush=True)
@@ -219,8 +275,8 @@ def main() -> None:
     minutes = (time.monotonic() - started) / 60
     crashes = sum(outcome.crashes.values())
     print(f"inputs: {outcome.inputs}, pages: {outcome.pages}, minutes: {minutes:.1f}")
-    print(f"crashes: {crashes}, hangs: {outcome.hangs}")
-    if crashes or outcome.hangs:
+    print(f"crashes: {crashes}, hangs: {outcome.hangs}, files touched outside of the output folders: {outcome.touched}")
+    if crashes or outcome.hangs or outcome.touched:
         sys.exit(1)
     shutil.rmtree(folder)
 
