@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from ..analysis.intervals import Interval
 from .chart import Axis, Chart, Plot, clip_label, describe
 
+_MOST = 1e6  # times as fast at the end of the axis, where larger ratios of damaged results are drawn
+
 
 def plot_speeds(
     name: str, baseline: str, rows: Sequence[tuple[str, Interval | None, Sequence[float], Sequence[float]]]
@@ -12,7 +14,7 @@ def plot_speeds(
     """Plot one row a system: a diamond with its interval for the mean, a marker for each benchmark."""
     drawn = rows[:10]
     values = [value for _, mean, solid, hollow in drawn for value in (*solid, *hollow, *_ends(mean)) if value > 0]
-    low, high = min([*values, 0.8]) / 1.1, max([*values, 1.25]) * 1.1
+    low, high = max(min([*values, 0.8]), 1 / _MOST) / 1.1, min(max([*values, 1.25]), _MOST) * 1.1
     axis = Axis(low, high, "times as fast (log scale) → faster", is_log=True)
     chart = Chart(axis, None, height=38.0 * len(drawn) + 4, left=8)
     chart.rule(1, is_vertical=True)
