@@ -6,6 +6,7 @@ import json
 import os
 import re
 import warnings
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,7 +168,7 @@ def prepare(source: Path, folder: Path, min_ratings_per_user: int) -> Path:
     if not source.is_file():
         read_ratings(source)
     stat = source.stat()
-    key = f"{source.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{min_ratings_per_user}|4"
+    key = f"{source.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{min_ratings_per_user}|5"
     prepared = folder / f"{source.parent.name}-{hashlib.sha256(os.fsencode(key)).hexdigest()[:16]}.npz"
     if prepared.exists():
         return prepared
@@ -177,8 +178,9 @@ def prepare(source: Path, folder: Path, min_ratings_per_user: int) -> Path:
     if split.num_repeated:
         notes.append(f"{source} repeats {split.num_repeated:,} ratings of an item by a user: the latest one counts.")
     sizes = count_sizes(split.users, split.num_users, split.num_items)._replace(notes=notes)
+    text = json.dumps(sizes._asdict())
     with atomic_write(_manifest_path(prepared)) as temporary:
-        temporary.write_text(json.dumps(sizes._asdict()) + "\n", encoding="utf-8")
+        temporary.write_text(f"{text}\n{zlib.crc32(text.encode())}\n", encoding="utf-8")
     with atomic_write(prepared) as temporary, open(temporary, "wb") as file:
         np.savez(file, users=split.users, items=split.items, held_out=split.held_out)
     return prepared
@@ -188,7 +190,10 @@ def read_sizes(prepared: Path) -> Sizes:
     """Read the sizes of a prepared split from its manifest."""
     path = _manifest_path(prepared)
     try:
-        return Sizes(**json.loads(path.read_text(encoding="utf-8")))
+        text, checksum = path.read_text(encoding="utf-8").splitlines()
+        if zlib.crc32(text.encode()) != int(checksum):
+            raise ValueError("its checksum differs")
+        return Sizes(**json.loads(text))
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{path} cannot be read ({error}): delete {prepared}, and it is prepared again.") from error
 

@@ -1,9 +1,12 @@
-"""The digest that says which data a run trained on."""
+"""The digest that says which data a run trained on, and finds prepared data that have changed on the disk."""
 
 import hashlib
-from collections.abc import Iterable
+import json
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from ..core.atomic_files import atomic_write, to_json
 from ..core.errors import DataError
 
 _BLOCK_BYTES = 1 << 20
@@ -19,6 +22,31 @@ def digest(content: Iterable[Path | bytes]) -> str | None:
     """
     parts = [_digest_file(part) if isinstance(part, Path) else hashlib.sha256(part).digest() for part in content]
     return hashlib.sha256(b"".join(parts)).hexdigest()[:_DIGITS] if parts else None
+
+
+def check_unchanged(content: Sequence[Path | bytes], found: str, folder: Path) -> None:
+    """Raise `DataError` if files that look the same by name, size and time of change now have another digest.
+
+    The digest `found` is kept in `folder` beside the caches; the file's own time changes when it is prepared again.
+    """
+    paths = [part for part in content if isinstance(part, Path)]
+    if not paths:
+        return
+    names = "|".join(os.path.abspath(path) for path in paths)
+    kept = folder / "digests" / f"{hashlib.sha256(os.fsencode(names)).hexdigest()[:16]}.json"
+    state = [[path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
+    try:
+        earlier = json.loads(kept.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        earlier = {}
+    if earlier != {"files": state, "digest": found}:
+        if earlier.get("files") == state:
+            raise DataError(
+                f"Prepared data in {os.path.commonpath([path.parent for path in paths])} have changed on the disk: "
+                "delete them, and they are prepared again."
+            )
+        with atomic_write(kept) as temporary:
+            temporary.write_text(to_json({"files": state, "digest": found}), encoding="utf-8")
 
 
 def _digest_file(path: Path) -> bytes:

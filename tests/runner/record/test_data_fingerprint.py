@@ -1,10 +1,14 @@
 """The digest of a run's data: equal for equal data wherever they lie; runs on others are another group."""
 
+import os
 import shutil
 
 import pytest
+from rich.console import Console
 
+from timetrial.runner.config.compose import compose
 from timetrial.runner.core.errors import DataError
+from timetrial.runner.launch.run import launch as launch_run
 from timetrial.runner.record import data_fingerprint
 from timetrial.runner.results.analysis.group_differences import list_differences
 from timetrial.runner.results.analysis.groups import group_runs
@@ -41,6 +45,44 @@ def test_large_file_counts_by_its_size_and_blocks(tmp_path):
     with open(path, "wb") as file:
         file.truncate((100 << 20) + 1)
     assert data_fingerprint.digest([path]) != digest
+
+
+def test_file_that_changed_on_the_disk_is_found(tmp_path):
+    path, folder = tmp_path / "ids", tmp_path / "cache"
+    path.write_bytes(b"ids")
+
+    def check():
+        data_fingerprint.check_unchanged([path, b"sizes"], data_fingerprint.digest([path, b"sizes"]), folder)
+
+    check()
+    check()
+    path.write_bytes(b"prepared again")
+    check()
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    path.write_bytes(b"prepared agaIn")
+    os.utime(path, ns=times)
+    with pytest.raises(DataError, match=f"Prepared data in {tmp_path} have changed on the disk: delete them"):
+        check()
+
+
+@pytest.mark.integration
+def test_flipped_bit_of_prepared_text_stops_the_next_run(tmp_path):
+    small = ["workload=gnmt", "accelerator=cpu", "launcher=inline", "recipe.max_epochs=1", "seed=1"]
+    small += [f"data_dir={tmp_path}/data", f"runs_dir={tmp_path}/runs"]
+    small += ["++recipe.data.generate.num_train=300", "++recipe.data.generate.num_test=16"]
+
+    def run():
+        return launch_run(compose(small).node, Console(quiet=True))
+
+    run()
+    (ids,) = (tmp_path / "data").rglob("train.source.ids")
+    times = ids.stat().st_atime_ns, ids.stat().st_mtime_ns
+    content = bytearray(ids.read_bytes())
+    content[100] ^= 1
+    ids.write_bytes(content)
+    os.utime(ids, ns=times)
+    with pytest.raises(DataError, match="have changed on the disk: delete them"):
+        run()
 
 
 @pytest.mark.integration
