@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ..core.atomic_files import atomic_write, to_json
@@ -45,7 +46,7 @@ def check_unchanged(content: Sequence[Path | bytes], found: str, folder: Path) -
                 f"Prepared data in {os.path.commonpath([path.parent for path in paths])} have changed on the disk: "
                 "delete them, and they are prepared again."
             )
-        with atomic_write(kept) as temporary:
+        with suppress(DataError), atomic_write(kept) as temporary:  # of a cache that may only be read
             temporary.write_text(to_json({"files": state, "digest": found}), encoding="utf-8")
 
 
