@@ -29,7 +29,7 @@ def validate(node: DictConfig) -> Config:
     except OmegaConfBaseException as error:
         raise ConfigurationError(format_error(error)) from error
     assert isinstance(config, Config)
-    for check in (_check_target, _check_choices, _check_numbers, _check_engine, _check_launcher):
+    for check in (_check_target, _check_choices, _check_numbers, _check_precision, _check_engine, _check_launcher):
         for problem in check(config):
             raise ConfigurationError(problem)
     gradient_accumulation_steps(config)
@@ -171,6 +171,14 @@ def _check_numbers(config: Config) -> Iterator[str]:
     ):
         if not 0 <= number < math.inf:
             yield f"{key} must be 0 or more, not {number:g}."
+
+
+def _check_precision(config: Config) -> Iterator[str]:
+    """Yield a sentence if the data sheet says that this accelerator does not have the number format."""
+    accelerator, precision = config.accelerator, config.precision.name
+    if accelerator.tflops.get(precision, math.inf) is None:
+        usable = [name for name in ("fp16", "fp32") if accelerator.tflops.get(name) is not None]
+        yield f"{accelerator.name.upper()} has no {precision}: use {' or '.join(f'precision={n}' for n in usable)}."
 
 
 def _check_engine(config: Config) -> Iterator[str]:
