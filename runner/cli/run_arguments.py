@@ -21,6 +21,8 @@ def check_arguments(program: str, arguments: Sequence[str], options: Collection[
         following = "".join(arguments[index + 1 : index + 2])
         if not has_value and following and not following.startswith("-") and "=" not in following:
             argument, value = f"{argument} {following}", following
+        if name.startswith("help"):
+            raise ConfigurationError(f"{argument} is not an option of {program}: write {program} --help.")
         override = _override_of(name, value or "VALUE") if len(name) > 1 else "KEY=VALUE, such as seed=1"
         raise ConfigurationError(f"{argument} is not an option of {program}: write {override}.")
 

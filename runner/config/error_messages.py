@@ -16,6 +16,15 @@ from ..core.suggestions import choose_one_of, closest, closest_keys
 _CONF = Path(__file__).parents[2] / "conf"
 _KINDS = {"Integer": "a whole number", "Float": "a number"}
 _Words = Callable[[Exception, re.Match[str]], str]
+# What other tools call a key.
+_SYNONYMS = {
+    **dict.fromkeys(("device", "devices", "backend"), "accelerator"),
+    **dict.fromkeys(("num_gpus", "n_gpus", "ngpus", "world_size", "nproc_per_node"), "gpus"),
+    **dict.fromkeys(("dtype", "amp", "fp16", "bf16"), "precision"),
+    **dict.fromkeys(("dataset", "dataset_dir", "data_path"), "data_dir"),
+    **dict.fromkeys(("benchmark", "task"), "workload"),
+    **dict.fromkeys(("out", "output", "output_dir"), "runs_dir"),
+}
 
 
 def format_error(error: Exception) -> str:
@@ -45,6 +54,8 @@ def choices_of_groups() -> dict[str, list[str]]:
 
 def format_bare_word(word: str) -> str:
     """Return what to write instead of a word without "=": the choice of a group that it resembles."""
+    if word == "help":
+        return "help is not an override: write timetrial run --help."
     groups = choices_of_groups()
     for group in ("workload", "scale", *groups):  # a network may have the name of a workload
         if match := closest(word, groups[group])[:1]:
@@ -66,6 +77,10 @@ def _unknown_key(error: Exception, match: re.Match[str]) -> str:
     optional = [name for name in _optional_keys(root) if name not in known]
     if key in optional:
         return f"{key} is left out by this recipe: write +{key}={value} to set it."
+    if meant := _SYNONYMS.get(key):
+        choices = choices_of_groups().get(meant, [value])
+        written = f"{meant}={value}" if value in choices else f"{meant}=NAME with one of {', '.join(choices)}"
+        return f"There is no key {key}: write {written}."
     if not (matches := closest_keys(key, [*known, *optional])):
         return f"There is no key {key}: timetrial run --help lists groups and keys."
     guesses = " or ".join(f"{'+' if name in optional else ''}{name}={value}" for name in matches)
@@ -137,8 +152,10 @@ def _wrong_value(error: Exception, match: re.Match[str]) -> str:
 def _not_a_group(error: Exception, match: re.Match[str]) -> str:
     key, node = _full_key(error), getattr(error, "parent_node", None)
     below = OmegaConf.select(node, key.rpartition(".")[2]) if node is not None else None
+    if key == "target" and node is not None:  # the metric is that of the recipe's rounds
+        below = next(iter((OmegaConf.select(node, "recipe.target") or {}).values()), {})
     names = [f"{key}.{name}" for name in below] if isinstance(below, Mapping) else []
-    return f"{key} holds other keys: set one of them{', such as ' + names[0] if names else ''}."
+    return f"{key} holds other keys: set one of them{f', such as {names[0]}=VALUE' if names else ''}."
 
 
 def _unknown_setting(error: Exception, match: re.Match[str]) -> str:

@@ -57,7 +57,12 @@ MISTAKES = [
     (RUN + "seed=-1", "timetrial: seed must be from 0 to 2**63 - 1, not -1.", CONFIGURATION),
     (RUN + "seed=1,2", "seed=1,2 has several values: add -m to run each of them.", CONFIGURATION),
     (RUN + "seed=range(1,4)", "seed=range(1,4) has several values: add -m", CONFIGURATION),
-    (RUN + "seeds=3", "seeds holds other keys: set one of them, such as seeds.initialization.", CONFIGURATION),
+    (RUN + "seeds=3", "seeds holds other keys: set one of them, such as seeds.initialization=VALUE.", CONFIGURATION),
+    (RUN + "target=0.5", "target holds other keys: set one of them, such as target.hit_rate=VALUE.", CONFIGURATION),
+    (RUN + "device=cpu", "There is no key device: write accelerator=cpu.", CONFIGURATION),
+    (RUN + "num_gpus=2", "There is no key num_gpus: write gpus=2.", CONFIGURATION),
+    (RUN + "help", "help is not an override: write timetrial run --help.", CONFIGURATION),
+    (RUN + "--help-all", "--help-all is not an option of timetrial run: write timetrial run --help.", CONFIGURATION),
     (RUN + "recipe.target={", "cannot be read: quote values with special characters", CONFIGURATION),
     (RUN + "resume=true", "add run_dir=FOLDER", CONFIGURATION),
     # Data and machines.
