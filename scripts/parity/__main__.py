@@ -4,9 +4,10 @@
         [--jobs N] [KEY=VALUE...]
     python -P -m timetrial.scripts.parity table [--margin FRACTION] FILE...
 
-`run` trains a workload (ncf, gnmt, ssd) with each seed and appends a curve of each run to FILE, as a line of JSON. Runs
-that FILE has already are skipped. DIR is a checkout of github.com/mlcommons/training, whose code is patched in memory.
-KEY=VALUE change the recipe of both sides.
+`run` trains a workload (ncf, gnmt, ssd, resnet50, transformer) with each seed and appends a curve of each run to FILE,
+as a line of JSON. Runs that FILE has already are skipped. DIR is a checkout of github.com/mlcommons/training, whose
+code is patched in memory; resnet50 and transformer have transcriptions in plain PyTorch instead. KEY=VALUE change the
+recipe of both sides.
 """
 
 import argparse
@@ -19,13 +20,14 @@ from pathlib import Path
 
 from . import curves, table
 
-_WORKLOADS = ("gnmt", "ncf", "ssd")
+_WORKLOADS = ("gnmt", "ncf", "resnet50", "ssd", "transformer")
+_TRANSCRIBED = ("resnet50", "transformer")  # their references are TensorFlow programs
 
 
 def run(options: argparse.Namespace, overrides: tuple[str, ...]) -> int:
     """Train what FILE lacks; return the number of runs that failed."""
     sides = [options.side] if options.side else list(curves.SIDES)
-    if "reference" in sides and options.checkout is None:
+    if "reference" in sides and options.checkout is None and options.workload not in _TRANSCRIBED:
         raise SystemExit("The reference needs --checkout DIR; --side timetrial trains without it.")
     known = {
         (curve.workload, curve.side, curve.seed, curve.overrides)

@@ -9,6 +9,7 @@ from typing import Any
 from timetrial.datasets.text.moses_bpe import PAD, UNKNOWN, MosesBPE
 from timetrial.datasets.text.prepared_corpus import PreparedCorpus, Tokens
 from timetrial.runner.config.schema import Config
+from timetrial.scripts.measure.engines import build
 from timetrial.workloads.gnmt.data import GNMTData
 from timetrial.workloads.gnmt.workload import GNMTWorkload
 
@@ -29,13 +30,14 @@ def train_reference(config: Config, checkout: Path, seed: int, folder: Path, rec
     corpus, batch = GNMTData._prepare(data), config.recipe.global_batch_size
     _write_corpus(corpus, folder)
     stubs.install_packages()
-    steps = [value // batch for value in (training.warmup_samples, training.remain_samples)]
+    schedule = build(config).workload.mlperf_params()  # in updates, whichever unit the recipe has
     options = (
         "--dataset-dir", folder, "--results-dir", folder, "--seed", seed, "--epochs", config.recipe.max_epochs,
         "--hidden-size", training.hidden_size, "--dropout", training.dropout, "--smoothing", training.label_smoothing,
         "--train-batch-size", batch, "--max-length-train", data.max_length, "--lr", training.learning_rate,
-        "--warmup-steps", steps[0], "--remain-steps", steps[1],
-        "--decay-interval", training.decay_interval_samples // batch, "--decay-steps", training.num_halvings,
+        "--warmup-steps", schedule["opt_learning_rate_warmup_steps"],
+        "--remain-steps", schedule["opt_learning_rate_remain_steps"],
+        "--decay-interval", schedule["opt_learning_rate_decay_interval"], "--decay-steps", training.num_halvings,
         "--grad-clip", config.recipe.max_grad_norm, "--beam-size", training.beam_size,
         "--max-length-test", training.max_decode_length + 1, "--test-batch-size", data.eval_batch_size,
         "--len-norm-factor", training.length_penalty, "--cov-penalty-factor", training.coverage_penalty,
