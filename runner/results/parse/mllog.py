@@ -133,10 +133,13 @@ def _parse_entry(text: str) -> LogEntry | None:
     if "\x1b" in text:
         text = _ANSI_ESCAPE.sub("", text)
     try:
-        entry = next((parse(text) for prefix, parse in _DIALECTS.items() if text.startswith(prefix)), None)
-        return None if entry is None else _tidy(entry, text)
+        for prefix, parse in _DIALECTS.items():
+            if text.startswith(prefix):
+                entry = parse(text)
+                return None if entry is None else _tidy(entry, text)
     except (ValueError, RecursionError):
-        return None
+        pass
+    return None
 
 
 def _tidy(entry: LogEntry, text: str) -> LogEntry:

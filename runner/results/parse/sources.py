@@ -17,6 +17,7 @@ from . import rules
 from .mllog import parse_literal, read_log, to_float
 from .run_reader import count_runs, read_run
 from .runs import Run
+from .system_description import apply_system_description
 
 _ROUND = re.compile(r"(?:.*(?:results|training|mlperf)[_-])?v?(\d\.\d)(?:\.0)?(?:[_-].*)?", re.IGNORECASE)
 _RESULT_FILE = re.compile(r"result_[\w-]+\.(txt|log|out)(\.(gz|xz|bz2))?")
@@ -173,7 +174,7 @@ def _read_location(location: LogLocation, companions: Companions) -> Run | None:
             return None
         _apply_record(run, record)
     else:
-        _apply_system_description(run, companions.system_description(location))
+        apply_system_description(run, companions.system_description(location), log.entries)
     run.scaling_factor = companions.scaling_factor(location.path.parent)
     run.path = _relative_path(location)
     return run
@@ -220,22 +221,6 @@ def _apply_config(run: Run, config: Mapping[str, Any]) -> None:
     run.execution["peer_to_peer"] = config["peer_to_peer"]
 
 
-def _apply_system_description(run: Run, system: Mapping[str, Any]) -> None:
-    """Set the accelerators of a published system from its description, in the form of v0.5, v0.6 or later."""
-    if not system:
-        return
-    nodes = system.get("nodes")
-    node = nodes[0] if isinstance(nodes, list) and nodes and isinstance(nodes[0], dict) else nodes
-    merged = {**system} | (node if isinstance(node, dict) else {})
-    fields = {str(key).replace(" ", "_"): value for key, value in merged.items()}
-    accelerator = as_name(fields.get("accelerator_model_name") or fields.get("accelerator") or "")
-    run.accelerator = "" if accelerator.upper() == "N/A" else accelerator
-    per_node = _first_integer(fields.get("accelerators_per_node", fields.get("num_accelerators")))
-    num_nodes = _first_integer(fields.get("number_of_nodes", fields.get("num_nodes"))) or 1
-    run.num_accelerators = per_node * num_nodes if per_node is not None else None
-    run.software = as_name(fields.get("framework") or "")
-
-
 def _description_paths(location: LogLocation) -> list[Path]:
     """Return where the description of the system of a log can be."""
     folders: list[Path] = []
@@ -267,9 +252,3 @@ def _parse_nvidia_v06(text: str) -> dict[str, Any] | None:
         return {**entry, "nodes": parse_literal(entry["nodes"])} if entry else None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-def _first_integer(value: Any) -> int | None:
-    """Return the first integer in a text, at most 9 digits of it."""
-    match = re.search(r"[0-9]{1,9}", str(value)) if value is not None else None
-    return int(match[0]) if match else None

@@ -2,20 +2,22 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..analysis.comparison import Comparison
 from ..analysis.groups import RunGroup
-from ..analysis.scaling import Scaling
+from ..analysis.ranking import Ranking
 from . import comparison_text
 from .benchmark_charts import Series, charts_of_benchmark, plot_single_runs
+from .build import Report
 from .chart import MAX_SERIES, Plot, interval_columns
 from .comparison_panel import shown_ratio
 from .comparison_table import ratio_table
 from .page_text import format_interval, format_number
 from .panels import format_bounds, verdict_word
+from .ranking_panel import format_score, ranking_table
 from .systems import Lineup, System
 from .tables import Table
 
@@ -47,30 +49,46 @@ class BenchmarkSection:
     comparisons: Sequence[ComparisonSentences]
 
 
-def benchmark_section(
-    workload: str, anchor: str, lineup: Lineup, comparisons: Sequence[Comparison], scalings: Sequence[Scaling]
-) -> BenchmarkSection:
-    """Return the section of a benchmark of a lineup."""
+def benchmark_section(workload: str, anchor: str, lineup: Lineup, report: Report) -> BenchmarkSection:
+    """Return the section of a benchmark of a lineup, of a ranked one with the ranking as its table."""
     groups = [(system, group) for (system, name), group in lineup.groups.items() if name == workload]
-    groups.sort(key=lambda entry: (entry[0] != lineup.baselines[workload], _minutes(entry[1])))
+    ranking = next((entry for entry in report.rankings if lineup.is_ranked and entry.workload == workload), None)
+    ranks = {entry.group.title: rank for rank, entry in enumerate(ranking.entries)} if ranking else {}
+
+    def order(entry: tuple[System, RunGroup]) -> tuple[float, ...]:
+        system, group = entry
+        if ranking:
+            return ranks.get(group.title, math.inf), _minutes(group)
+        return system != lineup.baselines[workload], _minutes(group)
+
+    groups.sort(key=order)
     systems = {group.title: system for system, group in groups}
-    own = [comparison for comparison in comparisons if comparison.other.title in systems]
+    own = [comparison for comparison in report.comparisons if comparison.other.title in systems]
     name = anchor.removeprefix("work-")
     drawn = [Series(system.label, group) for system, group in groups[:MAX_SERIES]]
-    first = groups[0][1]
+    first, times = groups[0][1], _group_table(f"{name}-groups", groups, own)
     return BenchmarkSection(
         " ".join(part for part in (first.model, first.round, first.runs[0].scale) if part),
         anchor,
         first.round,
         first.runs[0].scale,
-        _answer(groups),
-        _group_table(f"{name}-groups", groups, own),
-        charts_of_benchmark(name, drawn, [scaling for scaling in scalings if scaling.source == workload]),
+        _ranked_answer(ranking, systems) if ranking else _answer(groups),
+        ranking_table(f"{name}-ranking", ranking, systems) if ranking else times,
+        charts_of_benchmark(name, drawn, [scaling for scaling in report.scalings if scaling.source == workload]),
         plot_single_runs(f"{name}-runs", drawn),
         _system_table(f"{name}-systems", groups),
-        ratio_table(f"{name}-comparisons", own, systems) if own else None,
+        times if ranking else ratio_table(f"{name}-comparisons", own, systems) if own else None,
         [_describe(comparison, systems[comparison.other.title].label) for comparison in own],
     )
+
+
+def _ranked_answer(ranking: Ranking, systems: Mapping[str, System]) -> str:
+    """Return the fastest entry in words."""
+    if not ranking.scored:
+        return "no entry has a score"
+    first = ranking.scored[0]
+    label = systems[first.group.title].label
+    return f"{format_score(first)} min on {label}, the fastest of {len(ranking.entries)}"
 
 
 def _describe(comparison: Comparison, label: str) -> ComparisonSentences:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from ...core.errors import ConfigurationError, DataError
@@ -10,6 +11,7 @@ from ..analysis import (
     convergence,
     findings,
     plausibility,
+    ranking,
     roofline,
     run_order,
     scaling,
@@ -22,6 +24,7 @@ from ..analysis.external_comparison import has_system
 from ..analysis.findings import Finding, FindingKind
 from ..analysis.groups import RunGroup, group_runs
 from ..analysis.own_measurements import measure_throughput, split_by_run
+from ..analysis.ranking import Ranking
 from ..analysis.roofline import Roofline
 from ..analysis.scaling import PeakFit, Scaling
 from ..analysis.scores import GpuScore, PerformanceProfile, profile_performance, score_gpus
@@ -31,7 +34,7 @@ from ..parse import external, sources
 from ..parse.external import OWN_RUNS, ExternalMeasurement
 from ..parse.runs import Run
 from . import comparison_text, speed_text
-from .systems import Lineup, has_name, line_up
+from .systems import Lineup, System, has_name, line_up
 
 
 @dataclass
@@ -46,11 +49,17 @@ class Report:
     rooflines: list[Roofline] = field(default_factory=list)
     measurements: list[ExternalMeasurement] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
+    rankings: list[Ranking] = field(default_factory=list)
     scores: list[GpuScore] = field(default_factory=list)
     profiles: list[PerformanceProfile] = field(default_factory=list)
     scalings: list[Scaling] = field(default_factory=list)
     peak_fits: list[PeakFit] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+
+    @cached_property
+    def systems(self) -> dict[str, System]:
+        """The system of each group by the group's title."""
+        return {group.title: system for lineup in self.lineups for (system, _), group in lineup.groups.items()}
 
     @property
     def external_measurements(self) -> list[ExternalMeasurement]:
@@ -86,6 +95,8 @@ def build_report(paths: Sequence[Path], baseline: str = "") -> Report:
     if baseline:
         _require_system(report, baseline)
     report.comparisons = compare_all([pair for lineup in report.lineups for pair in lineup.pairs])
+    for lineup in report.lineups:
+        report.rankings += ranking.rank_round(lineup.groups.values()) if lineup.is_ranked else []
     report.scores = score_gpus(report.comparisons)
     report.profiles = profile_performance(report.groups)
     repeats = measure_throughput(split_by_run(report.throughput_groups))

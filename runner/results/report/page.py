@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from ...core.atomic_files import write_atomically
 from ...core.formatting import slug
+from ..analysis.ranking import list_progress
 from . import csv_tables
 from .benchmark_section import BenchmarkSection, benchmark_section
 from .build import Report
@@ -22,6 +23,7 @@ from .measurement_panel import measurement_panels
 from .owned_files import OwnedFiles
 from .page_text import count, escape_markdown
 from .panels import Panel
+from .ranking_panel import progress_panel, ranking_panel
 from .study_panel import study_panel
 from .tables import MAX_ROWS, Table
 
@@ -38,13 +40,18 @@ def write_page(report: Report, folder: Path, baseline: str = "") -> Path:
     panels, sections = [], []
     for number, lineup in enumerate(report.lineups, start=1):
         name = f"panel-{number}"
-        panels.append(comparison_panel(name, lineup, report, anchors) if lineup.pairs else study_panel(name, lineup))
+        rankings = [entry for entry in report.rankings if lineup.is_ranked and entry.workload in lineup.workloads]
+        if rankings:
+            panels.append(ranking_panel(name, lineup, rankings, report.systems, anchors))
+        else:
+            panels.append(
+                comparison_panel(name, lineup, report, anchors) if lineup.pairs else study_panel(name, lineup)
+            )
         sections.append(
-            [
-                benchmark_section(workload, anchors[workload], lineup, report.comparisons, report.scalings)
-                for workload in lineup.workloads
-            ]
+            [benchmark_section(workload, anchors[workload], lineup, report) for workload in lineup.workloads]
         )
+    if progress := list_progress(report.rankings):
+        panels.append(progress_panel("panel-progress", progress, report.systems))
     panels += measurement_panels(report, baseline)
     details = list_details(report)
     tables = list(_tables([section for same in sections for section in same], details))

@@ -34,7 +34,10 @@ class Row:
 
 @dataclass
 class Panel:
-    """A table with its chart, sentences and legend; `columns` are (text, anchor of the benchmark or "")."""
+    """A table with its chart, sentences and legend.
+
+    `columns` are (text, anchor of the benchmark or ""); `row_anchors` are those of rows that are benchmarks.
+    """
 
     name: str
     title: str
@@ -48,12 +51,13 @@ class Panel:
     plots: Sequence[Plot] = ()
     rounds: Sequence[str] = ()
     scale: str = ""
+    row_anchors: Sequence[str] = ()
 
     @property
     def answer(self) -> str:
         """The first values in words, for a folded panel."""
-        shown = [(row.label, row.cells[0]) for row in self.rows[:3] if row.cells[0].tone != "baseline"]
-        return "; ".join(f"{label} {cell.value}, {cell.word}" for label, cell in shown)
+        shown = [(row.label, next((cell for cell in row.cells if cell.value), row.cells[0])) for row in self.rows[:3]]
+        return "; ".join(f"{label} {cell.value}, {cell.word}" for label, cell in shown if cell.tone != "baseline")
 
 
 def format_bounds(interval: Interval) -> str:

@@ -1,10 +1,19 @@
 """A run group as the object that `timetrial study --json` prints."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from ..analysis import planning, samples
 from ..analysis.groups import RunGroup
 from ..analysis.intervals import Sample, bounds_as_json
+from ..analysis.ranking import Ranking
+from .ranking_panel import ranking_rows
+
+
+def groups_to_json(groups: Iterable[RunGroup], rankings: Iterable[Ranking]) -> list[dict[str, Any]]:
+    """Return an object per group; `ranking` holds its rank and figures in its round, null where none is ranked."""
+    ranks = {row.pop("group"): row for ranking in rankings for row in ranking_rows(ranking)}
+    return [group_to_json(group) | {"ranking": ranks.get(group.title)} for group in groups]
 
 
 def group_to_json(group: RunGroup) -> dict[str, Any]:

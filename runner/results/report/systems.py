@@ -56,13 +56,17 @@ class System:
 
 @dataclass
 class Lineup:
-    """The systems and benchmarks of one round or scale; `groups` holds one run group per (system, workload)."""
+    """The systems and benchmarks of one round or scale; `groups` holds one run group per (system, workload).
+
+    `is_ranked` says that its systems are ranked, not compared with the baseline.
+    """
 
     title: str
     baseline: System
     systems: list[System]
     workloads: list[str]
     groups: dict[tuple[System, str], RunGroup]
+    is_ranked: bool = False
 
     @cached_property
     def baselines(self) -> dict[str, System]:
@@ -74,7 +78,9 @@ class Lineup:
 
     @property
     def pairs(self) -> list[tuple[RunGroup, RunGroup]]:
-        """The group of each benchmark's baseline with each other group of the benchmark."""
+        """The group of each benchmark's baseline with each other group of the benchmark; none if they are ranked."""
+        if self.is_ranked:
+            return []
         return [
             (self.groups[self.baselines[workload], workload], self.groups[system, workload])
             for system in self.systems
@@ -152,7 +158,9 @@ def _line_up(title: str, groups: Sequence[RunGroup], names: dict[str, System], w
 
     ranks = {system: rank(system) for system in systems}
     systems.sort(key=ranks.__getitem__, reverse=True)
-    return Lineup(title, systems[0], systems, workloads, cells)
+    is_published = all(group.round and group.runs[0].run_record is None for group in groups)
+    is_ranked = is_published and not wanted and max(rivals.values()) > 1
+    return Lineup(title, systems[0], systems, workloads, cells, is_ranked)
 
 
 def has_name(system: System, wanted: str) -> bool:
