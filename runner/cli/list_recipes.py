@@ -24,7 +24,7 @@ _CONF = Path(__file__).parents[2] / "conf"
 class Entry:
     """A recipe. `data` maps the datasets that it reads to their state; it is empty if the recipe generates its own.
 
-    `target` is quality by round.
+    `target` is quality by round; `is_reached` says whether own runs on these data have reached it.
     """
 
     workload: str
@@ -36,6 +36,7 @@ class Entry:
     data: dict[str, str]
     target: dict[str, dict[str, float]]
     expected: "Expectation | None"
+    is_reached: bool
 
 
 def list_recipes(data_dir: DataDir = Path("data"), as_json: AsJson = False) -> None:
@@ -77,7 +78,8 @@ def find_entries(data_dir: Path) -> Iterator[Entry]:
                 scale=recipes[name]["scale"],
                 data={folder: store.state(datasets[folder]) for folder in folders if folder in datasets},
                 target=target,
-                expected=next(filter(None, known), None),
+                expected=(expected := next(filter(None, known), None)),
+                is_reached=expected is not None and expected.by == "timetrial",
             )
 
 
@@ -97,13 +99,14 @@ def _show(console: Console, entries: Sequence[Entry]) -> None:
             "\n".join(map(escape, entry.data)) or "generated",
             "\n".join(f"[{STATE_COLORS[state]}]{state}[/]" for state in entry.data.values()),
             escape(_targets(entry.target)),
-            expected.epoch_range.replace(" to ", "-") if expected else "",
+            (expected.epoch_range.replace(" to ", "-") if expected else "") + "*" * (not entry.is_reached),
             f"{expected.memory_gib:g}" if expected and expected.memory_gib else "",
             f"{expected.seconds:g}s {escape(expected.accelerator)}" if expected and expected.seconds else "",
         )
     console.print(table)
     console.print(
-        "\nEpochs, memory and time come from known runs; --json names their source. "
+        "\n* Not yet reached by timetrial on these data; epochs are of published runs.\n"
+        "Epochs, memory and time come from known runs; --json names their source. "
         "timetrial estimate workload=NAME scale=NAME measures this machine.",
         highlight=False,
     )

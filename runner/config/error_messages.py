@@ -78,8 +78,8 @@ def _unknown_key(error: Exception, match: re.Match[str]) -> str:
     if key in optional:
         return f"{key} is left out by this recipe: write +{key}={value} to set it."
     if meant := _SYNONYMS.get(key):
-        choices = choices_of_groups().get(meant, [value])
-        written = f"{meant}={value}" if value in choices else f"{meant}=NAME with one of {', '.join(choices)}"
+        allowed = choices_of_groups().get(meant, [value])
+        written = f"{meant}={value}" if value in allowed else f"{meant}=NAME with one of {', '.join(allowed)}"
         return f"There is no key {key}: write {written}."
     if not (matches := closest_keys(key, [*known, *optional])):
         return f"There is no key {key}: timetrial run --help lists groups and keys."

@@ -14,12 +14,15 @@ _FILE = REFERENCE_DATA / "recipes.csv"
 class Expectation:
     """Epochs of the runs that reached the target, in ascending order, out of `runs` in total (None: not stated).
 
+    `by` is timetrial for own runs on the recipe's own data, and others for published ones.
+
     If `is_range` is set, only the fewest and the most epochs are known. `seconds` is time-to-train on `setting`,
     `memory_gib` the peak device memory on `memory_setting`.
     """
 
     recipe: str
     round: str
+    by: str
     runs: int | None
     epochs: tuple[int, ...]
     is_range: bool
@@ -56,6 +59,7 @@ def read_all() -> tuple[Expectation, ...]:
             Expectation(
                 row["recipe"],
                 row["round"],
+                row["by"],
                 int(row["runs"]) if row["runs"] else None,
                 tuple(_parse_epochs(row["epochs"])),
                 ".." in row["epochs"],

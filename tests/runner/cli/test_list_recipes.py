@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -38,6 +39,7 @@ def test_table_fits_80_columns_without_truncation(tmp_path):
     assert max(map(len, lines)) <= 80 + 10  # terminals wrap the two sentences below the table
     assert max(len(line) for line in lines if not line.startswith(("Epochs", "what"))) <= 80
     assert "…" not in out.getvalue()
+    assert any(line.split() == ["reference", "wmt17", "missing", "0.25", "3-4*", "35.6"] for line in lines)
     assert any(line.split() == ["mini", "multi30k", "missing", "0.36", "20-21", "25s", "h100"] for line in lines)
 
 
@@ -51,8 +53,8 @@ def test_json_output(tmp_path):
 
 
 def test_expectation_is_that_of_the_latest_known_round(monkeypatch, tmp_path):
-    known = {"v05": "five", "v07": "seven"}
+    known = {"v05": SimpleNamespace(by="others"), "v07": SimpleNamespace(by="timetrial")}
     expected_of = lambda recipe, round_name: known.get(round_name)  # noqa: E731
     monkeypatch.setattr(expectations, "find_expectation", expected_of)
     expected = {entry.recipe: entry.expected for entry in list_recipes.find_entries(tmp_path)}
-    assert expected["gnmt/reference"] == "seven"
+    assert expected["gnmt/reference"] is known["v07"]

@@ -7,6 +7,7 @@ def test_every_row_has_a_recipe_and_a_source(root):
     for entry in expectations.read_all():
         assert (root / "conf" / "recipe" / f"{entry.recipe}.yaml").exists(), entry.recipe
         assert entry.source
+        assert entry.by in ("timetrial", "others")
         assert list(entry.epochs) == sorted(entry.epochs)
         assert not entry.runs or entry.is_range or len(entry.epochs) <= entry.runs
 
