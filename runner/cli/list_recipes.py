@@ -1,12 +1,14 @@
 """The command `timetrial list`: every recipe, its datasets and their state, its target, and what runs needed."""
 
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -14,7 +16,14 @@ from rich.table import Table
 from .data import STATE_COLORS
 from .options import AsJson, DataDir
 
+_NUMBERS = ("minutes", "runs", "CV", "batch")
+Published = Annotated[
+    str,
+    typer.Option(help="List MLPerf's published results of a benchmark instead, such as resnet.", metavar="BENCHMARK"),
+]
+
 if TYPE_CHECKING:
+    from ..record.published_results import PublishedEntry
     from ..results.analysis.expectations import Expectation
 
 _CONF = Path(__file__).parents[2] / "conf"
@@ -24,7 +33,8 @@ _CONF = Path(__file__).parents[2] / "conf"
 class Entry:
     """A recipe. `data` maps the datasets that it reads to their state; it is empty if the recipe generates its own.
 
-    `target` is quality by round; `is_reached` says whether own runs on these data have reached it.
+    `target` is quality by round; `is_reached` says whether own runs on these data are known to have
+    reached it.
     """
 
     workload: str
@@ -39,8 +49,17 @@ class Entry:
     is_reached: bool
 
 
-def list_recipes(data_dir: DataDir = Path("data"), as_json: AsJson = False) -> None:
+def list_recipes(data_dir: DataDir = Path("data"), as_json: AsJson = False, published: Published = "") -> None:
     """List every workload and recipe: datasets and their state, target; epochs, memory and time of known runs."""
+    if published:
+        from ..record import published_results
+
+        results = published_results.find_benchmark(published)
+        if as_json:
+            print(json.dumps([asdict(result) for result in results], indent=2))
+        else:
+            _show_published(Console(), results)
+        return
     entries = list(find_entries(data_dir))
     if as_json:
         print(json.dumps([asdict(entry) for entry in entries], indent=2))
@@ -105,9 +124,33 @@ def _show(console: Console, entries: Sequence[Entry]) -> None:
         )
     console.print(table)
     console.print(
-        "\n* Not yet reached by timetrial on these data; epochs are of published runs.\n"
+        "\n* No run of timetrial on these data is known; epochs are of published runs.\n"
         "Epochs, memory and time come from known runs; --json names their source. "
         "timetrial estimate workload=NAME scale=NAME measures this machine.",
+        highlight=False,
+    )
+
+
+def _show_published(console: Console, results: "Sequence[PublishedEntry]") -> None:
+    """Print a row per published entry, by number of accelerators and the fastest first."""
+    table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False)
+    for title in ("round", "division", "accelerators", "submitter", "minutes", "runs", "CV", "batch"):
+        table.add_column(title, no_wrap=title != "accelerators", justify="right" if title in _NUMBERS else "left")
+    for result in sorted(results, key=lambda result: (result.accelerators or 0, result.minutes or math.inf)):
+        table.add_row(
+            result.round,
+            result.division,
+            escape(f"{result.accelerators or '?'} x {result.accelerator or result.system}"),
+            escape(result.submitter),
+            f"{result.minutes:.4g}" if result.minutes else "none",
+            f"{result.converged}/{result.runs}",
+            f"{result.cv_time:.1%}" if result.cv_time is not None else "",
+            f"{result.global_batch:,}" if result.global_batch else "",
+        )
+    console.print(table)
+    console.print(
+        "\nMinutes are MLPerf's scores; runs that converged of all; CV of time-to-train over the former. "
+        "Source: MLCommons' results repositories.",
         highlight=False,
     )
 

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..core.formatting import format_energy, format_number
+from ..record.published_results import compare_with_published
 from ..record.reference_throughput import compare_with_references
 from ..record.run_dir import RunDir
 from ..record.run_record import ComplianceVerdict, RunRecord, RunState
@@ -24,6 +25,7 @@ def show_result(console: Console, title: str, record: RunRecord, run_dir: RunDir
     elif record.training is not None:
         rows += _training_rows(record.training, is_over=record.state not in (RunState.STOPPED, RunState.TIME_LIMIT))
     rows += [("your GPU", escape(line)) for line in compare_with_references(record)]
+    rows += [("published", escape(line)) for line in compare_with_published(record)]
     rows += _telemetry_rows(record)
     if record.restarts:
         lost = record.training.lost_seconds if record.training else 0.0

@@ -226,7 +226,7 @@ def _search(model: _Transformer, source: Tensor, settings: Any) -> list[list[int
         words, origins = places % logs.shape[-1], places // logs.shape[-1]
         penalty = ((5 + length) / 6) ** settings.length_penalty
         ends = words == _EOS
-        for sentence, rank in ends[:, :beam].nonzero().tolist():
+        for sentence, rank in ends.nonzero().tolist():
             score = float(totals[sentence, rank]) / penalty
             if score > best[sentence][0]:
                 parent = sentence * beam + int(origins[sentence, rank])
