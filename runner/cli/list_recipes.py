@@ -1,7 +1,6 @@
 """The command `timetrial list`: every recipe, its datasets and their state, its target, and what runs needed."""
 
 import json
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +15,6 @@ from rich.table import Table
 from .data import STATE_COLORS
 from .options import AsJson, DataDir
 
-_NUMBERS = ("minutes", "runs", "CV", "batch")
 Published = Annotated[
     str,
     typer.Option(help="List MLPerf's published results of a benchmark instead, such as resnet.", metavar="BENCHMARK"),
@@ -132,27 +130,16 @@ def _show(console: Console, entries: Sequence[Entry]) -> None:
 
 
 def _show_published(console: Console, results: "Sequence[PublishedEntry]") -> None:
-    """Print a row per published entry, by number of accelerators and the fastest first."""
+    from ..record.published_results import LEGEND, TITLES
+
     table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False)
-    for title in ("round", "division", "accelerators", "submitter", "minutes", "runs", "CV", "batch"):
-        table.add_column(title, no_wrap=title != "accelerators", justify="right" if title in _NUMBERS else "left")
-    for result in sorted(results, key=lambda result: (result.accelerators or 0, result.minutes or math.inf)):
-        table.add_row(
-            result.round,
-            result.division,
-            escape(f"{result.accelerators or '?'} x {result.accelerator or result.system}"),
-            escape(result.submitter),
-            f"{result.minutes:.4g}" if result.minutes else "none",
-            f"{result.converged}/{result.runs}",
-            f"{result.cv_time:.1%}" if result.cv_time is not None else "",
-            f"{result.global_batch:,}" if result.global_batch else "",
-        )
+    for title in TITLES:
+        is_text = title in TITLES[:4]
+        table.add_column(title, no_wrap=title != "accelerators", justify="left" if is_text else "right")
+    for result in results:
+        table.add_row(*map(escape, result.cells()))
     console.print(table)
-    console.print(
-        "\nMinutes are MLPerf's scores; runs that converged of all; CV of time-to-train over the former. "
-        "Source: MLCommons' results repositories.",
-        highlight=False,
-    )
+    console.print(f"\n{LEGEND}", highlight=False)
 
 
 def _targets(target: dict[str, dict[str, float]]) -> str:

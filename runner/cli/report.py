@@ -27,6 +27,9 @@ def report(
             show_default=False,
         ),
     ] = "",
+    published: Annotated[
+        bool, typer.Option("--published", help="List MLPerf's published results of the same benchmarks too.")
+    ] = False,
     runs_csv: Annotated[Path | None, typer.Option(help="Write one row per log to FILE.", metavar="FILE")] = None,
     scores_csv: Annotated[
         Path | None, typer.Option(help="Write one row per system and benchmark to FILE.", metavar="FILE")
@@ -49,7 +52,7 @@ def report(
     outputs = [path for path in (runs_csv, scores_csv, export_mlperf) if path]
     out_source = context.get_parameter_source("out")
     wants_page = not outputs or (out_source is not None and out_source.name == "COMMANDLINE")
-    built = reports.build_report(paths, baseline) if wants_page else reports.Report([])
+    built = reports.build_report(paths, baseline, published=published) if wants_page else reports.Report([])
     if outputs:
         unreadable: list[UnreadableFile] = []
         runs = built.runs or sources.read_runs(paths, pass_over=unreadable.append)

@@ -19,6 +19,12 @@ COLUMNS = (
     *("round", "division", "submitter", "system", "accelerator", "accelerators", "benchmark", "runs", "converged"),
     *("minutes", "epochs", "samples", "cv_time", "cv_pace", "global_batch", "source"),
 )
+TITLES = ("round", "division", "accelerators", "submitter", "minutes", "runs", "CV", "batch")
+"""Columns of a table of entries, of which the first four hold text."""
+LEGEND = (
+    "Minutes are MLPerf's scores; runs that converged of all; CV of time-to-train over the former. Source: MLCommons' "
+    "results repositories."
+)
 _TARGETS = {"v05": ("v0.5",), "v07": ("v0.6", "v0.7", "v1.0", "v1.1", "v2.0", "v2.1", "v3.0", "v3.1", "v4.0")}
 """Rounds with the target that the name of a round in conf/round stands for."""
 
@@ -48,6 +54,19 @@ class PublishedEntry:
     global_batch: int | None
     source: str
 
+    def cells(self) -> list[str]:
+        """Return the texts of `TITLES`."""
+        return [
+            self.round,
+            self.division,
+            f"{self.accelerators} x {self.accelerator}" if self.accelerators else self.system,
+            self.submitter,
+            f"{self.minutes:.4g}" if self.minutes else "none",
+            f"{self.converged}/{self.runs}",
+            f"{self.cv_time:.1%}" if self.cv_time is not None else "",
+            f"{self.global_batch:,}" if self.global_batch else "",
+        ]
+
 
 @cache
 def read_all() -> tuple[PublishedEntry, ...]:
@@ -57,11 +76,15 @@ def read_all() -> tuple[PublishedEntry, ...]:
 
 
 def find_benchmark(name: str) -> list[PublishedEntry]:
-    """Return the entries of a benchmark; raise `ConfigurationError` for one that has none."""
+    """Return the entries of a benchmark by number of accelerators, the fastest first.
+
+    Raises `ConfigurationError` for a benchmark without entries.
+    """
     known = sorted({entry.benchmark for entry in read_all()})
     if name not in known:
         raise ConfigurationError(f"No published entry has the benchmark {name}: {choose_one_of(name, known)}.")
-    return [entry for entry in read_all() if entry.benchmark == name]
+    entries = [entry for entry in read_all() if entry.benchmark == name]
+    return sorted(entries, key=lambda entry: (entry.accelerators or 0, entry.minutes or math.inf))
 
 
 def nearest(benchmark: str, round_name: str, accelerators: int) -> PublishedEntry | None:

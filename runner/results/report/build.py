@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...core.errors import ConfigurationError, DataError
 from ...core.found_files import UnreadableFile, make_visible
+from ...record.published_results import PublishedEntry, find_benchmark, read_all
 from ..analysis import (
     convergence,
     findings,
@@ -55,6 +56,7 @@ class Report:
     scalings: list[Scaling] = field(default_factory=list)
     peak_fits: list[PeakFit] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    published: dict[str, list[PublishedEntry]] = field(default_factory=dict)
 
     @cached_property
     def systems(self) -> dict[str, System]:
@@ -67,10 +69,11 @@ class Report:
         return [measurement for measurement in self.measurements if measurement.source != OWN_RUNS]
 
 
-def build_report(paths: Sequence[Path], baseline: str = "") -> Report:
+def build_report(paths: Sequence[Path], baseline: str = "", *, published: bool = False) -> Report:
     """Analyze run folders, published results, logs, and CSV or JSON files of external measurements at `paths`.
 
-    `baseline` is text in the name of the system that others are compared with. Raises `DataError` if there is nothing
+    `baseline` is text in the name of the system that others are compared with; with `published`, the published entries
+    of the benchmarks are listed too. Raises `DataError` if there is nothing
     to read, and `ConfigurationError` if no system has that name.
     """
     if not paths:
@@ -91,6 +94,9 @@ def build_report(paths: Sequence[Path], baseline: str = "") -> Report:
     if not (report.runs or report.rooflines or report.measurements):
         sources.require_results(others, unreadable)
     report.groups = group_runs(report.runs)
+    if published:
+        names = {group.benchmark for group in report.groups} & {entry.benchmark for entry in read_all()}
+        report.published = {name: find_benchmark(name) for name in sorted(names)}
     report.lineups = line_up(report.groups, baseline)
     if baseline:
         _require_system(report, baseline)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ...record.published_results import LEGEND, TITLES
 from ..analysis.findings import Finding, FindingKind
 from ..analysis.groups import RunGroup
 from ..analysis.scaling import Scaling
@@ -74,9 +75,15 @@ def list_details(report: Report) -> list[Detail]:
             details.append(Detail(f"{title} ({len(sentences)})", title.lower(), [("list", sentences)]))
     details += _measurement_details(report) if report.measurements else []
     details += [_roofline_detail(report)] if report.rooflines else []
-    if rows := inferred_rows(report.groups):
-        sentences = [f"{row['group']}: {row['inferred']} ({row['runs']} of {row['of']} runs)" for row in rows]
-        details.append(Detail(f"What the logs do not state ({len(rows)})", "inferred", [("list", sentences)]))
+    for benchmark, entries in report.published.items():
+        name = f"published-{benchmark}"
+        rows = [entry.cells() for entry in entries]
+        table = Table(name, LEGEND, [title.capitalize() for title in TITLES], rows, [*map(asdict, entries)], 4)
+        title = f"Published MLPerf results of {benchmark} ({len(entries)})"
+        details.append(Detail(title, f"{name}-details", [("table", table)]))
+    if inferred := inferred_rows(report.groups):
+        sentences = [f"{row['group']}: {row['inferred']} ({row['runs']} of {row['of']} runs)" for row in inferred]
+        details.append(Detail(f"What the logs do not state ({len(inferred)})", "inferred", [("list", sentences)]))
     return [*details, Detail("Methods", "methods", [("terms", _METHODS)])]
 
 

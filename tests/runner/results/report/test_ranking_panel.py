@@ -56,6 +56,19 @@ def test_first_screen_names_the_fastest_and_says_whether_it_is_luck(root, tmp_pa
     assert float(data[0]["score_minutes"]) == pytest.approx(331.5 / 60)
 
 
+def test_published_results_of_the_benchmark_are_listed_on_request(root, tmp_path):
+    outcome = CliRunner().invoke(app, ["report", str(root), "--published", "--out", str(tmp_path)])
+    assert outcome.exit_code == 0, repr(outcome.exception)
+    found = pages.Page((tmp_path / "report.html").read_text())
+    rows = [[" ".join(cell.split()) for cell in row] for row in found.rows]
+    (entry,) = (row for row in rows if row[1:4] == ["closed", "8 x NVIDIA A100-SXM4-40GB (400W)", "NVIDIA"])
+    assert (entry[0], entry[4:6]) == ("v0.7", ["7.809", "10/10"])
+    data = list(csv.DictReader((tmp_path / "csv" / "published-gnmt.csv").read_text().splitlines()))
+    assert {row["benchmark"] for row in data} == {"gnmt"}
+    page.write_page(build.build_report([root]), tmp_path)
+    assert not (tmp_path / "csv" / "published-gnmt.csv").exists()
+
+
 def test_named_baseline_is_compared_instead(root, tmp_path):
     report = build.build_report([root], "slow")
     assert len(report.comparisons) == 2
