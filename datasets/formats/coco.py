@@ -23,8 +23,9 @@ from ...runner.core.found_files import open_regular
 from . import coco_json, coco_masks, coco_problems
 from .coco_masks import Segments
 
-_CACHE_VERSION = 1  # increase it to discard older caches
+_CACHE_VERSION = 2  # increase it to discard older caches
 _NUM_THREADS = 16
+_ORIENTATION = 0x0112  # EXIF's tag; values above 4 exchange width and height
 _IMAGE_FIELDS = ("image_id", "file_name", "height", "width")
 _ANNOTATION_FIELDS = ("annotation_id", "image", "category", "box", "area", "crowd", "outline", "run")
 
@@ -38,7 +39,7 @@ class CocoSet:
     int32 (an index into `category_id` and `category_name`, which are sorted by id), `box` float32 [A, 4] (x, y, width,
     height in pixels, inside the image), `area` float64 (of the mask, in pixels), `crowd`. The other arrays are those of
     `coco_masks.Segments`. `dropped` counts annotations that were left out because their box has no area. The names of
-    the fields are those of the arrays in cache files.
+    the fields are those of the arrays in cache files; `mended` has sentences.
     """
 
     annotations: str
@@ -62,6 +63,7 @@ class CocoSet:
     corners: NDArray[np.float32]
     run: NDArray[np.int64]
     runs: NDArray[np.uint32]
+    mended: NDArray[np.str_]
 
     def __len__(self) -> int:
         return len(self.image_id)
@@ -69,7 +71,7 @@ class CocoSet:
     def content(self) -> Iterator[bytes]:
         """Yield the values of each column: all but where the files lie."""
         for field in dataclasses.fields(self):
-            if field.name not in ("annotations", "folder"):
+            if field.name not in ("annotations", "folder", "mended"):
                 yield np.ascontiguousarray(getattr(self, field.name)).tobytes()
 
     def path(self, image: int) -> Path:
@@ -198,18 +200,20 @@ def read(annotations: Path, images: Path, *, masks: bool, drop_empty: bool = Tru
         category=instances.category[order].astype(np.int32),
         box=instances.box[order].astype(np.float32), area=table["area"][order], crowd=table["iscrowd"][order] != 0,
         category_id=instances.categories["id"], category_name=instances.categories["name"],
-        **segments,
+        mended=np.array(problems.mended, dtype=np.str_), **segments,
     )  # fmt: skip
 
 
-def check(annotations: Path, images: Path, *, masks: bool = False, files: bool = False) -> list[str]:
+def check(
+    annotations: Path, images: Path, *, masks: bool = False, segmentations: bool = True, files: bool = False
+) -> list[str]:
     """Return a sentence for each problem of a dataset; for many of a kind, the first ones and the number of others.
 
-    Existing segmentations are checked; with `masks`, every annotation must have one. With `files`, the existing images
-    are checked too, as `check_images` does.
+    Existing `segmentations` are checked; with `masks`, every annotation must have one. With `files`, the existing
+    images are checked too, as `check_images` does.
     """
     try:
-        instances, problems = coco_json.read_instances(annotations, images, masks=True, masks_required=masks)
+        instances, problems = coco_json.read_instances(annotations, images, masks=segmentations, masks_required=masks)
     except DataError as error:
         return [str(error)]
     coco_json.add_empty_boxes(annotations, instances, problems)
@@ -234,13 +238,17 @@ def _check_files(annotations: Path, folder: Path, images: coco_json.Table) -> li
                 size = opened.size
                 if opened.format != "JPEG" or not _has_end_marker(file):
                     opened.load()
+                turned = opened.getexif().get(_ORIENTATION, 1) > 4
         except (DataError, OSError, SyntaxError, ValueError, Image.DecompressionBombError):
             return f"{path} cannot be decoded: it is truncated or not an image; replace or remove it."
         if size == (width, height):
             return None
+        remedy = "replace the image or correct the JSON"
+        if turned and size == (height, width):
+            remedy = "its EXIF orientation turns it, which no loader applies: store it turned, or correct the JSON"
         return (
             f"{path} is {size[0]}x{size[1]} pixels, not {width}x{height} as {annotations} says of image {image_id}: "
-            "replace the image or correct the JSON."
+            f"{remedy}."
         )
 
     columns = (images[key].tolist() for key in ("file_name", "id", "height", "width"))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...runner.core.errors import DataError
 from ..registry.missing import missing_data
-from . import coco_masks
+from . import coco_masks, coco_mending
 from .coco_masks import MAX_OUTSIDE, Report, Segments
 from .coco_problems import Problems
 
@@ -69,6 +69,7 @@ def read_instances(path: Path, folder: Path, *, masks: bool, masks_required: boo
             raise DataError(
                 f"{path} lists no {_SINGULAR[name]}: it is not a COCO instances file, or its {name} are elsewhere."
             )
+    problems.mended = coco_mending.mend(lists, folder)
     images, categories, annotations = (
         _to_columns(path, name, lists, problems) for name in ("images", "categories", "annotations")
     )

@@ -15,10 +15,11 @@ MAX_SENTENCES = 20
 
 @dataclass
 class Problems:
-    """The problems of a dataset: their `count`, and sentences for the first few of each kind."""
+    """The problems of a dataset: their `count`, sentences for the first few of each kind, and what was `mended`."""
 
     sentences: list[str] = field(default_factory=list)
     count: int = 0
+    mended: list[str] = field(default_factory=list)
 
     def add(self, indices: NDArray[Any], sentence: Callable[[int], str]) -> None:
         """Add a problem for each index; `sentence` is called for the first few."""

@@ -141,9 +141,9 @@ def _find_coco(folder: Path) -> Inspection | None:
         raise DataError(f"{folder} has {names}, and needs a JSON file of each split, with train and val in its name.")
     facts, problems, has_masks = [], [], True
     for split, (annotations, images) in found.items():
-        problems += coco.check(annotations, images, files=True)
+        problems += coco.check(annotations, images, segmentations=False, files=True)
         try:
-            instances, _ = coco_json.read_instances(annotations, images, masks=False, masks_required=False)
+            instances, found_problems = coco_json.read_instances(annotations, images, masks=False, masks_required=False)
         except DataError:
             continue
         boxes, names = len(instances.annotations["id"]), instances.categories["name"].tolist()
@@ -151,6 +151,9 @@ def _find_coco(folder: Path) -> Inspection | None:
             f"{split}: {len(instances.images['id']):,} images, {boxes:,} boxes of {len(names)} classes "
             f"({', '.join(map(str, names[:5]))}{', ...' if len(names) > 5 else ''})"
         )
+        facts += [f"{split}: {sentence}" for sentence in found_problems.mended]
+        if boxes and instances.annotations["iscrowd"].all():
+            problems.append(f"{annotations} has iscrowd 1 everywhere, which is not learned: write 0 for single ones.")
         has_masks &= not coco.check(annotations, images, masks=True) and boxes > 0
     settings = {
         f"{split}_{key}": place

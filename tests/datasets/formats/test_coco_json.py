@@ -27,7 +27,7 @@ def also(name, number):
     [
         (without("images", "file_name", "width"), "image number 1 has no file_name and width: "),
         (without("annotations", "bbox"), "annotation number 1 has no bbox: "),
-        (without("annotations", "iscrowd"), "annotation number 1 has no iscrowd: "),
+        (without("annotations", "category_id"), "annotation number 1 has no category_id: "),
         (without("categories", "name"), "category number 1 has no name: "),
         (first("images", id="7"), r"image number 1 has the id '7', which is not a whole number"),
         (first("images", height=30.5), r"image number 1 has the height .*, which is not a whole number"),

@@ -126,7 +126,7 @@ def test_sets_are_counted_once(tmp_path, monkeypatch, maskrcnn_data):
     MaskRCNNData.prepare_data(settings, lambda *progress: None)
     assert not counted
     manifest = MaskRCNNData._manifest_path(settings)
-    for text in (manifest.read_text().replace('"version": "1"', '"version": "0"'), "damaged"):
+    for text in (manifest.read_text().replace('"version": "2"', '"version": "1"'), "damaged"):
         before = manifest.read_text()
         manifest.write_text(text)
         MaskRCNNData.prepare_data(settings, lambda *progress: None)

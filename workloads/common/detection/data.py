@@ -1,7 +1,7 @@
 """COCO detection sets of one rank: annotations in an instances json beside a folder of images, for each split."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from ..manifest import manifest_path, read_manifest, write_manifest
 from ..vision.image_data import ImageData
 from ..vision.pipeline import GeneratedSource
 
-_MANIFEST_VERSION = "1"  # change it with what is counted
+_MANIFEST_VERSION = "2"  # change it with what is counted
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,11 @@ class CocoData(ImageData):
         write_manifest(manifest, cls._count(train, val) | sets)
 
     @classmethod
+    def preparation_notes(cls, settings: Settings) -> Sequence[str]:
+        """Return what was mended in the annotations of both splits."""
+        return list(map(str, read_manifest(cls._manifest_path(settings))["mended"]))
+
+    @classmethod
     def prepared_content(cls, settings: Settings) -> Iterator[Path | bytes]:
         """Yield the annotations of both splits and the names and sizes of their images, not their pixels."""
         manifest = read_manifest(cls._manifest_path(settings))
@@ -108,7 +113,7 @@ class CocoData(ImageData):
         readable = []
         cls._generate(settings)
         for split in splits(settings):
-            yield from coco.check(split.annotations, split.images, masks=cls.masks, files=True)
+            yield from coco.check(split.annotations, split.images, masks=cls.masks, segmentations=cls.masks, files=True)
             with contextlib.suppress(DataError):  # `check` has yielded it
                 readable.append(coco.read(split.annotations, split.images, masks=False))
         if len(readable) == 2:
@@ -129,6 +134,7 @@ class CocoData(ImageData):
             "num_classes": len(val.category_id),
             "max_boxes": int(np.diff(selected.first).max()),
             "dropped": train.dropped,
+            "mended": [f"{Path(part.annotations).name}: {note}" for part in (train, val) for note in part.mended],
         }
 
     @classmethod
@@ -164,9 +170,14 @@ class CocoData(ImageData):
     @classmethod
     def _check_together(cls, train: CocoSet, val: CocoSet) -> Iterator[str]:
         """Yield why two splits that are valid alone cannot be used together."""
-        if train.category_name.tolist() != val.category_name.tolist():
-            yield f"{train.annotations} and {val.annotations} name other categories: both sides need the same."
-        if not len(cls.select_images(train, True)):
+        names = [part.category_name.tolist() for part in (train, val)]
+        if names[0] != names[1]:
+            other = sorted(set(names[0]) ^ set(names[1]))
+            which = f" ({', '.join(other[:5])}{', ...' if len(other) > 5 else ''})" if other else ""
+            yield f"{train.annotations} and {val.annotations} name other categories{which}: both sides need the same."
+        if len(train.crowd) and train.crowd.all():
+            yield f"{train.annotations} has iscrowd 1 everywhere, which is not learned: write 0 for single ones."
+        elif not len(cls.select_images(train, True)):
             yield f"{train.annotations} has no image with a box: add one."
         if val.crowd.all():
             yield f"{val.annotations} has no box of a single object, by which to judge what is found: add one."
@@ -282,5 +293,5 @@ def synthetic_coco_set(images: int, boxes: int, classes: int) -> CocoSet:
         category_id=np.arange(1, classes + 1), category_name=np.arange(1, classes + 1).astype(str),
         outline=np.stack([numbers[:-1], numbers[1:]], 1), corner=4 * numbers,
         corners=corners.reshape(-1, 2).astype(np.float32), run=np.zeros((count, 2), np.int64),
-        runs=np.zeros(0, np.uint32),
+        runs=np.zeros(0, np.uint32), mended=np.zeros(0, np.str_),
     )  # fmt: skip

@@ -1,0 +1,66 @@
+"""Mend what COCO files of other tools commonly lack or write differently, and say so."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+
+def mend(lists: dict[str, list[Any]], folder: Path) -> list[str]:
+    """Mend records in place; return a sentence with a count for everything that was mended.
+
+    A missing `iscrowd` is 0, a missing `area` that of the box. A `file_name` that is missing in `folder` is looked up
+    with slashes in place of backslashes, then in any case, then without its folders, if that names one file.
+    """
+    records = [record for record in lists["annotations"] if isinstance(record, dict)]
+    without_crowd = [record for record in records if "iscrowd" not in record]
+    without_area = [record for record in records if "area" not in record and _is_box(record.get("bbox"))]
+    for record in without_crowd:
+        record["iscrowd"] = 0
+    for record in without_area:
+        record["area"] = record["bbox"][2] * record["bbox"][3]
+    slashes, found = _mend_names([record for record in lists["images"] if isinstance(record, dict)], folder)
+    counts = {
+        "annotations have no iscrowd: they count as single objects": len(without_crowd),
+        "annotations have no area: that of their box is taken": len(without_area),
+        "file names have backslashes: they are read as slashes": slashes,
+        "file names differ from those of their files in case or folder": found,
+    }
+    return [f"{count:,} {sentence}." for sentence, count in counts.items() if count]
+
+
+def _mend_names(images: list[dict[str, Any]], folder: Path) -> tuple[int, int]:
+    """Return how many file names had backslashes, and how many another case or folder."""
+    named = [record for record in images if isinstance(record.get("file_name"), str)]
+    slashes = [record for record in named if "\\" in record["file_name"]]
+    slashes = [record for record in slashes if not (folder / record["file_name"]).exists()]
+    for record in slashes:
+        record["file_name"] = record["file_name"].replace("\\", "/")
+    listed = _list_files(folder)
+    absent = [record for record in named if record["file_name"] not in listed]
+    if not absent:
+        return len(slashes), 0
+    files: dict[str, list[str]] = {}
+    for name in listed:
+        for key in {name.lower(), os.path.basename(name).lower()}:
+            files.setdefault(key, []).append(name)
+    num_found = 0
+    for record in absent:
+        name = record["file_name"].lower()
+        candidates = files.get(name) or files.get(os.path.basename(name), [])
+        if len(candidates) == 1:
+            record["file_name"] = candidates[0]
+            num_found += 1
+    return len(slashes), num_found
+
+
+def _list_files(folder: Path) -> set[str]:
+    """Return the paths of all files below the folder, relative to it."""
+    found: set[str] = set()
+    for parent, _, names in os.walk(folder):
+        below = os.path.relpath(parent, folder)
+        found.update(names if below == "." else (f"{below}/{name}" for name in names))
+    return found
+
+
+def _is_box(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 4 and all(type(side) in (int, float) for side in value)
