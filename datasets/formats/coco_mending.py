@@ -9,7 +9,8 @@ def mend(lists: dict[str, list[Any]], folder: Path) -> list[str]:
     """Mend records in place; return a sentence with a count for everything that was mended.
 
     A missing `iscrowd` is 0, a missing `area` that of the box. A `file_name` that is missing in `folder` is looked up
-    with slashes in place of backslashes, then in any case, then without its folders, if that names one file.
+    with slashes in place of backslashes, then in any case, then without its folders. It is taken from the one file that
+    it can mean and that no other record means.
     """
     records = [record for record in lists["annotations"] if isinstance(record, dict)]
     without_crowd = [record for record in records if "iscrowd" not in record]
@@ -35,22 +36,26 @@ def _mend_names(images: list[dict[str, Any]], folder: Path) -> tuple[int, int]:
     slashes = [record for record in slashes if not (folder / record["file_name"]).exists()]
     for record in slashes:
         record["file_name"] = record["file_name"].replace("\\", "/")
-    listed = _list_files(folder)
+    listed = _list_files(folder)  # one listing is faster than a query per file
     absent = [record for record in named if record["file_name"] not in listed]
+    absent = [record for record in absent if not (folder / record["file_name"]).exists()]  # through a linked folder
     if not absent:
         return len(slashes), 0
+    taken = {record["file_name"] for record in named}
     files: dict[str, list[str]] = {}
-    for name in listed:
+    for name in listed - taken:
         for key in {name.lower(), os.path.basename(name).lower()}:
             files.setdefault(key, []).append(name)
-    num_found = 0
+    wanted: dict[str, list[dict[str, Any]]] = {}
     for record in absent:
         name = record["file_name"].lower()
         candidates = files.get(name) or files.get(os.path.basename(name), [])
         if len(candidates) == 1:
-            record["file_name"] = candidates[0]
-            num_found += 1
-    return len(slashes), num_found
+            wanted.setdefault(candidates[0], []).append(record)
+    found = {name: records[0] for name, records in wanted.items() if len(records) == 1}
+    for name, record in found.items():
+        record["file_name"] = name
+    return len(slashes), len(found)
 
 
 def _list_files(folder: Path) -> set[str]:

@@ -54,6 +54,20 @@ def test_name_of_two_files_stays_missing(tmp_path):
         coco.read(*places, masks=False)
 
 
+@pytest.mark.parametrize("names", [["a/1.png", "b/1.png"], ["c/1.png", "d/1.png"]])
+def test_no_image_stands_in_for_another(tmp_path, names):
+    places = write(tmp_path, names=names, files=["b/1.png"])
+    with pytest.raises(DataError, match=r"1\.png is missing: put it back"):
+        coco.read(*places, masks=False)
+
+
+def test_linked_folders_are_read_as_they_are(tmp_path):
+    places = write(tmp_path, names=["link/a.png"], files=["real/a.png"])
+    (places[1] / "link").symlink_to("real")
+    dataset = coco.read(*places, masks=False)
+    assert (dataset.file_name.tolist(), dataset.mended.tolist()) == (["link/a.png"], [])
+
+
 def test_segmentations_are_checked_where_they_are_read(tmp_path):
     places = write(tmp_path, names=["a.png"], files=["a.png"])
     document = json.loads(places[0].read_text())
