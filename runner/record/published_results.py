@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..core.errors import ConfigurationError
 from ..core.suggestions import choose_one_of
+from .reference_throughput import look_up
 from .run_record import RunRecord
 
 FILE = Path(__file__).parents[1] / "results" / "reference_data" / "mlperf_results.csv"
@@ -24,6 +25,15 @@ TITLES = ("round", "division", "accelerators", "submitter", "minutes", "runs", "
 LEGEND = (
     "Minutes are MLPerf's scores; runs that converged of all; CV of time-to-train over the former. Source: MLCommons' "
     "results repositories."
+)
+_KEYS = (
+    "workload.benchmark",
+    "round.name",
+    "gpus",
+    "recipe.global_batch_size",
+    "recipe.scale",
+    "data.loader",
+    "target",
 )
 _TARGETS = {"v05": ("v0.5",), "v07": ("v0.6", "v0.7", "v1.0", "v1.1", "v2.0", "v2.1", "v3.0", "v3.1", "v4.0")}
 """Rounds with the target that the name of a round in conf/round stands for."""
@@ -119,14 +129,12 @@ def compare_with_published(record: RunRecord) -> list[str]:
     Runs of smaller recipes and on synthetic data have another task, and no line.
     """
     config, training = record.config, record.training
-    if training is None or not training.reached or config["recipe"]["scale"] != "reference":
+    benchmark, round_name, gpus, batch, scale, loader, target = (look_up(config, key) for key in _KEYS)
+    if training is None or not training.reached or scale != "reference" or loader == "synthetic" or target or not gpus:
         return []
-    if config["data"]["loader"] == "synthetic" or config["target"]:
-        return []
-    entry = nearest(config["workload"]["benchmark"], config["round"]["name"], config["gpus"])
+    entry = nearest(benchmark, round_name, gpus)
     if entry is None:
         return []
-    gpus, batch = config["gpus"], config["recipe"]["global_batch_size"]
     own = f"{training.seconds / 60:.4g} min on {gpus} GPU{'s' * (gpus > 1)} at batch {batch:,}"
     return [f"{describe(entry)}; this run: {own}"]
 

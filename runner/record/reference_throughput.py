@@ -36,9 +36,9 @@ def _matches(reference: Measurement, config: dict[str, Any]) -> bool:
     }
     settings = (setting.partition("=") for setting in reference.settings.split())
     return (
-        _look_up(config, "accelerator.name") != "cpu"
-        and all(_look_up(config, key) == value for key, value in expected.items())
-        and all(_format(_look_up(config, f"recipe.{key}")) == text for key, _, text in settings)
+        look_up(config, "accelerator.name") != "cpu"
+        and all(look_up(config, key) == value for key, value in expected.items())
+        and all(_format(look_up(config, f"recipe.{key}")) == text for key, _, text in settings)
     )
 
 
@@ -47,7 +47,7 @@ def _format_ratio(ratio: float, reference: Measurement, config: dict[str, Any]) 
     gpus = f"{article} {reference.gpu}" if reference.gpus == 1 else f"{reference.gpus} {reference.gpu}s"
     unit = "tokens" if _is_text(reference) else "samples"
     details = [f"{unit} per second, {reference.precision}, same batch"]
-    if (_look_up(config, "engine.compile") or "") != reference.compile:
+    if (look_up(config, "engine.compile") or "") != reference.compile:
         details.append(f"there engine.compile={reference.compile or 'null'}")
     code = "" if reference.current else "older code of "
     details.append(f"{code}timetrial {reference.timetrial}, {reference.date[:7]}")
@@ -58,7 +58,7 @@ def _is_text(reference: Measurement) -> bool:
     return reference.unit == "tokens/s"
 
 
-def _look_up(config: Any, key: str) -> Any:
+def look_up(config: Any, key: str) -> Any:
     """Return the value of a key such as `recipe.scale`; None if there is none."""
     for part in key.split("."):
         config = config.get(part) if isinstance(config, dict) else None

@@ -76,6 +76,8 @@ def rows_of_table(path: Path) -> list[Row]:
 def _format(**values: Any) -> Row:
     row = {key: "" if value is None else str(value) for key, value in _rounded(values).items()}
     row["global_batch"] = row["global_batch"] if row["global_batch"].isdecimal() else ""  # runs of several batches
+    if row["benchmark"] == "ssd" and row["round"] >= "v2.0":
+        row["benchmark"] = "retinanet"  # which the logs of v2.0 to v4.1 call by the name of its predecessor
     row["division"] = {"clos": "closed", "open": "open"}.get(row["division"].lower()[:4], "")
     return {key: row[key] for key in COLUMNS}
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from ...record.published_results import compare_with_published
 from ..analysis import planning, samples
 from ..analysis.groups import RunGroup
 from ..analysis.intervals import Sample, bounds_as_json
@@ -42,6 +43,7 @@ def group_to_json(group: RunGroup) -> dict[str, Any]:
             **bounds_as_json(outcomes.restricted_mean(horizon), "estimate"),
         },
         "runs_needed": {f"{share:g}": _plan(group.time_sample, share) for share in (0.05, 0.1)},
+        "published": compare_with_published(record) if (record := group.runs[0].run_record) else [],
         "reasons": samples.describe_dependence(group.title, group.converged_runs),
     }
 
