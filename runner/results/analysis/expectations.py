@@ -22,7 +22,6 @@ class Expectation:
 
     recipe: str
     round: str
-    by: str
     runs: int | None
     epochs: tuple[int, ...]
     is_range: bool
@@ -31,6 +30,7 @@ class Expectation:
     memory_gib: float | None
     memory_setting: str
     source: str
+    by: str = "timetrial"
 
     @property
     def accelerator(self) -> str:
@@ -59,7 +59,6 @@ def read_all() -> tuple[Expectation, ...]:
             Expectation(
                 row["recipe"],
                 row["round"],
-                row["by"],
                 int(row["runs"]) if row["runs"] else None,
                 tuple(_parse_epochs(row["epochs"])),
                 ".." in row["epochs"],
@@ -68,6 +67,7 @@ def read_all() -> tuple[Expectation, ...]:
                 float(row["memory_gib"]) if row["memory_gib"] else None,
                 row["memory_setting"],
                 row["source"],
+                row["by"],
             )
             for row in csv.DictReader(file)
         )
