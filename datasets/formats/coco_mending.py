@@ -9,8 +9,8 @@ def mend(lists: dict[str, list[Any]], folder: Path) -> list[str]:
     """Mend records in place; return a sentence with a count for everything that was mended.
 
     A missing `iscrowd` is 0, a missing `area` that of the box. A `file_name` that is missing in `folder` is looked up
-    with slashes in place of backslashes, then in any case, then without its folders. It is taken from the one file that
-    it can mean and that no other record means.
+    with slashes in place of backslashes, then in any case, then, where its folder is missing, without folders. It is
+    taken from the one file that it can mean and that no other record means.
     """
     records = [record for record in lists["annotations"] if isinstance(record, dict)]
     without_crowd = [record for record in records if "iscrowd" not in record]
@@ -48,8 +48,10 @@ def _mend_names(images: list[dict[str, Any]], folder: Path) -> tuple[int, int]:
             files.setdefault(key, []).append(name)
     wanted: dict[str, list[dict[str, Any]]] = {}
     for record in absent:
-        name = record["file_name"].lower()
-        candidates = files.get(name) or files.get(os.path.basename(name), [])
+        path = record["file_name"]
+        candidates = files.get(path.lower(), [])
+        if not candidates and not (folder / path).parent.is_dir():
+            candidates = files.get(os.path.basename(path).lower(), [])
         if len(candidates) == 1:
             wanted.setdefault(candidates[0], []).append(record)
     found = {name: records[0] for name, records in wanted.items() if len(records) == 1}

@@ -61,6 +61,13 @@ def test_no_image_stands_in_for_another(tmp_path, names):
         coco.read(*places, masks=False)
 
 
+def test_missing_image_of_a_folder_stays_missing(tmp_path):
+    """As in a folder that both splits share, of which this file lists one."""
+    places = write(tmp_path, names=["train/1.png", "train/2.png"], files=["train/2.png", "val/1.png"])
+    with pytest.raises(DataError, match=r"train/1\.png is missing: put it back"):
+        coco.read(*places, masks=False)
+
+
 def test_linked_folders_are_read_as_they_are(tmp_path):
     places = write(tmp_path, names=["link/a.png"], files=["real/a.png"])
     (places[1] / "link").symlink_to("real")
