@@ -39,7 +39,7 @@ class CocoSet:
     int32 (an index into `category_id` and `category_name`, which are sorted by id), `box` float32 [A, 4] (x, y, width,
     height in pixels, inside the image), `area` float64 (of the mask, in pixels), `crowd`. The other arrays are those of
     `coco_masks.Segments`. `dropped` counts annotations that were left out because their box has no area. The names of
-    the fields are those of the arrays in cache files; `mended` has sentences.
+    the fields are those of the arrays in cache files. `mended` is what `coco_mending.mend` returned.
     """
 
     annotations: str

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def mend(lists: dict[str, list[Any]], folder: Path) -> list[str]:
-    """Mend records in place; return a sentence with a count for everything that was mended.
+    """Mend records in place; return for each kind what was mended and how many times.
 
     A missing `iscrowd` is 0, a missing `area` that of the box. A `file_name` that is missing in `folder` is looked up
     with slashes in place of backslashes, then in any case, then, where its folder is missing, without folders. It is
@@ -21,12 +21,12 @@ def mend(lists: dict[str, list[Any]], folder: Path) -> list[str]:
         record["area"] = record["bbox"][2] * record["bbox"][3]
     slashes, found = _mend_names([record for record in lists["images"] if isinstance(record, dict)], folder)
     counts = {
-        "annotations have no iscrowd: they count as single objects": len(without_crowd),
-        "annotations have no area: that of their box is taken": len(without_area),
-        "file names have backslashes: they are read as slashes": slashes,
-        "file names differ from those of their files in case or folder": found,
+        "annotations without iscrowd, taken as single objects": len(without_crowd),
+        "annotations without area, taken from their box": len(without_area),
+        "file names with backslashes, read as slashes": slashes,
+        "file names in another case or folder than their files": found,
     }
-    return [f"{count:,} {sentence}." for sentence, count in counts.items() if count]
+    return [f"{what}: {count:,}" for what, count in counts.items() if count]
 
 
 def _mend_names(images: list[dict[str, Any]], folder: Path) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from ...runner.core.errors import DataError
-from . import coco, coco_json, imagenet, movielens, parallel_text, rating_files
+from . import coco, coco_json, coco_problems, imagenet, movielens, parallel_text, rating_files
 
 _SAMPLED_IMAGES = 200
 _SPLITS = {"train": ("train",), "val": ("val", "validation", "test")}
@@ -153,7 +153,7 @@ def _find_coco(folder: Path) -> Inspection | None:
         )
         facts += [f"{split}: {sentence}" for sentence in found_problems.mended]
         if boxes and instances.annotations["iscrowd"].all():
-            problems.append(f"{annotations} has iscrowd 1 everywhere, which is not learned: write 0 for single ones.")
+            problems.append(f"{annotations} {coco_problems.ONLY_CROWDS}")
         has_masks &= not coco.check(annotations, images, masks=True) and boxes > 0
     settings = {
         f"{split}_{key}": place

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -15,24 +15,22 @@ from rich.table import Table
 from .data import STATE_COLORS
 from .options import AsJson, DataDir
 
-Published = Annotated[
-    str,
-    typer.Option(help="List MLPerf's published results of a benchmark instead, such as resnet.", metavar="BENCHMARK"),
-]
-
 if TYPE_CHECKING:
     from ..record.published_results import PublishedEntry
     from ..results.analysis.expectations import Expectation
 
 _CONF = Path(__file__).parents[2] / "conf"
+Published = Annotated[
+    str,
+    typer.Option(help="List MLPerf's published results of a benchmark instead, such as resnet.", metavar="BENCHMARK"),
+]
 
 
 @dataclass(frozen=True)
 class Entry:
     """A recipe. `data` maps the datasets that it reads to their state; it is empty if the recipe generates its own.
 
-    `target` is quality by round; `is_reached` says whether own runs on these data are known to have
-    reached it.
+    `target` is quality by round; `is_reached` says whether own runs on these data are known to have reached it.
     """
 
     workload: str
@@ -130,12 +128,13 @@ def _show(console: Console, entries: Sequence[Entry]) -> None:
 
 
 def _show_published(console: Console, results: "Sequence[PublishedEntry]") -> None:
-    from ..record.published_results import LEGEND, TITLES
+    """Print a row per published entry."""
+    from ..record.published_results import LEGEND, TEXT_TITLES, TITLES
 
     table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False)
-    for title in TITLES:
-        is_text = title in TITLES[:4]
-        table.add_column(title, no_wrap=title != "accelerators", justify="left" if is_text else "right")
+    for number, title in enumerate(TITLES):
+        justify: Literal["left", "right"] = "left" if number < TEXT_TITLES else "right"
+        table.add_column(title, no_wrap=title != "accelerators", justify=justify)
     for result in results:
         table.add_row(*map(escape, result.cells()))
     console.print(table)

@@ -11,7 +11,7 @@ from ..core.errors import DeviceError
 
 # Accelerators with a file in conf/accelerator, by what the driver calls the device.
 _NAME_PATTERNS = {"t4": r"\bT4\b", "v100": r"\bV100\b", "a100": r"\bA100\b", "h100": r"\bH100\b", "h200": r"\bH200\b"}
-_MAX_RANKS_PER_CORE = 16  # on the CPU: what a test or a small machine may ask for, and no typing error
+_MAX_RANKS_PER_CORE = 16  # on the CPU: enough for any test of ranks, and few enough to find a mistyped number
 _COLLECTIVE_BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
 
 

@@ -36,10 +36,7 @@ def prepare_data(run: OpenRun) -> None:
             if config.data.loader != "synthetic":
                 _print_notes(run.console, getattr(data_class, "preparation_notes", Data.preparation_notes)(settings))
                 prepared_content = getattr(data_class, "prepared_content", Data.prepared_content)
-                content = list(prepared_content(settings))
-                digest = data_fingerprint.digest(content)
-                if digest is not None:
-                    data_fingerprint.check_unchanged(content, digest, Path(settings.cache_dir))
+                digest = data_fingerprint.digest(prepared_content(settings), Path(settings.cache_dir))
                 run.run_dir.update(lambda record: replace(record, data_digest=digest))
             _check_same_data(run)
             clear_caches(config, status_line)

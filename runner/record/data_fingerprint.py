@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,39 +15,41 @@ _WHOLE_BYTES = 64 * _BLOCK_BYTES  # larger files are sampled
 _DIGITS = 16
 
 
-def digest(content: Iterable[Path | bytes]) -> str | None:
+def digest(content: Iterable[Path | bytes], cache: Path | None = None) -> str | None:
     """Return 16 hexadecimal digits for what preparation stored, in its order; None if there is nothing.
 
     Equal content gives equal digits, wherever the files lie. Of a file above 64 MiB, its size and 64 evenly spaced
-    blocks of 1 MiB count. Raises `DataError` for a file that cannot be read.
+    blocks of 1 MiB count. Raises `DataError` for a file that cannot be read, and if files in the folder `cache` have
+    changed since the last call although their names, sizes and times are the same.
     """
-    parts = [_digest_file(part) if isinstance(part, Path) else hashlib.sha256(part).digest() for part in content]
+    parts, cached = [], {}
+    for part in content:
+        parts.append(_digest_file(part) if isinstance(part, Path) else hashlib.sha256(part).digest())
+        if isinstance(part, Path) and cache is not None and cache in part.parents:
+            cached[part] = parts[-1]
+    if cache is not None and cached:
+        _check_unchanged(cached, cache / "digests")
     return hashlib.sha256(b"".join(parts)).hexdigest()[:_DIGITS] if parts else None
 
 
-def check_unchanged(content: Sequence[Path | bytes], found: str, folder: Path) -> None:
-    """Raise `DataError` if files that look the same by name, size and time of change now have another digest.
-
-    The digest `found` is kept in `folder` beside the caches; the file's own time changes when it is prepared again.
-    """
-    paths = [part for part in content if isinstance(part, Path)]
-    if not paths:
-        return
-    names = "|".join(os.path.abspath(path) for path in paths)
-    kept = folder / "digests" / f"{hashlib.sha256(os.fsencode(names)).hexdigest()[:16]}.json"
-    state = [[path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
+def _check_unchanged(files: Mapping[Path, bytes], folder: Path) -> None:
+    """Compare the digests of files with those kept in `folder`; a file that is prepared again has another time."""
+    names = "|".join(os.path.abspath(path) for path in files)
+    kept = folder / f"{hashlib.sha256(os.fsencode(names)).hexdigest()[:_DIGITS]}.json"
+    state = [[path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+    found = {"files": state, "digest": hashlib.sha256(b"".join(files.values())).hexdigest()[:_DIGITS]}
     try:
         earlier = json.loads(kept.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        earlier = {}
-    if earlier != {"files": state, "digest": found}:
-        if earlier.get("files") == state:
-            raise DataError(
-                f"Prepared data in {os.path.commonpath([path.parent for path in paths])} have changed on the disk: "
-                "delete them, and they are prepared again."
-            )
+        earlier = None
+    if isinstance(earlier, dict) and earlier.get("files") == state and earlier != found:
+        raise DataError(
+            f"Prepared data in {os.path.commonpath([path.parent for path in files])} have changed on the disk: "
+            "delete them, and they are prepared again."
+        )
+    if earlier != found:
         with suppress(DataError), atomic_write(kept) as temporary:  # of a cache that may only be read
-            temporary.write_text(to_json({"files": state, "digest": found}), encoding="utf-8")
+            temporary.write_text(to_json(found), encoding="utf-8")
 
 
 def _digest_file(path: Path) -> bytes:

@@ -21,7 +21,9 @@ COLUMNS = (
     *("minutes", "epochs", "samples", "cv_time", "cv_pace", "global_batch", "source"),
 )
 TITLES = ("round", "division", "accelerators", "submitter", "minutes", "runs", "CV", "batch")
-"""Columns of a table of entries, of which the first four hold text."""
+"""Columns of a table of entries."""
+TEXT_TITLES = 4
+"""How many of them, from the first, hold text."""
 LEGEND = (
     "Minutes are MLPerf's scores; runs that converged of all; CV of time-to-train over the former. Source: MLCommons' "
     "results repositories."

@@ -20,7 +20,7 @@ from .verdicts import ALONE, MARGIN, Levels, Verdict, decide, family_levels
 class RankedGroup:
     """An entry and its lead over the next one; None for the last entry and for one without a score.
 
-    `levels` are those at which the lead is decided among those of its round.
+    `levels` are those at which the lead is decided among those of its benchmark.
     """
 
     group: RunGroup

@@ -49,10 +49,11 @@ class BenchmarkSection:
     comparisons: Sequence[ComparisonSentences]
 
 
-def benchmark_section(workload: str, anchor: str, lineup: Lineup, report: Report) -> BenchmarkSection:
-    """Return the section of a benchmark of a lineup, of a ranked one with the ranking as its table."""
+def benchmark_section(
+    workload: str, anchor: str, lineup: Lineup, report: Report, ranking: Ranking | None
+) -> BenchmarkSection:
+    """Return the section of a benchmark of a lineup, with its ranking as the table if there is one."""
     groups = [(system, group) for (system, name), group in lineup.groups.items() if name == workload]
-    ranking = next((entry for entry in report.rankings if lineup.is_ranked and entry.workload == workload), None)
     ranks = {entry.group.title: rank for rank, entry in enumerate(ranking.entries)} if ranking else {}
 
     def order(entry: tuple[System, RunGroup]) -> tuple[float, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ...record.published_results import LEGEND, TITLES
+from ...record.published_results import LEGEND, TEXT_TITLES, TITLES, PublishedEntry
 from ..analysis.findings import Finding, FindingKind
 from ..analysis.groups import RunGroup
 from ..analysis.scaling import Scaling
@@ -75,15 +75,10 @@ def list_details(report: Report) -> list[Detail]:
             details.append(Detail(f"{title} ({len(sentences)})", title.lower(), [("list", sentences)]))
     details += _measurement_details(report) if report.measurements else []
     details += [_roofline_detail(report)] if report.rooflines else []
-    for benchmark, entries in report.published.items():
-        name = f"published-{benchmark}"
-        rows = [entry.cells() for entry in entries]
-        table = Table(name, LEGEND, [title.capitalize() for title in TITLES], rows, [*map(asdict, entries)], 4)
-        title = f"Published MLPerf results of {benchmark} ({len(entries)})"
-        details.append(Detail(title, f"{name}-details", [("table", table)]))
-    if inferred := inferred_rows(report.groups):
-        sentences = [f"{row['group']}: {row['inferred']} ({row['runs']} of {row['of']} runs)" for row in inferred]
-        details.append(Detail(f"What the logs do not state ({len(inferred)})", "inferred", [("list", sentences)]))
+    details += [_published_detail(*item) for item in report.published.items()]
+    if rows := inferred_rows(report.groups):
+        sentences = [f"{row['group']}: {row['inferred']} ({row['runs']} of {row['of']} runs)" for row in rows]
+        details.append(Detail(f"What the logs do not state ({len(rows)})", "inferred", [("list", sentences)]))
     return [*details, Detail("Methods", "methods", [("terms", _METHODS)])]
 
 
@@ -127,6 +122,14 @@ def scaling_rows(scalings: Iterable[Scaling]) -> list[dict[str, Any]]:
             scaling.counts, scaling.speedup, scaling.efficiency, scaling.super_linear, strict=True
         )
     ]
+
+
+def _published_detail(benchmark: str, entries: Sequence[PublishedEntry]) -> Detail:
+    name, rows = f"published-{benchmark}", [entry.cells() for entry in entries]
+    columns, data = [title.capitalize() for title in TITLES], [asdict(entry) for entry in entries]
+    table = Table(name, LEGEND, columns, rows, data, TEXT_TITLES)
+    title = f"Published MLPerf results of {benchmark} ({len(entries)})"
+    return Detail(title, f"{name}-details", [("table", table)])
 
 
 def _roofline_detail(report: Report) -> Detail:

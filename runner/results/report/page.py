@@ -40,15 +40,19 @@ def write_page(report: Report, folder: Path, baseline: str = "") -> Path:
     panels, sections = [], []
     for number, lineup in enumerate(report.lineups, start=1):
         name = f"panel-{number}"
-        rankings = [entry for entry in report.rankings if lineup.is_ranked and entry.workload in lineup.workloads]
-        if rankings:
-            panels.append(ranking_panel(name, lineup, rankings, report.systems, anchors))
+        rankings = {ranking.workload: ranking for ranking in report.rankings if lineup.is_ranked}
+        ranked = [rankings[workload] for workload in lineup.workloads if workload in rankings]
+        if ranked:
+            panels.append(ranking_panel(name, lineup, ranked, report.systems, anchors))
         else:
             panels.append(
                 comparison_panel(name, lineup, report, anchors) if lineup.pairs else study_panel(name, lineup)
             )
         sections.append(
-            [benchmark_section(workload, anchors[workload], lineup, report) for workload in lineup.workloads]
+            [
+                benchmark_section(workload, anchors[workload], lineup, report, rankings.get(workload))
+                for workload in lineup.workloads
+            ]
         )
     if progress := list_progress(report.rankings):
         panels.append(progress_panel("panel-progress", progress, report.systems))

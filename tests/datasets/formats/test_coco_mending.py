@@ -29,8 +29,8 @@ def test_missing_crowd_and_area_are_taken_from_the_box(tmp_path):
     dataset = coco.read(*places, masks=False)
     assert (dataset.area.tolist(), dataset.crowd.tolist()) == ([200.0], [False])
     assert dataset.mended.tolist() == [
-        "1 annotations have no iscrowd: they count as single objects.",
-        "1 annotations have no area: that of their box is taken.",
+        "annotations without iscrowd, taken as single objects: 1",
+        "annotations without area, taken from their box: 1",
     ]
     assert coco.check(*places, files=True) == []
     assert coco.load_prepared(coco.prepare(*places, tmp_path / "cache", masks=False)).mended.tolist() == [
@@ -43,8 +43,8 @@ def test_names_are_looked_up_with_slashes_in_any_case_and_folder(tmp_path):
     dataset = coco.read(*write(tmp_path, names=names, files=["day/a.png", "b.png", "c.png", "d.png"]), masks=False)
     assert dataset.file_name.tolist() == ["day/a.png", "b.png", "c.png", "d.png"]
     assert dataset.mended.tolist() == [
-        "1 file names have backslashes: they are read as slashes.",
-        "2 file names differ from those of their files in case or folder.",
+        "file names with backslashes, read as slashes: 1",
+        "file names in another case or folder than their files: 2",
     ]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from omegaconf import MISSING
 
-from ....datasets.formats import coco
+from ....datasets.formats import coco, coco_problems
 from ....datasets.formats.coco import CocoSet
 from ....datasets.synthetic import detection
 from ....datasets.synthetic.spec_digest import path_with_digest
@@ -176,7 +176,7 @@ class CocoData(ImageData):
             which = f" ({', '.join(other[:5])}{', ...' if len(other) > 5 else ''})" if other else ""
             yield f"{train.annotations} and {val.annotations} name other categories{which}: both sides need the same."
         if len(train.crowd) and train.crowd.all():
-            yield f"{train.annotations} has iscrowd 1 everywhere, which is not learned: write 0 for single ones."
+            yield f"{train.annotations} {coco_problems.ONLY_CROWDS}"
         elif not len(cls.select_images(train, True)):
             yield f"{train.annotations} has no image with a box: add one."
         if val.crowd.all():
