@@ -82,9 +82,8 @@ def picture(entries: Sequence[PublishedEntry]) -> str:
     title = "Spread of published results within entries"
     svg = chart.plot("luck", title, "", f"Median coefficient of variation of time-to-train. {medians}.").svg
     svg = svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" width="720" ', 1)
-    return (
-        svg.replace("<title", f"<style>{_STYLE}</style><rect width='100%' height='100%' fill='white'/><title", 1) + "\n"
-    )
+    ground = f"<style>{_STYLE}</style><rect width='100%' height='100%' fill='white'/>"
+    return svg.replace("<title", f"{ground}<title", 1) + "\n"
 
 
 def main() -> None:

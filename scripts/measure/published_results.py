@@ -34,10 +34,8 @@ def rows_of_logs(folders: Sequence[Path]) -> list[Row]:
 
 
 def _row_of_group(group: RunGroup) -> Row:
-    runs, first = group.converged_runs, group.runs[0]
-    progress = [run.progress_to_converge for run in runs if run.progress_to_converge]
-    middle = statistics.median(progress) if progress else None
-    paces = [run.pace for run in runs if run.pace]
+    num_converged, first, paces = len(group.converged_runs), group.runs[0], group.seconds_per_epoch
+    middle = statistics.median(group.epochs) if group.epochs else None
     return _format(
         round=group.round,
         division=first.division or "",
@@ -47,12 +45,12 @@ def _row_of_group(group: RunGroup) -> Row:
         accelerators=first.num_accelerators,
         benchmark=group.benchmark,
         runs=len(group.runs),
-        converged=len(runs),
+        converged=num_converged,
         minutes=group.minutes_scaled if group.minutes_scaled is not None else group.minutes_olympic,
         epochs=middle if group.progress_unit == "epochs" else None,
         samples=middle if group.progress_unit == "samples" else None,
-        cv_time=_variation([run.duration for run in runs if run.duration]),
-        cv_pace=_variation(paces) if len(paces) == len(runs) else None,
+        cv_time=_variation(group.minutes),
+        cv_pace=_variation(paces) if len(paces) == num_converged else None,
         global_batch=first.global_batch_size,
         source="logs",
     )
