@@ -260,10 +260,8 @@ def _compose(overrides: list[str]) -> tuple[str, Any, Any]:
 
 
 def _verify_workload(overrides: list[str]) -> None:
-    from ..training.workload import Data
-
     title, data_class, settings = _compose(overrides)
-    problems = getattr(data_class, "verify", Data.verify)(settings)
+    problems = data_class.verify(settings)
     if problems is None:
         raise ConfigurationError(f"{title}'s data are checked as they are read: start a run.")
     console = Console(soft_wrap=True, highlight=False)

@@ -51,8 +51,8 @@ def build_settings(owner: type, node: Any, key: str) -> Any:
         raise ConfigurationError(f"{key}: {error}") from error
 
 
-def resolve_classes(config: Config) -> tuple[type, type]:
-    """Return the workload class and the data class of the chosen loader."""
+def resolve_classes(config: Config) -> tuple[type, type[Any]]:
+    """Return the workload class and the class of the chosen loader, a `training.workload.Data`."""
     loaders = config.workload.loaders
     if config.data.loader not in loaders:
         raise ConfigurationError(

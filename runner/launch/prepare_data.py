@@ -14,7 +14,6 @@ from ..core.errors import DataError
 from ..core.progress import ProgressCallback
 from ..record import data_fingerprint
 from ..record.run_record import Staging
-from ..training.workload import Data
 from . import data_check, page_cache, staging
 from .open_run_dir import OpenRun
 
@@ -32,11 +31,11 @@ def prepare_data(run: OpenRun) -> None:
         _, data_class = resolve_classes(config)
         with StatusLine(run.console) as status_line:
             settings = staging.data_settings(config, data_class)
-            data_class.prepare_data(settings, status_line)  # type: ignore[attr-defined]
+            data_class.prepare_data(settings, status_line)
             if config.data.loader != "synthetic":
-                _print_notes(run.console, getattr(data_class, "preparation_notes", Data.preparation_notes)(settings))
-                prepared_content = getattr(data_class, "prepared_content", Data.prepared_content)
-                digest = data_fingerprint.digest(prepared_content(settings), Path(settings.cache_dir))
+                _print_notes(run.console, data_class.preparation_notes(settings))
+                cache = Path(settings.cache_dir) if hasattr(settings, "cache_dir") else None
+                digest = data_fingerprint.digest(data_class.prepared_content(settings), cache)
                 run.run_dir.update(lambda record: replace(record, data_digest=digest))
             _check_same_data(run)
             clear_caches(config, status_line)

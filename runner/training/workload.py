@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..core.progress import ProgressCallback
+from .seeds import Seeds
 
 
 @dataclass
@@ -63,8 +65,7 @@ class Data(Protocol):
 
     The clock starts before any part of the system touches the data (MLPerf training rules, "Run Results"). Constructing
     it and its warm-up batches therefore read nothing but the manifest that `prepare_data` has written: sizes and
-    counts. It is called with `(settings, global_batch_size=, sharding=, device=, seeds=)`, where `settings` is an
-    instance of `Settings`.
+    counts.
     """
 
     Settings: ClassVar[type]
@@ -74,6 +75,12 @@ class Data(Protocol):
     train_size: int
     eval_size: int
     steps_per_epoch: int
+
+    def __init__(
+        self, settings: Any, *, global_batch_size: int, sharding: BatchSharding, device: torch.device, seeds: Seeds
+    ) -> None:
+        """Set the sizes above; `settings` is an instance of `Settings`."""
+        ...
 
     @classmethod
     def prepare_data(cls, settings: Any, progress: ProgressCallback) -> None:
