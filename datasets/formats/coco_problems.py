@@ -1,7 +1,8 @@
 """The problems of a COCO dataset, as sentences."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,13 @@ ONLY_CROWDS = "has iscrowd 1 everywhere, and crowds are neither learned nor coun
 """What is wrong with a file of crowds alone, after its name."""
 MAX_SENTENCES = 20
 """Sentences for the problems of a kind."""
+
+
+def different_categories(annotations: Sequence[str | Path], names: Sequence[Iterable[str]]) -> str:
+    """Return the sentence for two splits of which the `names` of the categories differ."""
+    other = sorted(set(names[0]) ^ set(names[1]))
+    which = f" ({', '.join(other[:5])}{', ...' if len(other) > 5 else ''})" if other else ""
+    return f"{annotations[0]} and {annotations[1]} name other categories{which}: both sides need the same."
 
 
 @dataclass

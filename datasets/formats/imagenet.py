@@ -1,9 +1,11 @@
 """Labeled images in the layouts of ImageNet, which are detected: class folders, TFRecord or WebDataset shards."""
 
+import contextlib
 import hashlib
 import os
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +13,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from ...runner.core.atomic_files import atomic_write
 from ...runner.core.errors import DataError
 from ...runner.core.found_files import open_regular
 from ..registry.missing import missing_data
-from . import shards
+from . import jpeg, shards
 
-SUFFIXES = {".jpg", ".jpeg", ".png"}
-_VALIDATION_NAMES = ("val", "validation")  # MLPerf's reference script writes "validation"
+SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"}
+_VALIDATION_NAMES = ("val", "validation", "valid", "test")  # MLPerf's reference script writes "validation"
+_VALIDATION_LABELS = "val_annotations.txt"  # of Tiny ImageNet: a name and its class on each line
+_SAMPLED_IMAGES = 200
 _ARRAYS = ("file", "offset", "length", "label")
-_INDEX_VERSION = 1  # increase it to discard older indexes
+_INDEX_VERSION = 2  # increase it to discard older indexes
 
 
 @dataclass(frozen=True)
@@ -54,13 +59,26 @@ class ImageSet:
         except OSError as error:
             raise DataError(f"{self.name(index)} cannot be read ({error.strerror}): put it back.") from error
 
+    def sample(self) -> range:
+        """Return the indices of up to about 200 images, evenly spaced."""
+        return range(0, len(self), max(1, len(self) // _SAMPLED_IMAGES))
+
+    def find_problem(self, index: int) -> str | None:
+        """Return why image `index` cannot be decoded, or None."""
+        try:
+            jpeg.decode(self.read(index), self.name(index))
+        except DataError as error:
+            return str(error)
+        return None
+
 
 def open_dataset(folder: Path) -> tuple[ImageSet, ImageSet, int, str]:
     """Return training set, validation set, number of classes, and layout: folders, tfrecord or webdataset.
 
-    `folder` contains train/ and val/ (or validation/) with class folders or shards. Classes are numbered in order of
-    their folders' names or of their labels in the shards. Raises `DataError` naming what is missing, empty, truncated
-    or in one split only.
+    `folder` contains train/ and val/ (or validation/, valid/, test/) with class folders or shards. Images of a class
+    may lie in one more folder, and those of val/ together beside Tiny ImageNet's val_annotations.txt. Classes are
+    numbered in order of their folders' names or of their labels in the shards. Raises `DataError` naming what is
+    missing, empty, truncated or in one split only.
     """
     train, val = _split_folders(folder)
     readers = {"webdataset": (".tar", shards.read_tar), "tfrecord": ("", shards.read_tfrecord)}
@@ -82,6 +100,34 @@ def open_dataset(folder: Path) -> tuple[ImageSet, ImageSet, int, str]:
     return train_set, val_set, len(class_index), layout
 
 
+def find_oddities(folder: Path, train: ImageSet) -> list[str]:
+    """Return a sentence for files of `folder` that are not read, and for training images that are converted.
+
+    Of the images, the headers of a sample are read.
+    """
+    others = Counter[str]()
+    for split in _split_folders(folder):
+        for path, _, names in os.walk(split, followlinks=True):
+            listed = (name for name in names if path != str(split) and not name.startswith("."))
+            others.update(os.path.splitext(name)[1].lower() or name for name in listed if not _is_image(name))
+    notes = [f"{count:,} files with the suffix {suffix} are not read." for suffix, count in others.most_common(5)]
+    sizes, depths = sample_headers(train)
+    if deep := sum(depths):
+        notes.append(f"{deep} of {len(sizes)} sampled images have more than 8 bits a pixel: they are scaled to 8.")
+    return notes
+
+
+def sample_headers(images: ImageSet) -> tuple[list[tuple[int, int]], list[bool]]:
+    """Return width and height, and whether a pixel has more than 8 bits, of a sample of readable images in files."""
+    sizes, depths = [], []
+    for index in images.sample():
+        if images.length[index] < 0:
+            with contextlib.suppress(*jpeg.DECODING_ERRORS), Image.open(images.files[images.file[index]]) as image:
+                sizes.append(image.size)
+                depths.append(image.mode.startswith(jpeg.DEEP_MODES))
+    return sizes, depths
+
+
 def write_index(folder: Path, cache_dir: Path) -> Path:
     """Return the path of an .npz file in `cache_dir` with the two image sets of `folder`, for `read_index`.
 
@@ -98,6 +144,7 @@ def write_index(folder: Path, cache_dir: Path) -> Path:
         columns |= {f"{split}_{name}": getattr(images, name) for name in _ARRAYS}
         names = "\n".join(os.path.relpath(path, folder) for path in images.files)
         columns[f"{split}_files"] = np.frombuffer(os.fsencode(names), np.uint8)
+    columns["notes"] = np.array(find_oddities(folder, sets[0]), dtype=np.str_)
     with atomic_write(index) as temporary, open(temporary, "wb") as file:
         np.savez(file, **columns)
     return index
@@ -118,6 +165,12 @@ def read_index(index: Path, folder: Path) -> tuple[ImageSet, ImageSet, int, str]
             return train, val, int(columns["num_classes"]), str(columns["layout"])
     except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{index} cannot be read ({error}): remove it, and it is created again.") from error
+
+
+def read_notes(index: Path) -> list[str]:
+    """Return what `find_oddities` found when `index` was written."""
+    with open(index, "rb") as opened, np.load(opened) as columns:
+        return [str(note) for note in columns["notes"]]
 
 
 def _split_folders(folder: Path) -> tuple[Path, Path]:
@@ -156,16 +209,54 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _read_folders(root: Path) -> tuple[_Locations, list[_Class]]:
-    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
     files: list[str] = []
     labels: list[_Class] = []
-    for name in classes:
-        names = sorted(entry for entry in os.listdir(root / name) if Path(entry).suffix.lower() in SUFFIXES)
-        if not names:
-            raise DataError(f"{root / name} contains no image: remove the folder or fill it.")
-        files += [f"{root}/{name}/{entry}" for entry in names]
-        labels += [name] * len(names)
+    if (root / _VALIDATION_LABELS).is_file():
+        files, labels = _read_labeled(root, root / _VALIDATION_LABELS)
+    else:
+        for name in _class_folders(root):
+            names = _image_names(root / name)
+            files += [f"{root}/{name}/{entry}" for entry in names]
+            labels += [name] * len(names)
     return (files, [(index, 0, -1) for index in range(len(files))]), labels
+
+
+def _class_folders(root: Path) -> list[str]:
+    names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+    if not names and _images_in(root):
+        raise DataError(f"{root} holds images without class folders: move those of each class to a folder of its name.")
+    return names
+
+
+def _image_names(folder: Path) -> list[str]:
+    """Return the names of the images of a class, or their paths in its only folder with images (Tiny ImageNet)."""
+    if names := _images_in(folder):
+        return names
+    inner = {path.name: images for path in sorted(folder.iterdir()) if path.is_dir() and (images := _images_in(path))}
+    if len(inner) != 1:
+        raise DataError(f"{folder} contains no image: remove the folder or fill it.")
+    return [f"{name}/{image}" for name, images in inner.items() for image in images]
+
+
+def _images_in(folder: Path) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if _is_image(name))
+
+
+def _is_image(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in SUFFIXES and not name.startswith(".")
+
+
+def _read_labeled(root: Path, listing: Path) -> tuple[list[str], list[_Class]]:
+    """Return the images that the lines of `listing` name, in `root` or its folder images/, and their classes."""
+    folder = root / "images" if (root / "images").is_dir() else root
+    present, files, labels = set(os.listdir(folder)), list[str](), list[_Class]()
+    for number, line in enumerate(listing.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        name, *rest = line.split("\t")
+        if not rest or name not in present:
+            raise DataError(f"{listing} line {number} names no image in {folder} and its class: correct the line.")
+        files.append(f"{folder}/{name}")
+        labels.append(rest[0])
+    return files, labels
 
 
 def _read_shards(files: list[Path], read: Callable[[Path], list[shards.Location]]) -> tuple[_Locations, list[_Class]]:

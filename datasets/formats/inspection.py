@@ -1,20 +1,19 @@
 """What data of a user's own are, whether they would train, and the command that trains on them."""
 
+import contextlib
 import re
 import shlex
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from ...runner.core.errors import DataError
 from . import coco, coco_json, coco_problems, imagenet, movielens, parallel_text, rating_files
 
-_SAMPLED_IMAGES = 200
 _SPLITS = {"train": ("train",), "val": ("val", "validation", "test")}
+_BILINGUAL_SUFFIXES = {".tsv", ".jsonl", ".ndjson"}
 _RATING_SUFFIXES = {".csv", ".tsv", ".dat", ".data"}
 _KINDS = "class folders in train/ and val/, COCO annotations, parallel text, ratings or a text file"
 
@@ -74,7 +73,12 @@ def _inspect_ratings(path: Path) -> Inspection:
     if single := int((ratings.drop_duplicates(["user", "item"])["user"].value_counts() == 1).sum()):
         facts.append(f"{single:,} users with one rating, who are dropped by min_ratings_per_user=2")
         settings["min_ratings_per_user"] = 2
-    return Inspection("ratings", facts, [], _command("ncf/mini", **settings))
+    problems = []
+    try:
+        facts += movielens.check_items(path, ratings["item"].nunique())
+    except DataError as error:
+        problems = [str(error)]
+    return Inspection("ratings", facts, problems, _command("ncf/mini", **settings))
 
 
 def _inspect_text(path: Path) -> Inspection:
@@ -92,38 +96,21 @@ def _inspect_text(path: Path) -> Inspection:
 def _find_classes(folder: Path) -> Inspection | None:
     if not (folder / "train").is_dir() or not any(entry.is_dir() for entry in (folder / "train").iterdir()):
         return None
-    command, facts = _command("resnet50/mini", folder=folder), []
-    other = Counter(
-        file.suffix.lower() or file.name
-        for file in folder.glob("*/*/*")
-        if file.is_file() and file.suffix.lower() not in imagenet.SUFFIXES and not file.name.startswith(".")
-    )
-    facts += [f"{count:,} files with the suffix {suffix} are not read" for suffix, count in other.most_common()]
+    command = _command("resnet50/mini", folder=folder)
     try:
         train, val, num_classes, layout = imagenet.open_dataset(folder)
     except DataError as error:
-        return Inspection("images in class folders", facts, [str(error)], command)
+        return Inspection("images in class folders", [], [str(error)], command)
     per_class = np.bincount(train.label)
-    facts[:0] = [
+    facts = [
         f"{len(train):,} training and {len(val):,} validation images of {num_classes} classes ({layout})",
         f"{per_class.min():,} to {per_class.max():,} training images a class",
     ]
-    problems, sizes, modes = [], [], Counter[str]()
-    for index in range(0, len(train), max(1, len(train) // _SAMPLED_IMAGES)):
-        path = train.files[train.file[index]]
-        if train.length[index] >= 0:
-            break  # a shard
-        try:
-            with Image.open(path) as image:
-                sizes.append(image.size)
-                modes[image.mode] += 1
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-            problems.append(f"{path} cannot be decoded: replace or remove it.")
-    if sizes:
+    if sizes := imagenet.sample_headers(train)[0]:
         low, high = np.min(sizes, 0), np.max(sizes, 0)
         facts.append(f"{low[0]}x{low[1]} to {high[0]}x{high[1]} pixels in a sample of {len(sizes)}")
-    if deep := sum(count for mode, count in modes.items() if mode.startswith(("I", "F"))):
-        facts.append(f"{deep} of the sample have more than 8 bits a pixel: they are scaled to 8")
+    facts += [note.rstrip(".") for note in imagenet.find_oddities(folder, train)]
+    problems = [*filter(None, map(train.find_problem, train.sample()))]
     return Inspection("images in class folders", facts, problems, command)
 
 
@@ -139,7 +126,7 @@ def _find_coco(folder: Path) -> Inspection | None:
     if len(found) < 2:
         names = ", ".join(path.name for path in files[:3])
         raise DataError(f"{folder} has {names}, and needs a JSON file of each split, with train and val in its name.")
-    facts, problems, has_masks = [], [], True
+    facts, problems, has_masks, categories = [], [], True, []
     for split, (annotations, images) in found.items():
         problems += coco.check(annotations, images, segmentations=False, files=True)
         try:
@@ -152,9 +139,12 @@ def _find_coco(folder: Path) -> Inspection | None:
             f"({', '.join(map(str, names[:5]))}{', ...' if len(names) > 5 else ''})"
         )
         facts += [f"{split}: {sentence}" for sentence in found_problems.mended]
+        categories.append(names)
         if boxes and instances.annotations["iscrowd"].all():
             problems.append(f"{annotations} {coco_problems.ONLY_CROWDS}")
         has_masks &= not coco.check(annotations, images, masks=True) and boxes > 0
+    if len(categories) == 2 and categories[0] != categories[1]:
+        problems.append(coco_problems.different_categories([path for path, _ in found.values()], categories))
     settings = {
         f"{split}_{key}": place
         for split, places in found.items()
@@ -176,24 +166,35 @@ def _find_parallel_text(folder: Path) -> Inspection | None:
     by_stem: dict[str, list[Path]] = {}
     for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
         by_stem.setdefault(path.name.split(".")[0], []).append(path)
-    pairs = {stem: paths for stem, paths in by_stem.items() if len(paths) == 2}
+    pairs = {
+        stem: paths if len(paths) == 2 else paths * 2
+        for stem, paths in by_stem.items()
+        if len(paths) == 2 or not _BILINGUAL_SUFFIXES.isdisjoint(paths[0].suffixes)
+    }
     train = next((paths for stem, paths in pairs.items() if "train" in stem), None)
     test = next((paths for word in ("test", "val", "dev") for stem, paths in pairs.items() if word in stem), None)
     if not train or not test:
         return None
     facts, problems = [], []
+    languages = [path.name.split(".")[1] for path in train]
+    if train[0] == train[1]:
+        with contextlib.suppress(DataError):  # found again below
+            languages = parallel_text.read_languages(train[0])
+        if not languages:
+            languages = ["en", "de"]
+            facts.append(f"{train[0].name} names no languages: recipe.data.languages=[en,de] is assumed")
     for paths in (train, test):
         try:
             lengths = [
-                (len(pair.source.split()), len(pair.target.split())) for pair in parallel_text.read_pairs(*paths)
+                (len(pair.source.split()), len(pair.target.split()))
+                for pair in parallel_text.read_pairs(paths[0], paths[1], languages)
             ]
-            facts.append(
-                f"{paths[0].name} and {paths[1].name}: {len(lengths):,} pairs of up to {np.max(lengths)} words"
-            )
+            names = " and ".join(dict.fromkeys(path.name for path in paths))
+            facts.append(f"{names}: {len(lengths):,} pairs of up to {np.max(lengths, initial=0)} words")
         except DataError as error:
             problems.append(str(error))
     try:
-        parallel_text.read_test(test[0], test[1])
+        parallel_text.read_test(test[0], test[1], languages)
     except DataError as error:
         problems += [str(error)] if str(error) not in problems else []
     sides = dict(zip(("source", "target"), train, strict=True))
@@ -201,6 +202,6 @@ def _find_parallel_text(folder: Path) -> Inspection | None:
         "gnmt/mini",
         **{side: [path] for side, path in sides.items()},
         **{f"test_{side}": path for side, path in zip(sides, test, strict=True)},
-        languages=[path.name.split(".")[1] for path in train],
+        languages=languages,
     )
     return Inspection("parallel text", facts, problems, command)

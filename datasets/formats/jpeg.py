@@ -11,8 +11,8 @@ from ...runner.core.errors import DataError
 
 _END_MARKER = b"\xff\xd9"
 # Raised for damaged images, and for headers of more pixels than an image of a dataset has.
-_DECODING_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-_DEEP_MODES = ("I", "F")  # Pillow's names: integers and floats of gray pixels
+DECODING_ERRORS = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+DEEP_MODES = ("I", "F")  # Pillow's names: integers and floats of gray pixels
 _BIT_DEPTHS = (8, 10, 12, 14, 16)
 _TRAILING_BYTES = 64  # that cameras and editors write after the end marker
 
@@ -41,7 +41,7 @@ def to_rgb_jpeg(data: bytes, name: str) -> Jpeg:
             if is_rgb_jpeg:
                 return Jpeg(data, height, width)
             return Jpeg(encode(pixels), height, width)
-    except _DECODING_ERRORS as error:
+    except DECODING_ERRORS as error:
         raise DataError(f"{name} cannot be decoded: it is truncated or not an image; replace or remove it.") from error
 
 
@@ -51,7 +51,7 @@ def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
     Gray pixels of 16 or 32 bits are scaled from the fewest of 8, 10, 12, 14 or 16 bits that hold the brightest one, as
     cameras store 10 to 14 bits in 16. Gray floats are scaled from 0 to 1 if none is above 1.
     """
-    if not image.mode.startswith(_DEEP_MODES):
+    if not image.mode.startswith(DEEP_MODES):
         return np.asarray(image.convert("RGB"))
     gray = np.nan_to_num(np.asarray(image, dtype=np.float64))
     brightest = gray.max(initial=0)
@@ -78,5 +78,5 @@ def decode(data: bytes, name: str) -> NDArray[np.uint8]:
     try:
         with Image.open(io.BytesIO(data)) as image:
             return _to_rgb(image)
-    except _DECODING_ERRORS as error:
+    except DECODING_ERRORS as error:
         raise DataError(f"{name} cannot be decoded: replace or remove it.") from error

@@ -23,6 +23,8 @@ from . import rating_files
 from .compressed import READ_ERRORS, open_compressed
 
 _HEADER = ["userId", "movieId", "rating", "timestamp"]
+HIT_RANK = 10  # a hit is a held-out item among the first of a ranking (MLPerf v0.5)
+_MAX_CHANCE = 0.05  # hit rate of a ranking by chance that is not worth a word
 _PARTS = 1024  # of users, whose positives the manifest counts
 
 
@@ -158,6 +160,20 @@ def leave_one_out(ratings: pd.DataFrame, min_ratings_per_user: int, name: str) -
     users, items = users[order].astype(np.int32), items[order].astype(np.int32)
     last = np.append(users[1:] != users[:-1], True)
     return Split(users[~last], items[~last], items[last], int(users[-1]) + 1, len(unique_items), num_repeated)
+
+
+def check_items(source: Path, num_items: int) -> list[str]:
+    """Return a sentence if chance alone hits often; raise `DataError` if there are so few items that it always does."""
+    if num_items <= HIT_RANK:
+        raise DataError(
+            f"{source} has {num_items} items, all of which are among the first {HIT_RANK} of a ranking: the hit rate "
+            f"needs more than {HIT_RANK}."
+        )
+    if num_items >= HIT_RANK / _MAX_CHANCE:
+        return []
+    return [
+        f"{source} has {num_items} items: a ranking by chance has a hit rate of {HIT_RANK / num_items:.0%} or more."
+    ]
 
 
 def prepare(source: Path, folder: Path, min_ratings_per_user: int) -> Path:

@@ -112,7 +112,10 @@ class MosesBPE:
         try:
             merges, listed = read_text(codes), read_text(vocabulary)
         except UnreadableFile as error:
-            raise DataError(f"{folder} lacks bpe.codes or vocabulary.txt ({error}): prepare the text again.") from error
+            raise DataError(
+                f"{folder} lacks bpe.codes or vocabulary.txt ({error}): name a folder with both; of WMT16's files they "
+                "are bpe.32000 and vocab.bpe.32000."
+            ) from error
         for number, line in enumerate(merges.removesuffix("\n").split("\n"), start=1):
             if len(line.split(" ")) != 2:  # subword-nmt would exit the process
                 raise DataError(

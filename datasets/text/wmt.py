@@ -81,7 +81,10 @@ class Vocabulary(Protocol):
 
 @dataclass(frozen=True)
 class Corpus:
-    """Parallel files: pairs (source, target) for training, one pair for testing, and the two language codes."""
+    """Parallel files: pairs (source, target) for training, one pair for testing, and the two language codes.
+
+    A pair of the same file twice is one that holds both languages.
+    """
 
     train: tuple[tuple[Path, Path], ...]
     test: tuple[Path, Path]
@@ -134,7 +137,7 @@ class _Preparation:
         self._dropped: dict[str, int] = {}
 
     def run(self, size: int, vocabulary_path: Path | None) -> None:
-        test = parallel_text.read_test(*self._corpus.test)
+        test = parallel_text.read_test(*self._corpus.test, self._corpus.languages)
         counts, pairs = self._normalize()
         if not pairs:
             first = self._corpus.train[0][0]
@@ -174,7 +177,10 @@ class _Preparation:
         task = functools.partial(_normalize_pairs, self._vocabulary_class, self._corpus.languages)
         with contextlib.ExitStack() as files:
             sides = [files.enter_context(open(self._normalized_path(side), "w", encoding="utf-8")) for side in _SIDES]
-            pairs = itertools.chain.from_iterable(parallel_text.read_pairs(*paths) for paths in self._corpus.train)
+            languages = self._corpus.languages
+            pairs = itertools.chain.from_iterable(
+                parallel_text.read_pairs(*paths, languages) for paths in self._corpus.train
+            )
             for lines, words, dropped in self._map(task, pairs):
                 for line in lines:
                     for file, text in zip(sides, line, strict=True):

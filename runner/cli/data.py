@@ -262,8 +262,6 @@ def _compose(overrides: list[str]) -> tuple[str, Any, Any]:
 def _verify_workload(overrides: list[str]) -> None:
     title, data_class, settings = _compose(overrides)
     problems = data_class.verify(settings)
-    if problems is None:
-        raise ConfigurationError(f"{title}'s data are checked as they are read: start a run.")
     console = Console(soft_wrap=True, highlight=False)
     num_problems = _print_all(problems, console)
     if num_problems:

@@ -129,8 +129,12 @@ def _unknown_group(error: Exception, match: re.Match[str]) -> str:
 def _not_multirun(error: Exception, match: re.Match[str]) -> str:
     override, key = match[1], match[1].split("=")[0]
     values = override.partition("=")[2]
-    as_list = f", or write {key}=[{values}] for a list" if "." in key and "Ambiguous" in str(error) else ""
-    return f"{override} has several values: add -m to run each of them{as_list}."
+    if "." not in key or "Ambiguous" not in str(error):
+        return f"{override} has several values: add -m to run each of them."
+    return (
+        f"{override} has several values: add -m to run each of them, or write {key}=[{values}] for a list, or "
+        f"'{key}=\"{values}\"' for one value with a comma."
+    )
 
 
 def _unreadable(error: Exception, match: re.Match[str]) -> str:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import get_class
@@ -52,6 +52,7 @@ def apply(node: DictConfig, overrides: Sequence[str], choices: Mapping[str, str]
             if re.fullmatch(mask.key, key) and (reason := mask.find(key, keys, node)):
                 raise ConfigurationError(f"{key} has no effect {reason}.")
     _use_named_data(node, keys)
+    _make_lists(node, keys)
 
 
 def _keys(overrides: Sequence[str]) -> Iterator[str]:
@@ -103,10 +104,27 @@ def _use_named_data(node: Any, keys: Collection[str]) -> None:
         )
 
 
+def _make_lists(node: Any, keys: Collection[str]) -> None:
+    """Take one file, where the data class has a list of files, for a list of it."""
+    data = node.recipe.data
+    if not any(key.startswith("recipe.data.") for key in keys):
+        return
+    for name in _dataset_keys(node):
+        if f"recipe.data.{name}" in keys and isinstance(data.get(name), str):
+            types = get_type_hints(_data_class(node).Settings)
+            if get_origin(types[name]) is list:
+                data[name] = [data[name]]
+
+
 def _dataset_keys(node: Any) -> tuple[str, ...]:
     """Return the settings of the chosen data class that name its dataset."""
+    return getattr(_data_class(node), "dataset_keys", ())
+
+
+def _data_class(node: Any) -> Any:
+    """Return the class of the chosen loader; None if the workload has no such loader."""
     path = OmegaConf.select(node, "workload.loaders").get(node.data.loader)
-    return getattr(get_class(path), "dataset_keys", ()) if path else ()
+    return get_class(path) if path else None
 
 
 def _other_round(key: str, keys: Collection[str], node: Any) -> str | None:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..core.progress import ProgressCallback
+from ..core.errors import DataError
+from ..core.progress import ProgressCallback, no_progress
 from .seeds import Seeds
 
 
@@ -100,9 +101,12 @@ class Data(Protocol):
         return iter(())
 
     @classmethod
-    def verify(cls, settings: Any) -> Iterator[str] | None:
-        """Yield a sentence for each problem of the files; None (the default) if they are checked as they are read."""
-        return None
+    def verify(cls, settings: Any) -> Iterator[str]:
+        """Yield a sentence for each problem of the files. Default: what stops `prepare_data`."""
+        try:
+            cls.prepare_data(settings, no_progress)
+        except DataError as error:
+            yield str(error)
 
     def open(self) -> None:
         """Open files and read annotations, offsets and indexes; called once, when the clock runs. Default: nothing."""

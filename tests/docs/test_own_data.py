@@ -53,10 +53,10 @@ def test_oddities_are_counted_and_problems_named(folder):
     Image.new("I;16", (8, 8), 60_000).save(
         "photos/train/" + sorted(p.name for p in Path("photos/train").iterdir())[0] + "/a.png"
     )
-    next(Path("photos/val").glob("*/*")).with_suffix(".webp").write_bytes(b"x")
+    next(Path("photos/val").glob("*/*")).with_suffix(".heic").write_bytes(b"x")
     output = inspect("photos").output
-    assert "1 of the sample have more than 8 bits a pixel: they are scaled to 8" in output
-    assert "1 files with the suffix .webp are not read" in output
+    assert "1 of 7 sampled images have more than 8 bits a pixel: they are scaled to 8" in output
+    assert "1 files with the suffix .heic are not read" in output
     Path("sentences/test.en").write_text("A dog\nA cat\n")
     result = inspect("sentences")
     assert "test.en has 2 lines but" in result.output

@@ -101,12 +101,13 @@ class NCFData(Data):
     @classmethod
     def prepare_data(cls, settings: Settings, progress: ProgressCallback) -> None:
         """Split the ratings before the first run on them."""
-        cls._prepare(settings)
+        movielens.check_items(Path(settings.path), movielens.read_sizes(cls._prepare(settings)).items)
 
     @classmethod
     def preparation_notes(cls, settings: Settings) -> Sequence[str]:
-        """Return what was mended in the ratings file."""
-        return movielens.read_sizes(cls._prepare(settings)).notes
+        """Return what was mended in the ratings file, and whether chance alone hits often."""
+        sizes = movielens.read_sizes(cls._prepare(settings))
+        return [*sizes.notes, *movielens.check_items(Path(settings.path), sizes.items)]
 
     @classmethod
     def prepared_content(cls, settings: Settings) -> Iterator[Path | bytes]:

@@ -6,6 +6,7 @@ Shapes: U users, I items, P training pairs, B samples.
 import torch
 from torch import Tensor
 
+from ...datasets.formats.movielens import HIT_RANK
 from ..common.nn.triton_support import tl, triton, triton_available
 from .counter_based import assign_batches, draw_samples
 
@@ -99,7 +100,7 @@ def sample_evaluation_items(
     return items, mask
 
 
-def count_hits(scores: Tensor, mask: Tensor, k: int = 10) -> Tensor:
+def count_hits(scores: Tensor, mask: Tensor, k: int = HIT_RANK) -> Tensor:
     """Return the number of users (int64, on the device) whose positive is among the top `k` of the masked items.
 
     The positive is the last of scores [n, negatives + 1]; a tie ranks it last.

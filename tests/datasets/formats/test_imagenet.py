@@ -94,7 +94,7 @@ def test_shard_labels_are_renumbered_from_zero(tmp_path, write, suffix):
         (lambda folder: (folder / "train/cat").mkdir(), r"/train/cat contains no image"),
         (lambda folder: shutil.copytree(folder / "train/bee", folder / "train/cat"), r"/val lacks the class cat"),
         (lambda folder: shutil.copytree(folder / "val/bee", folder / "val/cat"), r"/train lacks the class cat"),
-        (lambda folder: (folder / "val").rename(folder / "test"), r"/val is missing"),
+        (lambda folder: (folder / "val").rename(folder / "dev"), r"/val is missing"),
         (lambda folder: (folder / "train").rename(folder / "test"), r"/train is missing"),
         (shutil.rmtree, r"/train is missing"),
         (lambda folder: shutil.rmtree(folder / "val/ape") or shutil.rmtree(folder / "val/bee"), "lacks the class ape"),

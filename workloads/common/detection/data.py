@@ -172,9 +172,7 @@ class CocoData(ImageData):
         """Yield why two splits that are valid alone cannot be used together."""
         names = [part.category_name.tolist() for part in (train, val)]
         if names[0] != names[1]:
-            other = sorted(set(names[0]) ^ set(names[1]))
-            which = f" ({', '.join(other[:5])}{', ...' if len(other) > 5 else ''})" if other else ""
-            yield f"{train.annotations} and {val.annotations} name other categories{which}: both sides need the same."
+            yield coco_problems.different_categories([train.annotations, val.annotations], names)
         if len(train.crowd) and train.crowd.all():
             yield f"{train.annotations} {coco_problems.ONLY_CROWDS}"
         elif not len(cls.select_images(train, True)):

@@ -1,6 +1,7 @@
 """ImageNet as every loader sees it. The loaders differ only in what decodes and transforms."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,23 @@ class ImageNetData(ImageData):
         train, val, num_classes, layout = imagenet.read_index(index, folder)
         sizes = {"train_size": len(train), "eval_size": len(val), "num_classes": num_classes, "layout": layout}
         write_manifest(_manifest_path(settings), {"index": index.name, **sizes})
+
+    @classmethod
+    def preparation_notes(cls, settings: Settings) -> Sequence[str]:
+        """Return which files are not read and which images are converted."""
+        index = Path(settings.cache_dir) / read_manifest(_manifest_path(settings))["index"]
+        return [f"{_folder(settings)}: {note}" for note in imagenet.read_notes(index)]
+
+    @classmethod
+    def verify(cls, settings: Settings) -> Iterator[str]:
+        """Yield a sentence for what is wrong with the folders, or for each image that cannot be decoded."""
+        problems = list(super().verify(settings))
+        yield from problems
+        if problems:
+            return
+        with ThreadPoolExecutor() as threads:
+            for images in imagenet.open_dataset(_folder(settings))[:2]:
+                yield from filter(None, threads.map(images.find_problem, range(len(images))))
 
     @classmethod
     def prepared_content(cls, settings: Settings) -> Iterator[Path | bytes]:
