@@ -6,26 +6,21 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from ...runner.core.atomic_files import atomic_write
 from ...runner.core.errors import DataError
-from ...runner.core.found_files import open_regular
-from . import coco_json, coco_masks, coco_problems
+from . import coco_images, coco_json, coco_masks, coco_problems
 from .coco_masks import Segments
 
 _CACHE_VERSION = 2  # increase it to discard older caches
-_NUM_THREADS = 16
-_ORIENTATION = 0x0112  # EXIF's tag; values above 4 exchange width and height
 _IMAGE_FIELDS = ("image_id", "file_name", "height", "width")
 _ANNOTATION_FIELDS = ("annotation_id", "image", "category", "box", "area", "crowd", "outline", "run")
 
@@ -182,7 +177,9 @@ def read(annotations: Path, images: Path, *, masks: bool, drop_empty: bool = Tru
     to a pixel are clipped. Raises `DataError` with the first problem and the number of others.
     """
     instances, problems = coco_json.read_instances(annotations, images, masks=masks, masks_required=masks)
-    if not drop_empty:
+    if drop_empty and instances.empty.any():
+        problems.mended.append(f"{coco_problems.LEFT_OUT}: {instances.empty.sum():,}")
+    elif not drop_empty:
         coco_json.add_empty_boxes(annotations, instances, problems)
     problems.raise_first()
     table, num_images = instances.annotations, len(instances.images["id"])
@@ -205,55 +202,33 @@ def read(annotations: Path, images: Path, *, masks: bool, drop_empty: bool = Tru
 
 
 def check(
-    annotations: Path, images: Path, *, masks: bool = False, segmentations: bool = True, files: bool = False
+    annotations: Path,
+    images: Path,
+    *,
+    masks: bool = False,
+    segmentations: bool = True,
+    files: bool = False,
+    drop_empty: bool = False,
 ) -> list[str]:
     """Return a sentence for each problem of a dataset; for many of a kind, the first ones and the number of others.
 
     Existing `segmentations` are checked; with `masks`, every annotation must have one. With `files`, the existing
-    images are checked too, as `check_images` does.
+    images are checked too, as `check_images` does. With `drop_empty`, boxes without area are no problem.
     """
     try:
         instances, problems = coco_json.read_instances(annotations, images, masks=segmentations, masks_required=masks)
     except DataError as error:
         return [str(error)]
-    coco_json.add_empty_boxes(annotations, instances, problems)
+    if not drop_empty:
+        coco_json.add_empty_boxes(annotations, instances, problems)
     existing = {key: column[instances.exists] for key, column in instances.images.items()}
-    return problems.sentences + (_check_files(annotations, images, existing) if files else [])
+    return problems.sentences + (coco_images.check(annotations, images, existing) if files else [])
 
 
 def check_images(coco: CocoSet) -> list[str]:
-    """Return a sentence for each image that is unreadable, truncated, or of another size than the JSON says.
-
-    Reads headers, and ends of JPEGs, with many threads; decodes JPEGs without an end marker and other formats.
-    """
+    """Return a sentence for each image that is unreadable, truncated, or of another size than the JSON says."""
     table = {"id": coco.image_id, "file_name": coco.file_name, "height": coco.height, "width": coco.width}
-    return _check_files(Path(coco.annotations), Path(coco.folder), table)
-
-
-def _check_files(annotations: Path, folder: Path, images: coco_json.Table) -> list[str]:
-    def find_fault(name: str, image_id: int, height: int, width: int) -> str | None:
-        path = folder / name
-        try:
-            with open_regular(path) as file, Image.open(file) as opened:
-                size = opened.size
-                if opened.format != "JPEG" or not _has_end_marker(file):
-                    opened.load()
-                turned = opened.getexif().get(_ORIENTATION, 1) > 4
-        except (DataError, OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-            return f"{path} cannot be decoded: it is truncated or not an image; replace or remove it."
-        if size == (width, height):
-            return None
-        remedy = "replace the image or correct the JSON"
-        if turned and size == (height, width):
-            remedy = "its EXIF orientation turns it, which no loader applies: store it turned, or correct the JSON"
-        return (
-            f"{path} is {size[0]}x{size[1]} pixels, not {width}x{height} as {annotations} says of image {image_id}: "
-            f"{remedy}."
-        )
-
-    columns = (images[key].tolist() for key in ("file_name", "id", "height", "width"))
-    with ThreadPoolExecutor(_NUM_THREADS) as pool:
-        return [sentence for sentence in pool.map(find_fault, *columns) if sentence]
+    return coco_images.check(Path(coco.annotations), Path(coco.folder), table)
 
 
 def prepare(annotations: Path, images: Path, folder: Path, *, masks: bool, drop_empty: bool = True) -> Path:
@@ -289,9 +264,3 @@ def load_prepared(prepared: Path) -> CocoSet:
         raise DataError(f"{prepared} cannot be read ({error}): remove it, and it is created again.") from error
     columns |= {"annotations": str(columns["annotations"]), "folder": str(columns["folder"])}
     return CocoSet(**columns | {"dropped": int(columns["dropped"])})
-
-
-def _has_end_marker(file: IO[bytes]) -> bool:
-    """Return whether a JPEG has an end marker in its last bytes; editors append data to it."""
-    file.seek(-min(64, os.fstat(file.fileno()).st_size), os.SEEK_END)
-    return b"\xff\xd9" in file.read()

@@ -12,6 +12,7 @@ from ...runner.core.errors import DataError
 
 ONLY_CROWDS = "has iscrowd 1 everywhere, and crowds are neither learned nor counted: write 0 for single objects."
 """What is wrong with a file of crowds alone, after its name."""
+LEFT_OUT = "boxes without area, left out of training"
 MAX_SENTENCES = 20
 """Sentences for the problems of a kind."""
 

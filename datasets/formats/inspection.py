@@ -94,7 +94,7 @@ def _inspect_text(path: Path) -> Inspection:
 
 
 def _find_classes(folder: Path) -> Inspection | None:
-    if not (folder / "train").is_dir() or not any(entry.is_dir() for entry in (folder / "train").iterdir()):
+    if not (folder / "train").is_dir() or not any(map(_holds_images, (folder / "train").iterdir())):
         return None
     command = _command("resnet50/mini", folder=folder)
     try:
@@ -114,6 +114,11 @@ def _find_classes(folder: Path) -> Inspection | None:
     return Inspection("images in class folders", facts, problems, command)
 
 
+def _holds_images(entry: Path) -> bool:
+    """Return whether this is a class folder or a shard."""
+    return entry.is_dir() or entry.suffix == ".tar" or "tfrecord" in entry.name or "-of-" in entry.name
+
+
 def _find_coco(folder: Path) -> Inspection | None:
     files = sorted(path for pattern in ("*.json", "*/*.json") for path in folder.glob(pattern))
     found: dict[str, tuple[Path, Path]] = {}
@@ -128,7 +133,7 @@ def _find_coco(folder: Path) -> Inspection | None:
         raise DataError(f"{folder} has {names}, and needs a JSON file of each split, with train and val in its name.")
     facts, problems, has_masks, categories = [], [], True, []
     for split, (annotations, images) in found.items():
-        problems += coco.check(annotations, images, segmentations=False, files=True)
+        problems += coco.check(annotations, images, segmentations=False, files=True, drop_empty=split == "train")
         try:
             instances, found_problems = coco_json.read_instances(annotations, images, masks=False, masks_required=False)
         except DataError:
@@ -139,10 +144,12 @@ def _find_coco(folder: Path) -> Inspection | None:
             f"({', '.join(map(str, names[:5]))}{', ...' if len(names) > 5 else ''})"
         )
         facts += [f"{split}: {sentence}" for sentence in found_problems.mended]
+        if empty := int(instances.empty.sum()) * (split == "train"):
+            facts.append(f"train: {coco_problems.LEFT_OUT}: {empty:,}")
         categories.append(names)
         if boxes and instances.annotations["iscrowd"].all():
             problems.append(f"{annotations} {coco_problems.ONLY_CROWDS}")
-        has_masks &= not coco.check(annotations, images, masks=True) and boxes > 0
+        has_masks &= not coco.check(annotations, images, masks=True, drop_empty=split == "train") and boxes > 0
     if len(categories) == 2 and categories[0] != categories[1]:
         problems.append(coco_problems.different_categories([path for path, _ in found.values()], categories))
     settings = {

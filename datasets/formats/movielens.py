@@ -105,6 +105,8 @@ def read_ratings(path: Path) -> pd.DataFrame:
                 frame = pd.read_csv(path, header=0, index_col=False, dtype=types)
     except pd.errors.EmptyDataError as error:
         raise DataError(f"{path} contains no rating.") from error
+    except UnicodeDecodeError as error:
+        raise rating_files.not_utf8(path) from error
     except (ValueError, OverflowError, Warning, *READ_ERRORS) as error:
         raise DataError(
             _first_bad_line(path, separated_by_colons) or f"{path} cannot be read ({str(error).strip()})."
@@ -126,7 +128,7 @@ def _is_movielens_csv(path: Path) -> bool:
         if number == 1 and line.rstrip("\r\n") != ",".join(_HEADER):
             return False
         if number == 2:
-            return not re.search(r"\d-\d+-\d", line)
+            return not re.search(r"\d-\d+-\d|,\d+\.\d+\s*$", line)
     return True
 
 

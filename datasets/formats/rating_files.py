@@ -60,6 +60,8 @@ def read(path: Path, layout: Layout) -> tuple[pd.DataFrame, list[str]]:
     options: dict[str, Any] = {"engine": "python"} if separator == "::" else {"low_memory": False}
     try:
         frame = pd.read_csv(path, sep=separator, header=header, encoding=_ENCODING, index_col=False, **options)
+    except UnicodeDecodeError as error:
+        raise not_utf8(path) from error
     except (ValueError, OverflowError, *READ_ERRORS) as error:
         raise DataError(f"{path} cannot be read ({' '.join(str(error).split())}).") from error
     frame = frame.iloc[:, list(layout.columns.values())]
@@ -82,6 +84,11 @@ def read(path: Path, layout: Layout) -> tuple[pd.DataFrame, list[str]]:
         raise DataError(_describe_line(path, layout, int(np.flatnonzero(invalid)[0])))
     frame["time"] = np.floor(frame["time"]).astype(np.int64)
     return frame[["user", "item", "time"]], notes
+
+
+def not_utf8(path: Path) -> DataError:
+    """Return the error for a file in another encoding."""
+    return DataError(f"{path} is not UTF-8: convert the file with iconv, for example from UTF-16 or Latin-1.")
 
 
 def _layout(path: Path, separator: str, first: Sequence[str]) -> Layout:

@@ -1,6 +1,9 @@
 """docs/own_data.md: `timetrial data inspect` of five kinds of data prints the commands that the page shows."""
 
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,10 @@ from timetrial.datasets.synthetic import detection, images
 from timetrial.runner.cli.app import app
 from timetrial.runner.config.compose import compose
 from timetrial.runner.config.validation import validate
+from timetrial.runner.core.errors import Exit
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own_data.md").read_text(encoding="utf-8")
+VERDICT = re.findall(r"    timetrial (run -m .*)\n    timetrial (study .*)\n", PAGE)
 EXAMPLES = re.findall(r"    (timetrial data inspect (\S+))\n    (timetrial run .*)\n", PAGE)
 
 
@@ -25,9 +30,9 @@ def folder(tmp_path, monkeypatch):
     detection.write_detection_dataset(Path("cells"), detection.DetectionSpec(num_train=3, num_val=2))
     Path("sentences").mkdir()
     for name, text in (("de", "Ein Hund\n"), ("en", "A dog\n")):
-        Path(f"sentences/train.{name}").write_text(text * 3)
+        Path(f"sentences/train.{name}").write_text(text * 200)
         Path(f"sentences/test.{name}").write_text(text)
-    Path("book.txt").write_text("Call me\nIshmael.\n" * 20)
+    Path("book.txt").write_text("Call me\nIshmael.\n" * 1100)
     return tmp_path
 
 
@@ -47,6 +52,27 @@ def test_inspect_prints_the_command_of_the_page(folder, _, path, command):
     overrides = [word.strip("'") for word in command.split()[2:]]
     config = validate(compose(["accelerator=cpu", *overrides]).node)
     assert config.recipe.scale == "mini"
+
+
+def timetrial(command):
+    words = [sys.executable, "-P", "-m", "timetrial", *shlex.split(command)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("_", "path", "command"), EXAMPLES, ids=[path for _, path, _ in EXAMPLES])
+def test_the_command_of_the_page_trains(folder, _, path, command):
+    done = timetrial(f"{command.removeprefix('timetrial ')} accelerator=cpu recipe.max_epochs=1")
+    assert done.returncode in (0, Exit.TARGET_NOT_REACHED), done.stdout + done.stderr
+    assert re.search(r"MLPerf log +complies", done.stdout)
+
+
+@pytest.mark.integration
+def test_five_seeds_give_a_verdict(folder):
+    ((run, study),) = VERDICT
+    done = timetrial(f"{run} accelerator=cpu")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"runs +5;", timetrial(study).stdout)
 
 
 def test_oddities_are_counted_and_problems_named(folder):

@@ -149,6 +149,7 @@ def test_boxes_without_area_are_dropped_and_counted(tiny_coco, box):
     found = tiny_coco.read()
     assert (found.dropped, found.annotation_id.tolist()) == (1, [13, 11])
     assert found.mask(0).sum() == 500
+    assert found.mended.tolist() == ["boxes without area, left out of training: 1"]
     (sentence,) = tiny_coco.check()
     assert "annotation 12 has a box without area (" in sentence
     with pytest.raises(DataError, match="annotation 12 has a box without area"):

@@ -113,7 +113,8 @@ class CocoData(ImageData):
         readable = []
         cls._generate(settings)
         for split in splits(settings):
-            yield from coco.check(split.annotations, split.images, masks=cls.masks, segmentations=cls.masks, files=True)
+            options = {"masks": cls.masks, "segmentations": cls.masks, "drop_empty": split.train}
+            yield from coco.check(split.annotations, split.images, **options, files=True)
             with contextlib.suppress(DataError):  # `check` has yielded it
                 readable.append(coco.read(split.annotations, split.images, masks=False))
         if len(readable) == 2:
