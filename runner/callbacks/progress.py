@@ -1,21 +1,24 @@
-"""The observer that shows progress: a bar on a terminal, elsewhere a line per evaluation and one per minute."""
+"""The observer that shows progress: a line per evaluation, and a bar on a terminal or else a line per minute."""
 
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
 
 from ..core.console import is_quiet
 from ..training.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, RunStarted, RunStopped, StepEnded
 from ..training.loop import TrainingPlan
 
 _SECONDS_BETWEEN_LINES = 60.0
+_WIDTH_OF_BAR, _WIDTH_OF_TIMES = 120, 90  # columns of a terminal that shows them
 
 
 class ProgressBar:
-    """The observer that shows epoch, quality and throughput; `console` decides between a bar and lines.
+    """The observer that shows epoch, quality and throughput: a line per evaluation, which stays.
 
-    Lines are one per evaluation, and one per minute of training without an evaluation. Nothing is shown if quiet.
+    A terminal shows a bar below them, elsewhere a line follows each minute of training without an evaluation. Nothing
+    is shown if quiet.
     """
 
     def __init__(self, console: Console, plan: TrainingPlan, train_size: int) -> None:
@@ -40,7 +43,7 @@ class ProgressBar:
             case StepEnded(samples=samples):
                 self._samples += samples
                 self._update(completed=self._samples)
-                if event.time - self._last_line_time >= _SECONDS_BETWEEN_LINES:
+                if not self._bar and event.time - self._last_line_time >= _SECONDS_BETWEEN_LINES:
                     self._print_line(event.time)
             case BlockEnded(samples=samples):
                 self._update(rate=f"{samples / (event.time - self._block_started):,.0f}/s")
@@ -71,23 +74,22 @@ class ProgressBar:
             )
 
     def _print_line(self, time: float) -> None:
-        if self._bar is None and not self._is_quiet:
+        if not self._is_quiet:
             self._last_line_time = time
             self._console.print(
                 "  ".join(part for part in (self._text["phase"], self._text["quality"], self._text["rate"]) if part),
                 soft_wrap=True,
                 markup=False,
+                highlight=False,
             )
 
     def _new_bar(self) -> Progress:
-        return Progress(
-            TextColumn("{task.fields[phase]}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[quality]}  {task.fields[rate]}", markup=False),
-            TimeElapsedColumn(),
-            TextColumn("at most"),
-            TimeRemainingColumn(),
-            TextColumn("left"),
-            console=self._console,
-            transient=True,
-        )
+        one_line = Column(no_wrap=True, overflow="ellipsis")  # a bar of two lines would fill the terminal
+        columns: list[ProgressColumn] = [TextColumn("{task.fields[phase]}", table_column=one_line)]
+        if self._console.width >= _WIDTH_OF_BAR:
+            columns.append(BarColumn(bar_width=24))
+        columns.append(TextColumn("{task.fields[quality]}", markup=False, table_column=one_line))
+        if self._console.width >= _WIDTH_OF_TIMES:
+            columns.append(TextColumn("{task.fields[rate]}", markup=False, table_column=one_line))
+            columns += [TimeElapsedColumn(), TextColumn("at most"), TimeRemainingColumn(), TextColumn("left")]
+        return Progress(*columns, console=self._console, transient=True)

@@ -115,7 +115,7 @@ def _dispatch(
         from ..core.signals import StopSignal
         from ..launch.sweep import exit_code_of_run, run_job
 
-        job = hydra.run(CONFIG_NAME, partial(run_job, StopSignal(), pool, announce), options.overrides)
+        job = hydra.run(CONFIG_NAME, partial(run_job, StopSignal(), pool, announce, ()), options.overrides)
         return HydraOutcome(exit_code_of_run(job.return_value), [job.return_value])
     return HydraOutcome(Exit.TARGET_REACHED)
 
@@ -126,13 +126,13 @@ def _sweep(hydra: Any, overrides: list[str], pool: "RankPool", announce: Callabl
     from ..core.signals import StopSignal
     from ..launch.sweep import run_job, summarize_sweep
 
+    sweep = seed_first(overrides)
     with StopSignal().listen_for_children() as stop:
-        batches = hydra.multirun(
-            CONFIG_NAME, partial(run_job, stop, pool, announce), ["hydra.mode=MULTIRUN", *seed_first(overrides)]
-        )
+        job_function = partial(run_job, stop, pool, announce, sweep)
+        batches = hydra.multirun(CONFIG_NAME, job_function, ["hydra.mode=MULTIRUN", *sweep])
     jobs = [job for batch in batches for job in batch]
     results = [job.return_value for job in jobs]
-    exit_code = summarize_sweep(results[0].sweep_dir, [job.overrides for job in jobs], results)
+    exit_code = summarize_sweep(results[0].sweep_dir, sweep, [job.overrides for job in jobs], results)
     if exit_code != Exit.STOPPED:
         _write_page(results)
     return HydraOutcome(exit_code, results)

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -18,6 +18,7 @@ import psutil
 from .errors import Exit
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)  # the last is Ctrl-C
+_STOPPING = b"\ntimetrial: Stopping after this step, with a checkpoint. Ctrl-C again: at once.\n"
 _FINALIZER_SECONDS = 0.05  # longer than a finalizer or callback in which a signal arrives
 
 
@@ -26,18 +27,20 @@ class StoppedEarly(SystemExit):
 
     exit_code = Exit.STOPPED
 
-    def __init__(self) -> None:
+    def __init__(self, sentence: str = "Stopped before training began: run it again.") -> None:
         super().__init__(int(Exit.STOPPED))
+        self.sentence = sentence
 
     def __str__(self) -> str:
-        return "Stopped before training began: run it again."
+        return self.sentence
 
 
 @dataclass
 class StopSignal:
-    """Whether a stop signal has arrived: `name` is its name, empty until then."""
+    """Whether a stop signal has arrived: `name` is its name, empty until then; a second Ctrl-C `is_forced`."""
 
     name: str = ""
+    is_forced: bool = False
 
     @contextmanager
     def listen(self, *, ignore_after: bool = False) -> Iterator["StopSignal"]:
@@ -49,12 +52,28 @@ class StopSignal:
         def note(number: int, frame: FrameType | None) -> None:
             self.name = signal.Signals(number).name
 
-        previous = {number: signal.signal(number, note) for number in STOP_SIGNALS}
-        try:
+        with _handled_by(note, ignore_after):
             yield self
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, signal.SIG_IGN if ignore_after else handler)
+
+    @contextmanager
+    def listen_at_terminal(self, *, raises: bool) -> Iterator["StopSignal"]:
+        """Note stop signals within the body as `listen` does, and answer the first one on standard error.
+
+        A second Ctrl-C sets `is_forced`; with `raises`, where training runs in this process, it raises `StoppedEarly`.
+        """
+
+        def note(number: int, frame: FrameType | None) -> None:
+            if not self.name:
+                with suppress(OSError):
+                    os.write(sys.stderr.fileno(), _STOPPING)  # `print` may be in the middle of a line
+            elif number == signal.SIGINT:
+                self.is_forced = True
+                if raises:
+                    raise StoppedEarly("Stopped at once: resume from the last checkpoint, or run again.")
+            self.name = signal.Signals(number).name
+
+        with _handled_by(note, ignore_after=False):
+            yield self
 
     @contextmanager
     def listen_for_children(self) -> Iterator["StopSignal"]:
@@ -84,6 +103,16 @@ class StopSignal:
                 signal.signal(number, handler)
             ended.set()
             receiver.join()
+
+
+@contextmanager
+def _handled_by(note: Callable[[int, FrameType | None], None], ignore_after: bool) -> Iterator[None]:
+    previous = {number: signal.signal(number, note) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, signal.SIG_IGN if ignore_after else handler)
 
 
 @contextmanager

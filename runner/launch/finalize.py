@@ -3,6 +3,9 @@
 import time
 from dataclasses import replace
 
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+
 from ..config.schema import Config
 from ..config.validation import run_seed
 from ..core.errors import Exit, error_of
@@ -73,10 +76,15 @@ def finalize(run: OpenRun, exit_code: Exit) -> Exit:
         durable=True,
     )
     show_result(run.console, _title(run.config), record, run_dir)
-    if exit_code == Exit.STOPPED and not run.config.throughput.steps:
+    if exit_code == Exit.STOPPED and not run.config.throughput.steps and not _is_in_sweep():
         run.console.print("To continue: the same command with ", end="")
         run.console.print(f"run_dir={run_dir.path} resume=true", style="bold", soft_wrap=True, markup=False)
     return exit_code
+
+
+def _is_in_sweep() -> bool:
+    """Return whether this is a run of `-m`, which goes on when its own command is repeated."""
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
 def _summarize_telemetry(run: OpenRun, record: RunRecord) -> TelemetryReport:

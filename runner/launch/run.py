@@ -47,7 +47,8 @@ def launch(node: DictConfig, console: Console, pool: RankPool | None = None) -> 
             if exit_code is None:
                 with recorded_attempt(run, pool.seconds()):
                     prepare_data(run)
-                    with StopSignal().listen() as stop:  # also while the run is finalized
+                    is_inline = config.launcher.name == "inline"
+                    with StopSignal().listen_at_terminal(raises=is_inline) as stop:  # also while it is finalized
                         exit_code = finalize(run, start_ranks(run, stop, pool))
             return RunResult(exit_code, run.run_dir)
     finally:

@@ -56,7 +56,7 @@ def run_processes(config: Config, run_dir: RunDir, stop: StopSignal, pool: RankP
 
 @dataclass
 class _Watch:
-    """Pass stop signals on to the ranks, and end all ranks when one has failed or is suspended.
+    """Pass stop signals on to the ranks, and end all ranks when one has failed or is suspended, or a stop is forced.
 
     A rank that has written its error leaves the others waiting in a collective. So does one that was suspended
     (SIGSTOP, a suspended job) for `hang_timeout_seconds`.
@@ -77,6 +77,8 @@ class _Watch:
         """
         while any(process.poll() is None for process in self.ranks.values()):
             time.sleep(_POLL_SECONDS)
+            if self.stop.is_forced:
+                break
             self._pass_on_stop_signal()
             self._record_deaths()
             self._record_suspended()

@@ -1,5 +1,6 @@
 """The jobs of `timetrial run` and `timetrial throughput`, and the table that ends a sweep."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -51,18 +52,29 @@ class JobResult:
 
 
 def run_job(
-    stop: StopSignal, pool: RankPool, announce: Callable[[DictConfig], None] | None, node: DictConfig
+    stop: StopSignal,
+    pool: RankPool,
+    announce: Callable[[DictConfig], None] | None,
+    sweep: Sequence[str],
+    node: DictConfig,
 ) -> JobResult:
     """Launch one run that Hydra composed, in whichever process Hydra puts it. In a sweep, a run that fails is noted.
 
-    `stop` says whether the sweep was stopped before this job began; `announce` is called with `node` first.
+    `stop` says whether the sweep was stopped before this job began; `announce` is called with `node` first. Where the
+    last sweep with the overrides `sweep` was stopped, this one goes on: its runs are resumed, and ended ones returned.
     """
     hydra = HydraConfig.get()
     sweep_dir = Path(hydra.sweep.dir) if hydra.mode == RunMode.MULTIRUN else None
     if stop.name or (sweep_dir and (sweep_dir / _STOPPED_FILE).exists()):
         return JobResult(Exit.STOPPED, "Not started, because the sweep was stopped.", sweep_dir=sweep_dir)
+    earlier = _earlier_job(sweep_dir, sweep, hydra.overrides.task) if sweep_dir else None
+    if earlier and earlier.exit_code != Exit.STOPPED:
+        Console(soft_wrap=True).print(f"ended before: {earlier.run_dir or earlier.error}", markup=False)
+        return replace(earlier, sweep_dir=sweep_dir)
     try:
         with stop_early(), disk_full_as_run_error():
+            if earlier and earlier.run_dir:
+                node.run_dir, node.resume = str(earlier.run_dir), True
             node = Composition.of_hydra(node, hydra).node
             if announce:
                 announce(node)
@@ -82,6 +94,33 @@ def run_job(
     return replace(job, sweep_dir=sweep_dir, overrides=tuple(hydra.overrides.task))
 
 
+def find_stopped(sweeps: Path, command: Sequence[str]) -> Path | None:
+    """Return the last sweep below `sweeps` with the overrides `command`, if it was stopped before its end."""
+    for folder in sorted(sweeps.glob("*/"), reverse=True):
+        if _read(folder).get("command") == list(command):
+            return folder if (folder / _STOPPED_FILE).exists() else None
+    return None
+
+
+def _earlier_job(sweep_dir: Path, command: Sequence[str], overrides: Sequence[str]) -> JobResult | None:
+    """Return how the run with these overrides ended in the stopped sweep that goes on in `sweep_dir`."""
+    folder = find_stopped(sweep_dir.parent, command)
+    jobs = _read(folder).get("runs", []) if folder else []
+    job = next((job for job in jobs if job["overrides"] == list(overrides)), None)
+    if job is None or (job["run_dir"] and not Path(job["run_dir"]).exists()):
+        return None
+    run_dir = Path(job["run_dir"]) if job["run_dir"] else None
+    return JobResult(Exit(job["exit_code"]), job["error"], job["numbers"], run_dir, overrides=tuple(overrides))
+
+
+def _read(sweep_dir: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((sweep_dir / "sweep.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def exit_code_of_run(job: JobResult) -> Exit:
     """Return the exit code of a single run; raise the error of a run that never began."""
     if job.error and job.numbers is None and job.exit_code != Exit.STOPPED:
@@ -89,8 +128,13 @@ def exit_code_of_run(job: JobResult) -> Exit:
     return job.exit_code
 
 
-def summarize_sweep(folder: Path, overrides: Sequence[Sequence[str]], jobs: Sequence[JobResult]) -> Exit:
-    """Print one line per run, write `sweep.json`, and return the exit code of the first run that missed its target."""
+def summarize_sweep(
+    folder: Path, command: Sequence[str], overrides: Sequence[Sequence[str]], jobs: Sequence[JobResult]
+) -> Exit:
+    """Print one line per run, write `sweep.json`, and return the exit code of the first run that missed its target.
+
+    `command` are the overrides of the whole sweep, `overrides` those of each run.
+    """
     is_throughput = any(job.numbers and "train_ms" in job.numbers for job in jobs)
     columns = _THROUGHPUT_COLUMNS if is_throughput else _TRAINING_COLUMNS
     table = Table(title=f"sweep of {len(jobs)} runs", title_justify="left", box=None, padding=(0, 2, 0, 0))
@@ -112,10 +156,12 @@ def summarize_sweep(folder: Path, overrides: Sequence[Sequence[str]], jobs: Sequ
         console.print(f"best: {chosen}, {format_number(rate)} samples/s", highlight=False, markup=False)
     best = [{"overrides": list(words), "samples_per_second": rate} for words, rate in fastest]
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "sweep.json", to_json({"runs": runs, "best": best}))
+    write_atomically(folder / "sweep.json", to_json({"command": list(command), "runs": runs, "best": best}))
     # A batch that does not fit is one of the values of a throughput sweep.
     fine = (Exit.TARGET_REACHED, Exit.OUT_OF_MEMORY) if is_throughput else (Exit.TARGET_REACHED,)
     if any(job.exit_code == Exit.STOPPED for job in jobs):
+        (folder / _STOPPED_FILE).touch()
+        console.print("Repeat the command to go on with this sweep.", highlight=False)
         return Exit.STOPPED
     return next((job.exit_code for job in jobs if job.exit_code not in fine), Exit.TARGET_REACHED)
 

@@ -118,6 +118,34 @@ def test_stopped_sweep_leaves_no_running_record(tiny, tmp_path, launcher, moment
     assert len(records) >= num_parallel or moment == "start"
 
 
+def test_repeating_a_stopped_sweep_goes_on_with_it(tiny, tmp_path):
+    overrides = ["recipe.target.v05.hit_rate=0.999", "recipe.max_epochs=2,100000", "launcher=inline", "seed=1"]
+    command = [sys.executable, "-P", "-m", "timetrial", "run", "-m", *tiny, *overrides]
+    for attempt in (1, 2):
+        with open(tmp_path / "output", "w") as file:
+            process = subprocess.Popen(command, cwd=tmp_path, stdout=file)
+        try:
+            while len(running := [read_record(path.parent) for path in tmp_path.rglob("status.json")]) < 2 or not any(
+                record and len(record.attempts) == attempt and record.state == "running" for record in running
+            ):
+                assert process.poll() is None
+                time.sleep(0.05)
+            time.sleep(1)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(100) == Exit.STOPPED
+        finally:
+            process.kill()
+            process.wait()
+        output = (tmp_path / "output").read_text()
+        assert "Repeat the command to go on with this sweep." in output
+        assert ("ended before: " in output) == (attempt == 2)
+    records = [read_record(path.parent) for path in sorted(tmp_path.rglob("status.json"))]
+    assert sorted((record.state, len(record.attempts)) for record in records) == [
+        ("stopped", 2),
+        ("target not reached", 1),
+    ]
+
+
 @pytest.mark.parametrize("launcher", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]])
 def test_sweep_continues_after_a_failed_run(tiny, tmp_path, launcher):
     if launcher:

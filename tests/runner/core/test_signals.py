@@ -25,6 +25,32 @@ def test_signal_after_the_body_ends_the_process_unless_ignored(arguments, code):
     assert completed.returncode == code, completed.stderr
 
 
+ANSWER = """
+import os, signal
+from timetrial.runner.core.signals import StoppedEarly, StopSignal
+with StopSignal().listen_at_terminal(raises={raises}) as stop:
+    os.kill(os.getpid(), signal.SIGINT)
+    assert (stop.name, stop.is_forced) == ("SIGINT", False)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert not stop.is_forced
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.is_forced and not {raises}
+    except StoppedEarly as error:
+        assert {raises} and "at once" in str(error)
+"""
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.integration
+def test_first_ctrl_c_is_answered_and_the_second_forces(raises):
+    completed = subprocess.run(
+        [sys.executable, "-P", "-c", ANSWER.format(raises=raises)], capture_output=True, timeout=60, text=True
+    )
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stderr.count("Stopping after this step, with a checkpoint. Ctrl-C again: at once.") == 1
+
+
 PENDING = """
 import os, signal
 from timetrial.runner.core.signals import STOP_SIGNALS, StoppedEarly, stop_early

@@ -45,7 +45,7 @@ def test_seeds_are_not_choices():
 def test_stopped_sweep_writes_the_measured_runs(tmp_path, capsys):
     sizes = [("recipe.global_batch_size=16", 10.0), ("recipe.global_batch_size=32", 11.0)]
     stopped = ("recipe.global_batch_size=64", Exit.STOPPED)
-    assert summarize_sweep(tmp_path / "sweep", *sweep(*sizes, stopped)) == Exit.STOPPED
+    assert summarize_sweep(tmp_path / "sweep", [], *sweep(*sizes, stopped)) == Exit.STOPPED
     assert "sweep of 3 runs" in capsys.readouterr().out
     summary = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
     assert [run["exit_code"] for run in summary["runs"]] == [0, 0, 12]
@@ -54,5 +54,5 @@ def test_stopped_sweep_writes_the_measured_runs(tmp_path, capsys):
 
 def test_out_of_memory_does_not_fail_a_throughput_sweep(tmp_path):
     fits, too_large = ("recipe.global_batch_size=16", 10.0), ("recipe.global_batch_size=32", Exit.OUT_OF_MEMORY)
-    assert summarize_sweep(tmp_path, *sweep(fits, too_large)) == Exit.TARGET_REACHED
-    assert summarize_sweep(tmp_path, *sweep(fits, ("seed=x", Exit.CONFIGURATION))) == Exit.CONFIGURATION
+    assert summarize_sweep(tmp_path, [], *sweep(fits, too_large)) == Exit.TARGET_REACHED
+    assert summarize_sweep(tmp_path, [], *sweep(fits, ("seed=x", Exit.CONFIGURATION))) == Exit.CONFIGURATION
