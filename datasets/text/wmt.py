@@ -177,10 +177,8 @@ class _Preparation:
         task = functools.partial(_normalize_pairs, self._vocabulary_class, self._corpus.languages)
         with contextlib.ExitStack() as files:
             sides = [files.enter_context(open(self._normalized_path(side), "w", encoding="utf-8")) for side in _SIDES]
-            languages = self._corpus.languages
-            pairs = itertools.chain.from_iterable(
-                parallel_text.read_pairs(*paths, languages) for paths in self._corpus.train
-            )
+            read_pairs = functools.partial(parallel_text.read_pairs, languages=self._corpus.languages)
+            pairs = itertools.chain.from_iterable(itertools.starmap(read_pairs, self._corpus.train))
             for lines, words, dropped in self._map(task, pairs):
                 for line in lines:
                     for file, text in zip(sides, line, strict=True):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from ..core.errors import ConfigurationError, DataError
+from ..core.errors import DataError
 from ..core.found_files import UnreadableFile, make_visible
 from .options import AsJson
 
@@ -39,10 +39,10 @@ def compare(
     those that are named: timetrial compare t4_v100_2019.csv T4 V100. For example:
     timetrial compare runs/a runs/b runs/c
     """
+    from ..results.analysis import findings
     from ..results.parse import external
+    from ..results.report import folder_comparison
 
-    if not 0 < margin < 1:
-        raise ConfigurationError(f"--margin {margin:g} is no fraction between 0 and 1: pass 0.05 for 5%.")
     paths = [Path(side) for side in sides if Path(side).exists()]
     tables = [path for path in paths if path.is_file() and external.is_measurement_file(path)]
     names = [side for side in sides if not Path(side).exists()]
@@ -54,49 +54,8 @@ def compare(
         raise DataError(
             f"{make_visible(names[0])} does not exist: pass run directories, logs or tables of external measurements."
         )
-    _refuse_equal_sides(paths)
-    _compare_runs(paths, margin, unreadable, as_json=as_json)
-
-
-def _refuse_equal_sides(paths: Sequence[Path]) -> None:
-    """Raise `ConfigurationError` unless there are two sides at least and none contains another."""
-    if len(paths) < 2:
-        raise ConfigurationError("compare needs a baseline and another side: name two folders or logs.")
-    resolved = [path.resolve() for path in paths]
-    for index, path in enumerate(resolved):
-        for other in resolved[index + 1 :]:
-            if path == other or path in other.parents or other in path.parents:
-                first, second = (make_visible(str(paths[resolved.index(side)])) for side in (path, other))
-                raise ConfigurationError(
-                    f"{first} and {second} hold the same runs: name folders or logs that have none in common."
-                )
-
-
-def _compare_runs(paths: Sequence[Path], margin: float, unreadable: list[UnreadableFile], *, as_json: bool) -> None:
-    from ..results.analysis import comparison, findings, throughput_comparison, throughput_groups
-    from ..results.analysis.groups import group_runs
-    from ..results.parse import sources
-    from ..results.report import side_labels
-
-    throughput = side_labels.label_throughput_groups(
-        paths, [throughput_groups.read_throughput_groups([path], unreadable.append) for path in paths]
-    )
-    groups = side_labels.label_run_groups(
-        paths,
-        [
-            group_runs(sources.read_runs([path], needed=not measured, pass_over=unreadable.append))
-            for path, measured in zip(paths, throughput, strict=True)
-        ],
-    )
-    pairs = [(a, b) for side in groups[1:] for a in groups[0] for b in side if a.benchmark == b.benchmark]
-    throughput_pairs = throughput_comparison.compare_closest(
-        throughput[0], [group for side in throughput[1:] for group in side]
-    )
-    if not pairs and not throughput_pairs:
-        names = make_visible(f"{', '.join(map(str, paths[1:]))} and {paths[0]}")
-        raise DataError(f"{names} have no benchmark in common: nothing to compare.")
-    comparisons = comparison.compare_all(pairs, margin)
-    _print([*comparisons, *throughput_pairs], findings.list_unreadable(unreadable), as_json=as_json)
+    comparisons = folder_comparison.compare_folders(paths, margin, unreadable.append)
+    _print(comparisons, findings.list_unreadable(unreadable), as_json=as_json)
 
 
 def _compare_tables(

@@ -38,6 +38,11 @@ class Interval:
     high: float
     n: int
 
+    def __str__(self) -> str:
+        """Return the estimate and its bounds with three digits."""
+        bounds = f" ({self.low:.3g} to {self.high:.3g})" if self.is_bounded else ""
+        return f"{self.estimate:.3g}{bounds}"
+
     @property
     def is_bounded(self) -> bool:
         """Whether there is an interval and not only an estimate."""

@@ -18,7 +18,7 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 def write_runs(path: Path, runs: Iterable[Run]) -> None:
     """Write one row per run. Unknown values are empty, qualities fractions or losses, several metrics joined by "/"."""
-    write_csv(path, [_run_row(run) for run in runs])
+    write_csv(path, [run_row(run) for run in runs])
 
 
 def write_scores(path: Path, groups: Iterable[RunGroup]) -> None:
@@ -63,7 +63,8 @@ def _disarm(cell: Any) -> Any:
     return f"'{text}"
 
 
-def _run_row(run: Run) -> dict[str, Any]:
+def run_row(run: Run) -> dict[str, Any]:
+    """Return the cells of a run by column; None is unknown."""
     record = run.run_record
     telemetry, cost = (record.telemetry, record.cost) if record else (None, None)
     return {
@@ -76,12 +77,12 @@ def _run_row(run: Run) -> dict[str, Any]:
         "success": run.success,
         "target": format_quality(run.target),
         "last_quality": format_quality(run.last_quality),
-        "epochs_to_converge": _empty_if_none(run.epochs_to_converge),
-        "samples_to_converge": _empty_if_none(run.samples_to_converge),
-        "num_accelerators": _empty_if_none(run.num_accelerators),
-        "global_batch_size": _empty_if_none(run.global_batch_size),
+        "epochs_to_converge": run.epochs_to_converge,
+        "samples_to_converge": run.samples_to_converge,
+        "num_accelerators": run.num_accelerators,
+        "global_batch_size": run.global_batch_size,
         "batch_unit": run.batch_unit,
-        "seed": _empty_if_none(run.seed),
+        "seed": run.seed,
         "accelerator": run.accelerator,
         "precision": run.precision,
         "scale": run.scale,
@@ -106,7 +107,7 @@ def _score_row(group: RunGroup) -> dict[str, Any]:
         "runs": len(group.runs),
         "converged": sum(run.success for run in group.runs),
         "minutes_olympic": _round(group.minutes_olympic, 9),
-        "scaling_factor": _empty_if_none(group.scaling_factor),
+        "scaling_factor": group.scaling_factor,
         "minutes_scaled": _round(group.minutes_scaled, 9),
         "epochs_olympic": _round(group.epochs_olympic if group.progress_unit == "epochs" else None, 9),
     }
@@ -117,9 +118,5 @@ def format_quality(quality: Mapping[str, float]) -> str:
     return "/".join(repr(float(value)) for value in quality.values())
 
 
-def _round(value: float | None, digits: int) -> Any:
-    return "" if value is None else round(value, digits)
-
-
-def _empty_if_none(value: Any) -> Any:
-    return "" if value is None else value
+def _round(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)

@@ -116,7 +116,7 @@ def test_report_writes_page_and_tables(tree, tmp_path):
         (["compare", "tree"], Exit.CONFIGURATION, "name two folders or logs"),
         (["compare", "tree", "absent"], Exit.DATA, "absent does not exist"),
         (["compare", STUDY, "H100"], Exit.CONFIGURATION, "H100 is no path, and not the name of one system"),
-        (["compare", "tree", "tree", "--margin", "5"], Exit.CONFIGURATION, "--margin 5 is no fraction"),
+        (["compare", "tree", "tree", "--margin", "5"], Exit.CONFIGURATION, "A margin of 5 is no fraction"),
         (["report", "tree", "--colour", "red"], Exit.CONFIGURATION, "--colour"),
     ],
 )
