@@ -187,11 +187,13 @@ def _plot_strips(
     ends = [end for mean in means.values() if mean.is_bounded for end in (mean.low, mean.high)]
     height = 52.0
     ends += [value for *_, values in rows for value in values]
+    if min(ends) == max(ends):
+        ends += [0.8 * ends[0], 1.2 * ends[0]]
     limits = span([value / factor for value in ends])
     chart = Chart(Axis(*limits, label), None, height * len(rows) + 4, 8)
     for row, (number, text, values) in enumerate(rows):
         top = height * row
-        chart.row_label(top + 12, clip_label(text))
+        chart.row_label(top + 12, clip_label(text), number)
         kept = sorted(values)[:: math.ceil(len(values) / _MAX_DOTS)]
         chart.swarm([value / factor for value in kept], top + 33, number)
         mean = means[number]

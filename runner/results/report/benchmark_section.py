@@ -13,7 +13,7 @@ from . import comparison_text
 from .benchmark_charts import Series, charts_of_benchmark, plot_single_runs
 from .build import Report
 from .chart import MAX_SERIES, Plot, interval_columns
-from .comparison_panel import shown_ratio
+from .comparison_means import shown_ratio
 from .comparison_table import ratio_table
 from .page_text import format_interval, format_number
 from .panels import format_bounds, verdict_word

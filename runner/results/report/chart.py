@@ -117,9 +117,14 @@ class Chart:
             f"{html.escape(text)}</text>"
         )
 
-    def row_label(self, y: float, text: str) -> None:
-        """Write the name of a row at the left edge."""
-        self.marks.append(f'<text x="2" y="{_TOP + y:.1f}">{html.escape(text)}</text>')
+    def row_label(self, y: float, text: str, series: int | None = None) -> None:
+        """Write the name of a row at the left edge; with `series`, it is filtered with the series."""
+        kind = "" if series is None else f' class="name s{series + 1}"'
+        self.marks.append(f'<text x="2" y="{_TOP + y:.1f}"{kind}>{html.escape(text)}</text>')
+
+    def group(self, first: int, gpu: str) -> None:
+        """Let the page filter the marks from number `first` on by their GPU."""
+        self.marks[first:] = [f'<g data-gpu="{html.escape(gpu)}">{"".join(self.marks[first:])}</g>']
 
     def plot(self, name: str, title: str, caption: str, description: str) -> Plot:
         """Return the finished chart; `description` is the text alternative for screen readers."""

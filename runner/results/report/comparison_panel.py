@@ -1,22 +1,22 @@
 """The first screen of a comparison: a table of GPUs and benchmarks against a baseline, one chart, three sentences."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from ..analysis.comparison import Comparison, EpochsState, Machines
+from ..analysis.comparison import Comparison, EpochsState, Machines, compare_all
 from ..analysis.findings import FindingKind
 from ..analysis.group_differences import list_recipe_differences
-from ..analysis.intervals import Interval, LogEstimate
-from ..analysis.scores import combine_fixed, pace_by_workload, ratios_by_workload
-from ..analysis.verdicts import MARGIN, Verdict, decide, family_levels
+from ..analysis.intervals import Interval
+from ..analysis.verdicts import Verdict
 from .build import Report
+from .comparison_means import Mean, means_of, shown_ratio
 from .page_text import count, format_number
 from .panels import Panel, Row, TableCell, format_bounds, ratio_cell
-from .speed_plot import plot_speeds
+from .speed_plot import SpeedRow, plot_speeds
 from .systems import Lineup, System
 
+_MAX_BASELINES = 8  # systems of which each can be picked as the baseline
 _MARKS = {
     "failed": "Runs failed; where times are comparable, the ratio is of the expected time to a success.",
     "single": "No verdict: a side has fewer than three independent runs that reached the target.",
@@ -29,8 +29,34 @@ _MARKS = {
 
 
 def comparison_panel(name: str, lineup: Lineup, report: Report, anchors: Mapping[str, str]) -> Panel:
-    """Return the panel of a lineup whose systems are compared with its baseline."""
-    by_title = {(comparison.baseline.title, comparison.other.title): comparison for comparison in report.comparisons}
+    """Return the panel of a lineup whose systems are compared with its baseline, or with another that is picked.
+
+    The verdicts against each baseline are a family of their own, of which at most 5% have a false one.
+    """
+    panel = _panel_against(lineup.baseline, name, lineup, report.comparisons, report, anchors)
+    if not 2 < len(lineup.systems) <= _MAX_BASELINES:
+        return panel
+    others = [replace(lineup, baseline=system, systems=_from(lineup, system)) for system in lineup.systems[1:]]
+    panel.alternatives = [
+        _panel_against(other.baseline, f"{name}-{number}", other, compare_all(other.pairs), report, anchors)
+        for number, other in enumerate(others, start=2)
+    ]
+    return panel
+
+
+def _from(lineup: Lineup, first: System) -> list[System]:
+    return [first, *(system for system in lineup.systems if system != first)]
+
+
+def _panel_against(
+    baseline: System,
+    name: str,
+    lineup: Lineup,
+    all_comparisons: Sequence[Comparison],
+    report: Report,
+    anchors: Mapping[str, str],
+) -> Panel:
+    by_title = {(comparison.baseline.title, comparison.other.title): comparison for comparison in all_comparisons}
     comparisons = {
         (system, workload): by_title[lineup.groups[lineup.baselines[workload], workload].title, group.title]
         for (system, workload), group in lineup.groups.items()
@@ -41,7 +67,7 @@ def comparison_panel(name: str, lineup: Lineup, report: Report, anchors: Mapping
     numbers = _number([cause for of_cell in causes.values() for cause in of_cell])
     marks = {key: tuple(numbers[cause] for cause in of_cell) for key, of_cell in causes.items()}
     with_baseline = {key: pair for key, pair in comparisons.items() if lineup.baselines[key[1]] == lineup.baseline}
-    means = _means(lineup.systems[1:], with_baseline)
+    means = means_of(lineup.systems[1:], with_baseline)
     order = _order(lineup.systems[1:], comparisons, means)
     columns = [(_short(workload, lineup), anchors[workload]) for workload in lineup.workloads]
     return Panel(
@@ -57,12 +83,8 @@ def comparison_panel(name: str, lineup: Lineup, report: Report, anchors: Mapping
         [plot_speeds(f"{name}-speeds", lineup.baseline.label, _speeds(order, comparisons, means))],
         lineup.rounds,
         next(iter(lineup.groups.values())).runs[0].scale,
+        baseline=baseline.label,
     )
-
-
-def shown_ratio(comparison: Comparison) -> Interval:
-    """Return the ratio of a comparison with its 95% interval: of the time per epoch if times are not comparable."""
-    return comparison.ratio.interval() if comparison.ratio else comparison.seconds_per_epoch
 
 
 def _caption(lineup: Lineup, comparisons: Sequence[Comparison]) -> str:
@@ -107,64 +129,10 @@ def _number(causes: Sequence[str]) -> dict[str, int]:
     return {cause: number for number, cause in enumerate((cause for cause in _MARKS if cause in causes), start=1)}
 
 
-@dataclass(frozen=True)
-class _Mean:
-    """The one number of a system: over `used` comparable benchmarks, or if there are none by time per epoch.
-
-    `span` is from the lowest to the highest ratio.
-    """
-
-    ratio: Interval
-    verdict: Verdict
-    used: int
-    span: tuple[float, float]
-
-
-def _means(
-    systems: Sequence[System], comparisons: Mapping[tuple[System, str], Comparison]
-) -> dict[System, _Mean | None]:
-    """Return the one number of each system; those over several benchmarks are decided together."""
-    own = {system: [pair for (row, _), pair in comparisons.items() if row == system] for system in systems}
-    ratios = {system: ratios_by_workload(pairs) for system, pairs in own.items()}
-    pooled = [system for system in systems if len(ratios[system]) > 1]
-    combined = [combine_fixed(list(ratios[system].values())) for system in pooled]
-    margin = next((pair.margin for pair in comparisons.values()), MARGIN)
-    levels = dict(zip(pooled, family_levels(combined, margin), strict=True))
-    means = dict(zip(pooled, combined, strict=True))
-    found: dict[System, _Mean | None] = {}
-    for system in systems:
-        if system in means:
-            level = levels[system]
-            interval, verdict = means[system].interval(level.difference), decide(means[system], margin, level)
-            if any(pair.distorting for pair in own[system]):
-                verdict = Verdict.CANNOT_TELL
-            found[system] = _Mean(interval, verdict, len(ratios[system]), _span(ratios[system]))
-        else:
-            found[system] = _single_mean(own[system])
-    return found
-
-
-def _single_mean(own: Sequence[Comparison]) -> _Mean | None:
-    """Return the number of a system with one comparable benchmark, or with none, by time per epoch."""
-    comparable = [comparison for comparison in own if comparison.verdict != Verdict.NOT_COMPARABLE]
-    if comparable:
-        ratios = ratios_by_workload(comparable)
-        return _Mean(shown_ratio(comparable[0]), comparable[0].verdict, 1, _span(ratios)) if ratios else None
-    ratios = pace_by_workload(own)
-    if not ratios:
-        return None
-    return _Mean(combine_fixed(list(ratios.values())).interval(), Verdict.NOT_COMPARABLE, len(ratios), _span(ratios))
-
-
-def _span(ratios: Mapping[str, LogEstimate]) -> tuple[float, float]:
-    values = [math.exp(ratio.log) for ratio in ratios.values()]
-    return min(values), max(values)
-
-
 def _order(
     systems: Sequence[System],
     comparisons: Mapping[tuple[System, str], Comparison],
-    means: Mapping[System, _Mean | None],
+    means: Mapping[System, Mean | None],
 ) -> list[System]:
     """Return the systems with one number first, then those with the most benchmarks, then the fastest."""
 
@@ -178,7 +146,7 @@ def _order(
 def _row(
     lineup: Lineup,
     system: System,
-    mean: _Mean | None,
+    mean: Mean | None,
     comparisons: Mapping[tuple[System, str], Comparison],
     marks: Mapping[tuple[System, str], tuple[int, ...]],
 ) -> Row:
@@ -193,7 +161,7 @@ def _row(
 def _mean_cell(
     lineup: Lineup,
     system: System,
-    mean: _Mean | None,
+    mean: Mean | None,
     comparisons: Mapping[tuple[System, str], Comparison],
 ) -> TableCell:
     if system == lineup.baseline:
@@ -286,9 +254,8 @@ def _reason_to_leave_out(comparisons: Sequence[Comparison]) -> str:
 def _speeds(
     systems: Sequence[System],
     comparisons: Mapping[tuple[System, str], Comparison],
-    means: Mapping[System, _Mean | None],
-) -> list[tuple[str, Interval | None, list[float], list[float]]]:
-    """Return name, mean, comparable ratios and ratios per epoch of each system for the chart."""
+    means: Mapping[System, Mean | None],
+) -> list[SpeedRow]:
     rows = []
     for system in systems:
         own = [comparison for (row, _), comparison in comparisons.items() if row == system]
@@ -296,5 +263,5 @@ def _speeds(
         solid = [ratio.estimate for comparison, ratio in known if comparison.verdict != Verdict.NOT_COMPARABLE]
         hollow = [ratio.estimate for comparison, ratio in known if comparison.verdict == Verdict.NOT_COMPARABLE]
         mean = means[system]
-        rows.append((system.label, mean.ratio if mean else None, solid, hollow))
+        rows.append(SpeedRow(system.label, system.gpu, mean.ratio if mean else None, solid, hollow))
     return rows

@@ -12,7 +12,7 @@ from ..parse.external import METRICS
 from .build import Report
 from .page_text import count
 from .panels import Panel, Row, TableCell, ratio_cell
-from .speed_plot import plot_speeds
+from .speed_plot import SpeedRow, plot_speeds
 from .systems import device_label, gpu_name
 
 _LEGEND = "Measured once, without repeats: nobody can tell speed from luck."
@@ -59,7 +59,13 @@ def _panel(name: str, study: str, comparisons: Sequence[ExternalComparison]) -> 
         _sentences(pairs, is_single),
         [_LEGEND] if is_single else [],
         True,
-        [plot_speeds(f"{name}-speeds", label, [_chart_row(pair) for pair in pairs if pair.rows])],
+        [
+            plot_speeds(
+                f"{name}-speeds",
+                label,
+                [_chart_row(pair, row) for pair, row in zip(pairs, rows[1:], strict=True) if pair.rows],
+            )
+        ],
     )
 
 
@@ -118,9 +124,9 @@ def _marks(interval: Interval) -> tuple[int, ...]:
     return () if interval.is_bounded else (1,)
 
 
-def _chart_row(pair: ExternalComparison) -> tuple[str, Interval, list[float], list[float]]:
+def _chart_row(pair: ExternalComparison, row: Row) -> SpeedRow:
     points = [math.exp(ratio.log) for ratio in pair.trained.values()]
-    return _label(pair.other), pair.interval, points, []
+    return SpeedRow(_label(pair.other), row.gpu, pair.interval, points, [])
 
 
 def _join_metrics(pairs: Sequence[ExternalComparison]) -> str:

@@ -4,12 +4,14 @@ import base64
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from .... import __version__
 from ...core.atomic_files import write_atomically
 from ...core.formatting import slug
 from ..analysis.ranking import list_progress
@@ -65,6 +67,7 @@ def write_page(report: Report, folder: Path, baseline: str = "") -> Path:
         "title": "Time to train",
         "lead": _lead(report),
         "disclaimer": DISCLAIMER,
+        "written": f"Written on {datetime.now(UTC):%Y-%m-%d} by timetrial {__version__}.",
         "panels": panels,
         "sections": sections,
         "details": details,

@@ -1,7 +1,7 @@
 """Panels of the first screen: a table, a chart, sentences and a legend."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..analysis.intervals import Interval
 from ..analysis.verdicts import Verdict
@@ -37,6 +37,7 @@ class Panel:
     """A table with its chart, sentences and legend.
 
     `columns` are (text, anchor of the benchmark or ""); `row_anchors` are those of rows that are benchmarks.
+    `alternatives` are the same results against other baselines than `baseline`.
     """
 
     name: str
@@ -52,6 +53,8 @@ class Panel:
     rounds: Sequence[str] = ()
     scale: str = ""
     row_anchors: Sequence[str] = ()
+    baseline: str = ""
+    alternatives: "list[Panel]" = field(default_factory=list)
 
     @property
     def answer(self) -> str:
@@ -77,7 +80,7 @@ def ratio_cell(verdict: Verdict, ratio: Interval, margin: float, marks: tuple[in
     return TableCell(
         f"{format_number(ratio.estimate, 3)}×" if ratio.n else "–",
         format_bounds(ratio),
-        verdict_word(verdict, margin),
+        verdict_word(verdict, margin) if ratio.is_bounded or verdict != Verdict.CANNOT_TELL else "measured once",
         _TONES.get(verdict, "unsure"),
         marks,
     )
