@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from ..core.console import print_text
 from ..core.errors import Exit, RunError
 from ..training import all_reduce
 from .check_result import CheckResult, State
@@ -69,10 +70,10 @@ def show(console: Console, results: Iterable[CheckResult]) -> list[CheckResult]:
         lines = textwrap.wrap(result.message, width, break_long_words=False) if width else [result.message]
         message = escape(f"\n{'':{_INDENT}}".join(lines))
         check = f"[bold]{escape(result.check):<{_CHECK_WIDTH}}[/bold]"
-        console.print(f"{state} {check} {message}", highlight=False, soft_wrap=True)
+        print_text(console, f"{state} {check} {message}", highlight=False)
         if result.state == State.FAIL:
             remedy = f"{'':{_INDENT}}remedy: [bold]{escape(result.remedy)}[/bold]"
-            console.print(remedy, highlight=False, soft_wrap=True)
+            print_text(console, remedy, highlight=False)
     return shown
 
 

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ..core.console import print_text
 from ..core.formatting import format_number
 from ..hardware.datasheets import find_datasheet
 from .peak_rows import Row, find_peaks
@@ -19,13 +20,13 @@ def show_peaks(console: Console, device_name: str, rows: Sequence[Row]) -> None:
     for compute, tflops in peaks["tflops"].items():
         datasheet_tflops = (datasheet.get("tflops") or {}).get(compute)
         line = f"{_peak_line(compute, tflops, 'TFLOP/s', datasheet_tflops)} ({peaks['achieved_by'][compute]})"
-        console.print(line, soft_wrap=True, highlight=False)
+        print_text(console, line, highlight=False)
     if peaks["gb_s"]:
         console.print(_peak_line("memory", peaks["gb_s"], "GB/s", datasheet.get("bandwidth_gb_s")), highlight=False)
     if peaks["left_out"]:
         rates = f"{_format_left_out(peaks['left_out'])} TFLOP/s by the count."
         text = f"  No roof, because they can take fewer operations than are counted: {rates}"
-        console.print(text, soft_wrap=True, highlight=False)
+        print_text(console, text, highlight=False)
 
 
 def _format_left_out(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -24,6 +24,11 @@ def table_console(console: Console | None = None) -> Console:
     return console if console.is_terminal else Console(file=console.file, width=1000)
 
 
+def print_text(console: Console, text: str | Text, **options: Any) -> None:
+    """Print prose: broken between words on a terminal, elsewhere a line as it is."""
+    console.print(text, soft_wrap=not console.is_terminal, **options)
+
+
 class OutputStream:
     """A stream such as standard output: the first write that fails is kept as `error`, and what follows is dropped.
 

@@ -8,7 +8,7 @@ from hydra.utils import get_class
 from ..callbacks.throughput import LimitedBatches
 from ..config.schema import Config
 from ..config.validation import build_settings, gradient_accumulation_steps, resolve_classes, run_seed
-from ..core.console import StatusLine, is_quiet
+from ..core.console import StatusLine, is_quiet, print_text
 from ..hardware import devices
 from ..hardware.precision import Precision
 from ..mlperf import closed_division
@@ -101,7 +101,7 @@ def _record_startup(rank: Rank, clock: StartupClock) -> None:
 
     rank.run_dir.update(change)
     if not is_quiet():
-        rank.console.print(str(clock), soft_wrap=True, markup=False, highlight=False)
+        print_text(rank.console, str(clock), markup=False, highlight=False)
 
 
 def _measure_all_reduce(rank: Rank) -> None:

@@ -13,7 +13,7 @@ from ..callbacks.record_writer import RecordWriter
 from ..callbacks.tensorboard import TensorBoard
 from ..config.schema import Config
 from ..config.validation import profiled_steps, quality_target, run_seed
-from ..core.console import is_quiet
+from ..core.console import is_quiet, print_text
 from ..core.errors import Exit
 from ..hardware import devices
 from ..mlperf.log_writer import MLPerfLog
@@ -94,10 +94,10 @@ def _describe_schedule(rank: Rank, engine: Engine) -> None:
         return
     phases = find_phases(schedule, engine.data.steps_per_epoch, config.recipe.max_epochs)
     if phases and not is_quiet():
-        rank.console.print(str(phases), soft_wrap=True, markup=False, highlight=False)
+        print_text(rank.console, str(phases), markup=False, highlight=False)
     keys = [f"recipe.training.{key}" for key in config.recipe.training if _SCHEDULE_KEY.search(key)]
     if phases and config.recipe.scale != "reference" and (problem := phases.find_problem(keys)):
-        rank.console.print(problem, style="yellow", soft_wrap=True, markup=False, highlight=False)
+        print_text(rank.console, problem, style="yellow", markup=False, highlight=False)
 
 
 def _main_rank_observers(

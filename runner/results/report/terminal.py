@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...core.console import table_console
+from ...core.console import print_text, table_console
 from ..analysis import planning, samples, stats
 from ..analysis.comparison import Basis, Comparison
 from ..analysis.findings import Finding, FindingKind
@@ -33,7 +33,7 @@ def show_run_groups(console: Console, groups: Sequence[RunGroup]) -> None:
                 _show_run_group(console, group)
         console.print()
     for line in _variance_lines(groups):
-        console.print(Text(line), soft_wrap=True)
+        print_text(console, Text(line))
 
 
 def show_scores(console: Console, scores: Sequence[GpuScore], profiles: Sequence[PerformanceProfile]) -> None:
@@ -41,19 +41,19 @@ def show_scores(console: Console, scores: Sequence[GpuScore], profiles: Sequence
     for score in scores:
         speed, elsewhere = (format_interval(interval) for interval in (score.speed, score.speed_elsewhere))
         left_out = f"; without {', '.join(score.left_out)}, which cannot be compared" if score.left_out else ""
-        console.print(
+        print_text(
+            console,
             f"{score.other} is {speed} times as fast as {score.baseline} over {', '.join(score.workloads)}{left_out}. "
             f"On further workloads: {elsewhere}{f', {score.machines}' if score.machines else ''}.",
-            soft_wrap=True,
             markup=False,
         )
     for profile in profiles:
         shares = ", ".join(
             f"{share:.0%} within {factor:g}" for factor, share in zip(PROFILE_FACTORS, profile.shares, strict=True)
         )
-        console.print(
+        print_text(
+            console,
             f"{profile.system}: of {profile.workloads} workloads {shares} times the fastest.",
-            soft_wrap=True,
             markup=False,
         )
 
@@ -61,12 +61,12 @@ def show_scores(console: Console, scores: Sequence[GpuScore], profiles: Sequence
 def show_plan(console: Console, groups: Sequence[RunGroup], comparisons: Sequence[Comparison]) -> None:
     """Print how many runs of each group a difference needs, and whether a study may stop now."""
     for group in groups:
-        console.print(Text(group.title, style="bold"), soft_wrap=True)
+        print_text(console, Text(group.title, style="bold"))
         for name, value in _plan_rows(group):
-            console.print(Text(f"  {name:<18}{value}"), soft_wrap=True)
+            print_text(console, Text(f"  {name:<18}{value}"))
     for comparison in comparisons:
         look = _describe_look(comparison, len(comparisons))
-        console.print(Text(f"{comparison_text.title(comparison)}: {look}.", style="bold"), soft_wrap=True)
+        print_text(console, Text(f"{comparison_text.title(comparison)}: {look}.", style="bold"))
 
 
 def _plan_rows(group: RunGroup) -> Iterator[tuple[str, str]]:
@@ -145,8 +145,8 @@ def show_throughput(console: Console, groups: Sequence[ThroughputGroup]) -> None
 def show_measurements(console: Console, measurements: Sequence[ExternalMeasurement]) -> None:
     """Print a table of each study's measurements."""
     for study in dict.fromkeys((entry.study, entry.source, entry.published) for entry in measurements):
-        console.print(Text(study[0], style="bold underline"), soft_wrap=True)
-        console.print(Text(", ".join(part for part in study[1:] if part)), soft_wrap=True)
+        print_text(console, Text(study[0], style="bold underline"))
+        print_text(console, Text(", ".join(part for part in study[1:] if part)))
         table = Table(box=None, padding=(0, 2, 0, 0))
         for column in ("network", "task", "GPUs", "precision", "interconnect", "batch", "metric", "value"):
             table.add_column(column, overflow="fold", justify="right" if column in ("batch", "value") else "left")
@@ -168,7 +168,7 @@ def show_findings(console: Console, findings: Sequence[Finding]) -> None:
         for finding in findings:
             if finding.kind is kind:
                 text = Text.assemble((f"{kind}: ", style), f"{finding.subject}: {finding.message}")
-                console.print(text, soft_wrap=True)
+                print_text(console, text)
 
 
 def format_number(value: float | None, digits: int = 3) -> str:
@@ -194,9 +194,9 @@ def format_bounds(interval: Interval, digits: int = 3) -> str:
 def _show_run_group(console: Console, group: RunGroup) -> None:
     accelerators = f", {group.accelerators}" if group.accelerators and not group.setting else ""
     title = f"{group.origin} {group.setting}".strip() + accelerators
-    console.print(Text(title, style="bold"), soft_wrap=True)
+    print_text(console, Text(title, style="bold"))
     for name, value in _run_group_rows(group):
-        console.print(Text(f"  {name:<14}{value}"), soft_wrap=True)
+        print_text(console, Text(f"  {name:<14}{value}"))
 
 
 def _run_group_rows(group: RunGroup) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...core.console import table_console
+from ...core.console import print_text, table_console
 from ..analysis.comparison import Basis, Comparison
 from ..analysis.external_comparison import ExternalComparison
 from ..analysis.failures import ExpectedTimeRatio
@@ -19,13 +19,13 @@ from .terminal import format_bounds, format_interval, format_number
 def show_comparison(console: Console, comparison: Comparison, num_comparisons: int = 1) -> None:
     """Print the verdict, the reasons to distrust it, the differences other than the GPU, and the ratios."""
     console.print()
-    console.print(Text(comparison_text.summary(comparison), style="bold"), soft_wrap=True)
+    print_text(console, Text(comparison_text.summary(comparison), style="bold"))
     for reason in comparison_text.reasons(comparison):
-        console.print(Text(f"  ! {reason}", style="yellow"), soft_wrap=True)
+        print_text(console, Text(f"  ! {reason}", style="yellow"))
     if differences := comparison_text.differences(comparison):
         console.print("Differences other than the GPU:")
         for difference in differences:
-            console.print(Text(f"  - {difference}"), soft_wrap=True)
+            print_text(console, Text(f"  - {difference}"))
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("ratio, baseline over other", "estimate", "95% CI"):
         table.add_column(column)
@@ -37,10 +37,13 @@ def show_comparison(console: Console, comparison: Comparison, num_comparisons: i
     if comparison.correlation:
         decides = "their pairs decide" if comparison.basis is Basis.PAIRED_TIME else "the unpaired ratio decides"
         text = f"Times of equal seeds correlate by {format_interval(comparison.correlation)}; {decides}."
-        console.print(text, soft_wrap=True)
+        print_text(console, text)
     if num_comparisons > 1:
         level = f"{100 * comparison.levels.difference:.3g}%"
-        console.print(f"One of {num_comparisons} comparisons: its verdict uses a {level} interval.", soft_wrap=True)
+        print_text(
+            console,
+            f"One of {num_comparisons} comparisons: its verdict uses a {level} interval.",
+        )
 
 
 def _ratios(comparison: Comparison) -> dict[str, Interval]:
@@ -62,23 +65,23 @@ def show_throughput_comparison(console: Console, comparison: ThroughputCompariso
     """Print the verdict on the throughput of two settings, and their differences."""
     names = f"{comparison.other.title} against {comparison.baseline.title}"
     console.print()
-    console.print(
+    print_text(
+        console,
         Text(f"{names}: {speed_text.throughput_phrase(comparison)}", style="bold"),
-        soft_wrap=True,
     )
     for difference in speed_text.setting_differences(comparison):
-        console.print(Text(f"  - {difference}"), soft_wrap=True)
+        print_text(console, Text(f"  - {difference}"))
     groups = (comparison.baseline, comparison.other)
     prices = [geometric_mean(group.usd_per_samples_per_second) for group in groups]
     if all(price.n for price in prices):
         first, second = map(format_interval, prices)
-        console.print(f"  purchase price in $ per training sample/s: {first} vs. {second}", soft_wrap=True)
+        print_text(console, f"  purchase price in $ per training sample/s: {first} vs. {second}")
 
 
 def show_external_comparison(console: Console, comparison: ExternalComparison) -> None:
     """Print the verdict on two systems, and a table of the measurements that it rests on."""
     console.print()
-    console.print(Text(speed_text.external_summary(comparison), style="bold"), soft_wrap=True)
+    print_text(console, Text(speed_text.external_summary(comparison), style="bold"))
     table = Table(box=None, padding=(0, 2, 0, 0))
     sides = (comparison.baseline.title, comparison.other.title)
     for column in ("network", "task", "setting", "metric", *sides, "times as fast"):
@@ -89,7 +92,7 @@ def show_external_comparison(console: Console, comparison: ExternalComparison) -
         table.add_row(*map(Text, cells))
     if comparison.rows:
         table_console(console).print(table)
-        console.print(_describe_interval(comparison), soft_wrap=True)
+        print_text(console, _describe_interval(comparison))
 
 
 def _describe_interval(comparison: ExternalComparison) -> str:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ...core.console import table_console
+from ...core.console import print_text, table_console
 from ..analysis.ranking import Ranking
 from .ranking_panel import ranking_table
 from .systems import System
@@ -21,7 +21,7 @@ def show_rankings(console: Console, rankings: Sequence[Ranking], systems: Mappin
             table.add_column(column, overflow="fold", justify="right" if number >= ranked.text_columns else "left")
         for row in ranked.rows:
             table.add_row(*map(Text, row))
-        console.print(Text(f"{ranking.workload}, ranked", style="bold underline"), soft_wrap=True)
-        console.print(Text(f"{ranked.caption}."), soft_wrap=True)
+        print_text(console, Text(f"{ranking.workload}, ranked", style="bold underline"))
+        print_text(console, Text(f"{ranked.caption}."))
         table_console(console).print(table)
         console.print()

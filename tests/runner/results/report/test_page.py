@@ -7,8 +7,6 @@ import html
 import importlib.util
 import itertools
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -24,48 +22,6 @@ from timetrial.runner.results.report.systems import gpu_name
 spec = importlib.util.spec_from_file_location("pages", Path(__file__).with_name("pages.py"))
 pages = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(pages)
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-HOSTILE_NAME = "<script>alert(1)<"  # of a folder, so it cannot contain a slash
-# Writes sizes of plots and page into the title, because they cannot be queried from outside the browser.
-MEASURE_LAYOUT = """<script>
-for (const node of document.querySelectorAll("details")) node.open = true;
-for (const node of document.querySelectorAll("[data-answer]")) node.hidden = false;
-const plots = [...document.querySelectorAll("figure > svg")];
-const boxes = plots.map(svg => svg.getBoundingClientRect());
-const empty = boxes.filter(box => box.width < 200 || box.height < 50).length;
-const overflow = document.documentElement.scrollWidth - innerWidth;
-const children = plots.map(svg => svg.querySelectorAll("path, use, text").length);
-document.title =
-  `plots ${boxes.length} empty ${empty} width ${innerWidth} overflow ${overflow} children ${Math.min(...children)}`;
-</script>"""
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    """Return a report on three systems and all studies; the second has a hostile name, the third failed too often."""
-    root = tmp_path_factory.mktemp("results")
-    for number in range(4):
-        pages.write_log(root, "box_a", number, qualities=[0.2, 0.22, 0.241 + number / 1000], seconds=600 + 5 * number)
-        slow_start = [0.1, 0.2, 0.21, 0.22, 0.245]
-        pages.write_log(
-            root, HOSTILE_NAME, number, qualities=slow_start, seconds=400 + number, num_accelerators=16, batch=2048
-        )
-        pages.write_log(
-            root, "box_c", number, qualities=[0.2, 0.21] if number < 2 else [0.2, 0.25], seconds=700 + number
-        )
-    studies = external.REFERENCE_DATA / "studies"
-    return build.build_report([root, *sorted(studies.glob("*.csv"))], "box_a")  # without a baseline they are ranked
-
-
-@pytest.fixture(scope="module")
-def report_path(report, tmp_path_factory):
-    return page.write_page(report, tmp_path_factory.mktemp("page"))
-
-
-@pytest.fixture(scope="module")
-def text(report_path):
-    return report_path.read_text()
 
 
 def test_first_table_compares_gpus_by_name_with_the_baseline(text):
@@ -269,72 +225,3 @@ def test_missing_glyphs_and_math_markup_stay_text(tmp_path):
     path = page.write_page(build.build_report([tmp_path / "logs"]), tmp_path / "page")
     assert html.escape(name, quote=False) in html.escape(html.unescape(path.read_text()), quote=False)
     assert "[d](e)" not in (path.parent / "report.md").read_text()
-
-
-# Picks the second baseline and the first GPU, and writes into the title what is shown then.
-INTERACT = """<script>
-const change = new Event("change", { bubbles: true });
-const picker = document.querySelector(".baselines select");
-picker.selectedIndex = 1;
-picker.dispatchEvent(change);
-const answers = [...document.querySelectorAll("[data-answer]")].filter(node => !node.hidden && node.querySelector("b"));
-const first = answers.find(node => node.dataset.answer === picker.value);
-const baseline = first.querySelector("tbody th").textContent.trim();
-const wanted = picker.selectedOptions[0].textContent;
-const filter = document.querySelector(".filters select[name=gpu]");
-filter.selectedIndex = 1;
-filter.dispatchEvent(change);
-const rows = [...document.querySelectorAll("tr[data-gpu]")];
-const wrong = rows.filter(row => row.hidden === (row.dataset.gpu === filter.value)).length;
-const marks = [...document.querySelectorAll(".benchmark .figures .line")];
-const hiddenMarks = marks.filter(mark => mark.hasAttribute("hidden")).length;
-document.title = `baseline "${baseline}" of "${wanted}" wrong ${wrong} marks ${marks.length} hidden ${hiddenMarks}`;
-</script>"""
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-def test_picked_baseline_and_filter_change_what_is_shown(text, tmp_path):
-    title = title_in_browser(text, INTERACT, tmp_path, 1280)
-    found = re.search(r'baseline "(.*?)" of "(.*?)" wrong (\d+) marks (\d+) hidden (\d+)', title)
-    assert found, title
-    baseline, wanted = (re.sub(r"[\s,]+", "", text) for text in found.groups()[:2])
-    assert baseline == wanted
-    wrong, marks, hidden = map(int, found.groups()[2:])
-    assert wrong == 0
-    assert 0 < hidden <= marks
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
-@pytest.mark.parametrize("width", [1280, 400])
-def test_browser_renders_the_page_without_overflow(text, tmp_path, width):
-    layout = re.search(
-        r"plots (\d+) empty (\d+) width (\d+) overflow (-?\d+) children (\d+)",
-        title_in_browser(text, MEASURE_LAYOUT, tmp_path, width),
-    )
-    assert layout
-    plots, empty, inner_width, overflow, children = map(int, layout.groups())
-    assert (plots, empty, inner_width) == (text.count("<figure>"), 0, width)
-    assert overflow <= 0
-    assert children > 5
-
-
-def title_in_browser(text, script, tmp_path, width):
-    """Return the title that a script gives the page, which is loaded in a frame: a headless window has a least width.
-
-    The page's policy, which forbids other scripts than its own, is removed.
-    """
-    inner = tmp_path / "inner.html"
-    inner.write_text(re.sub(r'<meta http-equiv="[^>]*>', "", text).replace("</body>", script + "</body>"))
-    outer = tmp_path / "outer.html"
-    outer.write_text(
-        f'<body style="margin:0"><iframe src="inner.html" style="width:{width}px;height:2000px;border:0"></iframe>'
-        '<script>addEventListener("load", () => { try { document.body.append(frames[0].document.title) } '
-        "catch (error) { console.error(error) } })</script>"
-    )
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", "--virtual-time-budget=2000"]
-    command += ["--enable-logging=stderr", "--v=0", "--allow-file-access-from-files", "--no-first-run"]
-    result = subprocess.run(
-        [*command, f"--user-data-dir={tmp_path}/profile", outer.as_uri()], capture_output=True, text=True, timeout=120
-    )
-    assert "CONSOLE" not in result.stderr
-    return html.unescape(result.stdout)
