@@ -23,8 +23,8 @@ def compare(
     sides: Annotated[
         list[str],
         typer.Argument(
-            help="Run directories, logs or tables of external measurements, the baseline first; for tables also names "
-            "of systems in them.",
+            help="Run directories, logs, tables of external measurements or folders of these, the baseline first; for "
+            "tables also names of systems in them.",
             show_default=False,
         ),
     ],
@@ -35,8 +35,8 @@ def compare(
 ) -> None:
     """Compare GPUs or settings with a baseline: the verdict on each, its confidence interval, what else differs.
 
-    At most 5% of the calls give a false verdict, however many sides are compared. A table compares its systems, or
-    those that are named: timetrial compare t4_v100_2019.csv T4 V100. For example:
+    At most 5% of the calls give a false verdict, however many sides are compared. Of a table or a folder of tables, the
+    systems are compared, or those that are named: timetrial compare t4_v100_2019.csv T4 V100. For example:
     timetrial compare runs/a runs/b runs/c
     """
     from ..results.analysis import findings
@@ -44,39 +44,56 @@ def compare(
     from ..results.report import folder_comparison
 
     paths = [Path(side) for side in sides if Path(side).exists()]
-    tables = [path for path in paths if path.is_file() and external.is_measurement_file(path)]
     names = [side for side in sides if not Path(side).exists()]
+    tables = external.find_tables(paths)
     unreadable: list[UnreadableFile] = []
-    if tables:
-        _compare_tables(tables, [path for path in paths if path not in tables], names, unreadable, as_json=as_json)
+    if tables and (names or len(paths) < 2 or not all(map(_holds_runs, paths))):
+        _compare_tables(tables, paths, names, unreadable, as_json=as_json)
         return
     if names:
         raise DataError(
             f"{make_visible(names[0])} does not exist: pass run directories, logs or tables of external measurements."
         )
+    unreadable += [
+        UnreadableFile(table, "the runs beside it are compared", "name the table itself as a side", "be compared")
+        for table in tables
+    ]
     comparisons = folder_comparison.compare_folders(paths, margin, unreadable.append)
     _print(comparisons, findings.list_unreadable(unreadable), as_json=as_json)
 
 
+def _holds_runs(path: Path) -> bool:
+    """Return whether there is a run or a throughput run at or below `path`."""
+    from ..results.analysis import throughput_groups
+    from ..results.parse import sources
+
+    return bool(sources.read_runs([path], needed=False) or throughput_groups.read_throughput_groups([path]))
+
+
 def _compare_tables(
     tables: Sequence[Path],
-    folders: Sequence[Path],
+    paths: Sequence[Path],
     names: Sequence[str],
     unreadable: list[UnreadableFile],
     *,
     as_json: bool,
 ) -> None:
-    """Compare the systems in tables, and those of own runs beside them."""
+    """Compare the systems in tables, and those of own runs at the other paths; named tables must be readable."""
     from ..results.analysis import external_comparison, findings, own_measurements, throughput_groups
     from ..results.analysis.groups import group_runs
     from ..results.parse import external, sources
 
-    measurements = [entry for path in tables for entry in external.read_measurements(path)]
-    if folders:
+    named = [path for path in tables if path in paths]
+    measurements = [entry for path in named for entry in external.read_measurements(path, unreadable.append)]
+    measurements += external.read_tables([path for path in tables if path not in named], unreadable.append)
+    if folders := [path for path in paths if path not in named]:
         measured = throughput_groups.read_throughput_groups(folders, unreadable.append)
-        runs = sources.read_runs(folders, needed=not measured, pass_over=unreadable.append)
+        is_needed = not (measured or all(external.find_tables([path]) for path in folders))
+        runs = sources.read_runs(folders, needed=is_needed, pass_over=unreadable.append)
         measurements += own_measurements.measure_throughput(own_measurements.split_by_run(measured))
         measurements += own_measurements.measure_runs(group_runs(runs))
+    if not measurements:
+        sources.require_results(paths, unreadable)
     comparisons = external_comparison.compare_systems(measurements, names)
     shown = [comparisons[0].baseline, *(pair.other for pair in comparisons)]
     compared = [entry for system in shown for entry in system.measurements]
@@ -96,6 +113,7 @@ def _print(
 
     if as_json:
         print(json.dumps([comparison_json.to_json(pair) for pair in comparisons], indent=2))
+        terminal.show_findings(Console(stderr=True), notes)
         return
     console = Console()
     num_tests = sum(isinstance(pair, Comparison) for pair in comparisons)

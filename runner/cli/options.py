@@ -24,6 +24,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 ResultPaths = Annotated[
     list[Path],
     typer.Argument(
-        help="Run directories, published result trees, logs, tables of external measurements.", show_default=False
+        help="Run directories, published result trees, logs, tables of external measurements, or folders of these.",
+        show_default=False,
     ),
 ]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from ..core.found_files import UnreadableFile
 from .options import ResultPaths
 
 if TYPE_CHECKING:
@@ -54,14 +53,13 @@ def report(
     wants_page = not outputs or (out_source is not None and out_source.name == "COMMANDLINE")
     built = reports.build_report(paths, baseline, published=published) if wants_page else reports.Report([])
     if outputs:
-        unreadable: list[UnreadableFile] = []
-        runs = built.runs or sources.read_runs(paths, pass_over=unreadable.append)
-        for error in unreadable:
-            console.print(f"passed over: {error}", markup=False)
+        runs = built.runs or sources.read_runs(paths, pass_over=built.unreadable.append)
         groups = built.groups or group_runs(runs)
         _write_outputs(runs, groups, runs_csv, scores_csv, export_mlperf)
         written = ", ".join(map(str, outputs))
         console.print(f"logs: {len(runs)}, run groups: {len(groups)}; wrote {written}", markup=False)
+    for error in built.unreadable:
+        console.print(f"passed over: {error}", markup=False)
     if wants_page:
         from ..results.report import page
 

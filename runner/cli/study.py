@@ -23,6 +23,7 @@ def study(
 
     For tables of external measurements, print the figures and the findings about them.
     """
+    from ..results.analysis import findings
     from ..results.report import build as reports
     from ..results.report import study_json, terminal, terminal_ranking
 
@@ -30,6 +31,7 @@ def study(
     if as_json:
         groups = study_json.groups_to_json(built.groups, built.rankings)
         print(json.dumps(groups + [asdict(entry) for entry in built.measurements], indent=2))
+        terminal.show_findings(Console(stderr=True), findings.list_unreadable(built.unreadable))
         return
     if plan:
         terminal.show_plan(console, built.groups, built.comparisons)

@@ -1,12 +1,14 @@
 """Read files that others may have written: one way in, and one error for everything that is wrong with them.
 
-A file must be regular, no larger than its kind ever is, and UTF-8. It holds data and nothing else: objects, lists,
-text and finite numbers, nested at most `MAX_DEPTH` deep, without references. Text is returned with control and
-bidirectional characters made visible, so that no name changes a terminal or a page.
+A file must be regular, no larger than its kind ever is, and UTF-8, or UTF-16 with a byte order mark. It holds data and
+nothing else: objects, lists, text and finite numbers, nested at most `MAX_DEPTH` deep, without references. Text is
+returned with control and bidirectional characters made visible, so that no name changes a terminal or a page.
 """
 
+import codecs
 import csv
 import io
+import itertools
 import json
 import os
 import stat
@@ -24,6 +26,7 @@ MAX_NUMBER = 1e30  # of any number in a log or beside it; sums and products of t
 MAX_BYTES = 1 << 24  # a run record of a thousand blocks takes half a megabyte
 _MAX_YAML_BYTES = 1 << 18  # a configuration takes ten kilobytes
 _MAX_NAME = 200  # characters
+_SEPARATORS = "\t;,"  # of the columns of a table
 _INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode categories: control, format (bidirectional), surrogates, breaks
 
 
@@ -109,12 +112,18 @@ def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
-    """Return a UTF-8 file as it stands, invisible characters included; raise `UnreadableFile`."""
+    """Return a text file as it stands, invisible characters included; raise `UnreadableFile`."""
     content = read_bytes(path, max_bytes)
     try:
-        return content.decode("utf-8-sig")
+        return decode(content)
     except UnicodeDecodeError as error:
-        raise UnreadableFile(path, f"byte {error.start} is not UTF-8") from error
+        raise UnreadableFile(path, f"byte {error.start} is not {error.encoding.upper()}") from error
+
+
+def decode(content: bytes, errors: str = "strict") -> str:
+    """Return UTF-8, or UTF-16 with a byte order mark, as text without the mark; `errors` as of `bytes.decode`."""
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return content.decode("utf-16" if is_utf16 else "utf-8-sig", errors)
 
 
 def read_json(path: Path) -> Any:
@@ -126,16 +135,38 @@ def read_json(path: Path) -> Any:
         raise UnreadableFile(path, error) from error
 
 
-def read_csv(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file by the names in its first row; raise `UnreadableFile`, also for uneven rows."""
+def read_csv(path: Path) -> tuple[list[list[str]], str]:
+    """Return the rows of a table, the names of its columns first, and the separator of its columns.
+
+    Raises `UnreadableFile`, also for uneven rows.
+    """
     try:
-        rows = list(csv.DictReader(io.StringIO(read_text(path), newline="")))
+        rows, separator = split_csv(read_text(path))
     except csv.Error as error:
         raise UnreadableFile(path, error) from error
-    for number, row in enumerate(rows, start=1):
-        if None in row or None in row.values():
+    for number, row in enumerate(rows):
+        if len(row) != len(rows[0]):
             raise UnreadableFile(path, f"row {number} has more or fewer cells than the first row")
-    return [{make_visible(name): make_visible(cell) for name, cell in row.items()} for row in rows]
+    filled = [any(column) for column in zip(*rows, strict=True)]
+    return [list(itertools.compress(map(make_visible, row), filled)) for row in rows], separator
+
+
+def split_csv(text: str) -> tuple[list[list[str]], str]:
+    """Return the rows that are not empty, as stripped cells, and the separator; raise `csv.Error`.
+
+    The separator is the one that gives the most columns, if it can be with as many cells in each row.
+    """
+    tables = {}
+    for separator in _SEPARATORS:
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+        tables[separator] = [cells for row in rows if any(cells := [cell.strip() for cell in row])]
+
+    def rank(separator: str) -> tuple[bool, int]:
+        widths = [len(row) for row in tables[separator]] or [0]
+        return min(widths) == max(widths) > 1, widths[0]
+
+    separator = max(_SEPARATORS, key=rank)
+    return tables[separator], separator
 
 
 class _DataLoader(yaml.SafeLoader):

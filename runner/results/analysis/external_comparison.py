@@ -90,12 +90,17 @@ class ExternalComparison:
 def compare_systems(measurements: Sequence[ExternalMeasurement], names: Sequence[str]) -> list[ExternalComparison]:
     """Compare the named systems, or all of them without names, with the first; one name chooses the first.
 
+    Where a name has a number of GPUs, names without one are of single GPUs.
+
     At most 5% of the calls call an equal system faster or slower, by Holm's (1979) step-down test.
 
     Raises `ConfigurationError` for an unknown name, and `DataError` if there are no two systems to compare.
     """
     useful = [entry for entry in measurements if entry.metric in (*SPEEDS, "epochs")]
     systems = [find_system(useful, name) for name in names] if len(names) > 1 else all_systems(useful, names)
+    if len(names) > 1 and any(system.count for system in systems):
+        pairs = zip(systems, names, strict=True)
+        systems = [system if system.count else find_system(useful, f"1 x {name}") for system, name in pairs]
     if len(systems) < 2:
         raise DataError("The measurements are of one system: name another file or folder to compare it with.")
     baseline, *others = systems

@@ -40,7 +40,10 @@ from .systems import Lineup, System, has_name, line_up
 
 @dataclass
 class Report:
-    """All results at some paths and what follows from them; `measurements` include those of `throughput_groups`."""
+    """All results at some paths and what follows from them; `measurements` include those of `throughput_groups`.
+
+    `unreadable` holds the errors of the files that were passed over, in full or in part.
+    """
 
     paths: list[str]
     runs: list[Run] = field(default_factory=list)
@@ -57,6 +60,7 @@ class Report:
     peak_fits: list[PeakFit] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     published: dict[str, list[PublishedEntry]] = field(default_factory=dict)
+    unreadable: list[UnreadableFile] = field(default_factory=list)
 
     @cached_property
     def systems(self) -> dict[str, System]:
@@ -80,15 +84,15 @@ def build_report(paths: Sequence[Path], baseline: str = "", *, published: bool =
         raise DataError(
             "No path is given: name run folders, published results, logs or files of external measurements."
         )
-    tables = [path for path in paths if _is_measurement_file(path)]
+    tables = external.find_tables(paths)
     others = [path for path in paths if path not in tables]
     report = Report([make_visible(str(path)) for path in paths])
-    unreadable: list[UnreadableFile] = []
+    unreadable = report.unreadable
     report.throughput_groups = throughput_groups.read_throughput_groups(others, unreadable.append)
     report.rooflines = roofline.build_rooflines(
         report.throughput_groups, roofline.read_peaks(others, unreadable.append)
     )
-    report.measurements = _read_tables(tables, unreadable)
+    report.measurements = external.read_tables(tables, unreadable.append)
     report.measurements += measure_throughput(report.throughput_groups)
     report.runs = sources.read_runs(others, needed=False, pass_over=unreadable.append) if others else []
     if not (report.runs or report.rooflines or report.measurements):
@@ -120,21 +124,6 @@ def _require_system(report: Report, name: str) -> None:
     known = [system.label for system in systems] + [entry.accelerator for entry in report.measurements]
     names = "; ".join(list(dict.fromkeys(known))[:12])
     raise ConfigurationError(f"No system is called --baseline '{name}': choose part of one of: {names}.")
-
-
-def _read_tables(paths: Iterable[Path], unreadable: list[UnreadableFile]) -> list[ExternalMeasurement]:
-    """Return the measurements in files of external measurements; append the errors of others to `unreadable`."""
-    measurements: list[ExternalMeasurement] = []
-    for path in paths:
-        try:
-            measurements += external.read_measurements(path)
-        except UnreadableFile as error:
-            unreadable.append(error)
-    return measurements
-
-
-def _is_measurement_file(path: Path) -> bool:
-    return path.is_file() and path.name != roofline.PEAKS_FILE and external.is_measurement_file(path)
 
 
 def _find(report: Report) -> Iterable[Finding]:

@@ -79,6 +79,70 @@ def test_study_shows_external_measurements(tmp_path):
     assert sum(entry["metric"] == "epochs" for entry in entries) == 14
 
 
+@pytest.fixture
+def tables(tmp_path):
+    """Return a folder of two wide tables: the V100 is twice as fast as the T4 in fp32, and four times in fp16."""
+    folder = tmp_path / "tables"
+    (folder / "older").mkdir(parents=True)
+    rows = "gpu,watt,resnet50,gnmt\nT4,70,100.5,1000.5\nV100,250,201,2001\n"
+    (folder / "throughput-fp32-train.csv").write_text(rows)
+    rows = "gpu;resnet50 (images/s);gnmt (sentences/s)\nT4;200,5;2000,5\nV100;802;8002\n"
+    (folder / "older/fp16-train.csv").write_bytes(rows.encode("utf-16"))
+    return folder
+
+
+def test_a_folder_of_others_tables_is_read(tables, tmp_path):
+    process = timetrial(tmp_path, "compare", tables, "V100", "T4")
+    assert process.returncode == 0, process.stderr
+    rows = [line.split() for line in process.stdout.splitlines() if " train " in line]
+    assert [(row[0], row[4], row[-1]) for row in rows] == [
+        (network, precision, ratio)
+        for precision, ratio in (("fp32", "0.5"), ("fp16", "0.25"))
+        for network in ("resnet50", "gnmt")
+    ]
+    skipped = (
+        "throughput-fp32-train.csv cannot be read completely (1 of 3 columns name no workload or have no known unit"
+    )
+    assert process.stdout.count(skipped) == 1
+    process = timetrial(tmp_path, "compare", tables, "--json")
+    (entry,) = json.loads(process.stdout)
+    assert (entry["baseline"], entry["other"]) == ("T4", "V100")
+    assert skipped in process.stderr
+    process = timetrial(tmp_path, "study", tables, "--json")
+    assert len(json.loads(process.stdout)) == 8
+    assert skipped in process.stderr
+    process = timetrial(tmp_path, "report", tables)
+    assert process.returncode == 0, process.stderr
+    assert f"passed over: {tables}/{skipped}" in process.stdout
+    assert "external measurements: 8; wrote report/report.html" in process.stdout
+
+
+def test_a_named_table_must_be_readable_and_one_in_a_folder_is_passed_over(tables, tmp_path):
+    bad = tables / "batch.csv"
+    bad.write_text("gpu,resnet50\nT4,64\n")
+    sentence = "batch.csv cannot be read (1 of 1 columns name no workload or have no known unit: resnet50): write"
+    process = timetrial(tmp_path, "compare", bad)
+    assert (process.returncode, process.stdout) == (Exit.DATA, "")
+    assert sentence in process.stderr
+    process = timetrial(tmp_path, "compare", tables)
+    assert process.returncode == 0, process.stderr
+    assert f"Passed over: {bad}".removesuffix("batch.csv") + sentence in process.stdout
+    process = timetrial(tmp_path, "compare", tables / "older/fp16-train.csv", bad)
+    assert process.returncode == Exit.DATA
+
+
+def test_tables_beside_runs_need_a_name_to_be_compared(tree, tables, tmp_path):
+    shutil.copy(STUDY, tree / "v0.7/Maker/a/table.csv")
+    process = timetrial(tmp_path, "compare", "tree/v0.7/Maker/a", "tree/v0.7/Maker/b")
+    assert process.returncode == 0, process.stderr
+    assert "Maker b (gnmt v0.7) against Maker a (gnmt v0.7)" in process.stdout
+    assert "table.csv cannot be compared (the runs beside it are compared): name the table itself" in process.stdout
+    process = timetrial(tmp_path, "compare", "tree/v0.7/Maker/a", "T4", "V100-PCIe")
+    assert "V100-PCIe against T4: faster, 2.99 times as fast" in process.stdout
+    process = timetrial(tmp_path, "compare", tables, "tree/v0.7/Maker/b", "T4", "SXM2")
+    assert "Tesla V100-SXM2-16GB against T4: cannot tell, nothing was measured on both" in process.stdout
+
+
 def test_copies_of_one_folder_are_named_by_folder_and_never_faster(tree, tmp_path):
     shutil.copytree(tree, tmp_path / "copied")
     process = timetrial(tmp_path, "compare", "tree/v0.7/Maker/a", "copied/v0.7/Maker/a")

@@ -68,6 +68,15 @@ def test_only_equal_settings_are_compared():
     assert comparison_json.to_json(pair)["ratio"] is None
 
 
+def test_beside_a_number_of_gpus_a_bare_name_is_of_one():
+    entries = [measurement("a", 8.0), measurement("a", 4.0, num_accelerators=2), measurement("b", 6.0)]
+    (pair,) = compare_systems(entries, ["a", "2 x a"])
+    assert (pair.baseline.title, pair.other.title) == ("1 x a", "2 x a")
+    assert [row.ratio for row in pair.rows] == [pytest.approx(2)]
+    with pytest.raises(ConfigurationError, match="1 x a is no path"):
+        compare_systems(entries[1:], ["1 x b", "a"])
+
+
 def test_a_faster_best_batch_decides_nothing():
     """At batch 8 both take 10 ms. Only `a` was measured at batch 64, where it is four times as fast per sample."""
     entries = [measurement("a", 10.0), measurement("a", 20.0, batch=64), measurement("b", 10.0)]
