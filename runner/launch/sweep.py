@@ -94,7 +94,7 @@ def run_job(
     return replace(job, sweep_dir=sweep_dir, overrides=tuple(hydra.overrides.task))
 
 
-def find_stopped(sweeps: Path, command: Sequence[str]) -> Path | None:
+def _find_stopped(sweeps: Path, command: Sequence[str]) -> Path | None:
     """Return the last sweep below `sweeps` with the overrides `command`, if it was stopped before its end."""
     for folder in sorted(sweeps.glob("*/"), reverse=True):
         if _read(folder).get("command") == list(command):
@@ -104,7 +104,7 @@ def find_stopped(sweeps: Path, command: Sequence[str]) -> Path | None:
 
 def _earlier_job(sweep_dir: Path, command: Sequence[str], overrides: Sequence[str]) -> JobResult | None:
     """Return how the run with these overrides ended in the stopped sweep that goes on in `sweep_dir`."""
-    folder = find_stopped(sweep_dir.parent, command)
+    folder = _find_stopped(sweep_dir.parent, command)
     jobs = _read(folder).get("runs", []) if folder else []
     job = next((job for job in jobs if job["overrides"] == list(overrides)), None)
     if job is None or (job["run_dir"] and not Path(job["run_dir"]).exists()):

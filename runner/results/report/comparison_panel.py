@@ -33,12 +33,12 @@ def comparison_panel(name: str, lineup: Lineup, report: Report, anchors: Mapping
 
     The verdicts against each baseline are a family of their own, of which at most 5% have a false one.
     """
-    panel = _panel_against(lineup.baseline, name, lineup, report.comparisons, report, anchors)
+    panel = _panel(name, lineup, report.comparisons, report, anchors)
     if not 2 < len(lineup.systems) <= _MAX_BASELINES:
         return panel
     others = [replace(lineup, baseline=system, systems=_from(lineup, system)) for system in lineup.systems[1:]]
     panel.alternatives = [
-        _panel_against(other.baseline, f"{name}-{number}", other, compare_all(other.pairs), report, anchors)
+        _panel(f"{name}-{number}", other, compare_all(other.pairs), report, anchors)
         for number, other in enumerate(others, start=2)
     ]
     return panel
@@ -48,15 +48,14 @@ def _from(lineup: Lineup, first: System) -> list[System]:
     return [first, *(system for system in lineup.systems if system != first)]
 
 
-def _panel_against(
-    baseline: System,
+def _panel(
     name: str,
     lineup: Lineup,
-    all_comparisons: Sequence[Comparison],
+    compared: Sequence[Comparison],
     report: Report,
     anchors: Mapping[str, str],
 ) -> Panel:
-    by_title = {(comparison.baseline.title, comparison.other.title): comparison for comparison in all_comparisons}
+    by_title = {(comparison.baseline.title, comparison.other.title): comparison for comparison in compared}
     comparisons = {
         (system, workload): by_title[lineup.groups[lineup.baselines[workload], workload].title, group.title]
         for (system, workload), group in lineup.groups.items()
@@ -83,7 +82,7 @@ def _panel_against(
         [plot_speeds(f"{name}-speeds", lineup.baseline.label, _speeds(order, comparisons, means))],
         lineup.rounds,
         next(iter(lineup.groups.values())).runs[0].scale,
-        baseline=baseline.label,
+        baseline=lineup.baseline.label,
     )
 
 
