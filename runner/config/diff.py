@@ -17,6 +17,8 @@ _FREE_KEYS = {
     "telemetry.every_seconds",
     "observers.json_lines",
     "observers.tensorboard",
+    "observers.wandb",
+    "observers.mlflow",
     "profile.steps",
     "workload.max_micro_batch",  # its effect is in tuning.micro_batch_size
     "usd_per_gpu_hour",

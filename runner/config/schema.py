@@ -207,12 +207,16 @@ class TelemetryConfig:
 
 @dataclass
 class ObserversConfig:
-    """Further files that a run writes for other programs."""
+    """What a run writes for other programs."""
 
     json_lines: bool = False
     """Write events.jsonl to the run directory: one line per event, steps excepted."""
     tensorboard: bool = False
     """Write TensorBoard event files to the run directory's folder tensorboard; needs the tensorboard extra."""
+    wandb: bool = False
+    """Record the run in Weights & Biases; needs the wandb extra."""
+    mlflow: bool = False
+    """Record the run in MLflow; needs the mlflow extra."""
 
 
 @dataclass
@@ -259,7 +263,7 @@ class Config:
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     """Sampling of GPUs and host."""
     observers: ObserversConfig = field(default_factory=ObserversConfig)
-    """Files for other programs."""
+    """Output for other programs."""
     profile: ProfileConfig = field(default_factory=ProfileConfig)
     """Trace of a few training steps."""
     target: dict[str, float] = field(default_factory=dict)

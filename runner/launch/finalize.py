@@ -6,16 +6,13 @@ from dataclasses import replace
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
-from ..config.schema import Config
-from ..config.validation import run_seed
 from ..core.errors import Exit, error_of
-from ..hardware import devices
 from ..mlperf import compliance
 from ..record.energy import TelemetryReport, summarize_telemetry
 from ..record.run_record import RunRecord
 from ..record.validity import find_change_flag, find_clock_flag
 from .open_run_dir import OpenRun
-from .result_table import show_result
+from .result_table import run_title, show_result
 
 # With these a run never began: its directory is removed again.
 _NEVER_BEGAN = (Exit.CONFIGURATION, Exit.DATA, Exit.DEVICE)
@@ -31,7 +28,7 @@ def finish_if_trained(run: OpenRun) -> Exit | None:
     if record.is_running:  # the launcher was killed after training, before it judged the log
         return finalize(run, Exit.FAILURE)
     run.console.print(f"{run.run_dir.path} is finished: nothing to do. Its result:", soft_wrap=True, markup=False)
-    show_result(run.console, _title(run.config), record, run.run_dir)
+    show_result(run.console, run_title(run.config), record, run.run_dir)
     return Exit(record.exit_code)
 
 
@@ -75,7 +72,7 @@ def finalize(run: OpenRun, exit_code: Exit) -> Exit:
         ),
         durable=True,
     )
-    show_result(run.console, _title(run.config), record, run_dir)
+    show_result(run.console, run_title(run.config), record, run_dir)
     if exit_code == Exit.STOPPED and not run.config.throughput.steps and not _is_in_sweep():
         run.console.print("To continue: the same command with ", end="")
         run.console.print(f"run_dir={run_dir.path} resume=true", style="bold", soft_wrap=True, markup=False)
@@ -98,10 +95,3 @@ def _summarize_telemetry(run: OpenRun, record: RunRecord) -> TelemetryReport:
         usd_per_hour=config.gpus * config.usd_per_gpu_hour if config.usd_per_gpu_hour else None,
         num_gpus_expected=0 if config.accelerator.name == "cpu" else config.gpus,
     )
-
-
-def _title(config: Config) -> str:
-    gpus = f"{config.gpus} x {devices.display_name(config.accelerator.name)}"
-    gpus += "" if config.peer_to_peer else " without peer-to-peer"
-    recipe = f"{config.workload.title} {config.recipe.scale}"
-    return f"{recipe}, {gpus}, {config.precision.name}, seed {run_seed(config)}"

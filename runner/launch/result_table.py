@@ -5,7 +5,10 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.markup import escape
 
+from ..config.schema import Config
+from ..config.validation import run_seed
 from ..core.formatting import format_energy, format_number
+from ..hardware import devices
 from ..record.published_results import compare_with_published
 from ..record.reference_throughput import compare_with_references
 from ..record.run_dir import RunDir
@@ -15,6 +18,14 @@ from ..record.training_result import TrainingResult
 
 _PROBLEMS_SHOWN = 3
 Row = tuple[str, str]
+
+
+def run_title(config: Config) -> str:
+    """Return the title of a run: workload, scale, GPUs, precision and seed."""
+    gpus = f"{config.gpus} x {devices.display_name(config.accelerator.name)}"
+    gpus += "" if config.peer_to_peer else " without peer-to-peer"
+    recipe = f"{config.workload.title} {config.recipe.scale}"
+    return f"{recipe}, {gpus}, {config.precision.name}, seed {run_seed(config)}"
 
 
 def show_result(console: Console, title: str, record: RunRecord, run_dir: RunDir) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 
 from ..callbacks.clock_watch import ClockWatch
 from ..callbacks.json_lines import JsonLines
+from ..callbacks.mlflow import MLflow
 from ..callbacks.profiler import StepProfiler
 from ..callbacks.progress import ProgressBar
 from ..callbacks.record_writer import RecordWriter
 from ..callbacks.tensorboard import TensorBoard
+from ..callbacks.wandb import WandB
 from ..config.schema import Config
 from ..config.validation import profiled_steps, quality_target, run_seed
 from ..core.console import is_quiet, print_text
@@ -26,6 +28,7 @@ from ..training.loop import Outcome, TrainingPlan, train_to_target
 from ..training.schedule_report import find_phases
 from .build_engine import prepare_engine
 from .rank import Rank
+from .result_table import run_title
 
 _SCHEDULE_KEY = re.compile("_(samples|tokens|epochs?|milestones)$")  # of settings that say when the rate changes
 
@@ -116,7 +119,7 @@ def _main_rank_observers(
 
 
 def _optional_observers(rank: Rank, closing: ExitStack) -> list[Observer]:
-    """Return the observers that write further files, as configured."""
+    """Return the observers for other programs, as configured."""
     config, folder = rank.config, rank.run_dir.path
     observers: list[Observer] = []
     if config.observers.json_lines:
@@ -125,6 +128,9 @@ def _optional_observers(rank: Rank, closing: ExitStack) -> list[Observer]:
     if config.observers.tensorboard:
         observers.append(tensorboard := TensorBoard(folder / "tensorboard"))
         closing.callback(tensorboard.close)
+    for tracker, is_on in ((WandB, config.observers.wandb), (MLflow, config.observers.mlflow)):
+        if is_on:
+            observers.append(closing.enter_context(tracker(rank.run_dir, run_title(config), rank.console)))
     if steps := profiled_steps(config):
         observers.append(StepProfiler(folder / "profile.json.gz", *steps, rank.device))
     return observers

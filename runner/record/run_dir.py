@@ -49,8 +49,14 @@ class RunDir:
         return (self.path / FILE_NAME).exists()
 
     def refuse_special_files(self) -> None:
-        """Raise `UnreadableFile` for a link, pipe or device, through which a resume would write or wait elsewhere."""
+        """Raise `UnreadableFile` for a link, pipe or device, through which a resume would write or wait elsewhere.
+
+        Weights & Biases links its log; in its folder, each attempt writes to a new folder.
+        """
+        wandb = self.path / "wandb"
         for entry in self.path.rglob("*"):
+            if wandb in entry.parents:
+                continue
             if entry.is_symlink() or not (entry.is_file() or entry.is_dir()):
                 raise UnreadableFile(entry, "a run directory holds regular files only")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-ALL_EXTRAS = "dev,cnn,dali,joblib,nvidia,tensorboard,tensorflow"
+ALL_EXTRAS = "dev,cnn,dali,joblib,mlflow,nvidia,tensorboard,tensorflow,wandb"
 EXTRAS = {"run": "cnn", "dev": "dev"}  # of the two kinds of installation that scripts/setup makes
 CONSTRAINTS_HEADER = """\
 # The versions that timetrial is tested with, transitive dependencies included. torch is the CUDA build, which runs on

@@ -79,7 +79,7 @@ FILES = ["config.yaml", "status.json", "error_0.json", "result_4.txt", "telemetr
 
 @pytest.mark.integration
 @pytest.mark.parametrize("make", ["pipe", "link"])
-@pytest.mark.parametrize("name", [*FILES, "checkpoint/checkpoint.pt"])
+@pytest.mark.parametrize("name", [*FILES, "checkpoint/checkpoint.pt", "wandb"])
 def test_special_file_in_a_run_directory_is_refused(launch, tmp_path, name, make):
     _, run_dir = launch("seed=4", f"run_dir={tmp_path}/run", "checkpoint.at_end=true")
     run_dir.update(lambda record: record.ended(Exit.STOPPED, ""))
