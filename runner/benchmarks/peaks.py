@@ -124,7 +124,7 @@ def measure_kinds(kinds: Sequence[str], accelerator: str, *, quick: bool, thread
     if device.type == "cpu" and threads:
         torch.set_num_threads(threads)
     sensors = open_sensors(1) if device.type != "cpu" else None
-    devices.enable_cudnn_benchmark()
+    devices.search_convolution_plans(10)
     torch.manual_seed(0)
     effort = QUICK if quick else FULL
     try:

@@ -58,6 +58,7 @@ def register_schema() -> None:
     OmegaConf.register_new_resolver("latest", max, replace=True)
     OmegaConf.register_new_resolver("compile_mode", default_compile_mode, replace=True)
     OmegaConf.register_new_resolver("capture_steps", default_capture, replace=True)
+    OmegaConf.register_new_resolver("is_reference", lambda scale: scale == "reference", replace=True)
     OmegaConf.register_new_resolver("micro_batch", _micro_batch, replace=True)
     OmegaConf.register_new_resolver("help_on", _help_on, replace=True)
     ConfigStore.instance().store(name="schema", node=Config)

@@ -23,8 +23,7 @@ class WorkloadConfig:
     engines: dict[str, str] = field(default_factory=dict)
     """Import path of the engine class for each framework other than PyTorch."""
     compiled: bool = False
-    """Whether the model is compiled by default, on accelerators that compile and at the scale `reference`; runs at the
-    other scales are too short."""
+    """Whether the model is compiled by default, on accelerators that compile and at the scale `reference`."""
     faster_captured: bool = False
     """Whether custom kernels make captured steps at least as fast as compiled ones: the model is then compiled by
     default only where steps cannot be captured, in fp16."""
@@ -82,6 +81,9 @@ class EngineConfig:
     capture: bool = True
     """Capture the training steps and beam searches of workloads that allow it in device graphs, and replay them
     without Python; false: eager execution. Default: true, but false for compiled models at the scale `reference`."""
+    full_search: bool = True
+    """Time 10 cuDNN plans for each shape of a convolution in the warm-up; false: 4, and none for evaluations.
+    Default: true at the scale `reference`."""
 
 
 @dataclass
@@ -131,8 +133,7 @@ class TuningConfig:
     """What differs between GPUs without changing the training."""
 
     micro_batch_size: int | None = None
-    """Largest number of samples of one forward pass on one GPU; null: `global_batch_size / gpus`, no gradient
-    accumulation."""
+    """Largest number of samples of one forward pass on one GPU; null: all, `global_batch_size / gpus`."""
 
 
 @dataclass
@@ -288,8 +289,7 @@ class Config:
     data_dir: str = "data"
     """Folder of the datasets. Default: taken from `TIMETRIAL_DATA_DIR`, else `data`."""
     staging_dir: str | None = None
-    """Node-local disk that image folders are copied to before the clock starts; null: read in place. Default: taken
-    from `TIMETRIAL_STAGING_DIR`."""
+    """Node-local disk for image folders, which are copied before the clock starts. Default: `TIMETRIAL_STAGING_DIR`."""
     runs_dir: str = "runs"
     """Folder in which run directories are made."""
     run_dir: str | None = None

@@ -109,9 +109,14 @@ def allow_tf32(allowed: bool) -> None:
     torch.backends.cudnn.allow_tf32 = allowed
 
 
-def enable_cudnn_benchmark() -> None:
-    """Let cuDNN time its algorithms for each new shape and keep the fastest; the choice can differ between runs."""
-    torch.backends.cudnn.benchmark = True
+def search_convolution_plans(most: int) -> None:
+    """Let cuDNN time up to `most` plans for each new shape and keep the fastest; with 0, it takes its first choice.
+
+    The fastest can differ between runs. MIOpen searches in its own way.
+    """
+    torch.backends.cudnn.benchmark = most > 0
+    if most and torch.version.hip is None:
+        torch.backends.cudnn.benchmark_limit = most
 
 
 def is_nvidia_gpu(device: torch.device) -> bool:

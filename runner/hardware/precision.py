@@ -21,7 +21,6 @@ class Precision:
         """Set the process-wide switches; raise `DeviceError` if the device does not support the format."""
         devices.require_precision(self.device, self.name)
         devices.allow_tf32(self.name == "tf32")
-        devices.enable_cudnn_benchmark()
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which the forward pass runs."""

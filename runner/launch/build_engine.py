@@ -76,6 +76,7 @@ def build_engine(config: Config, world: World, device: torch.device) -> Engine:
         precision=Precision(config.precision.name, device),
         max_grad_norm=recipe.max_grad_norm,
         capture=config.engine.capture,
+        full_search=config.engine.full_search,
         world=world,
     )
 

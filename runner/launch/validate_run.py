@@ -45,11 +45,11 @@ def with_seed(config: Config) -> Config:
 
 
 def modules_to_import(node: DictConfig) -> list[str]:
-    """Return the modules that validating and running `node` imports late: those of its classes, and the compiler."""
+    """Return the modules that validating and running `node` imports late: those of its classes, and a compiler."""
     loader, engine = OmegaConf.select(node, "data.loader"), OmegaConf.select(node, "engine.name")
     keys = ["workload.workload", f"workload.loaders.{loader}", f"workload.engines.{engine}"]
     classes = [str(path) for key in keys if (path := OmegaConf.select(node, key))]
-    compiler = ["torch._dynamo"] if engine == "torch" else []  # which PyTorch loads when an optimizer is made
+    compiler = ["torch._dynamo"] if OmegaConf.select(node, "engine.compile") is not None else []
     return [*(path.rpartition(".")[0] for path in classes), *compiler]
 
 

@@ -25,6 +25,7 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ from ..core.errors import Diverged
 from ..hardware import device_timing, devices
 from ..hardware.device_graphs import supports_graphs
 from ..hardware.precision import Precision
-from . import seeds
+from . import eager, seeds
 from .captured_steps import CapturedSteps, load_optimizer_state
 from .distributed import World
 from .engine import EvalResult, StepResult, TrainingStats
@@ -72,6 +73,7 @@ class TorchEngine:
         max_grad_norm: float | None = None,
         compile_mode: str | None = None,
         capture: bool = True,
+        full_search: bool = True,
         run_seeds: seeds.Seeds,
         world: World,
     ) -> None:
@@ -79,10 +81,15 @@ class TorchEngine:
         self.global_batch_size, self.accumulation, self.max_grad_norm = global_batch_size, accumulation, max_grad_norm
         self.seeds, self.device = run_seeds, precision.device
         precision.apply()
+        self._train_plans, self._eval_plans = step_execution.CONVOLUTION_PLANS[full_search]
+        devices.search_convolution_plans(self._train_plans)
         seeds.seed_everything(run_seeds.initialization)
         self.model = workload.build_model().to(self.device)
         self.compiled = compile_mode is not None
-        if compile_mode:
+        if compile_mode is None:
+            eager.leave_compiler_unloaded()
+        else:
+            eager.use_compiler()
             self.model.compile(dynamic=False, **_COMPILE_OPTIONS.get(compile_mode, {"mode": compile_mode}))
         self.optimizer, self.lr_scheduler = workload.build_optimizer(self.model, data.steps_per_epoch)
         self.scaler = precision.grad_scaler()
@@ -134,15 +141,24 @@ class TorchEngine:
         self.optimizer.zero_grad(set_to_none=True)
 
     def _warm_up_evaluation(self, passes: int) -> None:
-        self.model.eval()
-        with torch.no_grad(), self.precision.autocast():
+        with self._evaluation_mode():
             for batch in self.data.warm_up_eval_batches():
                 if self.compiled and batch.is_partial:
                     torch.compiler.set_stance("eager_on_recompile")
                 self.workload.predict(self.model, [batch] * (1 if batch.is_partial else passes))
         if self.compiled:
             torch.compiler.set_stance("eager_on_recompile")
-        self.model.train()
+
+    @contextmanager
+    def _evaluation_mode(self) -> Iterator[None]:
+        self.model.eval()
+        devices.search_convolution_plans(self._eval_plans)
+        try:
+            with torch.no_grad(), self.precision.autocast():
+                yield
+        finally:
+            devices.search_convolution_plans(self._train_plans)
+            self.model.train()
 
     def open_data(self) -> None:
         """Wait for all ranks, so that none reads data before the clock of rank 0 runs, then open the data."""
@@ -178,15 +194,13 @@ class TorchEngine:
     def evaluate(self, stop_requested: Callable[[], bool] = lambda: False) -> EvalResult | None:
         """Evaluate the model on the whole evaluation set, unless a rank's `stop_requested` ends it early."""
         self.replication.average_statistics()
-        self.model.eval()
         predictions, stopped = None, False
         try:
-            with torch.no_grad(), self.precision.autocast():
+            with self._evaluation_mode():
                 batches = _until_stopped(self.data.eval_batches(), stop_requested)
                 predictions = self.workload.predict(self.model, batches)
         except _EvaluationStopped:
             stopped = True
-        self.model.train()
         self.world.wait_for_evaluation()
         if self.world.any(stopped):
             return None

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision.ops import roi_align
 
 from ..common.nn.stem import MaxPool, SpaceToDepthConv
 from ..common.nn.triton_support import triton_available
+from ..common.vision.torchvision_library import load_library
 from . import boxes as box_ops
 from . import kernels, losses, masks, proposals
 from .blocks import Bottleneck, norm_layer
@@ -204,13 +204,14 @@ class MaskRCNN(nn.Module):
         levels = fpn_levels(regions)
         if triton_available(regions):
             return kernels.roi_align(feature_maps[:4], regions, levels, size)
+        load_library("_C")
         image = torch.arange(len(regions)).repeat_interleave(regions.shape[1])
         rois, levels = torch.cat([image[:, None].to(regions), regions.flatten(0, 1)], 1), levels.flatten()
         pooled = feature_maps[0].new_zeros(len(rois), feature_maps[0].shape[1], size, size)
         for level, x in enumerate(feature_maps[:4]):
             rows, scale = (levels == level).nonzero()[:, 0], 1 / box_ops.STRIDES[level]
             # bf16 would round the corners
-            level_pooled = roi_align(x.float(), rois[rows], size, scale, 2, aligned=False)
+            level_pooled = torch.ops.torchvision.roi_align(x.float(), rois[rows], scale, size, size, 2, False)
             pooled = pooled.index_copy(0, rows, level_pooled.to(x.dtype))
         return pooled
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...runner.hardware import devices
-from ..common.nn.eager import keep_eager
+from ...runner.training.eager import keep_eager
 from ..common.nn.triton_support import triton
 from .projection import project_table, project_table_backward
 from .segment_sums import GMFSide, sum_gradients, sum_parts

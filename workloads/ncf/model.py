@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from ..common.nn.eager import keep_eager
+from ...runner.training.eager import keep_eager
 from ..common.nn.triton_support import triton_available
 from .fused import fits_on_chip, fused_loss, fused_scores
 from .sampling import IGNORED

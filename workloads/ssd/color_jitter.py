@@ -6,16 +6,10 @@ MLPerf's reference uses torchvision's `ColorJitter(brightness=.125, contrast=.5,
 
 import numpy as np
 from torch import Tensor
-from torchvision.transforms import functional
 
 _RANGES = (0.125, 0.5, 0.5)  # of brightness, contrast and saturation around 1
 _HUE_RANGE = 0.05  # of the hue's shift around 0, in turns
-_ADJUSTMENTS = (
-    functional.adjust_brightness,
-    functional.adjust_contrast,
-    functional.adjust_saturation,
-    functional.adjust_hue,
-)
+_ADJUSTMENTS = ("adjust_brightness", "adjust_contrast", "adjust_saturation", "adjust_hue")
 Factors = tuple[float, float, float, float]
 Order = tuple[int, int, int, int]
 
@@ -38,7 +32,9 @@ def jitter_image(pixels: Tensor, factors: Factors, order: Order) -> Tensor:
 
     MLPerf's reference calls them on Pillow images, where each adjustment rounds in its own way.
     """
+    from torchvision.transforms import functional  # which takes seconds
+
     image = pixels.permute(2, 0, 1)
     for step in order:
-        image = _ADJUSTMENTS[step](image, factors[step])
+        image = getattr(functional, _ADJUSTMENTS[step])(image, factors[step])
     return image.permute(1, 2, 0).contiguous()

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ...runner.training.eager import keep_eager
 from ..common.nn.batch_norm import batch_norm_relu, project, residual_batch_norm_relu
-from ..common.nn.eager import keep_eager
 from ..common.nn.stem import MaxPool, SpaceToDepthConv
 from . import priors
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from ..common.nn.dropout import draw_seed, drop_threshold, keep_scale
+from ..common.nn.operators import operator
 from ..common.nn.triton_support import triton, triton_available
 from . import sentence_kernels, tile_kernels
 
@@ -61,7 +62,7 @@ def attention(
     return _attention(q_or_qkv, kv, *layout, draw_seed(q_or_qkv.device), max_seqlen, causal, dropout)[0]
 
 
-@torch.library.custom_op("timetrial::packed_attention", mutates_args=())
+@operator("timetrial::packed_attention")
 def _attention(
     q_or_qkv: Tensor, kv: Tensor, q_sentences: Tensor, k_sentences: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
     seed: Tensor, max_seqlen: int, causal: bool, dropout: float,
@@ -89,7 +90,7 @@ def _attention(
     return out, lse
 
 
-@_attention.register_fake
+@torch.library.register_fake("timetrial::packed_attention")
 def _(
     q_or_qkv: Tensor, kv: Tensor, q_sentences: Tensor, k_sentences: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor,
     seed: Tensor, max_seqlen: int, causal: bool, dropout: float,
@@ -101,7 +102,7 @@ def _(
     return out, q_or_qkv.new_empty(tokens, heads, dtype=torch.float32)
 
 
-@torch.library.custom_op("timetrial::packed_attention_backward", mutates_args=())
+@operator("timetrial::packed_attention_backward")
 def _attention_backward(
     dout: Tensor, out: Tensor, lse: Tensor, q_or_qkv: Tensor, kv: Tensor, q_sentences: Tensor, k_sentences: Tensor,
     cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, seed: Tensor, max_seqlen: int, causal: bool, dropout: float,
@@ -151,7 +152,7 @@ def _attention_backward(
     return dq_or_dqkv, dq_or_dqkv.new_empty(0) if is_self_attention else dkv
 
 
-@_attention_backward.register_fake
+@torch.library.register_fake("timetrial::packed_attention_backward")
 def _(
     dout: Tensor, out: Tensor, lse: Tensor, q_or_qkv: Tensor, kv: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -171,7 +172,7 @@ def _backward(ctx: Any, dout: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     return dq_or_dqkv, None if q_or_qkv.shape[1] == 3 else dkv, *without_gradient
 
 
-_attention.register_autograd(_backward, setup_context=_setup_context)
+torch.library.register_autograd("timetrial::packed_attention", _backward, setup_context=_setup_context)
 
 
 # Two products per query-key pair forward and five backward, as PyTorch counts its own attention.

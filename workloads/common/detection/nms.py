@@ -5,9 +5,9 @@ Shapes: G groups of K boxes (left, top, right, bottom).
 
 import torch
 from torch import Tensor
-from torchvision.ops import nms
 
 from ..nn.triton_support import tl, triton, triton_available
+from ..vision.torchvision_library import load_library
 
 
 def batched_nms(
@@ -22,11 +22,12 @@ def batched_nms(
         counts = torch.full((len(boxes),), boxes.shape[1], device=boxes.device)
     if triton_available(boxes):
         return _batched_nms_triton(boxes, counts.int(), iou_threshold, pixel_offset)
+    load_library("_C")
     kept = torch.zeros(boxes.shape[:2], dtype=torch.bool)
     scores = -torch.arange(boxes.shape[1], dtype=boxes.dtype)
     exclusive_boxes = boxes + boxes.new_tensor([0.0, 0.0, pixel_offset, pixel_offset])  # as torchvision expects
     for group, count in enumerate(counts.tolist()):
-        kept[group, nms(exclusive_boxes[group, :count], scores[:count], iou_threshold)] = True
+        kept[group, torch.ops.torchvision.nms(exclusive_boxes[group, :count], scores[:count], iou_threshold)] = True
     return kept
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .operators import operator
 from .triton_support import tl, triton, triton_available
 
 __all__ = ["draw_seed", "drop_threshold", "dropout", "keep_scale", "pack_kept", "relu_dropout"]
@@ -54,7 +55,7 @@ def keep_scale(p: float) -> float:
     return _CHOICES / (_CHOICES - drop_threshold(p))
 
 
-@torch.library.custom_op("timetrial::dropout_bits", mutates_args=())
+@operator("timetrial::dropout_bits")
 def _draw_bits(seed: Tensor, size: int, threshold: int) -> Tensor:
     """Return uint8 [ceil(size / 8)] of which bit i of byte j says whether element 8 j + i is kept."""
     bits = seed.new_empty(-(-size // 8), dtype=torch.uint8)
@@ -64,12 +65,12 @@ def _draw_bits(seed: Tensor, size: int, threshold: int) -> Tensor:
     return bits
 
 
-@_draw_bits.register_fake
+@torch.library.register_fake("timetrial::dropout_bits")
 def _(seed: Tensor, size: int, threshold: int) -> Tensor:
     return seed.new_empty(-(-size // 8), dtype=torch.uint8)
 
 
-@torch.library.custom_op("timetrial::relu_dropout", mutates_args=())
+@operator("timetrial::relu_dropout")
 def _relu_dropout(x: Tensor, seed: Tensor, p: float) -> Tensor:
     """Return y = dropout(max(x, 0)), contiguous; dx = dy / (1 - p) where y > 0, so that nothing else is kept."""
     y = torch.empty_like(x)
@@ -79,7 +80,7 @@ def _relu_dropout(x: Tensor, seed: Tensor, p: float) -> Tensor:
     return y
 
 
-@_relu_dropout.register_fake
+@torch.library.register_fake("timetrial::relu_dropout")
 def _(x: Tensor, seed: Tensor, p: float) -> Tensor:
     return torch.empty_like(x)
 
@@ -94,7 +95,7 @@ def _relu_dropout_backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:
     return torch.where(y <= 0, 0.0, dy * keep_scale(ctx.p)), None, None
 
 
-_relu_dropout.register_autograd(_relu_dropout_backward, setup_context=_setup_relu_dropout)
+torch.library.register_autograd("timetrial::relu_dropout", _relu_dropout_backward, setup_context=_setup_relu_dropout)
 
 
 @triton.jit

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .autocast import matmul_dtype
+from .operators import operator
 from .triton_support import tl, triton, triton_available
 
 _BLOCK = 1024  # pooled values of a program
@@ -86,7 +87,7 @@ def _empty(like: Tensor, height: int, width: int, dtype: torch.dtype, channels: 
     return torch.empty(shape, dtype=dtype, device=like.device, memory_format=torch.channels_last)
 
 
-@torch.library.custom_op("timetrial::max_pool", mutates_args=())
+@operator("timetrial::max_pool")
 def _max_pool(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return y = max of x over 3x3 windows [N, C, OH, OW], and where in its window each is: uint8, from 0 to 8.
 
@@ -101,13 +102,13 @@ def _max_pool(x: Tensor) -> tuple[Tensor, Tensor]:
     return pooled, places
 
 
-@_max_pool.register_fake
+@torch.library.register_fake("timetrial::max_pool")
 def _fake_max_pool(x: Tensor) -> tuple[Tensor, Tensor]:
     size = (x.shape[2] + 1) // 2, (x.shape[3] + 1) // 2
     return _empty(x, *size, x.dtype), _empty(x, *size, torch.uint8)
 
 
-@torch.library.custom_op("timetrial::max_pool_backward", mutates_args=())
+@operator("timetrial::max_pool_backward")
 def _max_pool_gradient(dy: Tensor, places: Tensor, height: int, width: int) -> Tensor:
     dx = _fake_max_pool_gradient(dy, places, height, width)
     _max_pool_backward[(triton.cdiv(dy.numel(), _BLOCK),)](
@@ -117,7 +118,7 @@ def _max_pool_gradient(dy: Tensor, places: Tensor, height: int, width: int) -> T
     return dx
 
 
-@_max_pool_gradient.register_fake
+@torch.library.register_fake("timetrial::max_pool_backward")
 def _fake_max_pool_gradient(dy: Tensor, places: Tensor, height: int, width: int) -> Tensor:
     return _empty(dy, height, width, dy.dtype)
 
@@ -133,7 +134,7 @@ def _backward(ctx: Any, dy: Tensor, _: Tensor | None) -> Tensor:
     return dx
 
 
-_max_pool.register_autograd(_backward, setup_context=_setup_context)
+torch.library.register_autograd("timetrial::max_pool", _backward, setup_context=_setup_context)
 
 
 @triton.jit

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ....runner.hardware.devices import has_mixed_addmm
+from ....runner.training.eager import keep_eager
 from ..nn.autocast import matmul_dtype
-from ..nn.eager import keep_eager
 from ..nn.triton_support import triton_available
 from . import kernels
 

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .torchvision_library import load_library
+
 _HARDWARE, _PLANAR_RGB = 3, 3  # of nvjpegBackend_t and nvjpegOutputFormat_t
 _INTERPOLATE_CHROMA = 1 << 5  # NVJPEG_FLAGS_UPSAMPLING_WITH_INTERPOLATION, as libjpeg does by default
 _ALIGNMENT = 256  # bytes, of each image in memory
@@ -86,8 +88,7 @@ class Engines:
 
 def _library() -> str:
     """Return the path of torchvision's copy; its wheels rename it, so it is looked up among the loaded libraries."""
-    import torchvision.io  # noqa: F401
-
+    load_library("image")
     try:
         match = re.search(
             r"/\S*libnvjpeg[.-]\S+", Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
