@@ -1,6 +1,5 @@
 """GNMT's text processing: Moses tokenization and joint byte-pair encoding (docs/mlperf_rules.md, GNMT)."""
 
-import contextlib
 import functools
 import io
 from collections import Counter
@@ -9,10 +8,10 @@ from pathlib import Path
 
 from sacremoses import MosesDetokenizer, MosesTokenizer
 from subword_nmt.apply_bpe import BPE
-from subword_nmt.learn_bpe import learn_bpe
 
 from ...runner.core.errors import DataError
 from ...runner.core.found_files import UnreadableFile, read_text
+from .byte_pairs import learn_merges
 
 PAD, UNKNOWN, BEGIN, END = range(4)
 _SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -69,17 +68,12 @@ class MosesBPE:
     @classmethod
     def learn(cls, counts: Mapping[str, int], size: int) -> "MosesBPE":
         """Learn `size` merges from the counts of words of both languages."""
-        word_counts = "\n".join(f"{word} {count}" for word, count in sorted(counts.items()))
-        merges = io.StringIO()
-        with contextlib.redirect_stderr(io.StringIO()):  # warns when no pair is left to merge
-            learn_bpe(io.StringIO(word_counts), merges, size, is_dict=True)
-        vocabulary, pieces = cls(merges.getvalue(), []), Counter[str]()
+        merges = "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in learn_merges(counts, size))
+        vocabulary, pieces = cls(merges, []), Counter[str]()
         for word, count in counts.items():
             for piece in vocabulary._bpe.segment_tokens([word]):
                 pieces[piece] += count
-        return cls(
-            merges.getvalue(), [piece for piece, _ in sorted(pieces.items(), key=lambda item: (-item[1], item[0]))]
-        )
+        return cls(merges, [piece for piece, _ in sorted(pieces.items(), key=lambda item: (-item[1], item[0]))])
 
     def encode(self, normalized: str) -> list[int]:
         """Return the ids of a normalized line, without begin and end tokens."""
