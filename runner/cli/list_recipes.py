@@ -153,7 +153,7 @@ def _show_published(console: Console, results: "Sequence[PublishedEntry]") -> No
     table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False)
     for number, title in enumerate(TITLES):
         justify: Literal["left", "right"] = "left" if number < TEXT_TITLES else "right"
-        table.add_column(title, no_wrap=title != "accelerators", justify=justify)
+        table.add_column(title, no_wrap=title != "accelerators", overflow="fold", justify=justify)
     for result in results:
         table.add_row(*map(escape, result.cells()))
     console.print(table)
