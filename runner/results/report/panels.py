@@ -1,5 +1,6 @@
 """Panels of the first screen: a table, a chart, sentences and a legend."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -77,10 +78,12 @@ def verdict_word(verdict: Verdict, margin: float) -> str:
 
 def ratio_cell(verdict: Verdict, ratio: Interval, margin: float, marks: tuple[int, ...] = ()) -> TableCell:
     """Return the cell of a speed ratio."""
+    is_known = ratio.n > 0 and math.isfinite(ratio.estimate)
+    is_single = is_known and not ratio.is_bounded and verdict == Verdict.CANNOT_TELL
     return TableCell(
-        f"{format_number(ratio.estimate, 3)}×" if ratio.n else "–",
+        f"{format_number(ratio.estimate, 3)}×" if is_known else "–",
         format_bounds(ratio),
-        verdict_word(verdict, margin) if ratio.is_bounded or verdict != Verdict.CANNOT_TELL else "measured once",
+        "measured once" if is_single else verdict_word(verdict, margin),
         _TONES.get(verdict, "unsure"),
         marks,
     )
