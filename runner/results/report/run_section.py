@@ -1,5 +1,6 @@
 """The runs of a benchmark on the page: a row each, what happened in each, and the curves of any two."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -132,6 +133,7 @@ def _view(run: Run, title: str, anchor: str) -> RunView:
     facts["Started"] = " on ".join(filter(None, (_date(run.started), run.host)))
     facts["System"] = ", ".join(filter(None, _describe_system(run)))
     facts["Recipe"] = ", ".join(filter(None, _describe_recipe(run)))
+    facts["Overrides"] = shlex.join(record.attempts[-1].overrides) if record and record.attempts else ""
     facts["Before the clock"] = _describe_startup(record) if record else ""
     facts["Energy"] = ", ".join(_describe_energy(record)) if record else ""
     facts["Flags"] = "; ".join(_describe_flags(run)) or ("none" if record else "")

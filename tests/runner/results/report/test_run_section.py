@@ -1,8 +1,10 @@
 """What the page says of single runs, against their run records and logs."""
 
+import html
 import importlib.util
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,9 +61,12 @@ def test_view_states_what_the_record_says(launch, tmp_path):
 def test_view_of_a_run_that_ended_in_an_error_has_its_sentence(launch, tmp_path):
     code, run_dir = launch("recipe.training.learning_rate=1e30")
     assert code == Exit.DIVERGED
+    overrides = ("recipe.training.learning_rate=1e30", "runs_dir=my runs")  # the launcher gets them from Hydra
+    run_dir.update(lambda record: replace(record, attempts=(replace(record.attempts[0], overrides=overrides),)))
     facts = facts_of(write(tmp_path, run_dir.path), "run-1")
     assert facts["Result"].startswith("diverged after ")
     assert facts["Result"].endswith("exit code 31")
+    assert html.unescape(facts["Overrides"]) == "recipe.training.learning_rate=1e30 'runs_dir=my runs'"
     assert facts["Error"] == json.loads((run_dir.path / "status.json").read_text())["error"]
 
 
