@@ -11,10 +11,12 @@ from ..analysis.intervals import Array, Interval
 from ..analysis.scaling import Scaling
 from ..parse.runs import Run
 from .chart import MAX_SERIES, Axis, Chart, Plot, clip_label, describe, span
+from .page_text import format_number
 
 _MAX_STEPS, _MAX_DOTS = 120, 40  # that are drawn: of a curve, in a row
 _GRID_POINTS = 60
 Curve = tuple[Array, Array]  # xs and ys
+_SHORT_UNITS = {"seconds": "s", "minutes": "min", "hours": "h"}
 _UNITS = ((1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours"))
 
 
@@ -110,7 +112,7 @@ def _plot_quality(name: str, metric: str, series: Sequence[Series]) -> Plot | No
     chart = Chart(Axis(0, last, unit), Axis(*span(values), metric))
     if target is not None:
         chart.rule(target)
-        chart.text(last, target, f"target {target:g}", "end", "above")
+        chart.text(0, target, f"target {target:g}", "start", "above")
     for number, summary in enumerate(summaries):
         if summary is None:
             continue
@@ -241,6 +243,12 @@ def time_unit(seconds: Sequence[float]) -> tuple[float, str]:
     """Return seconds per unit, and the unit, in which the longest time is between 2 and a few hundred."""
     longest = max(seconds, default=0.0)
     return next((unit for unit in reversed(_UNITS) if longest >= 2 * unit[0]), _UNITS[0])
+
+
+def format_duration(seconds: float, longest: float = 0.0) -> str:
+    """Return a time in seconds, minutes or hours, whichever suits the longest beside it."""
+    factor, unit = time_unit([seconds, longest])
+    return f"{format_number(seconds / factor, 3)} {_SHORT_UNITS[unit]}"
 
 
 def metric_title(metric: str) -> str:

@@ -10,7 +10,7 @@ from ..analysis.comparison import Comparison
 from ..analysis.groups import RunGroup
 from ..analysis.ranking import Ranking
 from . import comparison_text
-from .benchmark_charts import Series, charts_of_benchmark
+from .benchmark_charts import Series, charts_of_benchmark, format_duration
 from .build import Report
 from .chart import MAX_SERIES, Plot, interval_columns
 from .comparison_means import shown_ratio
@@ -117,7 +117,7 @@ def _answer(groups: Sequence[tuple[System, RunGroup]]) -> str:
     if not group.converged_runs:
         return "no run reached the target"
     fastest = "" if len(groups) == 1 else f", the fastest of {len(groups)}"
-    return f"{format_number(group.mean_minutes.estimate, 3)} min on {system.label}{fastest}"
+    return f"{format_duration(60 * group.mean_minutes.estimate)} on {system.label}{fastest}"
 
 
 def _group_table(name: str, groups: Sequence[tuple[System, RunGroup]], comparisons: Sequence[Comparison]) -> Table:
@@ -147,7 +147,7 @@ def _against(comparison: Comparison | None) -> str:
         return "baseline"
     ratio = shown_ratio(comparison)
     word = verdict_word(comparison.verdict, comparison.margin)
-    if not (ratio.n and math.isfinite(ratio.estimate)):
+    if not ratio.n:
         return word
     kind = "" if comparison.ratio else " per epoch"
     bounds = f" ({format_bounds(ratio)})" if ratio.is_bounded else ""

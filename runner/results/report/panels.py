@@ -1,6 +1,5 @@
 """Panels of the first screen: a table, a chart, sentences and a legend."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -78,10 +77,9 @@ def verdict_word(verdict: Verdict, margin: float) -> str:
 
 def ratio_cell(verdict: Verdict, ratio: Interval, margin: float, marks: tuple[int, ...] = ()) -> TableCell:
     """Return the cell of a speed ratio."""
-    is_known = ratio.n > 0 and math.isfinite(ratio.estimate)
-    is_single = is_known and not ratio.is_bounded and verdict == Verdict.CANNOT_TELL
+    is_single = ratio.n > 0 and not ratio.is_bounded and verdict == Verdict.CANNOT_TELL
     return TableCell(
-        f"{format_number(ratio.estimate, 3)}×" if is_known else "–",
+        f"{format_number(ratio.estimate, 3)}×" if ratio.n else "–",
         format_bounds(ratio),
         "measured once" if is_single else verdict_word(verdict, margin),
         _TONES.get(verdict, "unsure"),

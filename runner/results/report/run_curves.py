@@ -70,7 +70,7 @@ def _plot(name: str, kind: _Kind, choices: Sequence[CurveChoice], picked: Sequen
     chart = Chart(Axis(0, last / factor or 1.0, unit), y_axis)
     if kind.target is not None:
         chart.rule(kind.target)
-        chart.text(chart.x.high, kind.target, f"target {kind.target:g}", "end", "above")
+        chart.text(0, kind.target, f"target {kind.target:g}", "start", "above")
     most = max(_MIN_POINTS, min(_MAX_POINTS, _MAX_POINTS_OF_CHART // len(curves)))
     lines = {}
     for anchor, (xs, ys) in curves.items():

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 from ...core.formatting import format_energy
 from ...core.found_files import as_name, make_visible
-from ...record.run_record import RunClass, RunRecord
+from ...record.run_record import ComplianceVerdict, RunClass, RunRecord, TelemetrySummary
 from ..analysis.groups import RunGroup
 from ..parse.runs import Run
-from .benchmark_charts import metric_title, time_unit
+from .benchmark_charts import format_duration, metric_title, time_unit
 from .chart import Plot
 from .page_text import format_number
 from .run_curves import CurveChoice, plot_curves
@@ -22,7 +22,6 @@ _CLASSES = {
     RunClass.RESUMED.value: "the run went on from a checkpoint after it had stopped",
     RunClass.PROFILED.value: "a profiler took part of the time",
 }
-_SHORT_UNITS = {"seconds": "s", "minutes": "min", "hours": "h"}
 _LEAST_SHARE = 0.005  # of the time, for a part to be named
 
 
@@ -129,13 +128,16 @@ def _view(run: Run, title: str, anchor: str) -> RunView:
     facts["Result"] = _describe_result(run)
     if record:
         facts |= {"Error": record.error} if record.error else {}
-        facts["MLPerf log"] = f"{record.verdict.summary} ({record.verdict.rules})" if record.verdict else "not judged"
+        facts["MLPerf log"] = _describe_verdict(record.verdict)
     facts["Started"] = " on ".join(filter(None, (_date(run.started), run.host)))
     facts["System"] = ", ".join(filter(None, _describe_system(run)))
     facts["Recipe"] = ", ".join(filter(None, _describe_recipe(run)))
     facts["Overrides"] = shlex.join(record.attempts[-1].overrides) if record and record.attempts else ""
     facts["Before the clock"] = _describe_startup(record) if record else ""
-    facts["Energy"] = ", ".join(_describe_energy(record)) if record else ""
+    facts["Energy"] = ", ".join(_describe_energy(record.telemetry)) if record and record.telemetry else ""
+    facts["Cost"] = (
+        f"${record.cost.usd:,.3g} at ${record.cost.usd_per_hour:,.3g} an hour" if record and record.cost else ""
+    )
     facts["Flags"] = "; ".join(_describe_flags(run)) or ("none" if record else "")
     facts["Folder" if record is None else "Run directory"] = make_visible(str(run.folder))
     return RunView(anchor, title, {name: text for name, text in facts.items() if text}, _times(run))
@@ -146,7 +148,7 @@ def _state(run: Run) -> str:
 
 
 def _describe_result(run: Run) -> str:
-    parts = [f"{_state(run)} after {_duration(run.observed, run.observed)}"]
+    parts = [f"{_state(run)} after {format_duration(run.observed)}"]
     if progress := _progress(run):
         parts.append(f"{progress} {run.progress_unit}")
     if run.last_quality:
@@ -169,12 +171,6 @@ def _progress(run: Run) -> str:
 
 def _quality(quality: Mapping[str, float]) -> str:
     return ", ".join(f"{value:.4g}" for value in quality.values())
-
-
-def _duration(seconds: float, longest: float) -> str:
-    """Return a time in the unit that suits the longest beside it: s, min or h."""
-    factor, unit = time_unit([longest])
-    return f"{format_number(seconds / factor, 3)} {_SHORT_UNITS[unit]}"
 
 
 def _date(seconds: float) -> str:
@@ -207,16 +203,19 @@ def _describe_startup(record: RunRecord) -> str:
     return f"{sum(startup.values()):.1f} s: {listed}" if listed else ""
 
 
-def _describe_energy(record: RunRecord) -> Iterator[str]:
-    if telemetry := record.telemetry:
-        if telemetry.energy_joules:
-            yield f"{format_energy(telemetry.energy_joules)} of the GPUs"
-        if telemetry.mean_watts:
-            yield f"{telemetry.mean_watts:,.0f} W on average"
-        if telemetry.host_energy_joules:
-            yield f"{format_energy(telemetry.host_energy_joules)} of the hosts"
-    if record.cost:
-        yield f"${record.cost.usd:,.3g}"
+def _describe_verdict(verdict: ComplianceVerdict | None) -> str:
+    if verdict is None:
+        return "not judged"
+    return verdict.summary if verdict.compliant is None else f"{verdict.summary} ({verdict.rules})"
+
+
+def _describe_energy(telemetry: TelemetrySummary) -> Iterator[str]:
+    if telemetry.energy_joules:
+        yield f"{format_energy(telemetry.energy_joules)} of the GPUs"
+    if telemetry.mean_watts:
+        yield f"{telemetry.mean_watts:,.0f} W on average"
+    if telemetry.host_energy_joules:
+        yield f"{format_energy(telemetry.host_energy_joules)} of the hosts"
 
 
 def _describe_flags(run: Run) -> Iterator[str]:
@@ -226,9 +225,9 @@ def _describe_flags(run: Run) -> Iterator[str]:
 
 
 def _times(run: Run) -> list[tuple[str, str, str]]:
-    """Return name, time and percentage of each part of the time on the clock."""
+    """Return name, time and percentage of each part of the time on the clock; none if nothing ended in that time."""
     training = run.run_record.training if run.run_record else None
-    if training:
+    if training and training.blocks:
         parts = {
             "training": training.train_seconds - training.data_wait_seconds,
             "evaluation": training.eval_seconds,
@@ -236,12 +235,14 @@ def _times(run: Run) -> list[tuple[str, str, str]]:
             "between attempts": training.lost_seconds,
         }
         total = training.seconds
+    elif run.run_record:
+        return []
     else:
         total = run.observed
         parts = {"training and all else": total - run.eval_seconds, "evaluation": run.eval_seconds}
     parts["other"] = total - sum(parts.values())
     return [
-        (name, _duration(seconds, total), f"{100 * seconds / total:.0f}")
+        (name, format_duration(seconds, total), f"{100 * seconds / total:.0f}")
         for name, seconds in parts.items()
         if 0 < _LEAST_SHARE * total <= seconds <= total
     ]

@@ -226,3 +226,13 @@ def test_missing_glyphs_and_math_markup_stay_text(tmp_path):
     path = page.write_page(build.build_report([tmp_path / "logs"]), tmp_path / "page")
     assert html.escape(name, quote=False) in html.escape(html.unescape(path.read_text()), quote=False)
     assert "[d](e)" not in (path.parent / "report.md").read_text()
+
+
+def test_side_that_never_reached_the_target_has_no_ratio(tmp_path):
+    for number in range(3):
+        pages.write_log(tmp_path / "logs", "box_a", number, qualities=[0.2, 0.25], seconds=600 + number)
+        pages.write_log(tmp_path / "logs", "box_b", number, qualities=[0.2, 0.21], seconds=700 + number)
+    text = page.write_page(build.build_report([tmp_path / "logs"], "box_a"), tmp_path / "page").read_text()
+    assert re.fullmatch(r"– cannot tell[\d,]+", pages.Page(text).row("8 × GPU $1$ <b>Maker, box_b")[2])
+    assert "nan" not in "".join(re.findall("<path[^>]*>", text))
+    assert "unknown×" not in text
