@@ -1,5 +1,6 @@
 """What the page says of single runs, against their run records and logs."""
 
+import csv
 import html
 import importlib.util
 import json
@@ -52,6 +53,10 @@ def test_view_states_what_the_record_says(launch, tmp_path):
     evaluation = int(re.search(r"evaluation [\d.]+ s \((\d+)%\)", facts["Time on the clock"])[1])
     assert evaluation == pytest.approx(100 * training["eval_seconds"] / training["seconds"], abs=0.51)
     assert 96 <= sum(percent) <= 103  # parts are rounded, and below half a percent they are left out
+    (data,) = csv.DictReader((tmp_path / "page/csv/runs.csv").read_text().splitlines())
+    assert (data["state"], data["exit_code"]) == ("target not reached", "10")
+    assert data["host"] == record["attempts"][0]["hostname"]
+    assert float(data["started_at"]) == pytest.approx(training["started_at"], abs=0.01)
     row = pages.Page(text).row("1 × CPU, seed 5")
     assert row[1] == "target not reached"
     assert record["attempts"][0]["hostname"] in row
