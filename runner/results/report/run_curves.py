@@ -18,11 +18,15 @@ _MAX_LINEAR_RATIO = 20.0  # of the highest loss to the lowest; beyond, the axis 
 
 @dataclass(frozen=True)
 class CurveChoice:
-    """A run, or a run group whose curves are medians over its runs; `anchor` is its value in the page's menus."""
+    """A run, or a run group whose curves are medians over its runs; `anchor` is its value in the page's menus.
+
+    `gpu` is what the filter matches.
+    """
 
     anchor: str
     label: str
     runs: Sequence[Run]
+    gpu: str
 
 
 @dataclass(frozen=True)

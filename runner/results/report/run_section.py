@@ -58,12 +58,15 @@ def run_section(
     for system, group in groups:
         runs = sorted(group.runs, key=_own_seed)
         labels = [f"{system.label}, {label}" for label in _label_runs(runs)]
-        own = [CurveChoice(anchors[str(run.source)], label, [run]) for run, label in zip(runs, labels, strict=True)]
+        own = [
+            CurveChoice(anchors[str(run.source)], label, [run], system.gpu)
+            for run, label in zip(runs, labels, strict=True)
+        ]
         choices[system.label] = own
         placed += [(label, system, run) for run, label in zip(runs, labels, strict=True)]
         if len(own) > 1:
             label = f"{system.label}, median of {len(own)} runs"
-            medians.append(CurveChoice(anchors[group.title], label, group.runs))
+            medians.append(CurveChoice(anchors[group.title], label, group.runs, system.gpu))
         firsts.append(medians[-1] if len(own) > 1 else own[0])
     listed = {"Run groups": medians} if medians else {}
     listed |= choices

@@ -43,10 +43,14 @@ const filter = document.querySelector(".filters select[name=gpu]");
 filter.selectedIndex = 1;
 filter.dispatchEvent(change);
 const rows = [...document.querySelectorAll("tr[data-gpu]")];
-const wrong = rows.filter(row => row.hidden === (row.dataset.gpu === filter.value)).length;
+const menus = [...document.querySelectorAll("form.curves optgroup")];
+const wrong = rows.filter(row => row.hidden === (row.dataset.gpu === filter.value)).length
+  + menus.filter(menu => menu.hidden === menu.dataset.gpu.split("|").includes(filter.value)).length;
+const hiddenMenus = menus.filter(menu => menu.hidden).length;
 const marks = [...document.querySelectorAll(".benchmark .figures .line")];
 const hiddenMarks = marks.filter(mark => mark.hasAttribute("hidden")).length;
-document.title = `baseline "${baseline}" of "${wanted}" wrong ${wrong} marks ${marks.length} hidden ${hiddenMarks}`;
+document.title = `menus ${hiddenMenus} ` +
+  `baseline "${baseline}" of "${wanted}" wrong ${wrong} marks ${marks.length} hidden ${hiddenMarks}`;
 </script>"""
 
 
@@ -106,6 +110,7 @@ def test_click_on_a_run_opens_its_view_and_menus_show_any_two_curves(tmp_path):
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 def test_picked_baseline_and_filter_change_what_is_shown(text, tmp_path):
     title = title_in_browser(text, INTERACT, tmp_path, 1280)
+    assert int(re.search(r"menus (\d+) ", title)[1]) > 0  # of runs on other GPUs
     found = re.search(r'baseline "(.*?)" of "(.*?)" wrong (\d+) marks (\d+) hidden (\d+)', title)
     assert found, title
     baseline, wanted = (re.sub(r"[\s,]+", "", text) for text in found.groups()[:2])
