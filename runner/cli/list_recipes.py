@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..results.analysis.expectations import Expectation
 
 _CONF = Path(__file__).parents[2] / "conf"
+_COLUMNS = ("recipe", "data", "state", "target", "epochs", "GiB", "time")
 Published = Annotated[
     str,
     typer.Option(help="List MLPerf's published results of a benchmark instead, such as resnet.", metavar="BENCHMARK"),
@@ -99,25 +100,13 @@ def find_entries(data_dir: Path) -> Iterator[Entry]:
 
 
 def _show(console: Console, entries: Sequence[Entry]) -> None:
-    """Print a row per recipe below a row per workload; 80 columns are enough."""
-    table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False)
-    for title in ("recipe", "data", "state", "target", "epochs", "GiB", "time"):
-        table.add_column(title, no_wrap=True, justify="right" if title == "GiB" else "left")
-    workload = ""
-    for entry in entries:
-        if entry.workload != workload:
-            workload = entry.workload
-            table.add_row(f"[bold]{escape(entry.title)}[/bold]", *[""] * 6)
-        expected = entry.expected
-        table.add_row(
-            f" {escape(entry.recipe.split('/')[1])}",
-            "\n".join(map(escape, entry.data)) or "generated",
-            "\n".join(f"[{STATE_COLORS[state]}]{state}[/]" for state in entry.data.values()),
-            escape(_targets(entry.target)),
-            (expected.epoch_range.replace(" to ", "-") if expected else "") + "*" * (not entry.is_reached),
-            f"{expected.memory_gib:g}" if expected and expected.memory_gib else "",
-            f"{expected.seconds:g}s {escape(expected.accelerator)}" if expected and expected.seconds else "",
-        )
+    """Print a row per recipe below a row per workload; where the table is too wide, it has fewer columns."""
+    rows = list(_rows(entries))
+    tables = [_table(rows, shown) for shown in range(len(_COLUMNS), 1, -1)]
+    unlimited = console.options.update(max_width=1000)
+    fitting = (table for table in tables if console.measure(table, options=unlimited).maximum <= console.width)
+    table = next(fitting, tables[-1])
+    left_out = _COLUMNS[len(table.columns) :]
     console.print(table)
     console.print(
         "\n* No run of timetrial on these data is known; epochs are of published runs.\n"
@@ -125,6 +114,36 @@ def _show(console: Console, entries: Sequence[Entry]) -> None:
         "timetrial estimate workload=NAME scale=NAME measures this machine.",
         highlight=False,
     )
+    if left_out:
+        console.print(f"Left out on {console.width} columns: {', '.join(left_out)}.", highlight=False)
+
+
+def _table(rows: Sequence[Sequence[str]], shown: int) -> Table:
+    """Return a table of the first `shown` columns."""
+    table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False)
+    for title in _COLUMNS[:shown]:
+        table.add_column(title, overflow="fold", justify="right" if title == "GiB" else "left")
+    for row in rows:
+        table.add_row(*row[:shown])
+    return table
+
+
+def _rows(entries: Sequence[Entry]) -> Iterator[list[str]]:
+    workload = ""
+    for entry in entries:
+        if entry.workload != workload:
+            workload = entry.workload
+            yield [f"[bold]{escape(entry.title)}[/bold]"] + [""] * (len(_COLUMNS) - 1)
+        expected = entry.expected
+        yield [
+            f" {escape(entry.recipe.split('/')[1])}",
+            "\n".join(map(escape, entry.data)) or "generated",
+            "\n".join(f"[{STATE_COLORS[state]}]{state}[/]" for state in entry.data.values()),
+            escape(_targets(entry.target)),
+            (expected.epoch_range.replace(" to ", "-") if expected else "") + "*" * (not entry.is_reached),
+            f"{expected.memory_gib:g}" if expected and expected.memory_gib else "",
+            f"{expected.seconds:g}s {escape(expected.accelerator)}" if expected and expected.seconds else "",
+        ]
 
 
 def _show_published(console: Console, results: "Sequence[PublishedEntry]") -> None:
@@ -134,7 +153,7 @@ def _show_published(console: Console, results: "Sequence[PublishedEntry]") -> No
     table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False)
     for number, title in enumerate(TITLES):
         justify: Literal["left", "right"] = "left" if number < TEXT_TITLES else "right"
-        table.add_column(title, no_wrap=title != "accelerators", justify=justify)
+        table.add_column(title, no_wrap=title != "accelerators", overflow="fold", justify=justify)
     for result in results:
         table.add_row(*map(escape, result.cells()))
     console.print(table)

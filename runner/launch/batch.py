@@ -156,7 +156,7 @@ class Study:
             from .run import launch  # imports frameworks, which takes seconds
 
             try:
-                exit_code = launch(self._compose(task), console, pool).exit_code
+                exit_code = launch(self._compose(task), console, pool, task.overrides).exit_code
             except RunDirLocked:
                 raise
             except (RunError, HydraException, OmegaConfBaseException) as error:

@@ -3,7 +3,7 @@
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -54,10 +54,10 @@ def open_run_dir(config: Config, console: Console) -> Iterator[OpenRun]:
 
 
 @contextmanager
-def recorded_attempt(run: OpenRun, startup_seconds: float) -> Iterator[None]:
+def recorded_attempt(run: OpenRun, startup_seconds: float, overrides: Sequence[str]) -> Iterator[None]:
     """Record that an attempt starts, `startup_seconds` after its command, and the error that ends the body."""
     try:
-        _record_start(run, startup_seconds)
+        _record_start(run, startup_seconds, overrides)
         yield
     except BaseException as error:
         run_dir = run.run_dir
@@ -100,7 +100,7 @@ def _find_run_dir(config: Config) -> tuple[RunDir, bool]:
     return run_dir, False
 
 
-def _record_start(run: OpenRun, startup_seconds: float) -> None:
+def _record_start(run: OpenRun, startup_seconds: float, overrides: Sequence[str]) -> None:
     config, run_dir = run.config, run.run_dir
     run_dir.take_rank_errors()  # of ranks whose launcher was killed before it could read them
     if run.resumes and not run_dir.checkpoint.exists():
@@ -111,7 +111,7 @@ def _record_start(run: OpenRun, startup_seconds: float) -> None:
         config = replace(config, system=first.system, submission=submission)
         write_atomically(run_dir.config, to_yaml(config))
     startup = {"configuration": round(startup_seconds, 2)}
-    attempt = Attempt(started_at=time.time(), hostname=platform.node(), pid=os.getpid(), startup=startup)
+    attempt = Attempt(time.time(), platform.node(), os.getpid(), startup, tuple(overrides))
     described = environment.describe(run_dir=run_dir.path, data=Path(config.data_dir))
     run_class = RunClass.PROFILED if config.profile.steps else RunClass.CLEAN
 

@@ -1,5 +1,6 @@
 """One run, stage by stage; docs/architecture.md lists the stages."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,10 +31,12 @@ class RunResult:
     run_dir: RunDir
 
 
-def launch(node: DictConfig, console: Console, pool: RankPool | None = None) -> RunResult:
+def launch(
+    node: DictConfig, console: Console, pool: RankPool | None = None, overrides: Sequence[str] = ()
+) -> RunResult:
     """Run the composed configuration once; raise `RunError` for a run that never began.
 
-    `pool` has the ranks that started with the command; without it, all start here.
+    `pool` has the ranks that started with the command; without it, all start here. `overrides` are recorded.
     """
     pool = pool or RankPool()
     try:
@@ -45,7 +48,7 @@ def launch(node: DictConfig, console: Console, pool: RankPool | None = None) -> 
         with open_run_dir(config, console) as run:
             exit_code = finish_if_trained(run)
             if exit_code is None:
-                with recorded_attempt(run, pool.seconds()):
+                with recorded_attempt(run, pool.seconds(), overrides):
                     prepare_data(run)
                     is_inline = config.launcher.name == "inline"
                     with StopSignal().listen_at_terminal(raises=is_inline) as stop:  # also while it is finalized

@@ -78,7 +78,7 @@ def run_job(
             node = Composition.of_hydra(node, hydra).node
             if announce:
                 announce(node)
-            result = launch(node, Console(), pool)
+            result = launch(node, Console(), pool, hydra.overrides.task)
     except (RunError, OmegaConfBaseException, StoppedEarly) as error:
         sentence = str(error) if isinstance(error, StoppedEarly) else format_error(error)
         job = JobResult(getattr(error, "exit_code", Exit.CONFIGURATION), sentence)

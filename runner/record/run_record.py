@@ -65,6 +65,8 @@ class Attempt:
     """Process id of the launcher."""
     startup: dict[str, float] = field(default_factory=dict)
     """Seconds of each phase from the command to the start of the clock, on the first rank."""
+    overrides: tuple[str, ...] = ()
+    """Overrides of the command, with those that follow from them, such as `workload=` from `recipe=`."""
 
 
 @dataclass(frozen=True)

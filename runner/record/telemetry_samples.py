@@ -4,17 +4,19 @@ import csv
 import io
 import itertools
 import math
+import os
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.found_files import open_regular
+from ..core.found_files import UnreadableFile, open_regular
 
 # Samples that are further apart than this, or twice the usual interval, leave a gap, as between two attempts.
 MAX_GAP_SECONDS = 5.0
 _MAX_BYTES = 1 << 29  # a week of samples of eight GPUs, one a second
+_PARTS, _PART_BYTES = 64, 1 << 12  # of a longer file, from which the power is read
 _BUSY_PERCENT = 50.0  # utilization above which a sample counts as under load
 
 
@@ -47,6 +49,42 @@ def read_samples(run_dir: Path) -> SamplesByDevice:
                 if sample:
                     samples.setdefault(f"{node}/{row['device']}", []).append(sample)
     return samples
+
+
+def read_power(run_dir: Path, start: float, stop: float, most: int) -> list[tuple[float, float]]:
+    """Return (seconds after `start`, watts of all GPUs) between two wall times: at most `most` means over equal spans.
+
+    At most 256 KiB are read of each file, in evenly spaced parts; files that cannot be read are passed over.
+    """
+    sums: dict[int, list[float]] = {}  # of each span: samples, seconds, watts
+    devices = set()
+    for path in run_dir.glob("telemetry*.csv"):
+        with suppress(UnreadableFile):
+            for time, device, watts in _read_watts(path):
+                if start <= time < stop:
+                    devices.add((path, device))
+                    span = sums.setdefault(int((time - start) / (stop - start) * most), [0, 0.0, 0.0])
+                    span[0], span[1], span[2] = span[0] + 1, span[1] + time - start, span[2] + watts
+    means = [(seconds / count, watts / count * len(devices)) for _, (count, seconds, watts) in sorted(sums.items())]
+    return [mean for mean in means if math.isfinite(mean[1])]
+
+
+def _read_watts(path: Path) -> Iterator[tuple[float, str, float]]:
+    """Yield time, device and power of samples of GPUs; incomplete rows are skipped."""
+    with open_regular(path) as file:
+        columns = file.readline(_PART_BYTES).decode(errors="replace").rstrip().split(",")
+        if not {"time", "device", "power_watts"} <= set(columns):
+            return
+        time, device, watts = (columns.index(name) for name in ("time", "device", "power_watts"))
+        size = os.fstat(file.fileno()).st_size
+        is_short = size <= _PARTS * _PART_BYTES
+        for part in range(1 if is_short else _PARTS):
+            file.seek(part * size // _PARTS)
+            for line in file.read(size if is_short else _PART_BYTES).decode(errors="replace").splitlines():
+                cells = line.split(",")
+                with suppress(ValueError):
+                    if len(cells) == len(columns) and cells[watts]:
+                        yield float(cells[time]), cells[device], float(cells[watts])
 
 
 def _parse_row(row: Mapping[str | None, Any]) -> TelemetrySample | None:

@@ -1,7 +1,7 @@
 """The charts of one benchmark: time to target, quality over time, epochs, time per epoch, and scaling."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,9 +11,12 @@ from ..analysis.intervals import Array, Interval
 from ..analysis.scaling import Scaling
 from ..parse.runs import Run
 from .chart import MAX_SERIES, Axis, Chart, Plot, clip_label, describe, span
+from .page_text import format_number
 
-_MAX_STEPS, _MAX_DOTS, _MAX_SINGLE_RUNS = 120, 40, 30  # that are drawn: of a curve, in a row, in a chart
+_MAX_STEPS, _MAX_DOTS = 120, 40  # that are drawn: of a curve, in a row
 _GRID_POINTS = 60
+Curve = tuple[Array, Array]  # xs and ys
+_SHORT_UNITS = {"seconds": "s", "minutes": "min", "hours": "h"}
 _UNITS = ((1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours"))
 
 
@@ -50,38 +53,15 @@ def charts_of_benchmark(name: str, series: Sequence[Series], scalings: Sequence[
     return [plot for plot in plots if plot]
 
 
-def plot_single_runs(name: str, series: Sequence[Series]) -> Plot | None:
-    """Plot quality over time with one line a run, up to a number of runs."""
-    metric = next(iter(series[0].group.runs[0].target), "quality")
-    per_group = max(1, _MAX_SINGLE_RUNS // len(series))
-    lines = [
-        (number, _curve(run, metric))
-        for number, entry in enumerate(series)
-        for run in entry.group.runs[:per_group]
-        if len(_curve(run, metric)[0]) > 1
-    ]
-    if not lines:
-        return None
-    seconds, unit = _time_unit([times[-1] for _, (times, _) in lines])
-    low, high = span([value for _, (_, values) in lines for value in values])
-    x_axis = Axis(0, max(times[-1] for _, (times, _) in lines) / seconds, unit)
-    chart = Chart(x_axis, Axis(low, high, metric))
-    for number, (times, values) in lines:
-        chart.line([time / seconds for time in times], values.tolist(), number, "line thin")
-    total = sum(len(entry.group.runs) for entry in series)
-    caption = f"One line a run, {len(lines)} of {total} runs; csv/evaluations.csv has all."
-    return chart.plot(name, f"{_title(metric)} of single runs", caption, caption)
-
-
 def _plot_target_times(name: str, series: Sequence[Series]) -> Plot:
     """Plot the share of the runs that reached the target by a time, with bands and a cross for each censored run."""
-    seconds, unit = _time_unit([run.observed for entry in series for run in entry.group.runs])
+    seconds, unit = time_unit([run.observed for entry in series for run in entry.group.runs])
     last = max(run.observed for entry in series for run in entry.group.runs) / seconds
     chart = Chart(Axis(0, last * 1.02 or 1, unit), Axis(0, 1, "", ticks=_percent_ticks()))
     medians = {}
     for number, entry in enumerate(series):
         curve = entry.group.survival
-        kept = _thinned(len(curve.times))
+        kept = thin(len(curve.times), _MAX_STEPS)
         times, reached = 60 / seconds * curve.times[kept], curve.reached[kept]
         low, high = (np.nan_to_num(side[kept], nan=0.0) for side in (curve.low, curve.high))
         known = np.isfinite(curve.low[kept]) & np.isfinite(curve.high[kept])
@@ -104,9 +84,9 @@ def _height(times: Array, reached: Array, time: float) -> float:
     return float(reached[index]) if index >= 0 else 0.0
 
 
-def _thinned(count: int) -> list[int]:
-    """Return the indices of at most `_MAX_STEPS` of `count` steps, with the first and the last."""
-    return sorted({round(index) for index in np.linspace(0, count - 1, min(count, _MAX_STEPS)).tolist()})
+def thin(count: int, most: int) -> list[int]:
+    """Return the indices of at most `most` of `count` points, with the first and the last."""
+    return sorted({round(index) for index in np.linspace(0, count - 1, min(count, most)).tolist()})
 
 
 def _percent_ticks() -> list[tuple[float, str]]:
@@ -120,11 +100,11 @@ def _plot_qualities(name: str, series: Sequence[Series]) -> list[Plot | None]:
 
 def _plot_quality(name: str, metric: str, series: Sequence[Series]) -> Plot | None:
     """Plot the median quality of the runs of each group over time, with the band of the middle 80% of runs."""
-    curves = [[_curve(run, metric) for run in entry.group.runs] for entry in series]
+    curves = [[quality_curve(run, metric) for run in entry.group.runs] for entry in series]
     known = [[curve for curve in own if len(curve[0])] for own in curves]
     if not any(known):
         return None
-    seconds, unit = _time_unit([times[-1] for own in known for times, _ in own])
+    seconds, unit = time_unit([times[-1] for own in known for times, _ in own])
     target = series[0].group.runs[0].target.get(metric)
     summaries = [_summarize(own) if own else None for own in known]
     values = [*(value for summary in summaries if summary for value in summary[1]), *([target] if target else [])]
@@ -132,7 +112,7 @@ def _plot_quality(name: str, metric: str, series: Sequence[Series]) -> Plot | No
     chart = Chart(Axis(0, last, unit), Axis(*span(values), metric))
     if target is not None:
         chart.rule(target)
-        chart.text(last, target, f"target {target:g}", "end", "above")
+        chart.text(0, target, f"target {target:g}", "start", "above")
     for number, summary in enumerate(summaries):
         if summary is None:
             continue
@@ -143,10 +123,10 @@ def _plot_quality(name: str, metric: str, series: Sequence[Series]) -> Plot | No
         chart.steps(across, median, number)
     caption = "Median of the runs, and the band of the middle 80%; a run that has ended keeps its last quality."
     ends = {entry.label: summary[1][-1] for entry, summary in zip(series, summaries, strict=True) if summary}
-    return chart.plot(name, f"{_title(metric)} over time", caption, f"At the end: {describe(ends, '')}")
+    return chart.plot(name, f"{metric_title(metric)} over time", caption, f"At the end: {describe(ends, '')}")
 
 
-def _summarize(curves: Sequence[tuple[Array, Array]]) -> tuple[list[float], list[float], list[float], list[float]]:
+def _summarize(curves: Sequence[Curve]) -> tuple[list[float], list[float], list[float], list[float]]:
     """Return times, median, 10% and 90% quantiles of curves, from when most runs have a quality."""
     first = float(np.median([times[0] for times, _ in curves]))
     grid = np.linspace(first, max(float(times[-1]) for times, _ in curves), _GRID_POINTS)
@@ -158,16 +138,26 @@ def _summarize(curves: Sequence[tuple[Array, Array]]) -> tuple[list[float], list
     return grid.tolist(), median.tolist(), low.tolist(), high.tolist()
 
 
-def _curve(run: Run, metric: str) -> tuple[Array, Array]:
-    """Return seconds and qualities of the evaluations that have the metric; the only one may have another name."""
+def quality_curve(run: Run, metric: str, x_name: str = "seconds") -> Curve:
+    """Return the seconds, or with "progress" epochs or samples, and the qualities of evaluations that have the metric.
+
+    The only metric of a log may have another name.
+    """
     points = []
     for evaluation in run.evaluations:
         only = next(iter(evaluation.quality.values())) if len(evaluation.quality) == 1 else None
         quality = evaluation.quality.get(metric, only if len(run.target) < 2 else None)
-        if quality is not None and math.isfinite(evaluation.seconds) and evaluation.seconds >= 0:
-            points.append((evaluation.seconds, quality))
-    points.sort(key=lambda point: point[0])
-    return np.array([seconds for seconds, _ in points]), np.array([quality for _, quality in points])
+        x = getattr(evaluation, x_name)
+        if quality is not None and x is not None and math.isfinite(x) and x >= 0:
+            points.append((x, quality))
+    return as_curve(sorted(points, key=lambda point: point[0]))
+
+
+def as_curve(points: Iterable[tuple[float, float]]) -> Curve:
+    """Return the finite points as two arrays."""
+    array = np.array(list(points), dtype=float).reshape(-1, 2)
+    array = array[np.isfinite(array).all(axis=1)]
+    return array[:, 0], array[:, 1]
 
 
 def _plot_strips(
@@ -249,12 +239,19 @@ def plot_scaling(name: str, scalings: Sequence[Scaling]) -> Plot | None:
     return replace(plot, legend=legend)
 
 
-def _time_unit(seconds: Sequence[float]) -> tuple[float, str]:
+def time_unit(seconds: Sequence[float]) -> tuple[float, str]:
     """Return seconds per unit, and the unit, in which the longest time is between 2 and a few hundred."""
     longest = max(seconds, default=0.0)
     return next((unit for unit in reversed(_UNITS) if longest >= 2 * unit[0]), _UNITS[0])
 
 
-def _title(metric: str) -> str:
+def format_duration(seconds: float, longest: float = 0.0) -> str:
+    """Return a time in seconds, minutes or hours, whichever suits the longest beside it."""
+    factor, unit = time_unit([seconds, longest])
+    return f"{format_number(seconds / factor, 3)} {_SHORT_UNITS[unit]}"
+
+
+def metric_title(metric: str) -> str:
+    """Return the name of a metric as a title."""
     name = "quality" if metric == "value" else metric.replace("_", " ")
     return f"{name[0].upper()}{name[1:]}"

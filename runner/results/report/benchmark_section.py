@@ -10,7 +10,7 @@ from ..analysis.comparison import Comparison
 from ..analysis.groups import RunGroup
 from ..analysis.ranking import Ranking
 from . import comparison_text
-from .benchmark_charts import Series, charts_of_benchmark, plot_single_runs
+from .benchmark_charts import Series, charts_of_benchmark, format_duration
 from .build import Report
 from .chart import MAX_SERIES, Plot, interval_columns
 from .comparison_means import shown_ratio
@@ -18,6 +18,7 @@ from .comparison_table import ratio_table
 from .page_text import format_interval, format_number
 from .panels import format_bounds, verdict_word
 from .ranking_panel import format_score, ranking_table
+from .run_section import RunSection, run_section
 from .systems import Lineup, System
 from .tables import Table
 
@@ -34,7 +35,7 @@ class ComparisonSentences:
 
 @dataclass(frozen=True)
 class BenchmarkSection:
-    """What the page shows of one benchmark; everything from `single_runs` on is folded."""
+    """What the page shows of one benchmark; everything from `runs` on is folded."""
 
     title: str
     anchor: str
@@ -43,16 +44,24 @@ class BenchmarkSection:
     answer: str
     table: Table
     plots: Sequence[Plot]
-    single_runs: Plot | None
+    runs: RunSection
     system_table: Table
     ratios: Table | None
     comparisons: Sequence[ComparisonSentences]
 
 
 def benchmark_section(
-    workload: str, anchor: str, lineup: Lineup, report: Report, ranking: Ranking | None
+    workload: str,
+    anchor: str,
+    lineup: Lineup,
+    report: Report,
+    ranking: Ranking | None,
+    run_anchors: Mapping[str, str],
 ) -> BenchmarkSection:
-    """Return the section of a benchmark of a lineup, with its ranking as the table if there is one."""
+    """Return the section of a benchmark of a lineup, with its ranking as the table if there is one.
+
+    `run_anchors` are those of run groups and runs, as `run_section` takes them.
+    """
     groups = [(system, group) for (system, name), group in lineup.groups.items() if name == workload]
     ranks = {entry.group.title: rank for rank, entry in enumerate(ranking.entries)} if ranking else {}
 
@@ -67,16 +76,17 @@ def benchmark_section(
     own = [comparison for comparison in report.comparisons if comparison.other.title in systems]
     name = anchor.removeprefix("work-")
     drawn = [Series(system.label, group) for system, group in groups[:MAX_SERIES]]
+    title = " ".join(part for part in (groups[0][1].model, groups[0][1].round, groups[0][1].runs[0].scale) if part)
     first, times = groups[0][1], _group_table(f"{name}-groups", groups, own)
     return BenchmarkSection(
-        " ".join(part for part in (first.model, first.round, first.runs[0].scale) if part),
+        title,
         anchor,
         first.round,
         first.runs[0].scale,
         _ranked_answer(ranking, systems) if ranking else _answer(groups),
         ranking_table(f"{name}-ranking", ranking, systems) if ranking else times,
         charts_of_benchmark(name, drawn, [scaling for scaling in report.scalings if scaling.source == workload]),
-        plot_single_runs(f"{name}-runs", drawn),
+        run_section(f"{name}-runs", title, groups, run_anchors),
         _system_table(f"{name}-systems", groups),
         times if ranking else ratio_table(f"{name}-comparisons", own, systems) if own else None,
         [_describe(comparison, systems[comparison.other.title].label) for comparison in own],
@@ -107,7 +117,7 @@ def _answer(groups: Sequence[tuple[System, RunGroup]]) -> str:
     if not group.converged_runs:
         return "no run reached the target"
     fastest = "" if len(groups) == 1 else f", the fastest of {len(groups)}"
-    return f"{format_number(group.mean_minutes.estimate, 3)} min on {system.label}{fastest}"
+    return f"{format_duration(60 * group.mean_minutes.estimate)} on {system.label}{fastest}"
 
 
 def _group_table(name: str, groups: Sequence[tuple[System, RunGroup]], comparisons: Sequence[Comparison]) -> Table:

@@ -7,6 +7,7 @@ import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from .page_text import format_number
@@ -67,14 +68,36 @@ class Chart:
 
     def point(self, x: float, y: float) -> str:
         """Return the coordinates of a value; without a y axis `y` is in units from the top."""
+        return "{:.1f} {:.1f}".format(*self._place(x, y))
+
+    def _place(self, x: float, y: float) -> tuple[float, float]:
         across = self.left + self.x.position(x) * (_WIDTH - _RIGHT - self.left)
-        down = _TOP + (y if self.y is None else (1 - self.y.position(y)) * self.height)
-        return f"{across:.1f} {down:.1f}"
+        return across, _TOP + (y if self.y is None else (1 - self.y.position(y)) * self.height)
 
     def line(self, xs: Sequence[float], ys: Sequence[float], series: int, kind: str = "line") -> None:
         """Draw a line through all points."""
         points = [self.point(x, y) for x, y in zip(xs, ys, strict=True)]
         self.marks.append(f'<path class="{kind} s{series + 1}" d="M{"L".join(points)}"/>')
+
+    def pickable_lines(
+        self, curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], picked: Sequence[str]
+    ) -> None:
+        """Draw lines that the menus of the page pick by name; those in `picked` are shown at first.
+
+        Coordinates are hundredths of units, because the page stretches the x axis, which starts at 0, to the lines that
+        it shows. `data-end` is the end of a line in ten-thousandths of the axis.
+        """
+        paths = []
+        for name, (xs, ys) in curves.items():
+            places = [self._place(x, y) for x, y in zip(xs, ys, strict=True)]
+            points = [(round(100 * across), round(100 * down)) for across, down in places]
+            steps = [f"{x - x_before}{y - y_before:+d}" for (x_before, y_before), (x, y) in pairwise(points)]
+            shown = f' class="s{picked.index(name) + 1}"' if name in picked else ""
+            start = f"{points[0][0]} {points[0][1]}"
+            end = round(10_000 * self.x.position(xs[-1]))
+            path = f'd="M{start}l{" ".join(steps) or "0 0"}"'
+            paths.append(f'<path data-run="{name}" data-end="{end}"{shown} {path}/>')
+        self.marks.append(f'<g class="curves" data-left="{self.left}" transform="scale(.01)">{"".join(paths)}</g>')
 
     def steps(self, xs: Sequence[float], ys: Sequence[float], series: int) -> None:
         """Draw a line that is level from each point to the next one."""
@@ -143,7 +166,8 @@ class Chart:
             across = self.left + self.x.position(value) * (_WIDTH - _RIGHT - self.left)
             anchor = "end" if across > _WIDTH - 28 else "middle"
             marks.append(f'<path class="grid" d="M{across:.1f} {_TOP}V{bottom:.1f}"/>')
-            marks.append(f'<text x="{across:.1f}" y="{bottom + 18:.1f}" text-anchor="{anchor}">{text}</text>')
+            place = f'x="{across:.1f}" y="{bottom + 18:.1f}" text-anchor="{anchor}"'
+            marks.append(f'<text class="tick" {place}>{text}</text>')
         marks.append(f'<path class="frame" d="M{self.left} {bottom:.1f}H{_WIDTH - _RIGHT}"/>')
         center = (self.left + _WIDTH - _RIGHT) / 2
         marks.append(

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..analysis.comparison import Comparison
-from ..analysis.intervals import Interval, LogEstimate
+from ..analysis.intervals import UNKNOWN, Interval, LogEstimate
 from ..analysis.scores import combine_fixed, pace_by_workload, ratios_by_workload
 from ..analysis.verdicts import MARGIN, Verdict, decide, family_levels
 from .systems import System
@@ -66,5 +66,9 @@ def _span(ratios: Mapping[str, LogEstimate]) -> tuple[float, float]:
 
 
 def shown_ratio(comparison: Comparison) -> Interval:
-    """Return the ratio of a comparison with its 95% interval: of the time per epoch if times are not comparable."""
-    return comparison.ratio.interval() if comparison.ratio else comparison.seconds_per_epoch
+    """Return the ratio of a comparison with its 95% interval: of the time per epoch if times are not comparable.
+
+    It is unknown where a side never reached the target.
+    """
+    ratio = comparison.ratio.interval() if comparison.ratio else comparison.seconds_per_epoch
+    return ratio if math.isfinite(ratio.estimate) else UNKNOWN

@@ -9,6 +9,7 @@ from ..analysis.findings import FindingKind
 from ..analysis.group_differences import list_recipe_differences
 from ..analysis.intervals import Interval
 from ..analysis.verdicts import Verdict
+from .benchmark_charts import format_duration
 from .build import Report
 from .comparison_means import Mean, means_of, shown_ratio
 from .page_text import count, format_number
@@ -197,8 +198,8 @@ def _cell(
     if group is None:
         return TableCell("", "", "not run", "none")
     if system == lineup.baselines[workload]:
-        minutes = f"{format_number(group.mean_minutes.estimate, 3)} min" if group.converged_runs else "not reached"
-        return TableCell("1×", minutes, "baseline", "baseline")
+        time = format_duration(60 * group.mean_minutes.estimate) if group.converged_runs else "not reached"
+        return TableCell("1×", time, "baseline", "baseline")
     comparison = comparisons[system, workload]
     if comparison.verdict == Verdict.NOT_COMPARABLE:
         return _pace_cell(comparison.seconds_per_epoch, marks)

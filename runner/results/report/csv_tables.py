@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -89,6 +90,10 @@ def run_row(run: Run) -> dict[str, Any]:
         "observed_s": _round(run.observed, 6),
         "eval_s": _round(run.eval_seconds, 6),
         "epoch_offset": run.epoch_offset,
+        "state": record.state.value if record else None,
+        "exit_code": record.exit_code if record else None,
+        "started_at": _round(run.started, 3) if math.isfinite(run.started) else None,
+        "host": run.host,
         "flags": "; ".join(run.flags),
         "inferred": "; ".join(run.inferred),
         "energy_j": _round(telemetry.energy_joules if telemetry else None, 1),

@@ -39,7 +39,7 @@ def write_page(report: Report, folder: Path, baseline: str = "") -> Path:
     """
     owned = OwnedFiles(folder)
     anchors = _anchors(group.workload for group in report.groups)
-    panels, sections = [], []
+    run_anchors, panels, sections = _run_anchors(report), [], []
     for number, lineup in enumerate(report.lineups, start=1):
         name = f"panel-{number}"
         rankings = {ranking.workload: ranking for ranking in report.rankings if lineup.is_ranked}
@@ -52,7 +52,7 @@ def write_page(report: Report, folder: Path, baseline: str = "") -> Path:
             )
         sections.append(
             [
-                benchmark_section(workload, anchors[workload], lineup, report, rankings.get(workload))
+                benchmark_section(workload, anchors[workload], lineup, report, rankings.get(workload), run_anchors)
                 for workload in lineup.workloads
             ]
         )
@@ -73,6 +73,7 @@ def write_page(report: Report, folder: Path, baseline: str = "") -> Path:
         "details": details,
         "filters": _filters(panels, sections),
         "files": files,
+        "is_single_run": len(report.runs) == 1,
         "max_rows": MAX_ROWS,
         "script": script,
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -162,6 +163,13 @@ def _lead(report: Report) -> str:
         parts.append(f"{count(len(external), 'external measurement')} from {count(num_studies, 'study', 'studies')}")
     *others, last = parts or ["no results"]
     return f"This report covers {', '.join(others)}{' and ' if others else ''}{last}."
+
+
+def _run_anchors(report: Report) -> dict[str, str]:
+    """Return the anchor of each run group by its title, and of each run by the path of its log."""
+    anchors = {group.title: f"group-{number}" for number, group in enumerate(report.groups, start=1)}
+    runs = (run for group in report.groups for run in group.runs)
+    return anchors | {str(run.source): f"run-{number}" for number, run in enumerate(runs, start=1)}
 
 
 def _anchors(workloads: Iterable[str]) -> dict[str, str]:

@@ -77,10 +77,11 @@ def verdict_word(verdict: Verdict, margin: float) -> str:
 
 def ratio_cell(verdict: Verdict, ratio: Interval, margin: float, marks: tuple[int, ...] = ()) -> TableCell:
     """Return the cell of a speed ratio."""
+    is_single = ratio.n > 0 and not ratio.is_bounded and verdict == Verdict.CANNOT_TELL
     return TableCell(
         f"{format_number(ratio.estimate, 3)}×" if ratio.n else "–",
         format_bounds(ratio),
-        verdict_word(verdict, margin) if ratio.is_bounded or verdict != Verdict.CANNOT_TELL else "measured once",
+        "measured once" if is_single else verdict_word(verdict, margin),
         _TONES.get(verdict, "unsure"),
         marks,
     )

@@ -12,7 +12,7 @@ class Table:
     """A table as shown, and the rows of its CSV file `<name>.csv`; the first `text_columns` columns hold text.
 
     `series` is the place of each row in the charts beside the table, which serves as their legend; None is not drawn.
-    `gpus` is what the filter matches.
+    `gpus` is what the filter matches, and `anchors` is where the names of the rows lead.
     """
 
     name: str
@@ -23,3 +23,4 @@ class Table:
     text_columns: int = 1
     series: Sequence[int | None] = ()
     gpus: Sequence[str] = ()
+    anchors: Sequence[str] = ()

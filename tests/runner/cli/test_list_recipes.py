@@ -43,6 +43,19 @@ def test_table_fits_80_columns_without_truncation(tmp_path):
     assert any(line.split() == ["mini", "multi30k", "missing", "0.36", "19-21", "25s", "h100"] for line in lines)
 
 
+@pytest.mark.parametrize(("width", "left_out"), [(60, "epochs, GiB, time"), (40, "state, target, epochs, GiB, time")])
+def test_narrow_table_leaves_out_columns_and_shortens_nothing(tmp_path, width, left_out):
+    out, entries = io.StringIO(), list(list_recipes.find_entries(tmp_path))
+    list_recipes._show(Console(file=out, width=width), entries)
+    text = out.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    words = text.split()
+    assert " ".join(words).endswith(f"Left out on {width} columns: {left_out}.")
+    assert {entry.recipe.split("/")[1] for entry in entries} <= set(words)
+    assert {name for entry in entries for name in entry.data} <= set(words)
+
+
 @pytest.mark.integration
 def test_json_output(tmp_path):
     command = [sys.executable, "-P", "-m", "timetrial", "list", "--json"]

@@ -41,6 +41,7 @@ def test_result_of_a_killed_launcher_is_finalized_and_not_run_again(plan_study):
     study.run(task, QUIET)
     run_dir = study.run_dir(task)
     before = run_dir.record()
+    assert before.attempts[0].overrides == task.overrides
     run_dir.update(lambda record: replace(record, state=RunState.RUNNING, verdict=None))
     assert progress_of(study) == ["waiting"]
     assert study.run(task, QUIET) == Exit.TARGET_NOT_REACHED

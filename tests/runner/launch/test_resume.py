@@ -80,6 +80,7 @@ def test_resumed_run_equals_uninterrupted_run(run_to_end, start_endless, tmp_pat
     assert quality_rows(run_dir) == quality_rows(tmp_path / "uninterrupted")  # the interrupted epoch included
     record = RunDir(run_dir, 1).record()
     assert (record.run_class, record.restarts) == ("resumed", 1)
+    assert ["resume=true" in attempt.overrides for attempt in record.attempts] == [False, True]
     assert record.training.lost_seconds > 0
     assert record.training.active_seconds < record.training.seconds
     assert record.verdict.summary == "complies, not converged", record.verdict
