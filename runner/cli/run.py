@@ -51,10 +51,11 @@ def run_hydra(
     from hydra.core.global_hydra import GlobalHydra
 
     from ..config import override_rules
-    from ..config.compose import CONFIG_MODULE, register_schema
+    from ..config.compose import CONFIG_MODULE, VERSION_BASE, register_schema
     from ..launch.overrides import overrides_first, with_accelerator
 
-    version.setbase("1.3")
+    for base in VERSION_BASE.values():
+        version.setbase(base)
     register_schema()
     parser = get_args_parser()
     check_arguments(program, arguments, [name for action in parser._actions for name in action.option_strings])

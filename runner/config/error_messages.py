@@ -179,7 +179,7 @@ def _cause(error: Exception, match: re.Match[str]) -> str:
 
 
 _HYDRA_ERRORS: dict[str, _Words] = {
-    r"Could not override '(\S+?)'\. No match in the defaults list\..*use \+[^=]*=(.*)": _unknown_group,
+    r"Could not override '(\S+?)'\.(?: No match in the def|\nDid you mean).*use \+[^=]*=(.*)": _unknown_group,
     r"Could not override '(\S+?)'\..*use \+[^=]*=(.*)": _unknown_key,
     r"Could not find '([^']+)'": _unknown_choice,
     r"Error merging override (\S+)": _cause,

@@ -23,7 +23,7 @@ class TfDataImageNetData(ImageNetData):
         try:
             from . import tensorflow_import
         except ImportError as error:
-            raise ConfigurationError("data=tfdata needs TensorFlow: pip install -e '.[tensorflow]'.") from error
+            raise ConfigurationError("data=tfdata needs TensorFlow: pip install 'timetrial[tensorflow]'.") from error
         self._tf: Any = tensorflow_import.tensorflow
         self._loaders: dict[bool, TfDataLoader] = {}
         super().__init__(*args, **kwargs)

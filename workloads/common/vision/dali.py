@@ -18,7 +18,7 @@ def require_dali() -> None:
     try:
         import nvidia.dali  # noqa: F401
     except ImportError as error:
-        raise ConfigurationError("data=dali needs NVIDIA DALI: pip install -e '.[dali]'.") from error
+        raise ConfigurationError("data=dali needs NVIDIA DALI: pip install 'timetrial[dali]'.") from error
 
 
 class DaliDecoder:
