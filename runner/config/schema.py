@@ -80,8 +80,10 @@ class EngineConfig:
     warm_up: bool = True
     """Compile and allocate on synthetic batches before the clock starts; the weights are restored afterwards."""
     capture: bool = True
-    """Capture the training steps and beam searches of workloads that allow it in device graphs, and replay them
-    without Python; false: eager execution. Default: true, but false for compiled models at the scale `reference`."""
+    """Capture training steps and beam searches in device graphs where the workload allows it; false: eager execution.
+    Default: true, but false for compiled models at the scale `reference` and with `engine.kernels=false`."""
+    kernels: bool = True
+    """Use timetrial's Triton kernels on GPUs; false: PyTorch's operations, for a GPU on which a kernel fails."""
 
 
 @dataclass
@@ -131,8 +133,7 @@ class TuningConfig:
     """What differs between GPUs without changing the training."""
 
     micro_batch_size: int | None = None
-    """Largest number of samples of one forward pass on one GPU; null: `global_batch_size / gpus`, no gradient
-    accumulation."""
+    """Most samples of one forward pass on one GPU; null: `global_batch_size / gpus`, no gradient accumulation."""
 
 
 @dataclass
@@ -252,8 +253,7 @@ class Config:
     division: str = "open"
     """open, or closed: refuse whatever breaks the rules of MLPerf's closed division."""
     clear_caches: bool = False
-    """Clear the page cache of the data's files before the ranks start, or end with an error; default: true with
-    `division=closed`."""
+    """Clear the data's page cache before the ranks start, or end in an error; default: true with `division=closed`."""
     submission: SubmissionConfig = field(default_factory=SubmissionConfig)
     """Header of the MLPerf log."""
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config import step_execution
+from ..core import execution_paths
 from ..core.errors import Diverged
 from ..hardware import device_timing, devices
 from ..hardware.device_graphs import supports_graphs
@@ -82,6 +83,8 @@ class TorchEngine:
         seeds.seed_everything(run_seeds.initialization)
         self.model = workload.build_model().to(self.device)
         self.compiled = compile_mode is not None
+        execution_paths.take("model", "compiled" if self.compiled else "not compiled")
+        execution_paths.fall_back("steps", "not captured")
         if compile_mode:
             self.model.compile(dynamic=False, **_COMPILE_OPTIONS.get(compile_mode, {"mode": compile_mode}))
         self.optimizer, self.lr_scheduler = workload.build_optimizer(self.model, data.steps_per_epoch)

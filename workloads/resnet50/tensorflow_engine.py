@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...runner.core import execution_paths
 from ...runner.core.errors import ConfigurationError, Diverged
 from ...runner.training import seeds
 from ...runner.training.engine import EvalResult, StepResult, TrainingStats
@@ -62,6 +63,7 @@ class TensorFlowEngine:
         self.workload, self.data, self.global_batch_size = workload, data, global_batch_size
         devices = tensorflow_devices.select_devices(gpus, precision, on_cpu=data.device.type == "cpu")
         self.replicas, self.compiled = len(devices), compile_mode is not None
+        execution_paths.take("model", "compiled" if self.compiled else "not compiled")
         tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
         tf.keras.utils.set_random_seed(run_seeds.initialization % 2**32)
         self.strategy = tf.distribute.MirroredStrategy(devices)

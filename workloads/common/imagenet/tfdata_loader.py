@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ....runner.core import execution_paths
 from ....runner.core.errors import ConfigurationError
 from ....runner.hardware.devices import is_nvidia_gpu
 from ..vision.batches import EncodedBatch, ImageBatch
@@ -46,6 +47,7 @@ class TfDataLoader:
 
     def __init__(self, tf: Any, dataset: ImageDataset, size: int, *, workers: int, pin_memory: bool) -> None:
         self._tf, self._source, self._size = tf, dataset.source, size
+        execution_paths.take("decoder", "TensorFlow")
         self._workers = BatchWorkers(dataset.encoded_batch, workers, pin_memory=pin_memory)
 
     def batches(self, plan: Iterable[Key]) -> Generator[ImageBatch]:
