@@ -55,7 +55,7 @@ class Composition:
 
 
 def _split_choice(group: str, choice: str) -> tuple[str, str]:
-    """Return our group and its choice; Hydra 1.4 has `recipe/ncf: mini` for what is `recipe: ncf/mini` in 1.3."""
+    """Return our group and its choice; Hydra 1.4 has `recipe/NAME: mini` for what is `recipe: NAME/mini` in 1.3."""
     owner, _, folder = group.partition("/")
     return (group, choice) if owner == "hydra" or not folder else (owner, f"{folder}/{choice}")
 
