@@ -139,10 +139,7 @@ class TensorFlowEngine:
             yield StepResult(self.data.step_size)
 
     def synchronize(self) -> TrainingStats:
-        """Wait for all devices and return the statistics since the last call.
-
-        Raises `Diverged` if the loss is not finite.
-        """
+        """Wait for all devices and return the statistics since the last call; raise `Diverged` for NaN."""
         with raise_out_of_memory():
             tf.test.experimental.sync_devices()
         loss, data_wait_seconds = float(self._loss_sum.numpy()) / max(1, self._steps), self._data_wait_seconds
