@@ -19,6 +19,7 @@ from . import override_rules
 from .error_messages import choices_of_groups, format_error
 from .key_help import describe_groups, describe_keys
 from .schema import Config
+from .search_path import register_search_path
 from .step_execution import default_capture, default_compile_mode
 from .validation import validate
 
@@ -76,6 +77,7 @@ def register_schema() -> None:
     for name, resolver in resolvers.items():
         if not OmegaConf.has_resolver(name):
             _register_resolver(name, resolver)
+    register_search_path()
     store = ConfigStore.instance()
     if "schema.yaml" not in store.repo:
         store.store(name="schema", node=Config)

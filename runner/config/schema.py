@@ -26,8 +26,7 @@ class WorkloadConfig:
     """Whether the model is compiled by default, on accelerators that compile and at the scale `reference`; runs at the
     other scales are too short."""
     faster_captured: bool = False
-    """Whether custom kernels make captured steps at least as fast as compiled ones: the model is then compiled by
-    default only where steps cannot be captured, in fp16."""
+    """Whether captured steps are as fast as compiled ones: the model is then compiled by default in fp16 only."""
     max_micro_batch: int | None = None
     """Default of `tuning.micro_batch_size` at the scale `reference`, for a global batch that needs more than 80 GB."""
 
@@ -218,6 +217,8 @@ class ObserversConfig:
     """Record the run in Weights & Biases; needs the wandb extra."""
     mlflow: bool = False
     """Record the run in MLflow; needs the mlflow extra."""
+    extra: list[str] = field(default_factory=list)
+    """Observers of other packages, by their names among the entry points `timetrial.observers`."""
 
 
 @dataclass
@@ -288,8 +289,7 @@ class Config:
     data_dir: str = "data"
     """Folder of the datasets. Default: taken from `TIMETRIAL_DATA_DIR`, else `data`."""
     staging_dir: str | None = None
-    """Node-local disk that image folders are copied to before the clock starts; null: read in place. Default: taken
-    from `TIMETRIAL_STAGING_DIR`."""
+    """Node-local disk to copy image folders to, off the clock; null: none. Default: that of `TIMETRIAL_STAGING_DIR`."""
     runs_dir: str = "runs"
     """Folder in which run directories are made."""
     run_dir: str | None = None
