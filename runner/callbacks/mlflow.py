@@ -1,4 +1,4 @@
-"""The observer that records a run in MLflow (`pip install -e '.[mlflow]'`)."""
+"""The observer that records a run in MLflow (`pip install 'timetrial[mlflow]'`)."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class MLflow(Tracker):
         try:
             import mlflow
         except ImportError as error:
-            raise ConfigurationError("observers.mlflow=true needs MLflow: pip install -e '.[mlflow]'.") from error
+            raise ConfigurationError("observers.mlflow=true needs MLflow: pip install 'timetrial[mlflow]'.") from error
         super().__init__(run_dir, title, console)
         self._mlflow = mlflow
         self._uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run_dir.path / 'mlflow.db'}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ..core import execution_paths
 from ..core.atomic_files import write_atomically
 from ..core.errors import Exit
 from ..record.run_dir import RunDir
@@ -147,7 +148,7 @@ class RecordWriter:
         exit_code = None if self._stopped_at is None or self.keeps_final_weights else self._result(training)
 
         def add(record: RunRecord) -> RunRecord:
-            record = replace(record, training=training)
+            record = replace(record, training=training, execution_paths=execution_paths.taken())
             return record if exit_code is None else record.training_ended(exit_code, "")
 
         self.run_dir.update(add)

@@ -1,4 +1,4 @@
-"""The observer that writes TensorBoard event files (`pip install -e '.[tensorboard]'`)."""
+"""The observer that writes TensorBoard event files (`pip install 'timetrial[tensorboard]'`)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ class TensorBoard(Curves):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ConfigurationError(
-                "observers.tensorboard=true needs TensorBoard: pip install -e '.[tensorboard]'."
+                "observers.tensorboard=true needs TensorBoard: pip install 'timetrial[tensorboard]'."
             ) from error
         self._writer = SummaryWriter(str(folder))
 

@@ -1,4 +1,4 @@
-"""The observer that records a run in Weights & Biases (`pip install -e '.[wandb]'`)."""
+"""The observer that records a run in Weights & Biases (`pip install 'timetrial[wandb]'`)."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ class WandB(Tracker):
             import wandb
         except ImportError as error:
             raise ConfigurationError(
-                "observers.wandb=true needs Weights & Biases: pip install -e '.[wandb]'."
+                "observers.wandb=true needs Weights & Biases: pip install 'timetrial[wandb]'."
             ) from error
         super().__init__(run_dir, title, console)
         self._wandb = wandb

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ..core.console import StatusLine, is_quiet, table_console
 from ..core.errors import ConfigurationError, Exit, RunDirLocked
-from .options import HYDRA_CONTEXT, AsJson, Overrides
+from .options import HYDRA_CONTEXT, AsJson, ConfigDir, Overrides
 
 if TYPE_CHECKING:
     from ..launch.batch import Task, TaskState
@@ -27,16 +27,17 @@ _COLORS = {"done": "green", "running": "cyan", "waiting": "default", "failed": "
 
 
 @app.command(context_settings=HYDRA_CONTEXT)
-def plan(study: _Folder, overrides: Overrides = None) -> None:
+def plan(study: _Folder, overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     """Write STUDY/manifest.txt: one line per task of a sweep, in the overrides of `timetrial run -m`.
 
     For instance: timetrial batch plan study workload=NAME,OTHER gpus=1,2 'seed=range(1,11)'. The same sweep over more
     values adds tasks to an existing study; its tasks keep their numbers, runs and results.
     """
+    from ..config import search_path
     from ..launch.batch import Study
 
     planned = Study(study, max_attempts=1)
-    with StatusLine(Console(stderr=True)) as status_line:
+    with search_path.config_dir(config_dir), StatusLine(Console(stderr=True)) as status_line:
         status_line("checking each configuration")
         num_added = planned.plan(overrides or [])
     num_tasks = len(planned.tasks())
@@ -50,11 +51,13 @@ def run(
     study: _Folder,
     index: Annotated[int, typer.Argument(help="Line of the task in the manifest, from 0.", show_default=False)],
     attempts: _Attempts = 3,
+    config_dir: ConfigDir = None,
 ) -> None:
     """Bring one task to its result: start it, resume it or try it again; do nothing if it has one.
 
     Out of memory is tried again with half the micro-batch. Exit codes 12 and 33 ask for a restart, 33 on another node.
     """
+    from ..config import search_path
     from ..launch.batch import Study
 
     console, opened = Console(), Study(study, attempts)
@@ -65,7 +68,8 @@ def run(
     if not is_quiet():
         console.print(f"task {index}: {shlex.join(task.overrides)}", soft_wrap=True, markup=False, highlight=False)
     try:
-        exit_code = opened.run(task, console, context.obj)
+        with search_path.config_dir(config_dir):
+            exit_code = opened.run(task, console, context.obj)
     except RunDirLocked as error:
         console.print(str(error), soft_wrap=True, markup=False, highlight=False)
         raise typer.Exit(int(Exit.STOPPED)) from error

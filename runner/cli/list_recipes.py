@@ -13,13 +13,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from .data import STATE_COLORS
-from .options import AsJson, DataDir
+from .options import AsJson, ConfigDir, DataDir
 
 if TYPE_CHECKING:
     from ..record.published_results import PublishedEntry
     from ..results.analysis.expectations import Expectation
 
-_CONF = Path(__file__).parents[2] / "conf"
 _COLUMNS = ("recipe", "data", "state", "target", "epochs", "GiB", "time")
 Published = Annotated[
     str,
@@ -46,8 +45,12 @@ class Entry:
     is_reached: bool
 
 
-def list_recipes(data_dir: DataDir = Path("data"), as_json: AsJson = False, published: Published = "") -> None:
+def list_recipes(
+    data_dir: DataDir = Path("data"), as_json: AsJson = False, published: Published = "", config_dir: ConfigDir = None
+) -> None:
     """List every workload and recipe: datasets and their state, target; epochs, memory and time of known runs."""
+    from ..config import search_path
+
     if published:
         from ..record import published_results
 
@@ -57,7 +60,8 @@ def list_recipes(data_dir: DataDir = Path("data"), as_json: AsJson = False, publ
         else:
             _show_published(Console(), results)
         return
-    entries = list(find_entries(data_dir))
+    with search_path.config_dir(config_dir):
+        entries = list(find_entries(data_dir))
     if as_json:
         print(json.dumps([asdict(entry) for entry in entries], indent=2))
     else:
@@ -65,28 +69,32 @@ def list_recipes(data_dir: DataDir = Path("data"), as_json: AsJson = False, publ
 
 
 def find_entries(data_dir: Path) -> Iterator[Entry]:
-    """Yield all recipes of all workloads in conf/."""
+    """Yield all recipes of all workloads, those of installed packages included."""
     import yaml
 
     from ...datasets.build.store import DatasetStore
     from ...datasets.registry import catalog
     from ..config.compose import compose_recipes
+    from ..config.error_messages import choices_of_groups
+    from ..config.search_path import find_config
     from ..results.analysis import expectations
 
     store, datasets = DatasetStore(data_dir), catalog.read()
-    recipes_dir = _CONF / "recipe"
-    names = [path.relative_to(recipes_dir).with_suffix("").as_posix() for path in sorted(recipes_dir.glob("*/*.yaml"))]
+    groups = choices_of_groups()
+    names = groups["recipe"]
     recipes = compose_recipes(names)
-    for path in sorted((_CONF / "workload").glob("*.yaml")):
+    for owner in groups["workload"]:
+        path = find_config(f"workload/{owner}.yaml")
+        assert path is not None
         text = path.read_text(encoding="utf-8")
         workload = yaml.safe_load(text)
         task = text.splitlines()[0].lstrip("# ").rstrip(".")  # the first line describes the workload
-        for name in (name for name in names if name.startswith(f"{path.stem}/")):
+        for name in (name for name in names if name.startswith(f"{owner}/")):
             target = recipes[name]["target"]
             folders = sorted(set(re.findall(r"\$\{data_dir\}/([\w.-]+)", str(recipes[name]))))
             known = (expectations.find_expectation(name, round_name) for round_name in reversed(target))
             yield Entry(
-                workload=path.stem,
+                workload=owner,
                 title=workload["title"],
                 task=task,
                 frameworks=["torch", *workload.get("engines", {})],

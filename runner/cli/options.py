@@ -20,6 +20,16 @@ Overrides = Annotated[
     ),
 ]
 DataDir = Annotated[Path, typer.Option(help="Folder of the datasets.", metavar="FOLDER", envvar="TIMETRIAL_DATA_DIR")]
+ConfigDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--config-dir",
+        help="Folder with more configuration groups, as of Hydra.",
+        metavar="FOLDER",
+        envvar="TIMETRIAL_CONFIG_DIR",
+        show_default=False,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 ResultPaths = Annotated[
     list[Path],

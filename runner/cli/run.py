@@ -1,7 +1,6 @@
 """The command `timetrial run`: a Hydra application."""
 
 import argparse
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -47,14 +46,15 @@ def run_hydra(
     from hydra import version
     from hydra._internal.hydra import Hydra
     from hydra._internal.utils import create_config_search_path, get_args_parser
-    from hydra.core.config_search_path import SearchPathQuery
     from hydra.core.global_hydra import GlobalHydra
 
     from ..config import override_rules
-    from ..config.compose import CONFIG_MODULE, register_schema
+    from ..config.compose import CONFIG_MODULE, VERSION_BASE, register_schema
+    from ..config.search_path import config_dir
     from ..launch.overrides import overrides_first, with_accelerator
 
-    version.setbase("1.3")
+    for base in VERSION_BASE.values():
+        version.setbase(base)
     register_schema()
     parser = get_args_parser()
     check_arguments(program, arguments, [name for action in parser._actions for name in action.option_strings])
@@ -64,17 +64,13 @@ def run_hydra(
         arguments = with_accelerator(arguments)
     options = parser.parse_args(overrides_first(arguments))
     options.overrides = override_rules.complete(options.overrides)
-    search_path = create_config_search_path(f"pkg://{CONFIG_MODULE}")
-    if options.config_dir is not None:
-        if not os.path.isdir(options.config_dir):
-            raise ConfigurationError(f"--config-dir {options.config_dir} is no folder: name one with more YAML files.")
-        folder = f"file://{os.path.abspath(options.config_dir)}"
-        search_path.prepend("command-line", folder, SearchPathQuery(provider="schema"))  # the schema stays last
-    hydra = Hydra.create_main_hydra2(task_name="timetrial", config_search_path=search_path)
-    try:
-        return _dispatch(hydra, parser, options, pool, announce)
-    finally:
-        GlobalHydra.instance().clear()
+    with config_dir(options.config_dir):
+        search_path = create_config_search_path(f"pkg://{CONFIG_MODULE}")
+        hydra = Hydra.create_main_hydra2(task_name="timetrial", config_search_path=search_path)
+        try:
+            return _dispatch(hydra, parser, options, pool, announce)
+        finally:
+            GlobalHydra.instance().clear()
 
 
 def _refuse(problem: str) -> NoReturn:

@@ -2,7 +2,8 @@
 
 import platform
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,16 @@ from . import override_rules
 from .error_messages import choices_of_groups, format_error
 from .key_help import describe_groups, describe_keys
 from .schema import Config
+from .search_path import register_search_path
 from .step_execution import default_capture, default_compile_mode
 from .validation import validate
 
 CONFIG_MODULE = "timetrial.conf"
 CONFIG_NAME = "config"
+VERSION_BASE = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
+"""Arguments that select Hydra's present behavior: 1.3 wants them, and 1.4 has no other."""
+# OmegaConf 2.4, which Hydra 1.4 needs, gives the name without "new" to the same function.
+_register_resolver = OmegaConf.register_new_resolver if VERSION_BASE else OmegaConf.register_resolver
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,7 @@ class Composition:
 
         Raises `ConfigurationError` if the overrides choose a scale that is not the recipe's, or have no effect.
         """
-        choices = {str(group): str(choice) for group, choice in hydra_node.runtime.choices.items()}
+        choices = dict(_split_choice(group, str(choice)) for group, choice in hydra_node.runtime.choices.items())
         is_chosen = any(override.startswith("scale=") for override in hydra_node.overrides.task)
         if is_chosen and choices["scale"] != node.recipe.scale:
             raise ConfigurationError(
@@ -49,19 +55,38 @@ class Composition:
         return cls(node, choices)
 
 
+def _split_choice(group: str, choice: str) -> tuple[str, str]:
+    """Return our group and its choice; Hydra 1.4 has `recipe/NAME: mini` for what is `recipe: NAME/mini` in 1.3."""
+    owner, _, folder = group.partition("/")
+    return (group, choice) if owner == "hydra" or not folder else (owner, f"{folder}/{choice}")
+
+
 def register_schema() -> None:
-    """Register the schema and our resolvers with Hydra."""
-    OmegaConf.register_new_resolver("hostname", platform.node, replace=True)
-    OmegaConf.register_new_resolver("unless", lambda flag: str(flag) != "1", replace=True)
-    OmegaConf.register_new_resolver("is_closed", lambda division: division == "closed", replace=True)
-    OmegaConf.register_new_resolver("open_only", _open_only, replace=True)
-    OmegaConf.register_new_resolver("latest", max, replace=True)
-    OmegaConf.register_new_resolver("compile_mode", default_compile_mode, replace=True)
-    OmegaConf.register_new_resolver("capture_steps", default_capture, replace=True)
-    OmegaConf.register_new_resolver("is_reference", lambda scale: scale == "reference", replace=True)
-    OmegaConf.register_new_resolver("micro_batch", _micro_batch, replace=True)
-    OmegaConf.register_new_resolver("help_on", _help_on, replace=True)
-    ConfigStore.instance().store(name="schema", node=Config)
+    """Register the schema and our resolvers with Hydra, once in a process."""
+    resolvers: dict[str, Callable[..., Any]] = {
+        "hostname": platform.node,
+        "unless": lambda flag: str(flag) != "1",
+        "is_closed": lambda division: division == "closed",
+        "open_only": _open_only,
+        "latest": lambda rounds: max(rounds),
+        "compile_mode": lambda *values: default_compile_mode(*values),  # of which one is a node, not its dataclass
+        "capture_steps": default_capture,
+        "is_reference": lambda scale: scale == "reference",
+        "micro_batch": _micro_batch,
+        "help_on": _help_on,
+    }
+    for name, resolver in resolvers.items():
+        if not OmegaConf.has_resolver(name):
+            _register_resolver(name, resolver)
+    register_search_path()
+    store = ConfigStore.instance()
+    if "schema.yaml" not in store.repo:
+        store.store(name="schema", node=Config)
+
+
+def initialize() -> AbstractContextManager[None]:
+    """Return a context in which Hydra composes our configuration; `register_schema()` comes before."""
+    return hydra.initialize_config_module(CONFIG_MODULE, **VERSION_BASE)
 
 
 def _open_only(division: str, value: Any) -> Any:
@@ -85,7 +110,7 @@ def compose(overrides: Sequence[str]) -> Composition:
     In `timetrial run`, Hydra's entry point composes for its sweepers and launchers; both end in `Composition.of_hydra`.
     """
     register_schema()
-    with hydra.initialize_config_module(CONFIG_MODULE, version_base="1.3"):
+    with initialize():
         completed = override_rules.complete(overrides)
         node = hydra.compose(CONFIG_NAME, overrides=completed, return_hydra_config=True)
     composition = Composition.of_hydra(node, node.hydra)
@@ -97,7 +122,7 @@ def compose(overrides: Sequence[str]) -> Composition:
 def compose_recipes(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Compose recipes by themselves, such as `<workload>/mini`, with references to other keys left as `${...}`."""
     register_schema()
-    with hydra.initialize_config_module(CONFIG_MODULE, version_base="1.3"):
+    with initialize():
         nodes = {name: hydra.compose(overrides=[f"+recipe={name}"]).recipe for name in names}
     return {name: OmegaConf.to_container(node, resolve=False) for name, node in nodes.items()}  # type: ignore[misc]
 
@@ -123,7 +148,7 @@ def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     register_schema()
-    with hydra.initialize_config_module(CONFIG_MODULE, version_base="1.3"):
+    with initialize():
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
         parsed = parser.parse_overrides(seed_first(overrides))
     return [list(run) for run in BasicSweeper.split_arguments(parsed, None)[0]]

@@ -3,14 +3,13 @@
 import copy
 from collections.abc import Sequence
 
-import hydra
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
 from . import override_rules
-from .compose import CONFIG_MODULE, Composition, compose, register_schema
+from .compose import Composition, compose, initialize, register_schema
 
 
 class Composer:
@@ -22,7 +21,7 @@ class Composer:
 
     def __init__(self) -> None:
         register_schema()
-        with hydra.initialize_config_module(CONFIG_MODULE, version_base="1.3"):
+        with initialize():
             self._loader = GlobalHydra.instance().config_loader()
         self._parser = OverridesParser.create(config_loader=self._loader)
         self._of_choices: dict[tuple[str, ...], Composition] = {}

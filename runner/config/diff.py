@@ -19,6 +19,7 @@ _FREE_KEYS = {
     "observers.tensorboard",
     "observers.wandb",
     "observers.mlflow",
+    "observers.extra",
     "profile.steps",
     "workload.max_micro_batch",  # its effect is in tuning.micro_batch_size
     "usd_per_gpu_hour",

@@ -1,8 +1,8 @@
 """Word the errors of Hydra and OmegaConf as one sentence with the remedy."""
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from hydra.errors import HydraException
@@ -12,8 +12,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..core.errors import RunError
 from ..core.suggestions import choose_one_of, closest, closest_keys
+from .search_path import config_folders
 
-_CONF = Path(__file__).parents[2] / "conf"
 _KINDS = {"Integer": "a whole number", "Float": "a number"}
 _Words = Callable[[Exception, re.Match[str]], str]
 # What other tools call a key.
@@ -44,12 +44,13 @@ def format_error(error: Exception) -> str:
 
 
 def choices_of_groups() -> dict[str, list[str]]:
-    """Return the names of the files of each group of conf/, such as `{"scale": ["embedded", ...]}`."""
-    groups = [folder for folder in sorted(_CONF.iterdir()) if folder.is_dir() and not folder.name.startswith("_")]
-    return {
-        group.name: sorted(path.relative_to(group).with_suffix("").as_posix() for path in group.rglob("*.yaml"))
-        for group in groups
-    }
+    """Return the names of the files of each group on the search path, such as `{"scale": ["embedded", ...]}`."""
+    groups = defaultdict[str, set[str]](set)
+    for folder in config_folders():
+        for path in folder.glob("*/**/*.yaml"):
+            group, *parts = path.relative_to(folder).with_suffix("").parts
+            groups[group].add("/".join(parts))
+    return {group: sorted(names) for group, names in sorted(groups.items())}
 
 
 def format_bare_word(word: str) -> str:
@@ -179,7 +180,7 @@ def _cause(error: Exception, match: re.Match[str]) -> str:
 
 
 _HYDRA_ERRORS: dict[str, _Words] = {
-    r"Could not override '(\S+?)'\. No match in the defaults list\..*use \+[^=]*=(.*)": _unknown_group,
+    r"Could not override '(\S+?)'\.(?: No match in the def|\nDid you mean).*use \+[^=]*=(.*)": _unknown_group,
     r"Could not override '(\S+?)'\..*use \+[^=]*=(.*)": _unknown_key,
     r"Could not find '([^']+)'": _unknown_choice,
     r"Error merging override (\S+)": _cause,

@@ -25,8 +25,7 @@ class WorkloadConfig:
     compiled: bool = False
     """Whether the model is compiled by default, on accelerators that compile and at the scale `reference`."""
     faster_captured: bool = False
-    """Whether custom kernels make captured steps at least as fast as compiled ones: the model is then compiled by
-    default only where steps cannot be captured, in fp16."""
+    """Whether captured steps are as fast as compiled ones: the model is then compiled by default in fp16 only."""
     max_micro_batch: int | None = None
     """Default of `tuning.micro_batch_size` at the scale `reference`, for a global batch that needs more than 80 GB."""
 
@@ -79,11 +78,13 @@ class EngineConfig:
     warm_up: bool = True
     """Compile and allocate on synthetic batches before the clock starts; the weights are restored afterwards."""
     capture: bool = True
-    """Capture the training steps and beam searches of workloads that allow it in device graphs, and replay them
-    without Python; false: eager execution. Default: true, but false for compiled models at the scale `reference`."""
+    """Capture training steps and beam searches in device graphs where the workload allows it; false: eager execution.
+    Default: true, but false for compiled models at the scale `reference` and with `engine.kernels=false`."""
     full_search: bool = True
     """Time 10 cuDNN plans for each shape of a convolution in the warm-up; false: 4, and none for evaluations.
     Default: true at the scale `reference`."""
+    kernels: bool = True
+    """Use timetrial's Triton kernels on GPUs; false: PyTorch's operations, for a GPU on which a kernel fails."""
 
 
 @dataclass
@@ -133,7 +134,7 @@ class TuningConfig:
     """What differs between GPUs without changing the training."""
 
     micro_batch_size: int | None = None
-    """Largest number of samples of one forward pass on one GPU; null: all, `global_batch_size / gpus`."""
+    """Most samples of one forward pass on one GPU; null: `global_batch_size / gpus`, no gradient accumulation."""
 
 
 @dataclass
@@ -218,6 +219,8 @@ class ObserversConfig:
     """Record the run in Weights & Biases; needs the wandb extra."""
     mlflow: bool = False
     """Record the run in MLflow; needs the mlflow extra."""
+    extra: list[str] = field(default_factory=list)
+    """Observers of other packages, by their names among the entry points `timetrial.observers`."""
 
 
 @dataclass
@@ -253,8 +256,7 @@ class Config:
     division: str = "open"
     """open, or closed: refuse whatever breaks the rules of MLPerf's closed division."""
     clear_caches: bool = False
-    """Clear the page cache of the data's files before the ranks start, or end with an error; default: true with
-    `division=closed`."""
+    """Clear the data's page cache before the ranks start, or end in an error; default: true with `division=closed`."""
     submission: SubmissionConfig = field(default_factory=SubmissionConfig)
     """Header of the MLPerf log."""
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -289,7 +291,7 @@ class Config:
     data_dir: str = "data"
     """Folder of the datasets. Default: taken from `TIMETRIAL_DATA_DIR`, else `data`."""
     staging_dir: str | None = None
-    """Node-local disk for image folders, which are copied before the clock starts. Default: `TIMETRIAL_STAGING_DIR`."""
+    """Node-local disk to copy image folders to, off the clock; null: none. Default: that of `TIMETRIAL_STAGING_DIR`."""
     runs_dir: str = "runs"
     """Folder in which run directories are made."""
     run_dir: str | None = None

@@ -24,6 +24,10 @@ def default_compile_mode(
     return "default" if engine == "torch" and accelerator_compiles and scale == "reference" and pays else None
 
 
-def default_capture(compile_mode: str | None, scale: str) -> bool:
-    """Return the default of `engine.capture`: kernels of large compiled models take longer than their launches."""
-    return compile_mode is None or scale != "reference"
+def default_capture(compile_mode: str | None, scale: str, kernels: bool) -> bool:
+    """Return the default of `engine.capture`.
+
+    Kernels of large compiled models take longer than their launches. Operations that replace custom kernels may wait
+    for the device, which cannot be captured.
+    """
+    return kernels and (compile_mode is None or scale != "reference")

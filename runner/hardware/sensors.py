@@ -13,7 +13,7 @@ from .readings import GpuSensors
 from .xpu import XpuSmiSensors
 
 # What to install for `open_sensors`.
-INSTALL_HINT = "pip install -e '.[nvidia]', ROCm's amdsmi, or Intel's xpu-smi"
+INSTALL_HINT = "pip install 'timetrial[nvidia]', ROCm's amdsmi, or Intel's xpu-smi"
 _TOOLS = ("nvml", "amdsmi", "xpu-smi")
 
 

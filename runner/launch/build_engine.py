@@ -8,8 +8,9 @@ from hydra.utils import get_class
 from ..callbacks.throughput import LimitedBatches
 from ..config.schema import Config
 from ..config.validation import build_settings, gradient_accumulation_steps, resolve_classes, run_seed
+from ..core import execution_paths
 from ..core.console import StatusLine, is_quiet, print_text
-from ..hardware import devices
+from ..hardware import custom_kernels, devices
 from ..hardware.precision import Precision
 from ..mlperf import closed_division
 from ..record.run_record import RunRecord
@@ -47,6 +48,8 @@ def prepare_engine(rank: Rank) -> Engine:
 def build_engine(config: Config, world: World, device: torch.device) -> Engine:
     """Build the engine of one rank, with its workload and data, from the configuration alone."""
     workload_class, data_class = resolve_classes(config)
+    custom_kernels.enable(config.engine.kernels)
+    execution_paths.take("loader", config.data.loader)
     recipe, streams = config.recipe, seeds.derive_streams(run_seed(config), **asdict(config.seeds))
     accumulation = gradient_accumulation_steps(config)
     with world.main_process_first():

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from ..callbacks.throughput import BlockLines, LimitedBatches, ThroughputMeter
+from ..core import execution_paths
 from ..core.errors import Exit, Stopped
 from ..hardware import devices
 from ..training import flops
@@ -36,7 +37,10 @@ def measure_throughput(rank: Rank, telemetry_observers: list[Observer]) -> Exit:
         peak = devices.peak_memory_bytes(rank.device)
         rank.run_dir.update(
             lambda record: replace(
-                record.training_ended(Exit.TARGET_REACHED, ""), peak_memory_bytes=peak, throughput=result
+                record.training_ended(Exit.TARGET_REACHED, ""),
+                peak_memory_bytes=peak,
+                throughput=result,
+                execution_paths=execution_paths.taken(),
             )
         )
         # Counting takes seconds; the measurement is safe already.

@@ -7,6 +7,7 @@ from rich.markup import escape
 
 from ..config.schema import Config
 from ..config.validation import run_seed
+from ..core.execution_paths import format_paths
 from ..core.formatting import format_energy, format_number
 from ..hardware import devices
 from ..record.published_results import compare_with_published
@@ -35,6 +36,8 @@ def show_result(console: Console, title: str, record: RunRecord, run_dir: RunDir
         rows += _throughput_rows(record.throughput, record.peak_memory_bytes)
     elif record.training is not None:
         rows += _training_rows(record.training, is_over=record.state not in (RunState.STOPPED, RunState.TIME_LIMIT))
+    if record.execution_paths:
+        rows.append(("executed", escape(format_paths(record.execution_paths))))
     rows += [("your GPU", escape(line)) for line in compare_with_references(record)]
     rows += [("published", escape(line)) for line in compare_with_published(record)]
     rows += _telemetry_rows(record)

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ..callbacks.clock_watch import ClockWatch
+from ..callbacks.installed import find_observers, load_observer
 from ..callbacks.json_lines import JsonLines
 from ..callbacks.mlflow import MLflow
 from ..callbacks.profiler import StepProfiler
@@ -128,9 +129,11 @@ def _optional_observers(rank: Rank, closing: ExitStack) -> list[Observer]:
     if config.observers.tensorboard:
         observers.append(tensorboard := TensorBoard(folder / "tensorboard"))
         closing.callback(tensorboard.close)
-    for tracker, is_on in ((WandB, config.observers.wandb), (MLflow, config.observers.mlflow)):
-        if is_on:
-            observers.append(closing.enter_context(tracker(rank.run_dir, run_title(config), rank.console)))
+    trackers: list[Any] = [WandB] if config.observers.wandb else []
+    trackers += [MLflow] if config.observers.mlflow else []
+    trackers += map(load_observer, find_observers(config.observers.extra))
+    title = run_title(config)
+    observers += [closing.enter_context(tracker(rank.run_dir, title, rank.console)) for tracker in trackers]
     if steps := profiled_steps(config):
         observers.append(StepProfiler(folder / "profile.json.gz", *steps, rank.device))
     return observers

@@ -7,6 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from ..callbacks.installed import find_observers
 from ..config.schema import Config
 from ..config.validation import SEED_LIMIT, gradient_accumulation_steps, validate
 from ..core.errors import ConfigurationError
@@ -26,6 +27,7 @@ def validate_run(node: DictConfig, console: Console) -> Config:
     if config.division == "closed":  # before a seed is drawn: the rules want it left open
         closed_division.check_config(config)
         closed_division.check_datasets(config)
+    find_observers(config.observers.extra)
     _refuse_several_tasks(config)
     devices.require_devices(config.accelerator.name, config.gpus // config.launcher.nodes)
     _warn_of_small_micro_batches(config, console)

@@ -15,6 +15,7 @@ from ..callbacks import telemetry
 from ..config.compose import load_config
 from ..config.schema import Config
 from ..config.validation import run_seed
+from ..core import execution_paths
 from ..core.errors import Exit, RunError
 from ..core.signals import StopSignal, signal_when_parent_ends
 from ..hardware import devices
@@ -56,6 +57,7 @@ def run_rank(config: Config, run_dir: RunDir, console: Console, stop: StopSignal
 
 def _run(config: Config, run_dir: RunDir, console: Console, stop: StopSignal) -> Exit:
     """Initialize off the clock, then measure or train, in the order of MLPerf's rules."""
+    execution_paths.forget()
     device = devices.select_device(config.accelerator.name, int(os.environ.get("LOCAL_RANK", "0")))
     if config.accelerator.threads is not None:
         torch.set_num_threads(config.accelerator.threads)

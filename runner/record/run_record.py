@@ -216,6 +216,9 @@ class RunRecord:
     """Hash of names, sizes and sampled blocks of the data that the run reads."""
     config: dict[str, Any] = field(default_factory=dict)
     """The resolved configuration, as in config.yaml."""
+    execution_paths: dict[str, str] = field(default_factory=dict)
+    """What ran where the device decides: steps and beam search captured or not, the model compiled or not, kernels of
+    Triton or PyTorch, decoder, loader, collectives; {} in records of older versions."""
     training: TrainingResult | None = None
     """Result of `timetrial run`."""
     throughput: ThroughputResult | None = None

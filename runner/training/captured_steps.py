@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..core import execution_paths
 from ..hardware.device_graphs import DeviceGraph, StaticInputs, capture_graph, flatten_inputs
 from .workload import Batch
 
@@ -69,6 +70,7 @@ class CapturedSteps:
         self._total_weight.fill_(total_weight)
         self._set_rates()
         step.graph.replay()
+        execution_paths.take("steps", "captured")
         return True
 
     def _set_rates(self) -> None:

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..core import execution_paths
 from ..core.errors import LostRank
 from ..hardware import devices
 from . import messages
@@ -192,7 +193,8 @@ def join_world(device: torch.device, hang_timeout_seconds: float, *, peer_to_pee
     store = dist.FileStore(where, size) if where.startswith("/") else connect(where)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", timeout=_CONTROL_TIMEOUT, store=store, rank=rank, world_size=size)
     timeout = timedelta(seconds=hang_timeout_seconds)
-    device_group = dist.new_group(backend=devices.collective_backend(device), timeout=timeout)
+    device_group: Any = dist.new_group(backend=devices.collective_backend(device), timeout=timeout)
+    execution_paths.take("collectives", dist.get_backend(device_group))
     yield World(
         rank=rank,
         size=size,

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config import step_execution
+from ..core import execution_paths
 from ..core.errors import Diverged
 from ..hardware import device_timing, devices
 from ..hardware.device_graphs import supports_graphs
@@ -86,6 +87,8 @@ class TorchEngine:
         seeds.seed_everything(run_seeds.initialization)
         self.model = workload.build_model().to(self.device)
         self.compiled = compile_mode is not None
+        execution_paths.take("model", "compiled" if self.compiled else "not compiled")
+        execution_paths.fall_back("steps", "not captured")
         if compile_mode is None:
             eager.leave_compiler_unloaded()
         else:

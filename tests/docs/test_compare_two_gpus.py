@@ -5,7 +5,7 @@ import re
 import hydra
 import pytest
 
-from timetrial.runner.config.compose import CONFIG_MODULE, CONFIG_NAME, expand_sweep, register_schema
+from timetrial.runner.config.compose import CONFIG_NAME, expand_sweep, initialize, register_schema
 from timetrial.runner.config.override_rules import complete
 from timetrial.runner.config.validation import validate
 from timetrial.runner.core.errors import ConfigurationError
@@ -18,7 +18,7 @@ FILES = ("t4", "v100", "a100", "h100", "h200", "auto")  # an MI300X and an Arc h
 
 def compose(accelerator, overrides):
     register_schema()
-    with hydra.initialize_config_module(CONFIG_MODULE, version_base="1.3"):
+    with initialize():
         return validate(hydra.compose(CONFIG_NAME, overrides=complete([f"accelerator={accelerator}", *overrides])))
 
 

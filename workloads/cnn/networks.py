@@ -79,4 +79,4 @@ def _import_timm() -> ModuleType:
     try:
         return importlib.import_module("timm")
     except ImportError as error:
-        raise ConfigurationError("workload=cnn needs timm: pip install -e '.[cnn]'.") from error
+        raise ConfigurationError("workload=cnn needs timm: pip install 'timetrial[cnn]'.") from error

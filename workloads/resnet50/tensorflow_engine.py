@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...runner.core import execution_paths
 from ...runner.core.errors import ConfigurationError, Diverged
 from ...runner.training import seeds
 from ...runner.training.engine import EvalResult, StepResult, TrainingStats
@@ -62,6 +63,7 @@ class TensorFlowEngine:
         self.workload, self.data, self.global_batch_size = workload, data, global_batch_size
         devices = tensorflow_devices.select_devices(gpus, precision, on_cpu=data.device.type == "cpu")
         self.replicas, self.compiled = len(devices), compile_mode is not None
+        execution_paths.take("model", "compiled" if self.compiled else "not compiled")
         tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
         tf.keras.utils.set_random_seed(run_seeds.initialization % 2**32)
         self.strategy = tf.distribute.MirroredStrategy(devices)
@@ -137,10 +139,7 @@ class TensorFlowEngine:
             yield StepResult(self.data.step_size)
 
     def synchronize(self) -> TrainingStats:
-        """Wait for all devices and return the statistics since the last call.
-
-        Raises `Diverged` if the loss is not finite.
-        """
+        """Wait for all devices and return the statistics since the last call; raise `Diverged` for NaN."""
         with raise_out_of_memory():
             tf.test.experimental.sync_devices()
         loss, data_wait_seconds = float(self._loss_sum.numpy()) / max(1, self._steps), self._data_wait_seconds

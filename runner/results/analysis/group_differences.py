@@ -4,6 +4,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
+from ...core.execution_paths import UNKNOWN, merge_paths
 from ..parse.runs import Run
 from .groups import RunGroup
 
@@ -47,6 +48,7 @@ def list_differences(first: RunGroup, second: RunGroup) -> list[Difference]:
     """Return in what two groups differ apart from the accelerator, the most important first."""
     values = [(name, value_of(first), value_of(second)) for name, value_of in _SETTINGS]
     differences = [Difference(*entry) for entry in values if entry[1] != entry[2]]
+    differences += _path_differences(first, second)
     differences += _hyperparameter_differences(first, second)
     flags = [sorted({flag for run in group.runs for flag in run.flags}) for group in (first, second)]
     if flags[0] != flags[1]:
@@ -81,6 +83,15 @@ def workload_difference(first: RunGroup, second: RunGroup) -> tuple[WorkloadPart
 def format_target(target: object) -> str:
     """Return the numbers of a target."""
     return ", ".join(f"{value:g}" for value in target.values()) if isinstance(target, dict) else str(target)
+
+
+def _path_differences(first: RunGroup, second: RunGroup) -> list[Difference]:
+    """Return what was executed differently, or is unknown of one group, if both are of timetrial."""
+    if any(run.run_record is None for group in (first, second) for run in group.runs):
+        return []
+    paths = [merge_paths([run.execution_paths for run in group.runs]) for group in (first, second)]
+    values = [(part, paths[0].get(part, UNKNOWN), paths[1].get(part, UNKNOWN)) for part in {**paths[0], **paths[1]}]
+    return [Difference(part.replace("_", " "), a, b) for part, a, b in values if a != b]
 
 
 def _hyperparameter_differences(first: RunGroup, second: RunGroup) -> list[Difference]:

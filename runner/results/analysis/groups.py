@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from ...core.execution_paths import format_paths
 from ..parse import rules
 from ..parse.runs import Run
 from . import samples, stats
@@ -13,6 +14,7 @@ from .intervals import CLOCK_SECONDS, Interval, Sample, grid_floor, log_mean
 from .stats import SurvivalCurve
 
 UNOFFICIAL = "unofficial"  # submitter of logs, unless `submission.org` names another
+_Key = tuple[str, str, str, str, str]
 
 
 @dataclass
@@ -264,9 +266,6 @@ def group_runs(runs: Iterable[Run]) -> list[RunGroup]:
     return list(groups.values())
 
 
-_Key = tuple[str, str, str, str, str]
-
-
 def _group_key(run: Run) -> _Key:
     """Return round, submitter, system, benchmark and, for timetrial's runs, scale, accelerators, precision, batch."""
     setting = ""
@@ -277,11 +276,11 @@ def _group_key(run: Run) -> _Key:
 
 
 def _configuration(run: Run) -> dict[str, Any]:
-    """Return what else separates runs of timetrial: target, hyperparameters and execution; {} for other runs."""
+    """Return what else separates runs of timetrial: execution, target and hyperparameters; {} for other runs."""
     if run.run_record is None:
         return {}
     target = ", ".join(f"{value:g}" for value in run.target.values())
-    return {**run.execution, "target": target, **run.hyperparameters}
+    return {**run.execution, "executed": format_paths(run.execution_paths), "target": target, **run.hyperparameters}
 
 
 def _describe_differences(configuration: dict[str, Any], all_configurations: list[dict[str, Any]]) -> list[str]:

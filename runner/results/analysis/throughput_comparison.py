@@ -53,7 +53,7 @@ def _test_together(comparisons: Sequence[ThroughputComparison]) -> list[Throughp
 
 
 def _compare(baseline: ThroughputGroup, other: ThroughputGroup) -> ThroughputComparison:
-    settings = [group.settings for group in (baseline, other)]
+    settings = [group.settings | group.executed for group in (baseline, other)]
     differences = [
         key for key in dict.fromkeys([*settings[0], *settings[1]]) if settings[0].get(key) != settings[1].get(key)
     ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config.diff import flatten
+from ...core.execution_paths import merge_paths
 from ...core.found_files import PassOver, UnreadableFile, as_name
 from ...record.record_file import FILE_NAME, read_record
 from ...record.run_record import Attempt, RunRecord, RunState
@@ -19,6 +20,8 @@ from ..parse.sources import ignore
 # Configuration groups that affect a measurement; `seed` and paths do not.
 _CONFIG_GROUPS = ("workload", "recipe", "engine", "precision", "data", "tuning", "system", "gpus", "peer_to_peer")
 _IGNORED = ("workload.title", "workload.max_micro_batch", "recipe.target", "target", "recipe.data.folder")
+PATH = "executed."
+"""Beginning of the names of execution paths among settings."""
 NO_PEER_TO_PEER = "no peer-to-peer"  # `interconnect` of groups that did not use it
 
 
@@ -27,7 +30,8 @@ class ThroughputGroup:
     """Measurements of one configuration; `config` is flat, by dotted key.
 
     `accelerator` is the name of the accelerator's configuration, or the driver's name of a GPU without one. Runs that
-    ran out of memory are counted in `out_of_memory` and have no result. `attempts` holds the last start of the others.
+    ran out of memory are counted in `out_of_memory` and have no result. `attempts` holds the last start of the others,
+    `execution_paths` what they executed.
     `label` is added to the title.
     """
 
@@ -36,6 +40,7 @@ class ThroughputGroup:
     results: list[ThroughputResult] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
+    execution_paths: list[dict[str, str]] = field(default_factory=list)
     out_of_memory: int = 0
     label: str = ""
 
@@ -43,6 +48,11 @@ class ThroughputGroup:
     def settings(self) -> dict[str, Any]:
         """The configuration, with the accelerator."""
         return {"accelerator": self.accelerator, **self.config}
+
+    @property
+    def executed(self) -> dict[str, str]:
+        """What was executed, such as `{"executed.steps": "captured"}`."""
+        return {f"{PATH}{part}": path for part, path in merge_paths(self.execution_paths).items()}
 
     @property
     def network(self) -> str:
@@ -154,11 +164,14 @@ def _add_record(record: RunRecord, groups: dict[str, ThroughputGroup]) -> None:
     elif record.throughput is not None:
         group.results.append(record.throughput)
         group.attempts += record.attempts[-1:]
+        paths = {as_name(part): as_name(path) for part, path in record.execution_paths.items()}
+        group.execution_paths.append(paths)
 
 
 def flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what affects the speed of a run, by dotted key."""
     parts = {key: config.get(key) for key in _CONFIG_GROUPS}
+    parts["engine"] = {"kernels": True, **(config.get("engine") or {})}  # older runs do not state it
     parts["accelerator"] = {"threads": (config.get("accelerator") or {}).get("threads")}
     parts["launcher"] = {"nodes": (config.get("launcher") or {}).get("nodes", 1)}
     return {

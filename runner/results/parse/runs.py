@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...core.found_files import as_name
 from ...record.run_record import RunRecord, RunState
 from .evaluations import Evaluation
 
@@ -63,6 +64,13 @@ class Run:
     scaling_factor: float | None = None
     flags: list[str] = field(default_factory=list)
     inferred: list[str] = field(default_factory=list)
+
+    @property
+    def execution_paths(self) -> dict[str, str]:
+        """The execution paths in the run record, {} without; a loader that the log names is left out."""
+        paths = self.run_record.execution_paths if self.run_record else {}
+        is_logged = "timetrial_loader" in self.execution
+        return {as_name(part): as_name(path) for part, path in paths.items() if part != "loader" or not is_logged}
 
     @property
     def is_unfinished(self) -> bool:

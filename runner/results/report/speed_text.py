@@ -1,8 +1,10 @@
 """The verdicts of throughput groups and of external systems in words: which computes faster."""
 
+from ...core.execution_paths import UNKNOWN
 from ..analysis.external_comparison import ExternalComparison
 from ..analysis.findings import describe_speedup
 from ..analysis.throughput_comparison import ThroughputComparison
+from ..analysis.throughput_groups import PATH
 from ..analysis.verdicts import MARGIN, Verdict
 
 
@@ -18,8 +20,9 @@ def throughput_phrase(comparison: ThroughputComparison) -> str:
 
 def setting_differences(comparison: ThroughputComparison) -> list[str]:
     """Return the settings in which two throughput groups differ, with their values."""
-    first, second = comparison.baseline.settings, comparison.other.settings
-    return [f"{key}: {first.get(key)} vs. {second.get(key)}" for key in comparison.differences]
+    first, second = (group.settings | group.executed for group in (comparison.baseline, comparison.other))
+    missing = {key: UNKNOWN if key.startswith(PATH) else None for key in comparison.differences}
+    return [f"{key}: {first.get(key, missing[key])} vs. {second.get(key, missing[key])}" for key in missing]
 
 
 def external_summary(comparison: ExternalComparison) -> str:

@@ -35,7 +35,7 @@ def server():
 def test_missing_package_is_named_before_the_run(launch, tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
     with pytest.raises(
-        ConfigurationError, match=rf"observers\.{package}=true needs .*: pip install -e '\.\[{package}\]'"
+        ConfigurationError, match=rf"observers\.{package}=true needs .*: pip install 'timetrial\[{package}\]'"
     ):
         launch(f"observers.{package}=true")
     assert not (tmp_path / "runs").exists()

@@ -28,8 +28,9 @@ def new_workload(tmp_path, monkeypatch):
 @pytest.mark.integration
 def test_the_written_workload_passes_its_tests_and_reaches_its_target(new_workload, tmp_path):
     output = new_workload("first_try", "--out", "my own")
-    command = "PYTHONPATH='my own' timetrial run --config-dir 'my own/conf' workload=first_try"
-    assert command in output.splitlines()[-2]
+    command = "PYTHONPATH='my own' timetrial run --config-dir 'my own/first_try/conf' workload=first_try"
+    assert command in output.splitlines()[-1]
+    assert "python -m pip install -e 'my own'" in output
     tests = tmp_path / "my own" / "tests" / "test_first_try.py"
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "my own")}
     pytest_command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests)]
@@ -42,7 +43,7 @@ def test_every_file_is_named_in_the_output(new_workload, tmp_path):
     output = new_workload("first_try")
     written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     assert {line.removeprefix("wrote ") for line in output.splitlines() if line.startswith("wrote ")} == written
-    assert len(written) == 6
+    assert len(written) == 8
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_every_file_is_named_in_the_output(new_workload, tmp_path):
     [
         ("ncf", "has a workload ncf"),
         ("torch", "There is a package or folder torch"),
-        ("conf", "There is a package or folder conf"),
+        ("tests", "There is a package or folder tests"),
         ("class", "cannot name a Python package"),
         ("TinyLM", "cannot name a Python package"),
         ("tiny-lm", "cannot name a Python package"),
@@ -66,10 +67,10 @@ def test_a_name_that_is_taken_or_no_identifier_is_refused(new_workload, tmp_path
 
 
 def test_existing_files_are_not_overwritten(new_workload, tmp_path):
-    recipe = tmp_path / "extra" / "conf" / "recipe" / "first_try" / "embedded.yaml"
-    recipe.parent.mkdir(parents=True)
-    recipe.write_text("mine")
-    with pytest.raises(ConfigurationError, match=r"embedded\.yaml exists: choose another name"):
+    project = tmp_path / "extra" / "pyproject.toml"
+    project.parent.mkdir()
+    project.write_text("mine")
+    with pytest.raises(ConfigurationError, match=r"pyproject\.toml exists: choose another folder with --out"):
         new_workload("first_try")
-    assert recipe.read_text() == "mine"
+    assert project.read_text() == "mine"
     assert not (tmp_path / "extra" / "first_try").exists()

@@ -174,6 +174,16 @@ def test_saved_configuration_loads_unchanged(compose, tmp_path):
     assert load_config(tmp_path / "config.yaml") == config
 
 
+def test_the_default_recipe_is_the_same_choice_in_hydra_1_3_and_1_4():
+    from timetrial.runner.config.compose import Composition, compose
+
+    composed = compose(["accelerator=cpu", "scale=mini"])
+    others = {group: choice for group, choice in composed.choices.items() if group != "recipe"}
+    for recipe in ({"recipe": "ncf/mini"}, {"recipe/ncf": "mini"}):
+        hydra_node = OmegaConf.create({"runtime": {"choices": others | recipe}, "overrides": {"task": []}})
+        assert Composition.of_hydra(composed.node, hydra_node).choices == composed.choices
+
+
 def test_choices_of_the_groups_are_returned():
     from timetrial.runner.config.compose import compose
 

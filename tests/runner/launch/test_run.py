@@ -187,7 +187,9 @@ def test_two_ranks_equal_one_rank_in_quality_and_weights(run_to_end, tmp_path):
     for gpus in (1, 2):
         completed = run_to_end(f"gpus={gpus}", f"run_dir={tmp_path}/{gpus}", *overrides)
         assert completed.returncode == Exit.TARGET_NOT_REACHED, completed.stdout + completed.stderr
-        environment = RunDir(tmp_path / str(gpus), 1).record().environment
+        record = RunDir(tmp_path / str(gpus), 1).record()
+        environment = record.environment
+        assert record.execution_paths.get("collectives") == ("gloo" if gpus == 2 else None)
         assert environment.get("all_reduce_gb_s", 0) > 0 if gpus == 2 else "all_reduce_gb_s" not in environment
     single, double = (quality_rows(tmp_path / gpus) for gpus in ("1", "2"))
     assert [row[2] for row in single] == [row[2] for row in double]

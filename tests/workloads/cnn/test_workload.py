@@ -89,7 +89,7 @@ def test_rejects_unknown_networks_and_missing_timm(monkeypatch):
     with pytest.raises(ConfigurationError, match="timm has no network perceptron"):
         networks.build("perceptron", 10, 64)
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(ConfigurationError, match=r"pip install -e '\.\[cnn\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'timetrial\[cnn\]'"):
         networks.build("vgg16", 10, 64)
 
 

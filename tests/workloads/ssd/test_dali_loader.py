@@ -175,5 +175,5 @@ def test_run_trains_and_logs_its_loader(compose, tmp_path):
 
 def test_missing_extra_is_named_with_its_install_command(place, monkeypatch):
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)
-    with pytest.raises(ConfigurationError, match=r"data=dali needs .*pip install -e '\.\[dali\]'"):
+    with pytest.raises(ConfigurationError, match=r"data=dali needs .*pip install 'timetrial\[dali\]'"):
         build(place, "dali")

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ....runner.core import execution_paths
 from ....runner.core.errors import ConfigurationError
 from ....runner.hardware.devices import is_nvidia_gpu
 from ..vision.batches import EncodedBatch, ImageBatch
@@ -23,7 +24,7 @@ class TfDataImageNetData(ImageNetData):
         try:
             from . import tensorflow_import
         except ImportError as error:
-            raise ConfigurationError("data=tfdata needs TensorFlow: pip install -e '.[tensorflow]'.") from error
+            raise ConfigurationError("data=tfdata needs TensorFlow: pip install 'timetrial[tensorflow]'.") from error
         self._tf: Any = tensorflow_import.tensorflow
         self._loaders: dict[bool, TfDataLoader] = {}
         super().__init__(*args, **kwargs)
@@ -46,6 +47,7 @@ class TfDataLoader:
 
     def __init__(self, tf: Any, dataset: ImageDataset, size: int, *, workers: int, pin_memory: bool) -> None:
         self._tf, self._source, self._size = tf, dataset.source, size
+        execution_paths.take("decoder", "TensorFlow")
         self._workers = BatchWorkers(dataset.encoded_batch, workers, pin_memory=pin_memory)
 
     def batches(self, plan: Iterable[Key]) -> Generator[ImageBatch]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ....runner.core.errors import ConfigurationError
-from ....runner.hardware.devices import is_nvidia_gpu
+from ..vision.gpu_decode import can_decode
 from ..vision.pipeline import GeneratedSource, GpuDecoder, Transform
 from .data import ImageNetData
 
@@ -41,7 +41,7 @@ class TorchImageNetData(ImageNetData):
         return super().mlperf_params() | {"timetrial_decoder": "workers" if self._workers_decode() else "gpu"}
 
     def _workers_decode(self) -> bool:
-        supported = is_nvidia_gpu(self.device)
+        supported = can_decode(self.device)
         if self.settings.decoder == "gpu" and not supported:
-            raise ConfigurationError("recipe.data.decoder=gpu needs an NVIDIA GPU: use workers.")
+            raise ConfigurationError("recipe.data.decoder=gpu needs an NVIDIA GPU and custom kernels: use workers.")
         return self.settings.decoder == "workers" or not supported

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ....runner.core import execution_paths
 from ....runner.hardware.device_graphs import (
     DeviceGraph,
     StaticInputs,
@@ -52,7 +53,9 @@ class CapturedSearches:
         key, tensors = flatten_inputs(source)
         device = tensors[0].device
         if not supports_graphs(device):
+            execution_paths.fall_back("beam_search", "not captured")
             return start(source).run()
+        execution_paths.take("beam_search", "captured")
         if key not in self._shapes:
             self._shapes[key] = _Shape(StaticInputs(source))
         shape = self._shapes[key]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from ....runner.core import execution_paths
 from ....runner.training.workload import Batch, TextPredictions
 from .beam_search import BeamSearch
 from .captured_search import CapturedSearches
@@ -40,6 +41,7 @@ class TranslationWorkload:
     def _translate(self, model: Any, source: Any) -> list[list[int]]:
         """Return the token ids of the best translation of each sentence of a packed source."""
         if not self.settings.capture_search:
+            execution_paths.fall_back("beam_search", "not captured")
             return self.start_search(model, source).run()
         if self._searches is None:
             self._searches = CapturedSearches()

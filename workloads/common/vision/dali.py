@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ....runner.core import execution_paths
 from ....runner.core.errors import ConfigurationError
 from ....runner.hardware.devices import is_nvidia_gpu
 from .batches import EncodedBatch, ImageBatch
@@ -18,7 +19,7 @@ def require_dali() -> None:
     try:
         import nvidia.dali  # noqa: F401
     except ImportError as error:
-        raise ConfigurationError("data=dali needs NVIDIA DALI: pip install -e '.[dali]'.") from error
+        raise ConfigurationError("data=dali needs NVIDIA DALI: pip install 'timetrial[dali]'.") from error
 
 
 class DaliDecoder:
@@ -65,6 +66,7 @@ class DaliDecoder:
         from nvidia.dali import fn, pipeline_def, types
 
         gpu = self._device.index if is_nvidia_gpu(self._device) else None
+        execution_paths.take("decoder", "DALI on the CPU" if gpu is None else "DALI on the GPU")
 
         @pipeline_def(
             batch_size=batch_size,

@@ -13,6 +13,9 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from ....runner.core import execution_paths
+from ....runner.hardware.devices import is_nvidia_gpu
+from ..nn.triton_support import has_triton
 from . import nvjpeg
 
 _PREFETCHED = 2  # batches made before they are asked for
@@ -42,6 +45,11 @@ class GpuImages:
     buffers: list[Tensor]
 
 
+def can_decode(device: torch.device) -> bool:
+    """Return whether a device decodes JPEGs here: a GPU of NVIDIA with Triton, whose kernels crop and resize."""
+    return is_nvidia_gpu(device) and has_triton()
+
+
 def decode_jpegs(data: Tensor, lengths: Tensor, sizes: Tensor, device: torch.device) -> GpuImages:
     """Decode N JPEGs that are concatenated in `data` uint8 (CPU) on the GPU.
 
@@ -69,8 +77,10 @@ class _Decoders:
         """Decode as `decode_jpegs` says."""
         addresses, buffers = torch.full((len(lengths),), -1), list[Tensor]()
         if self._engines:
+            execution_paths.take("decoder", "JPEG engines")
             buffers, addresses = self._decode_by_engines(data, lengths, sizes)
         if remaining := (addresses < 0).nonzero().flatten().tolist():
+            execution_paths.fall_back("decoder", "torchvision on the GPU")
             jpegs = data.split(lengths.tolist())
             images = self._decode_by_torchvision([jpegs[index] for index in remaining])
             addresses[remaining] = torch.tensor([image.data_ptr() for image in images])

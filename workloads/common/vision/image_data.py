@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from ....runner.core.errors import DataError
-from ....runner.hardware.devices import is_nvidia_gpu
 from ....runner.training.seeds import Seeds
 from ....runner.training.workload import Batch, BatchSharding, Data
 from .batches import ImageBatch
 from .decode_workers import Key, worker_count
+from .gpu_decode import can_decode
 from .pipeline import GpuDecoder, ImageDataset, ImageDecoder, ImageLoader, ImageSource, Loader, Transform
 
 
@@ -87,7 +87,7 @@ class ImageData(Data):
 
     def build_decoder(self, transform: Transform, train: bool) -> ImageDecoder | None:
         """Return what decodes and transforms in place of the worker processes, or None."""
-        return GpuDecoder(transform, self.device) if is_nvidia_gpu(self.device) else None
+        return GpuDecoder(transform, self.device) if can_decode(self.device) else None
 
     def build_warm_up_source(self) -> ImageSource | None:
         """Return an image on which the GPU's decoders can be warmed up; None, the default, if there are none."""

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from ....datasets.formats import jpeg
 from ....datasets.formats.jpeg import Jpeg
+from ....runner.core import execution_paths
 from ....runner.core.errors import DataError
 from ....runner.hardware.devices import is_nvidia_gpu
 from . import gpu_decode
@@ -215,6 +216,8 @@ class ImageLoader:
         self, dataset: ImageDataset, *, workers: int, device: torch.device, decoder: ImageDecoder | None = None
     ) -> None:
         self._source, self._device, self._decoder = dataset.source, device, decoder
+        if decoder is None:
+            execution_paths.take("decoder", "Pillow")
         make_batch = dataset.encoded_batch if decoder else dataset.image_batch
         self._workers = BatchWorkers(make_batch, workers, pin_memory=is_nvidia_gpu(device))
 

@@ -104,7 +104,7 @@ def test_decoder_is_selected_and_logged(build):
         == build(decoder="workers").mlperf_params()["timetrial_decoder"]
         == "workers"
     )
-    with pytest.raises(ConfigurationError, match="decoder=gpu needs an NVIDIA GPU: use workers"):
+    with pytest.raises(ConfigurationError, match="decoder=gpu needs an NVIDIA GPU and custom kernels: use workers"):
         build(decoder="gpu")
 
 

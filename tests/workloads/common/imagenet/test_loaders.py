@@ -255,8 +255,8 @@ def test_bad_image_in_a_shard_is_named_by_its_offset(tmp_path, loader, workers, 
 @pytest.mark.parametrize(
     ("loader", "package", "command"),
     [
-        ("dali", "nvidia.dali", r"pip install -e '\.\[dali\]'"),
-        ("tfdata", "tensorflow", r"pip install -e '\.\[tensorflow\]'"),
+        ("dali", "nvidia.dali", r"pip install 'timetrial\[dali\]'"),
+        ("tfdata", "tensorflow", r"pip install 'timetrial\[tensorflow\]'"),
     ],
 )
 def test_missing_extra_is_named_with_its_install_command(tmp_path, monkeypatch, loader, package, command):
