@@ -81,8 +81,7 @@ class EngineConfig:
     """Capture training steps and beam searches in device graphs where the workload allows it; false: eager execution.
     Default: true, but false for compiled models at the scale `reference` and with `engine.kernels=false`."""
     full_search: bool = True
-    """Time 10 cuDNN plans for each shape of a convolution in the warm-up; false: 4, and none for evaluations.
-    Default: true at the scale `reference`."""
+    """Time 10 cuDNN plans of each convolution in warm-up; false: 4, none in evaluations. Default: at `reference`."""
     kernels: bool = True
     """Use timetrial's Triton kernels on GPUs; false: PyTorch's operations, for a GPU on which a kernel fails."""
 
@@ -270,8 +269,7 @@ class Config:
     profile: ProfileConfig = field(default_factory=ProfileConfig)
     """Trace of a few training steps."""
     target: dict[str, float] = field(default_factory=dict)
-    """Quality target by metric, such as `target.bleu=0.30`, in place of the recipe's, whatever the round; default: the
-    recipe's for the round."""
+    """Quality target by metric, such as `target.bleu=0.30`, in all rounds; default: the recipe's for the round."""
     usd_per_gpu_hour: float | None = None
     """Rent of one GPU in dollars an hour; default: that of the accelerator."""
     gpus: int = 1

@@ -86,7 +86,11 @@ MASKED = [
     (["workload=gnmt", "round=v05", "target.bleu=0.2"], ["workload=gnmt", "round=v05"], GNMT_ROUNDS),
     (["data=synthetic"], [], ["recipe.data.path"]),
     (["workload=ssd", "data=synthetic"], ["data=torch"], [f"recipe.data.{name}" for name in FILES["ssd"]]),
-    (["workload=resnet50", "engine=tensorflow"], ["workload=resnet50"], ["engine.capture", "engine.kernels"]),
+    (
+        ["workload=resnet50", "engine=tensorflow"],
+        ["workload=resnet50"],
+        ["engine.capture", "engine.full_search", "engine.kernels"],
+    ),
     ([], ["launcher=slurm", "launcher.nodes=2"], ["launcher.interface"]),
     ([], ["scale=reference"], ["workload.compiled", "workload.faster_captured", "workload.max_micro_batch"]),
     ([], ["throughput.steps=1"], ["throughput.blocks"]),
