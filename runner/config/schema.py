@@ -81,7 +81,7 @@ class EngineConfig:
     """Capture training steps and beam searches in device graphs where the workload allows it; false: eager execution.
     Default: true, but false for compiled models at the scale `reference` and with `engine.kernels=false`."""
     full_search: bool = True
-    """Time 10 cuDNN plans of each convolution in warm-up; false: 4, none in evaluations. Default: at `reference`."""
+    """Let cuDNN time 10 plans of each convolution; false: 4, and none in evaluations. Default: true at `reference`."""
     kernels: bool = True
     """Use timetrial's Triton kernels on GPUs; false: PyTorch's operations, for a GPU on which a kernel fails."""
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...runner.training.eager import keep_eager
-from ..common.nn.batch_norm import batch_norm_relu, project, residual_batch_norm_relu
+from ..common.nn.batch_norm import batch_norm_relu
+from ..common.nn.residual import BasicBlock
 from ..common.nn.stem import MaxPool, SpaceToDepthConv
 from . import priors
 
@@ -19,26 +20,6 @@ _EXTRA_LAYERS = ((256, 512, 2, 1), (256, 512, 2, 1), (128, 256, 2, 1), (128, 256
 _BLOCKS_PER_STAGE = (3, 4, 6)
 _NEGATIVES_PER_POSITIVE = 3
 _HEAD_MULTIPLE = 8  # of the outputs of the heads' convolutions
-
-
-class BasicBlock(nn.Module):
-    """torchvision's BasicBlock with the same parameter names: two 3x3 convolutions and a shortcut."""
-
-    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(out_channels)
-        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(out_channels)
-        self.downsample = nn.Sequential()
-        if in_channels != out_channels or stride != 1:
-            self.downsample.append(nn.Conv2d(in_channels, out_channels, 1, stride, bias=False))
-            self.downsample.append(nn.BatchNorm2d(out_channels))
-
-    def forward(self, maps: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return [N, out_channels, H / stride, W / stride] for branch and shortcut of the next block, as are `maps`."""
-        y = batch_norm_relu(self.bn1, self.conv1(maps[0]))
-        return residual_batch_norm_relu(self.bn2, self.conv2(y), *project(self.downsample, maps[1]))
 
 
 class Backbone(nn.Module):
