@@ -37,7 +37,8 @@ def main() -> None:
     with stop_early(ignore_after=True):  # until training handles the signals
         _print_first_line(arguments)
         name_private_caches()  # before anything imports PyTorch
-        with RankPool(for_sweep=bool(_SWEEP_OPTIONS & {*arguments})) as pool:
+        is_sweep = bool(_SWEEP_OPTIONS & {*arguments}) or arguments[:2] == ["batch", "run"]
+        with RankPool(for_sweep=is_sweep) as pool:
             pool.start_waiting(num_early_ranks(arguments))
             code = run_command(arguments, pool)
         sys.exit(flush_output(code))
