@@ -16,7 +16,8 @@ from ..core.errors import ConfigurationError, Exit, RunDirLocked
 from .options import HYDRA_CONTEXT, AsJson, ConfigDir, Overrides
 
 if TYPE_CHECKING:
-    from ..launch.batch import Task, TaskState
+    from ..launch.batch import Study, Task, TaskState
+    from ..launch.rank_pool import RankPool
 
 app = typer.Typer(no_args_is_help=True, help="Studies of many runs for batch systems: plan, run one task, see all.")
 _Folder = Annotated[Path, typer.Argument(metavar="STUDY", help="Folder of the study.", show_default=False)]
@@ -49,19 +50,28 @@ def plan(study: _Folder, overrides: Overrides = None, config_dir: ConfigDir = No
 def run(
     context: typer.Context,
     study: _Folder,
-    index: Annotated[int, typer.Argument(help="Line of the task in the manifest, from 0.", show_default=False)],
+    index: Annotated[
+        int | None, typer.Argument(help="Line of the task in the manifest, from 0; none: all.", show_default=False)
+    ] = None,
     attempts: _Attempts = 3,
+    gpus: Annotated[
+        int | None, typer.Option(help="Without INDEX: only tasks on this many GPUs, one after another.")
+    ] = None,
     config_dir: ConfigDir = None,
 ) -> None:
-    """Bring one task to its result: start it, resume it or try it again; do nothing if it has one.
+    """Bring one task to its result, or all: start it, resume it or try it again; do nothing if it has one.
 
-    Out of memory is tried again with half the micro-batch. Exit codes 12 and 33 ask for a restart, 33 on another node.
+    Without INDEX, the tasks run side by side, each on GPUs of this machine of its own. Out of memory is tried again
+    with half the micro-batch. Exit codes 12 and 33 ask for a restart, 33 on another node.
     """
     from ..config import search_path
     from ..launch.batch import Study
 
     console, opened = Console(), Study(study, attempts)
     tasks = opened.tasks()
+    if index is None:
+        with search_path.config_dir(config_dir):
+            raise typer.Exit(int(_run_all(opened, console, context.obj, attempts, gpus)))
     if not 0 <= index < len(tasks):
         raise ConfigurationError(f"{study} has tasks 0 to {len(tasks) - 1}, not {index}.")
     task = tasks[index]
@@ -74,6 +84,18 @@ def run(
         console.print(str(error), soft_wrap=True, markup=False, highlight=False)
         raise typer.Exit(int(Exit.STOPPED)) from error
     raise typer.Exit(int(exit_code))
+
+
+def _run_all(study: "Study", console: Console, pool: "RankPool", attempts: int, gpus: int | None) -> Exit:
+    """Run all open tasks on this machine, those on `gpus` GPUs if given."""
+    from ..hardware import devices
+    from ..launch import whole_study
+
+    tasks = whole_study.open_tasks(study)
+    needed = min((task.num_gpus for task in tasks), default=0)
+    if gpus is None and needed and devices.device_count() > needed:
+        return whole_study.run_side_by_side(study.path, attempts, tasks, *devices.visible_devices())
+    return whole_study.run_in_turn(study, console, pool, gpus)
 
 
 @app.command()
@@ -93,8 +115,8 @@ def status(
     states = [(task, opened.state(task)) for task in opened.tasks()]
     if pending:
         open_tasks = [task for task, state in states if state.progress in (TaskProgress.WAITING, TaskProgress.RUNNING)]
-        for gpus in sorted({_num_gpus(task) for task in open_tasks}):
-            print(gpus, _ranges(task.index for task in open_tasks if _num_gpus(task) == gpus))
+        for gpus in sorted({task.num_gpus for task in open_tasks}):
+            print(gpus, _ranges(task.index for task in open_tasks if task.num_gpus == gpus))
         return
     if as_json:
         print(json.dumps([_to_json(task, state) for task, state in states], indent=2))
@@ -123,13 +145,6 @@ def _to_json(task: "Task", state: "TaskState") -> dict[str, Any]:
 
 def _message(state: "TaskState") -> str:
     return state.record.error or (state.failures[-1].error if state.failures else "")
-
-
-def _num_gpus(task: "Task") -> int:
-    gpus = task.value("gpus", "1")
-    if not gpus.isdecimal():
-        raise ConfigurationError(f"Task {task.index} has gpus={gpus}, which is no number: plan the study again.")
-    return 0 if task.value("accelerator", "") == "cpu" else int(gpus)
 
 
 def _ranges(indices: Iterable[int]) -> str:

@@ -26,6 +26,7 @@ _FIRST_LINES = {
 }
 _MAX_EARLY_RANKS = 8
 _PRINTING_OPTIONS = {"--help", "-h", "--hydra-help", "--version", "--cfg", "-c", "--info", "-i"}
+_SWEEP_OPTIONS = {"-m", "--multirun"}
 _SILENT_OPTIONS = {*_PRINTING_OPTIONS, "--quiet", "--json"}
 
 
@@ -36,7 +37,8 @@ def main() -> None:
     with stop_early(ignore_after=True):  # until training handles the signals
         _print_first_line(arguments)
         name_private_caches()  # before anything imports PyTorch
-        with RankPool() as pool:
+        is_sweep = bool(_SWEEP_OPTIONS & {*arguments}) or arguments[:2] == ["batch", "run"]
+        with RankPool(for_sweep=is_sweep) as pool:
             pool.start_waiting(num_early_ranks(arguments))
             code = run_command(arguments, pool)
         sys.exit(flush_output(code))
@@ -65,12 +67,12 @@ def _print_first_line(arguments: Sequence[str]) -> None:
 
 
 def num_early_ranks(arguments: Sequence[str]) -> int:
-    """Return how many ranks a single run on this node will need, as far as the arguments alone say.
+    """Return how many ranks a run on this node, or each of a sweep, will need, as far as the arguments alone say.
 
     A wrong number costs time only: the launcher starts ranks that are missing, and ends those that are left.
     """
     command, options = arguments[:1], {*arguments[1:]}
-    if command not in (["run"], ["throughput"]) or options & {*_PRINTING_OPTIONS, "-m", "--multirun"}:
+    if command not in (["run"], ["throughput"]) or options & _PRINTING_OPTIONS:
         return 0
     values = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
     if "launcher" in values:

@@ -49,6 +49,13 @@ def device_count() -> int:
     return torch.accelerator.device_count() if torch.accelerator.is_available() else 0
 
 
+def visible_devices() -> tuple[list[str], str]:
+    """Return the names of the accelerators that this process sees, and the environment variable that restricts them."""
+    variable = "ZE_AFFINITY_MASK" if accelerator_type() == "xpu" else "CUDA_VISIBLE_DEVICES"
+    named = os.environ.get(variable, "")
+    return named.split(",") if named else [str(index) for index in range(device_count())], variable
+
+
 def require_devices(accelerator: str, count: int) -> None:
     """Raise `DeviceError` unless this machine has `count` devices of the accelerator config, or cores for CPU ranks."""
     if accelerator == "cpu":

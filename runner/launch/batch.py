@@ -59,6 +59,14 @@ class Task:
         """Return what the task's overrides set `key` to."""
         return next((word.split("=", 1)[1] for word in self.overrides if word.startswith(f"{key}=")), default)
 
+    @property
+    def num_gpus(self) -> int:
+        """The number of GPUs that the task uses."""
+        gpus = self.value("gpus", "1")
+        if not gpus.isdecimal():
+            raise ConfigurationError(f"Task {self.index} has gpus={gpus}, which is no number: plan the study again.")
+        return 0 if self.value("accelerator", "") == "cpu" else int(gpus)
+
 
 class TaskProgress(StrEnum):
     """How far a task has come; `waiting` is for a first or a further attempt."""

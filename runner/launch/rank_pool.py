@@ -1,7 +1,8 @@
 """The processes of this node's ranks, and the clock of the command.
 
 A rank's process starts with the command, so that its imports run beside those of the launcher. It then waits for the
-launcher to say what to run. This module imports nothing that takes long.
+launcher to say what to run. In a sweep, it forks a rank for each run (fork_server.py). This module imports nothing
+that takes long.
 """
 
 import importlib
@@ -14,21 +15,26 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from .fork_server import ForkedRank, ForkServer, fork_rank
+
 LAUNCHER_PID = "TIMETRIAL_LAUNCHER_PID"
 RANK_STARTED = "TIMETRIAL_RANK_STARTED"  # when the launcher let a rank begin, in seconds since the epoch
 _WORKER = "timetrial.runner.launch.worker"
+RankProcess = subprocess.Popen[bytes] | ForkedRank
 
 
 class RankPool:
     """Ranks that wait for a run, and the time since the command, or the present run of a sweep, began.
 
-    `main` makes one for each command and passes it down to the run. As a context manager, it ends ranks that still
-    wait after the body.
+    `main` makes one for each command and passes it down to the run; `for_sweep` keeps processes that fork the ranks of
+    one run after another. As a context manager, it ends ranks that still wait after the body.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, for_sweep: bool = False) -> None:
         self._began = time.time()
         self._waiting: list[subprocess.Popen[bytes]] = []
+        self._for_sweep = for_sweep
+        self._servers: list[ForkServer] = []
 
     def __enter__(self) -> "RankPool":
         return self
@@ -36,6 +42,8 @@ class RankPool:
     def __exit__(self, *exception: object) -> None:
         while self._waiting:
             _end(self._waiting.pop())
+        while self._servers:
+            self._servers.pop().close()
 
     def __reduce__(self) -> tuple[type["RankPool"], tuple[()]]:
         """Let a job of a sweep in another process have a pool of its own: ranks cannot move there."""
@@ -44,17 +52,26 @@ class RankPool:
     def start_waiting(self, count: int) -> None:
         """Start ranks that wait for a run; `spawn_rank` uses them first."""
         for _ in range(count):
-            self._waiting.append(_start_process())
+            if self._for_sweep:
+                self._start_server()
+            else:
+                self._waiting.append(_start_process())
 
     def import_modules(self, names: Iterable[str]) -> None:
         """Let the waiting ranks import modules that the run will need."""
+        message = {"modules": [*names]}
         for process in self._waiting:
-            _tell(process, {"modules": [*names]})
+            _tell(process, message)
+        for server in self._servers:
+            server.tell(message)
 
-    def spawn_rank(self, run_dir: Path, variables: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    def spawn_rank(self, run_dir: Path, variables: Mapping[str, str]) -> RankProcess:
         """Let a waiting rank, or a new one, run with these environment variables beside those of the launcher."""
         environment = os.environ | {LAUNCHER_PID: str(os.getpid()), **variables, RANK_STARTED: str(time.time())}
         message = {"run_dir": str(run_dir), "environment": environment, "folder": os.getcwd()}
+        if self._for_sweep:
+            server = next((server for server in self._servers if server.is_idle), None) or self._start_server()
+            return server.fork(message)
         while self._waiting:
             process = self._waiting.pop()
             if process.poll() is None and _let_run(process, message):
@@ -63,6 +80,10 @@ class RankPool:
         process = _start_process()
         _let_run(process, message)
         return process
+
+    def _start_server(self) -> ForkServer:
+        self._servers.append(ForkServer(*_command()))
+        return self._servers[-1]
 
     def seconds(self) -> float:
         """Return the seconds since the command, or the present run of a sweep, began."""
@@ -82,7 +103,7 @@ def wait_for_run_dir() -> Path:
         message = json.loads(line)
         if "modules" in message:
             _import(message["modules"])
-        else:
+        elif "fork" not in message or fork_rank():
             os.environ.clear()
             os.environ.update(message["environment"])
             os.chdir(message["folder"])
@@ -105,11 +126,16 @@ def _import(names: Iterable[str]) -> None:
         os.close(original)
 
 
-def _start_process() -> "subprocess.Popen[bytes]":
+def _command() -> tuple[list[str], dict[str, str]]:
+    """Return the command of a process that waits for a run, and its environment."""
     # Ctrl-C ends a rank that still imports without a traceback.
     program = f"import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); from {_WORKER} import main; main()"
     command = [sys.executable, "-P", "-c", program]
-    environment = os.environ | {LAUNCHER_PID: str(os.getpid())}
+    return command, os.environ | {LAUNCHER_PID: str(os.getpid())}
+
+
+def _start_process() -> "subprocess.Popen[bytes]":
+    command, environment = _command()
     # In a session of its own, a rank receives Ctrl-C from the launcher alone.
     return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, start_new_session=True)
 

@@ -1,7 +1,6 @@
 """The stage that starts the ranks of one node, watches them, and finds out why they failed."""
 
 import signal
-import subprocess
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from ..record.run_dir import RankError, RunDir
 from ..training import distributed
 from . import rendezvous
 from .open_run_dir import OpenRun
-from .rank_pool import RankPool
+from .rank_pool import RankPool, RankProcess
 from .worker import run_rank
 
 _POLL_SECONDS = 0.25
@@ -65,7 +64,7 @@ class _Watch:
     run_dir: RunDir
     hang_timeout_seconds: float
     stop: StopSignal
-    ranks: dict[int, subprocess.Popen[bytes]]
+    ranks: dict[int, RankProcess]
     _suspended_seconds: dict[int, float] = field(default_factory=dict)
     _failed_at: float | None = None
     _signalled: bool = False
@@ -100,8 +99,8 @@ class _Watch:
     def _record_deaths(self) -> None:
         """Write an error for a rank that ended without one; a stop signal may have ended it before it listened."""
         for rank, process in self.ranks.items():
-            if process.poll() and not self.stop.name and not self.run_dir.has_rank_errors():
-                code = process.returncode
+            code = process.poll()
+            if code and not self.stop.name and not self.run_dir.has_rank_errors():
                 if code < 0:
                     how = f"was killed by signal {-code} (often by the kernel, out of host memory)"
                 else:
@@ -124,7 +123,7 @@ class _Watch:
         self.run_dir.write_rank_error(RankError(rank, Exit.LOST_RANK, f"Rank {rank} {text}"))
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _end(process: RankProcess) -> None:
     """Kill a rank that still runs, and wait for it."""
     if process.poll() is None:
         process.kill()

@@ -87,7 +87,7 @@ def _telemetry(rank: Rank) -> Iterator[list[Observer]]:
         return
     num_gpus = 0 if config.accelerator.name == "cpu" else config.gpus // nodes
     path = telemetry.telemetry_path(rank.run_dir.path, node=world.rank // (world.size // nodes))
-    launcher_pid = os.getpid() if config.launcher.name == "inline" else os.getppid()
+    launcher_pid = os.getpid() if config.launcher.name == "inline" else int(os.environ[LAUNCHER_PID])
     sampler = telemetry.TelemetrySampler(path, open_sensors(num_gpus), every_seconds, launcher_pid)
     try:
         yield [sampler]

@@ -78,7 +78,7 @@ def test_quiet_is_known_to_the_rank_that_started_before_it_was_read(tiny_ncf, tm
         ("run gpus=16", 8),
         ("run gpus=two", 1),
         ("run gpus=0", 0),
-        ("run -m seed=1,2", 0),
+        ("run -m seed=1,2", 1),
         ("run launcher=inline", 0),
         ("run gpus=2 launcher.hang_timeout_seconds=5", 2),
         ("run --help", 0),

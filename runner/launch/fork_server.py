@@ -1,0 +1,121 @@
+"""A process that forks a rank for each run of a sweep, so that only the first run waits for imports.
+
+The server imports modules and touches no device; each rank that it forks is a new process to device and libraries. So
+the clock of a later run finds nothing warmer than that of the first.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from ..core.signals import signal_when_parent_ends
+
+_LOST = -int(signal.SIGKILL)  # exit code of a rank whose server was killed
+
+
+class ForkedRank:
+    """A rank that a server has forked, with the methods of `subprocess.Popen` by which launchers watch a process."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel, self._unread = channel, b""
+        self.returncode: int | None = None
+        self.pid = self._read("pid")
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the rank runs."""
+        if self.returncode is None and select.select([self._channel], [], [], 0)[0]:
+            self.wait()
+        return self.returncode
+
+    def wait(self) -> int:
+        """Wait for the end of the rank and return its exit code."""
+        if self.returncode is None:
+            self.returncode = self._read("exit_code")
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, which does nothing to a rank that has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill the rank."""
+        self.send_signal(signal.SIGKILL)
+
+    def _read(self, key: str) -> int:
+        """Return the number of the server's next message."""
+        while b"\n" not in self._unread:
+            received = self._channel.recv(1024)
+            if not received:
+                self.returncode = _LOST
+                return _LOST
+            self._unread += received
+        line, _, self._unread = self._unread.partition(b"\n")
+        return int(json.loads(line)[key])
+
+
+class ForkServer:
+    """The server's process, and the launcher's end of the socket to it."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
+        self._channel, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(command, env=environment, stdin=theirs.fileno(), start_new_session=True)
+        self._rank: ForkedRank | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the server runs and its last rank has ended."""
+        return self._process.poll() is None and (self._rank is None or self._rank.poll() is not None)
+
+    def tell(self, message: Mapping[str, object]) -> bool:
+        """Send a message; return False if the server has ended."""
+        try:
+            self._channel.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            return False
+        return True
+
+    def fork(self, message: Mapping[str, object]) -> ForkedRank:
+        """Fork a rank that takes the message."""
+        self.tell({**message, "fork": True})
+        self._rank = ForkedRank(self._channel)
+        return self._rank
+
+    def close(self) -> None:
+        """End the server; the kernel then ends a rank that still runs."""
+        self._process.kill()
+        self._process.wait()
+        self._channel.close()
+
+
+def fork_rank() -> bool:
+    """In the server: fork, and return True in the rank; return False in the server once the rank has ended."""
+    server = os.getpid()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: those of OpenBLAS know forks
+        pid = os.fork()
+    if pid:
+        _report({"pid": pid})
+        _report({"exit_code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])})
+        return False
+    signal_when_parent_ends(signal.SIGTERM)
+    if os.getppid() != server:  # it ended before the kernel knew
+        sys.exit(1)
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nowhere, 0)
+    os.close(nowhere)
+    return True
+
+
+def _report(message: Mapping[str, Any]) -> None:
+    socket.socket(fileno=os.dup(0)).sendall(json.dumps(message).encode() + b"\n")

@@ -1,0 +1,82 @@
+"""Ranks of a sweep: new processes that share their imports, end with their launcher, and report how they ended."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from timetrial.runner.core.errors import Exit
+
+# The worker counts its imports in a file; a rank prints what it has, or waits for a signal.
+WORKER = """
+import os, signal, sys, time
+from timetrial.runner.core.signals import signal_when_parent_ends
+from timetrial.runner.launch.rank_pool import wait_for_run_dir
+open(os.environ["IMPORTS"], "a").write("x")
+def main():
+    signal_when_parent_ends(signal.SIGTERM)
+    path = wait_for_run_dir()
+    print(path, os.getpid(), os.getppid(), os.environ["RANK"], sys.stdin.read() == "", flush=True)
+    if path.name == "long":
+        time.sleep(60)
+    os._exit(7)
+"""
+LAUNCHER = """
+import os, signal, sys
+from pathlib import Path
+from timetrial.runner.launch import rank_pool
+rank_pool._WORKER = "counting_worker"
+with rank_pool.RankPool(for_sweep=True) as pool:
+    pool.start_waiting(1)
+    first = pool.spawn_rank(Path("/first"), {"RANK": "0"})
+    assert first.wait() == first.poll() == 7
+    second = pool.spawn_rank(Path("/long"), {"RANK": "0"})
+    beside = pool.spawn_rank(Path("/beside"), {"RANK": "1"})
+    assert beside.wait() == 7 and second.poll() is None
+    if sys.argv[1] == "end":
+        second.send_signal(signal.SIGKILL)
+        assert second.wait() == -signal.SIGKILL
+        second.kill()
+    elif sys.argv[1] == "lose server":
+        os.kill(pool._servers[0]._process.pid, signal.SIGKILL)
+        assert second.wait() == -signal.SIGKILL
+        assert pool.spawn_rank(Path("/first"), {"RANK": "0"}).wait() == 7
+    else:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("usage", ["end", "lose server", "kill"])
+def test_a_server_forks_the_ranks_of_one_run_after_another(tmp_path, monkeypatch, usage):
+    (tmp_path / "counting_worker.py").write_text(WORKER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("IMPORTS", str(tmp_path / "imports"))
+    completed = subprocess.run(
+        [sys.executable, "-P", "-c", LAUNCHER, usage], capture_output=True, text=True, timeout=60
+    )
+    assert completed.returncode == (-signal.SIGKILL if usage == "kill" else 0), completed.stderr
+    ranks = [line.split() for line in completed.stdout.splitlines()]
+    assert [rank[0] for rank in ranks[:3]] == ["/first", "/long", "/beside"]
+    assert all(rank[4] == "True" for rank in ranks)
+    pids, servers = [int(rank[1]) for rank in ranks], [int(rank[2]) for rank in ranks]
+    assert len({*pids}) == len(pids)
+    assert servers[0] == servers[1] != servers[2]
+    assert (tmp_path / "imports").read_text() == "xx"  # the third run's rank is forked by the server that is idle
+    deadline = time.monotonic() + 30
+    while any(map(psutil.pid_exists, {*pids, *servers})) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(psutil.pid_exists, {*pids, *servers}))
+
+
+@pytest.mark.integration
+def test_the_runs_of_a_sweep_import_once(tiny_ncf, tmp_path):
+    words = ["run", "-m", *tiny_ncf, "seed=1,2", "gpus=2", "recipe.max_epochs=1", "runs_dir=runs"]
+    command = [sys.executable, "-P", "-m", "timetrial", *words]
+    completed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert completed.returncode in (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED), completed.stderr
+    lines = [line for line in (completed.stdout + completed.stderr).splitlines() if line.startswith("ready after")]
+    assert len(lines) == 2
