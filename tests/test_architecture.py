@@ -1,9 +1,11 @@
 """The architecture: packaging, the `datasets` trap, and who may import or name what."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -182,14 +184,20 @@ def test_the_datasets_trap_is_closed_in_the_checkout(root):
 
 
 @pytest.mark.integration
-def test_the_wheel_holds_the_package_and_nothing_else(root, tracked, tmp_path):
+def test_the_sdist_holds_the_repository_and_the_wheel_the_package_and_nothing_else(root, tracked, tiny_ncf, tmp_path):
     """Built, unpacked beside a stand-in for Hugging Face's `datasets`, used from the checkout and from elsewhere."""
     copy = tmp_path / "foo"
     for name in tracked:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         (copy / name).write_bytes((root / name).read_bytes())
-    build = [sys.executable, "-P", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path / "dist")]
-    subprocess.run(build, cwd=copy, check=True, capture_output=True)
+    build = [sys.executable, "-P", "-m", "build", "--no-isolation", "--outdir", str(tmp_path / "dist")]
+    built = subprocess.run(build, cwd=copy, check=True, capture_output=True, text=True)  # the wheel from the sdist
+    assert "is absent from the `packages` configuration" not in built.stdout + built.stderr
+    (sdist,) = (tmp_path / "dist").glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        members = {member.name.partition("/")[2] for member in archive if member.isfile()}
+    made = {name for name in members if re.match(r"PKG-INFO|setup\.cfg|timetrial\.egg-info/", name)}
+    assert members - made == {name for name in tracked if not name.startswith(".github/")}
     wheel = next((tmp_path / "dist").glob("*.whl"))
     names = {name for name in zipfile.ZipFile(wheel).namelist() if not re.match(r"timetrial-[\d.]+\.dist-info/", name)}
     expected = {name for name in tracked if name.split("/")[0] in PACKAGES and name.endswith((".py", ".yaml", ".j2"))}
@@ -208,3 +216,10 @@ def test_the_wheel_holds_the_package_and_nothing_else(root, tracked, tmp_path):
             [tmp_path / "venv/bin/python", "-P", "-c", program], cwd=folder, capture_output=True, text=True, check=True
         )
         assert done.stdout.split() == ["hugging", str(site / "timetrial/datasets/formats/movielens.py")]
+    overrides = [*tiny_ncf, "recipe.max_epochs=1", "runs_dir=runs", "target.hit_rate=0.01"]
+    for words in (["list"], ["run", *overrides], ["report", "runs"], ["new-workload", "tiny_lm"], ["check", "runs"]):
+        command = [tmp_path / "venv/bin/python", "-P", "-m", "timetrial", *words]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "report" / "report.html").exists()

@@ -10,7 +10,7 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
     """
     from ..config.error_messages import choices_of_groups
 
-    previous: list[str] = ctx.params.get("overrides") or []
+    previous: list[str] = list(ctx.params.get("overrides") or ())  # a tuple before Typer 0.29
     if previous[-1:] == ["="]:
         name, prefix, value = previous[-2], "", incomplete
     elif previous and not incomplete and previous[-1] in choices_of_groups():  # the incomplete argument was "="
