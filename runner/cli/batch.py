@@ -92,8 +92,7 @@ def _run_all(study: "Study", console: Console, pool: "RankPool", attempts: int, 
     from ..launch import whole_study
 
     tasks = whole_study.open_tasks(study)
-    needed = min((task.num_gpus for task in tasks), default=0)
-    if gpus is None and needed and devices.device_count() > needed:
+    if gpus is None and any(0 < task.num_gpus < devices.device_count() for task in tasks):
         return whole_study.run_side_by_side(study.path, attempts, tasks, *devices.visible_devices())
     return whole_study.run_in_turn(study, console, pool, gpus)
 

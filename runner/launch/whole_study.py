@@ -74,7 +74,8 @@ def run_side_by_side(study: Path, attempts: int, tasks: Sequence[Task], devices:
 
 
 def _parts(devices: Sequence[str], size: int, most: int) -> Iterator[Sequence[str]]:
-    """Yield up to `most` groups of `size` devices."""
+    """Yield up to `most` groups of `size` devices, or of all if there are fewer; a task on the CPU takes one."""
+    size = min(max(size, 1), len(devices))
     for start in range(0, min(len(devices) - size + 1, most * size), size):
         yield devices[start : start + size]
 

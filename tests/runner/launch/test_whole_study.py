@@ -20,7 +20,13 @@ def progress_of(study):
 
 @pytest.mark.parametrize(
     ("devices", "size", "most", "parts"),
-    [("0123", 1, 9, ["0", "1", "2", "3"]), ("0123", 1, 2, ["0", "1"]), ("01234", 2, 9, ["01", "23"]), ("01", 4, 9, [])],
+    [
+        ("0123", 1, 9, ["0", "1", "2", "3"]),
+        ("0123", 1, 2, ["0", "1"]),
+        ("01234", 2, 9, ["01", "23"]),
+        ("01", 4, 9, ["01"]),
+        ("01", 0, 3, ["0", "1"]),
+    ],
 )
 def test_each_process_sees_devices_of_its_own(devices, size, most, parts):
     assert ["".join(part) for part in whole_study._parts(list(devices), size, most)] == parts
