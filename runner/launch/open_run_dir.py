@@ -22,6 +22,7 @@ from ..hardware import devices
 from ..record import environment
 from ..record.run_dir import RunDir, claim_run_dir, create_run_dir
 from ..record.run_record import Attempt, RunClass, RunRecord
+from ..training.clock import boot_id
 
 _CHANGES_SHOWN = 4  # keys in a message
 
@@ -111,7 +112,7 @@ def _record_start(run: OpenRun, startup_seconds: float, overrides: Sequence[str]
         config = replace(config, system=first.system, submission=submission)
         write_atomically(run_dir.config, to_yaml(config))
     startup = {"configuration": round(startup_seconds, 2)}
-    attempt = Attempt(time.time(), platform.node(), os.getpid(), startup, tuple(overrides))
+    attempt = Attempt(time.time(), platform.node(), os.getpid(), startup, tuple(overrides), boot_id() or "")
     described = environment.describe(run_dir=run_dir.path, data=Path(config.data_dir))
     run_class = RunClass.PROFILED if config.profile.steps else RunClass.CLEAN
 

@@ -67,6 +67,13 @@ class Attempt:
     """Seconds of each phase from the command to the start of the clock, on the first rank."""
     overrides: tuple[str, ...] = ()
     """Overrides of the command, with those that follow from them, such as `workload=` from `recipe=`."""
+    boot: str = ""
+    """Identity of the boot of the host, which tells apart hosts of one name; empty where the system states none."""
+
+    @property
+    def host(self) -> tuple[str, str]:
+        """Name and boot of the host: equal for two attempts only if they were made on one machine."""
+        return self.hostname, self.boot
 
 
 @dataclass(frozen=True)

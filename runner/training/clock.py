@@ -21,7 +21,7 @@ def now() -> float:
 
 def read_clock() -> dict[str, Any]:
     """Return what a later attempt needs to continue the clock."""
-    return {"time": now(), "boot": _boot(), "since_boot": _seconds_since_boot()}
+    return {"time": now(), "boot": boot_id(), "since_boot": _seconds_since_boot()}
 
 
 def start_clock(reading: Mapping[str, Any] | None = None) -> float:
@@ -33,7 +33,7 @@ def start_clock(reading: Mapping[str, Any] | None = None) -> float:
     wall, started = time.time(), time.time()
     if reading is not None:
         elapsed = _seconds_since_boot() - reading["since_boot"]
-        is_same_boot = reading["boot"] == _boot() is not None and elapsed >= 0
+        is_same_boot = reading["boot"] == boot_id() is not None and elapsed >= 0
         started = reading["time"] + elapsed if is_same_boot else max(wall, reading["time"])
     _offset = started - time.perf_counter()
     return wall - started
@@ -44,7 +44,7 @@ def wall_clock_lead() -> float:
     return time.time() - now()
 
 
-def _boot() -> str | None:
+def boot_id() -> str | None:
     """Return the identity of this boot of this machine, None where the system does not state it."""
     return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() and hasattr(time, "CLOCK_BOOTTIME") else None
 

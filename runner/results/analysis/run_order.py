@@ -113,7 +113,7 @@ class _OrderedGroup:
     """Runs with the same settings, and by machine the times at which they started."""
 
     settings: Mapping[str, object]
-    starts: Mapping[str, Sequence[float]]
+    starts: Mapping[tuple[str, str], Sequence[float]]
 
 
 def check(groups: Iterable[RunGroup], throughput_groups: Iterable[ThroughputGroup]) -> list[Finding]:
@@ -138,10 +138,10 @@ def _order_training(group: RunGroup) -> _OrderedGroup | None:
     return _OrderedGroup(settings, _starts_by_host(record.attempts[-1] for record in records if record.attempts))
 
 
-def _starts_by_host(attempts: Iterable[Attempt]) -> dict[str, list[float]]:
-    starts: dict[str, list[float]] = {}
+def _starts_by_host(attempts: Iterable[Attempt]) -> dict[tuple[str, str], list[float]]:
+    starts: dict[tuple[str, str], list[float]] = {}
     for attempt in attempts:
-        starts.setdefault(attempt.hostname, []).append(attempt.started_at)
+        starts.setdefault(attempt.host, []).append(attempt.started_at)
     return {host: times for host, times in starts.items() if len(times) >= _MIN_RUNS}
 
 
@@ -154,7 +154,7 @@ def _check(groups: Sequence[_OrderedGroup]) -> Iterable[Finding]:
             settings = first.settings, second.settings
             keys = [key for key in {**settings[0], **settings[1]} if settings[0].get(key) != settings[1].get(key)]
             if len(keys) == 1:
-                hosts_by_setting.setdefault(keys[0], []).append(shared[0])
+                hosts_by_setting.setdefault(keys[0], []).append(shared[0][0])
     for key, hosts in hosts_by_setting.items():
         pairs = "two groups" if len(hosts) == 1 else f"{len(hosts)} pairs of groups"
         yield Finding(

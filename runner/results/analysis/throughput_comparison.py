@@ -65,7 +65,7 @@ def _speed(baseline: ThroughputGroup, other: ThroughputGroup) -> LogEstimate:
     rates = [group.samples_per_second for group in (other, baseline)]
     speed = log_ratio(*(Sample(tuple(values), rounding_floor(values)) for values in rates))
     starts = [[attempt.started_at for attempt in group.attempts] for group in (other, baseline)]
-    hosts = {attempt.hostname for group in (other, baseline) for attempt in group.attempts}
+    hosts = {attempt.host for group in (other, baseline) for attempt in group.attempts}
     if len(hosts) == 1 and run_order.alternate(*starts):
         return speed
     in_order = map(run_order.in_order, rates, starts)

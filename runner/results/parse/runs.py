@@ -18,7 +18,8 @@ class Run:
     `duration` is run_stop - run_start, None if one of them is missing. `observed` is then the time of the last entry,
     at which the run counts as censored. `path` is relative to the folder that was searched. `execution` holds settings
     that affect the speed but not the recipe, such as engine and data loader. `streams` holds the seed of each random
-    stream of timetrial, `host` the name of the machine and `gpu_ids` hashes of the UUIDs of its visible GPUs.
+    stream of timetrial, `host` the name of the machine, `boot` that of its boot, `gpu_ids` hashes of the UUIDs of
+    its visible GPUs.
     `scaling_factor` is the factor that MLPerf applied to the score. `flags` names the validity flags and `inferred`
     lists what the log does not state.
 
@@ -56,6 +57,7 @@ class Run:
     seed: int | None = None
     streams: dict[str, int] = field(default_factory=dict)
     host: str = ""
+    boot: str = ""
     gpu_ids: frozenset[str] = frozenset()
     train_samples: int | None = None
     hyperparameters: dict[str, Any] = field(default_factory=dict)

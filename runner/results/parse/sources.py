@@ -198,7 +198,7 @@ def _apply_record(run: Run, record: RunRecord) -> None:
     run.flags += record.flags
     if record.data_digest is not None:
         run.execution["data"] = as_name(record.data_digest)
-    run.host = as_name(record.attempts[-1].hostname) if record.attempts else ""
+    run.host, run.boot = map(as_name, record.attempts[-1].host) if record.attempts else ("", "")
     run.gpu_ids = _gpu_ids(record.environment)
     packages = record.environment.get("packages")
     run.software = as_name(f"torch {packages.get('torch', 'unknown')}") if isinstance(packages, dict) else ""

@@ -13,7 +13,7 @@ def throughput_phrase(comparison: ThroughputComparison) -> str:
     if not comparison.speed.n:
         return "no ratio, because one of them ran out of memory"
     runs = f"{len(comparison.other.results)} vs. {len(comparison.baseline.results)} runs"
-    hosts = [{attempt.hostname for attempt in group.attempts} for group in (comparison.baseline, comparison.other)]
+    hosts = [{attempt.host for attempt in group.attempts} for group in (comparison.baseline, comparison.other)]
     where = "" if hosts[0] == hosts[1] else ", between these machines"
     return f"{describe_speedup(comparison.speed, comparison.levels)} by samples per second, {runs}{where}"
 

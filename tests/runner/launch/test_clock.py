@@ -80,7 +80,7 @@ def test_clock_that_is_set_before_a_resume(launch, shift_wall_clock, monkeypatch
     assert launch(*overrides, "time_limit_seconds=0.5")[0] == Exit.TIME_LIMIT
     shift_wall_clock(seconds)
     if not same_boot:
-        monkeypatch.setattr(clock, "_boot", lambda: "another")
+        monkeypatch.setattr(clock, "boot_id", lambda: "another")
     exit_code, run_dir = launch(*overrides, "time_limit_seconds=0.5")
     assert exit_code == Exit.TIME_LIMIT
     if seconds > 0 and not same_boot:  # as after an hour in a queue

@@ -66,6 +66,16 @@ def test_machines_are_told_apart_by_their_gpus():
     assert count_machines(("a", "1"), ("b", "2"), ("c", "12")) == [3]
 
 
+def test_machines_of_one_name_are_told_apart_by_their_boot():
+    runs = [make_run(1.0, host="vm", gpus=gpus) for gpus in "1234"]
+    for run, boot in zip(runs, "aabb", strict=True):
+        run.boot = boot
+    assert sorted(map(len, samples.runs_by_machine(runs))) == [2, 2]
+    assert [samples.is_one_machine(part) for part in (runs[:2], runs)] == [True, False]
+    runs[2].gpu_ids = runs[0].gpu_ids  # the same machine, started again
+    assert samples.is_one_machine(runs)
+
+
 def test_machines_with_unknown_gpus_count_as_one():
     assert count_machines(("pod-1", ""), ("pod-2", ""), ("pod-3", "")) == [3]
     assert count_machines(("a", "1"), ("b", "")) == [2]
