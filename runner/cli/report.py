@@ -1,5 +1,6 @@
 """The command `timetrial report`."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from .options import ResultPaths
+from .options import AsJson, ResultPaths
 
 if TYPE_CHECKING:
     from ..results.analysis.groups import RunGroup
@@ -36,22 +37,24 @@ def report(
     export_mlperf: Annotated[
         Path | None, typer.Option(help="Copy the runs to DIR in the layout that MLPerf's tools read.", metavar="DIR")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Judge any mix of results on one page, report.html: which GPU is faster, by how much, and whether that is luck.
 
     report.md and csv/ hold the same as text.
 
-    With --runs-csv, --scores-csv or --export-mlperf only what they name is written, unless --out is given too.
+    With --json, --runs-csv, --scores-csv or --export-mlperf only what they name is written, unless --out is given too.
     """
     from ..results.analysis.groups import group_runs
     from ..results.parse import sources
     from ..results.report import build as reports
 
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, stderr=as_json)
     outputs = [path for path in (runs_csv, scores_csv, export_mlperf) if path]
     out_source = context.get_parameter_source("out")
-    wants_page = not outputs or (out_source is not None and out_source.name == "COMMANDLINE")
-    built = reports.build_report(paths, baseline, published=published) if wants_page else reports.Report([])
+    wants_page = not (outputs or as_json) or (out_source is not None and out_source.name == "COMMANDLINE")
+    is_judged = wants_page or as_json
+    built = reports.build_report(paths, baseline, published=published) if is_judged else reports.Report([])
     if outputs:
         runs = built.runs or sources.read_runs(paths, pass_over=built.unreadable.append)
         groups = built.groups or group_runs(runs)
@@ -60,6 +63,10 @@ def report(
         console.print(f"logs: {len(runs)}, run groups: {len(groups)}; wrote {written}", markup=False)
     for error in built.unreadable:
         console.print(f"passed over: {error}", markup=False)
+    if as_json:
+        from ..results.report.report_json import report_to_json
+
+        print(json.dumps(report_to_json(built), indent=2))
     if wants_page:
         from ..results.report import page
 

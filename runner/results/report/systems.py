@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..analysis.groups import UNOFFICIAL, RunGroup
@@ -119,8 +119,21 @@ def name_systems(groups: Sequence[RunGroup]) -> dict[str, System]:
         if len(same) > 1:
             remarks = _remarks(same)
             for group, remark in zip(same, remarks, strict=True):
-                systems[group.title] = System(system.devices, system.gpu, system.maker, remark)
+                systems[group.title] = replace(system, remark=remark)
+    for (system, _), same in by_cell.items():
+        if len(same) == 1 and (found := _remark_elsewhere(same[0], system, groups, systems)):
+            systems[same[0].title] = replace(system, remark=found)
     return systems
+
+
+def _remark_elsewhere(
+    group: RunGroup, system: System, groups: Sequence[RunGroup], named: Mapping[str, System]
+) -> str | None:
+    """Return what tells the system of a group apart in other benchmarks, if it is one remark and holds of the group."""
+    others = [named[other.title] for other in groups if other.system == group.system]
+    remarks = {other.remark for other in others if replace(other, remark="") == system and other.remark}
+    parts = {group.system, *group.setting.split(", ")}
+    return remarks.pop() if len(remarks) == 1 and parts.issuperset(next(iter(remarks)).split(", ")) else None
 
 
 def _base_system(group: RunGroup) -> System:

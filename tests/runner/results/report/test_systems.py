@@ -42,3 +42,11 @@ def test_a_benchmark_without_the_baseline_has_its_own(published):
     assert sorted(pairs) == [("a", "b", "gnmt"), ("a", "b", "transformer"), ("d", "c", "ncf")]
     assert lineup.baseline == lineup.baselines["gnmt v0.7"]
     assert lineup.baselines["ncf v0.7"].devices == "8 × V100 16GB"
+
+
+def test_a_system_has_one_row_though_it_alone_ran_a_benchmark(published):
+    for system, benchmark in (("a", "gnmt"), ("b", "gnmt"), ("a", "ncf")):
+        tree = published(system, [30] * 3, 60.0, benchmark=benchmark, gpus=8)
+    (lineup,) = line_up(group_runs(sources.read_runs([tree])))
+    assert len(lineup.systems) == 2
+    assert [group.system for (system, _), group in lineup.groups.items() if system == lineup.baseline] == ["a", "a"]

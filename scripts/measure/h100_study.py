@@ -1,0 +1,145 @@
+"""Write the tables of docs/studies/h100.md from the runs in docs/studies/h100.tar.xz.
+
+    .venv/bin/python -P scripts/measure/h100_study.py [--check]
+
+The archive is unpacked to a temporary folder and read by `timetrial report --json` and `timetrial.read_runs`. With
+--check nothing is written, and the exit code is 1 if the page differs.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import timetrial
+
+STUDIES = Path(__file__).parents[2] / "docs" / "studies"
+PAGE, ARCHIVE = STUDIES / "h100.md", STUDIES / "h100.tar.xz"
+_NAMES = {
+    "ncf": "NCF",
+    "gpt": "GPT",
+    "gnmt": "GNMT",
+    "ssd": "SSD",
+    "transformer": "Transformer",
+    "resnet": "ResNet-50",
+    "maskrcnn": "Mask R-CNN",
+    "cifar10": "CIFAR-10",
+}
+_LEAST_SECONDS = 10  # of a run whose energy is stated
+
+
+def unpack(folder: Path) -> Path:
+    """Unpack the archive into a folder and return that of the runs."""
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "h100"
+
+
+def read_report(runs: Path) -> dict[str, Any]:
+    """Return what `timetrial report --json` prints of the runs."""
+    command = [sys.executable, "-P", "-m", "timetrial", "report", str(runs), "--json"]
+    printed: dict[str, Any] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    return printed
+
+
+def tables(report: Mapping[str, Any], runs: pd.DataFrame) -> dict[str, str]:
+    """Return the tables in Markdown by the name of their place on the page."""
+    runs = runs[runs.scale == "mini"]
+    return {"verdicts": _verdicts(report, runs), "luck": _luck(report, runs), "pairs": _equal_seeds(runs)}
+
+
+def _verdicts(report: Mapping[str, Any], runs: pd.DataFrame) -> str:
+    rows = []
+    for name, same in _by_benchmark(runs):
+        sides = [_group(report, name, system) for system in "ab"]
+        pair = next((each for each in report["comparisons"] if f"({name} " in each["baseline"]), None)
+        times = [_interval(side and side["time_to_train"], "estimate", " s") for side in sides]
+        counts = [f"{(same.system == system).sum()}" for system in "ab"]
+        failed = f" ({(~same.success).sum()} failed)" if not same.success.all() else ""
+        verdict = [_interval(pair, "ratio"), pair["verdict"]] if pair else ["", ""]
+        rows.append([_NAMES[name], f"{' + '.join(counts)}{failed}", *times, *verdict])
+    header = ["workload", "runs, a + b", "time-to-train on a", "on b", "a over b", "verdict"]
+    return _markdown(header, rows)
+
+
+def _luck(report: Mapping[str, Any], runs: pd.DataFrame) -> str:
+    rows = []
+    for name, same in _by_benchmark(runs[runs.success]):
+        pace = same.duration_s / same.epochs_to_converge
+        spreads = [_spread(values, same.system) for values in (same.duration_s, same.epochs_to_converge, pace)]
+        epochs = f"{same.epochs_to_converge.min():.0f} to {same.epochs_to_converge.max():.0f}"
+        long = same[same.duration_s >= _LEAST_SECONDS]
+        energy = f"{long.energy_j.median() / 1000:.1f} kJ" if len(long) == len(same) else ""
+        needed = _group(report, name, "b")["runs_needed"]
+        plans = ["" if needed[share] is None else "{} to {}".format(*needed[share]) for share in ("0.1", "0.05")]
+        rows.append([_NAMES[name], epochs, *(f"{spread:.1%}" for spread in spreads), energy, *plans])
+    header = ["workload", "epochs", "time-to-train", "epochs, spread", "time per epoch", "energy to target"]
+    return _markdown([*header, "runs for 10%", "runs for 5%"], rows)
+
+
+def _equal_seeds(runs: pd.DataFrame) -> str:
+    rows = []
+    for name, same in _by_benchmark(runs[runs.success]):
+        pairs = same.pivot_table(index="seed", columns="system", values="epochs_to_converge").dropna()
+        if len(pairs):
+            listed = ", ".join(f"{a:.0f}/{b:.0f}" for a, b in zip(pairs.a, pairs.b, strict=True))
+            rows.append([_NAMES[name], f"{(pairs.a == pairs.b).sum()} of {len(pairs)}", listed])
+    return _markdown(["workload", "equal epochs", "epochs on a/b, seeds 1 to 5"], rows)
+
+
+def _by_benchmark(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    return [(name, same) for name in _NAMES if len(same := runs[runs.benchmark == name])]
+
+
+def _group(report: Mapping[str, Any], benchmark: str, system: str) -> Any:
+    found = (group for group in report["groups"] if (group["benchmark"], group["system"]) == (benchmark, system))
+    return next(found, None)
+
+
+def _interval(bounds: Mapping[str, float | None] | None, key: str, unit: str = "") -> str:
+    if bounds is None or bounds[key] is None:
+        return ""
+    return f"{bounds[key]:.3g}{unit} ({bounds['low']:.3g} to {bounds['high']:.3g})"
+
+
+def _spread(values: pd.Series, systems: pd.Series) -> float:
+    """Return the standard deviation of the logs within a machine, pooled over machines."""
+    logs = np.log(values.astype(float))
+    within = logs - logs.groupby(systems).transform("mean")
+    return float(np.sqrt((within**2).sum() / (len(logs) - systems.nunique())))
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def main() -> int:
+    """Write the page, or compare it with what would be written."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page differs")
+    check = parser.parse_args().check
+    with tempfile.TemporaryDirectory() as folder:
+        runs = unpack(Path(folder))
+        written = tables(read_report(runs), timetrial.read_runs(runs))
+    text = page = PAGE.read_text()
+    for name, table in written.items():
+        pattern = rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)"
+        text = re.sub(pattern, lambda match, table=table: match[1] + table + match[2], text, flags=re.DOTALL)
+    if check:
+        return int(text != page)
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
