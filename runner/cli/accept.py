@@ -45,11 +45,12 @@ def accept(
     with StatusLine(Console(stderr=True)) as progress:
         findings = node.check_node(minutes, baseline, data_dir, folder, progress)
     content = document.to_document(findings, folder, minutes)
+    if not as_json:
+        document.show(Console(), content)
     path = document.write_document(content, folder)
     if as_json:
         print(json.dumps(content | {"path": str(path)}, indent=2))
     else:
-        document.show(Console(), content)
         Console().print(f"written to {path}", soft_wrap=True, markup=False, highlight=False)
     raise typer.Exit(int(Exit.NOT_ACCEPTED if content["result"] == "FAIL" else 0))
 

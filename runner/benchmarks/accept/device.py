@@ -74,7 +74,9 @@ class DeviceMeasurement:
         except (RunError, RuntimeError, MemoryError) as error:
             known = to_run_error(error)
             sentence = str(known or error).splitlines()[0]
-            problem = Problem(part, known.exit_code if known else Exit.FAILURE, sentence)
+            cannot_repeat = "does not have a deterministic implementation" in sentence
+            unknown = Exit.DEVICE if cannot_repeat else Exit.FAILURE
+            problem = Problem(part, known.exit_code if known else unknown, sentence)
             self._result = replace(self._result, problems=(*self._result.problems, problem))
 
     def _measure_peaks(self) -> None:

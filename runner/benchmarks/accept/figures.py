@@ -97,7 +97,6 @@ class Sustained:
     highest_temperature_c: float | None = None
     mean_watts: float | None = None
     at_power_cap: float | None = None
-    link_errors: int | None = None
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def _judge_doctor(checks: Sequence[CheckResult]) -> Iterator[Line]:
     yield Line(State.PASS, "doctor", HOST, f"{passed} of {len(checks)} checks are OK")
     for check in checks:
         if check.state != CheckState.OK:
-            remedy = f"Run: {check.remedy}" if check.remedy else "Mend it, and repeat timetrial doctor."
+            remedy = f"Run: {check.remedy}" if check.remedy else "Change it, then repeat."
             is_gpu = check.check.startswith("GPU")
             part, name = ("doctor", check.check) if is_gpu else (f"doctor, {check.check}", HOST)
             yield Line(State(check.state.value), part, name, check.message, remedy)

@@ -122,13 +122,17 @@ def test_a_steady_load_passes_with_its_sensors():
         ({"flags": {"ECC errors": "2 corrected during the run"}}, "ECC errors", State.WARN),
         ({"flags": {"busy host": "other processes used 60% of the run's 2 processors"}}, "busy host", State.WARN),
         ({"flags": {"other processes": "other processes used a GPU"}}, "other processes", State.WARN),
-        ({"link_errors": 3}, "link errors", State.WARN),
     ],
 )
 def test_what_happens_under_load_is_found(fault, part, state):
     lines = {line.part: line for line in judge.judge_sustained("GPU 0", dataclasses.replace(LOAD, **fault))}
     assert lines[part].state == state
     assert lines[part].remedy
+
+
+def test_a_load_that_other_processes_can_have_slowed_down_is_a_warning():
+    slower = dataclasses.replace(LOAD, values=(1000.0,) * 6 + (800.0,) * 6, flags={"busy host": "other processes"})
+    assert [line.state for line in judge.judge_sustained("GPU 0", slower)] == [State.WARN, State.WARN]
 
 
 def replays(**traces):
