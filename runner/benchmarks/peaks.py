@@ -5,7 +5,7 @@ import math
 import platform
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -115,8 +115,15 @@ def accelerator_config(accelerator: str) -> dict[str, Any]:
     return configs[accelerator]
 
 
-def measure_kinds(kinds: Sequence[str], accelerator: str, *, quick: bool, threads: int | None) -> Iterator[Row]:
-    """Yield a row per case, measured on the first device; the all-reduce uses all devices.
+def measure_kinds(
+    kinds: Sequence[str],
+    accelerator: str,
+    *,
+    quick: bool,
+    threads: int | None,
+    keep: Callable[[Case], bool] = lambda case: True,
+) -> Iterator[Row]:
+    """Yield a row per case to `keep`, measured on the first device; the all-reduce uses all devices.
 
     A CPU is measured with `threads` threads, as one rank of a run uses it.
     """
@@ -132,7 +139,7 @@ def measure_kinds(kinds: Sequence[str], accelerator: str, *, quick: bool, thread
             if kind == "transfer" and device.type == "cpu":
                 continue
             for series in microbenchmarks.KINDS[kind](quick):
-                yield from _measure_series(series, device, effort, sensors)
+                yield from _measure_series(list(filter(keep, series)), device, effort, sensors)
     finally:
         devices.allow_tf32(False)
         if sensors is not None:

@@ -8,6 +8,7 @@ import typer
 from ... import __version__
 from ..core.console import QUIET_VARIABLE
 from . import batch, data
+from .accept import accept
 from .check import check
 from .compare import compare
 from .doctor import doctor
@@ -36,7 +37,7 @@ app.command(context_settings=_HYDRA_HELP, options_metavar="")(run)
 app.command(context_settings=_HYDRA_HELP, options_metavar="")(throughput)
 app.command(context_settings=HYDRA_CONTEXT)(estimate)
 app.command("list")(list_recipes)
-for command in (doctor, peaks, check, report, study, compare, new_workload):
+for command in (doctor, accept, peaks, check, report, study, compare, new_workload):
     app.command()(command)
 app.add_typer(batch.app, name="batch")
 data.app.command()(inspect)

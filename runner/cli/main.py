@@ -18,6 +18,7 @@ _FIRST_LINES = {
     "estimate": "reading the configuration",
     "list": "reading the recipes",
     "doctor": "inspecting this machine",
+    "accept": "inspecting this machine",
     "peaks": "inspecting this machine",
     "check": "reading the logs",
     "report": "reading the results",

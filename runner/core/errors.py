@@ -20,6 +20,7 @@ class Exit(IntEnum):
     HARDWARE = 33
     DISK_FULL = 34
     NOT_COMPLIANT = 40
+    NOT_ACCEPTED = 41
 
 
 class RunError(Exception):

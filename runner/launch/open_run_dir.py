@@ -20,6 +20,7 @@ from ..core.found_files import parse_yaml, read_config
 from ..core.signals import defer_stop
 from ..hardware import devices
 from ..record import environment
+from ..record.acceptance import find_acceptance
 from ..record.run_dir import RunDir, claim_run_dir, create_run_dir
 from ..record.run_record import Attempt, RunClass, RunRecord
 from ..training.clock import boot_id
@@ -122,6 +123,6 @@ def _record_start(run: OpenRun, startup_seconds: float, overrides: Sequence[str]
         elif record.environment:
             changed = environment.find_changes(record.environment, described)
             record = replace(record, changed=tuple(sorted({*record.changed, *changed})))
-        return record.attempt_started(attempt, described, asdict(config))
+        return record.attempt_started(attempt, described, asdict(config), find_acceptance(described))
 
     run_dir.update(start_attempt)

@@ -30,7 +30,7 @@ def clear_page_cache(paths: Iterable[Path]) -> None:
         _DROP_CACHES.write_text(_PAGE_CACHE)
     with ThreadPoolExecutor(_THREADS) as pool:
         files = sorted(_files_below(paths))
-        resident = [file for file, pages in zip(files, pool.map(_evict, files), strict=True) if pages]
+        resident = [file for file, pages in zip(files, pool.map(evict, files), strict=True) if pages]
     if resident:
         raise ConfigurationError(
             f"{len(resident)} of {len(files)} data files stay in memory, such as {resident[0]}: move data_dir to a "
@@ -67,8 +67,8 @@ def resident_pages(path: Path) -> int:
     return int((pages & 1).sum())
 
 
-def _evict(path: Path) -> int:
-    """Evict a file and return the pages that remain."""
+def evict(path: Path) -> int:
+    """Evict a file that is on the disk from the page cache and return the pages that remain."""
     with open(path, "rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return resident_pages(path)

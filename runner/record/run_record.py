@@ -198,6 +198,16 @@ class Cost:
 
 
 @dataclass(frozen=True)
+class Acceptance:
+    """A `timetrial accept` that the machine did not fail."""
+
+    id: str
+    """Name of its folder."""
+    date: str
+    """Day, such as 2026-01-31."""
+
+
+@dataclass(frozen=True)
 class RunRecord:
     """The state of a run. A record holds `training` or `throughput`, never both."""
 
@@ -246,6 +256,8 @@ class RunRecord:
     """Digest of what preparation stored of the dataset; null if nothing was read."""
     clock: ClockDeviation | None = None
     """Wall clock against monotonic clock; null before the clock has stopped."""
+    accepted: Acceptance | None = None
+    """The last `timetrial accept` of the launcher's machine, if it did not fail; null without one."""
     staging: Staging | None = None
     """Copies to a node-local disk."""
     rendezvous: Rendezvous | None = None
@@ -265,7 +277,9 @@ class RunRecord:
         """Whether an attempt is under way, or was killed before it could say how it ended."""
         return self.state == RunState.RUNNING
 
-    def attempt_started(self, attempt: Attempt, environment: dict[str, Any], config: dict[str, Any]) -> "RunRecord":
+    def attempt_started(
+        self, attempt: Attempt, environment: dict[str, Any], config: dict[str, Any], accepted: Acceptance | None = None
+    ) -> "RunRecord":
         """Return the record of a run that was started once more."""
         return replace(
             self,
@@ -275,6 +289,7 @@ class RunRecord:
             attempts=(*self.attempts, attempt),
             environment=environment,
             config=config,
+            accepted=accepted,
         )
 
     def training_ended(self, exit_code: Exit, error: str) -> "RunRecord":

@@ -13,7 +13,7 @@ from ...config.diff import flatten
 from ...core.execution_paths import merge_paths
 from ...core.found_files import PassOver, UnreadableFile, as_name
 from ...record.record_file import FILE_NAME, read_record
-from ...record.run_record import Attempt, RunRecord, RunState
+from ...record.run_record import Acceptance, Attempt, RunRecord, RunState
 from ...record.throughput_result import ThroughputResult
 from ..parse.sources import ignore
 
@@ -31,7 +31,7 @@ class ThroughputGroup:
 
     `accelerator` is the name of the accelerator's configuration, or the driver's name of a GPU without one. Runs that
     ran out of memory are counted in `out_of_memory` and have no result. `attempts` holds the last start of the others,
-    `execution_paths` what they executed.
+    `execution_paths` what they executed, `accepted` the acceptance of their machines.
     `label` is added to the title.
     """
 
@@ -41,6 +41,7 @@ class ThroughputGroup:
     attempts: list[Attempt] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
     execution_paths: list[dict[str, str]] = field(default_factory=list)
+    accepted: list[Acceptance | None] = field(default_factory=list)
     out_of_memory: int = 0
     label: str = ""
 
@@ -164,6 +165,7 @@ def _add_record(record: RunRecord, groups: dict[str, ThroughputGroup]) -> None:
     elif record.throughput is not None:
         group.results.append(record.throughput)
         group.attempts += record.attempts[-1:]
+        group.accepted.append(record.accepted)
         paths = {as_name(part): as_name(path) for part, path in record.execution_paths.items()}
         group.execution_paths.append(paths)
 

@@ -3,6 +3,7 @@
 import math
 
 from ..analysis import group_differences, run_order, samples
+from ..analysis.acceptance import describe_acceptance
 from ..analysis.comparison import Basis, Comparison, EpochsState, Machines
 from ..analysis.group_differences import WorkloadPart
 from ..analysis.intervals import LEVEL, Interval
@@ -74,7 +75,8 @@ def reasons(comparison: Comparison) -> list[str]:
         texts += samples.describe_dependence(group.title, group.converged_runs)
         if flags := sorted({flag for run in group.runs for flag in run.flags}):
             texts.append(f"validity flags of {group.title}: {', '.join(flags)}")
-    return texts
+    records = {group.title: [run.run_record for run in group.runs if run.run_record is not None] for group in sides}
+    return texts + describe_acceptance({title: [each.accepted for each in same] for title, same in records.items()})
 
 
 def _describe_obstacle(comparison: Comparison) -> str:

@@ -1,6 +1,7 @@
 """The verdicts of throughput groups and of external systems in words: which computes faster."""
 
 from ...core.execution_paths import UNKNOWN
+from ..analysis.acceptance import describe_acceptance
 from ..analysis.external_comparison import ExternalComparison
 from ..analysis.findings import describe_speedup
 from ..analysis.throughput_comparison import ThroughputComparison
@@ -19,10 +20,12 @@ def throughput_phrase(comparison: ThroughputComparison) -> str:
 
 
 def setting_differences(comparison: ThroughputComparison) -> list[str]:
-    """Return the settings in which two throughput groups differ, with their values."""
+    """Return the settings in which two throughput groups differ, with their values, and machines never accepted."""
     first, second = (group.settings | group.executed for group in (comparison.baseline, comparison.other))
     missing = {key: UNKNOWN if key.startswith(PATH) else None for key in comparison.differences}
-    return [f"{key}: {first.get(key, missing[key])} vs. {second.get(key, missing[key])}" for key in missing]
+    texts = [f"{key}: {first.get(key, missing[key])} vs. {second.get(key, missing[key])}" for key in missing]
+    sides = (comparison.baseline, comparison.other)
+    return texts + describe_acceptance({group.title: group.accepted for group in sides})
 
 
 def external_summary(comparison: ExternalComparison) -> str:

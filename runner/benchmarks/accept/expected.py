@@ -1,0 +1,67 @@
+"""Measured rates beside what is expected of them: data sheet, reference throughput, what training needs."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...hardware.datasheets import accelerator_configs
+from ...record.performance import TRAINING, read_measurements
+from ..peak_rows import find_peaks
+from .figures import ALL_GPUS, HOST, DeviceResult, Figure
+
+MEMORY, DISK, TOGETHER = "host memory copy", "disk read", "all GPUs together"
+"""Names of figures."""
+IMAGE_BYTES = 110_000
+"""Mean size of an image file of ImageNet."""
+_DATA_SHEET, _PCIE_LINK = "data sheet", "the PCIe link"
+PHYSICAL = (_DATA_SHEET, _PCIE_LINK)
+"""Sources that no rate can exceed."""
+_MIN_IMAGES_PER_SECOND = 1000.0  # of a GPU without a reference throughput
+_IMAGE_SIZE = "data.image_size=224"
+
+
+def figures_of(device: str, result: DeviceResult, baseline: str) -> list[Figure]:
+    """Return the rates of a device, beside the data sheet of the accelerator config `baseline`."""
+    sheet, peaks = accelerator_configs().get(baseline, {}), find_peaks(result.rows)
+    figures = [
+        Figure(f"matrix product {compute}", device, "TFLOP/s", (value,), (sheet.get("tflops") or {}).get(compute))
+        for compute, value in peaks["tflops"].items()
+    ]
+    if peaks["gb_s"]:
+        figures.append(Figure("memory copy", device, "GB/s", (peaks["gb_s"],), sheet.get("bandwidth_gb_s")))
+    figures = [replace(figure, source=_DATA_SHEET if figure.expected else "") for figure in figures]
+    for direction in ("host to device", "device to host"):
+        rates = [row.gb_s for row in result.rows if f"{direction}, pinned" in row.shape and row.gb_s]
+        if rates:
+            source = _PCIE_LINK if result.pcie_gb_s else ""
+            figures.append(Figure(direction, device, "GB/s", (max(rates),), result.pcie_gb_s, source))
+    figures += [
+        Figure(f"training {rates.name}", device, rates.unit, rates.values, rates.expected, rates.source)
+        for rates in result.rates
+        if rates.values
+    ]
+    return figures
+
+
+def disk_figure(values: Sequence[float], num_gpus: int, baseline: str) -> Figure:
+    """Return the MB/s of reading image files, beside what the GPUs need to train on them."""
+    rates = [
+        row.value
+        for row in read_measurements()
+        if row.gpu.lower() == baseline
+        and row.quantity == TRAINING
+        and row.gpus == 1
+        and row.unit == "images/s"
+        and row.current
+        and _IMAGE_SIZE in row.settings
+    ]
+    images_per_second = max([_MIN_IMAGES_PER_SECOND, *rates]) * max(num_gpus, 1)
+    source = f"{images_per_second:,.0f} images/s of {IMAGE_BYTES / 1000:.0f} KB"
+    return Figure(DISK, HOST, "MB/s", tuple(values), images_per_second * IMAGE_BYTES / 1e6, source)
+
+
+def together_figure(name: str, unit: str, rate: float, apart: Sequence[Figure]) -> Figure:
+    """Return the throughput of a run on all GPUs beside the sum of the GPUs apart."""
+    of_workload = [figure.value for figure in apart if figure.name == f"training {name}"]
+    expected = sum(of_workload) or None
+    source = f"{len(of_workload)} GPUs apart" if expected else ""
+    return Figure(f"{TOGETHER}, {name}", ALL_GPUS, unit, (rate,), expected, source)

@@ -1,0 +1,66 @@
+"""The command `timetrial accept`."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ..core.console import StatusLine
+from ..core.errors import ConfigurationError, Exit
+from .options import AsJson, DataDir
+
+
+def accept(
+    minutes: Annotated[float, typer.Option(help="About how long to measure.", metavar="MINUTES")] = 10.0,
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="What this machine should have: a config of conf/accelerator.", show_default="what it has"),
+    ] = None,
+    data_dir: DataDir = Path("data"),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for accept.json.", metavar="FOLDER", show_default="runs/<system>/accept/<id>"),
+    ] = None,
+    compare: Annotated[
+        list[Path] | None,
+        typer.Option(help="Measure nothing; rank the nodes of the accept.json files at or below.", metavar="PATH"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check whether this machine is what was bought: as fast as its data sheet and its neighbors, and right.
+
+    A line for each part says PASS, WARN, FAIL or not tested, with a remedy. Exits with 41 if a line says FAIL, else
+    with 0. With --compare, ranks nodes and names those that are slower than the others. For example:
+    timetrial accept --minutes 30 --baseline h100
+    """
+    if compare:
+        raise typer.Exit(int(_compare(compare, as_json=as_json)))
+    if not 0 < minutes <= 1440:
+        raise ConfigurationError(f"--minutes {minutes:g} is no duration: pass a number above 0, at most 1440.")
+    from ..benchmarks.accept import document, node
+
+    folder = out or document.default_folder()
+    with StatusLine(Console(stderr=True)) as progress:
+        findings = node.check_node(minutes, baseline, data_dir, folder, progress)
+    content = document.to_document(findings, folder, minutes)
+    if not as_json:
+        document.show(Console(), content)
+    path = document.write_document(content, folder)
+    if as_json:
+        print(json.dumps(content | {"path": str(path)}, indent=2))
+    else:
+        Console().print(f"written to {path}", soft_wrap=True, markup=False, highlight=False)
+    raise typer.Exit(int(Exit.NOT_ACCEPTED if content["result"] == "FAIL" else 0))
+
+
+def _compare(paths: list[Path], *, as_json: bool) -> Exit:
+    from ..benchmarks.accept import cluster
+
+    ranking = cluster.rank_nodes(*cluster.read_nodes(paths))
+    if as_json:
+        print(json.dumps(cluster.to_json(ranking), indent=2))
+    else:
+        cluster.show(Console(), ranking)
+    return Exit.NOT_ACCEPTED if ranking.outliers else Exit.TARGET_REACHED
