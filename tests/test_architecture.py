@@ -30,7 +30,7 @@ def tracked(root):
 
 def test_folders_are_the_architecture(tracked):
     folders = {name.split("/")[0] for name in tracked if "/" in name and not name.startswith(".")}
-    assert folders == {"workloads", "runner", "conf", "datasets", "tests", "scripts", "docs"}
+    assert folders == {"workloads", "runner", "conf", "datasets", "tests", "scripts", "deploy", "docs"}
 
 
 def imports_of(path, root):

@@ -1,8 +1,10 @@
 """Checks of the GPUs: the installed PyTorch build against each GPU and its driver, and the state of each GPU."""
 
 import os
+import shutil
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 from ..hardware import device_description, devices, host, pytorch_build, sensors
@@ -76,8 +78,16 @@ def check_gpus(machine: Machine) -> Iterator[CheckResult]:
     if machine.gpus and not machine.sensed_gpus:
         message = f"no vendor's tool is installed, telemetry.csv will lack the GPUs: {sensors.INSTALL_HINT}"
         yield CheckResult(State.WARN, "sensors", message)
+    if machine.gpus and find_spec("triton") and not _has_c_compiler():
+        message = "Triton compiles the launchers of its kernels with gcc or clang, and there is none"
+        yield CheckResult(State.FAIL, "C compiler", message, "sudo apt install gcc libc6-dev")
     for pair, link in machine.links.items():
         yield CheckResult(State.OK, f"GPUs {pair}", link)
+
+
+def _has_c_compiler() -> bool:
+    """Return whether Triton finds a C compiler."""
+    return bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang"))
 
 
 def _check_visibility(machine: Machine) -> Iterator[CheckResult]:

@@ -157,7 +157,10 @@ MASKS = (
     ),
     Mask(
         r"launcher\.interface",
-        _when(lambda node: node.launcher.nodes == 1, "on one node: add launcher=slurm and launcher.nodes=NUMBER"),
+        _when(
+            lambda node: node.launcher.nodes == 1,
+            "on one node: add launcher=slurm or launcher=torchrun, and launcher.nodes=NUMBER",
+        ),
     ),
     Mask(
         r"workload\.(compiled|faster_captured)",

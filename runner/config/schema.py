@@ -141,7 +141,7 @@ class LauncherConfig:
     """conf/launcher: how ranks are started."""
 
     name: str = MISSING
-    """inline: train in this process; local: one process per rank; slurm: one process per rank on every node of srun."""
+    """inline: train in this process; local: a process per rank; slurm, torchrun: the same on every node."""
     nodes: int = 1
     """Nodes that share the run's GPUs evenly."""
     hang_timeout_seconds: float = 45.0

@@ -15,7 +15,8 @@ from .schema import Config
 
 _SCALES = ("embedded", "mini", "reference")
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-_LAUNCHERS = ("inline", "local", "slurm")
+_LAUNCHERS = ("inline", "local", "slurm", "torchrun")
+_NODE_LAUNCHERS = ("slurm", "torchrun")
 _DIVISIONS = ("open", "closed")
 _COMPILE_MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "tuned")
 
@@ -195,10 +196,10 @@ def _check_launcher(config: Config) -> Iterator[str]:
     ranks, nodes, launcher = num_ranks(config), config.launcher.nodes, config.launcher.name
     if launcher == "inline" and ranks > 1:
         yield "launcher=inline runs one rank: use launcher=local for gpus above 1."
-    if nodes > 1 and (launcher != "slurm" or ranks % nodes):
+    if nodes > 1 and (launcher not in _NODE_LAUNCHERS or ranks % nodes):
         yield (
             f"{ranks} ranks cannot be divided evenly over {nodes} nodes with launcher={launcher}: "
-            "use launcher=slurm, and gpus that the nodes divide."
+            "use launcher=slurm or launcher=torchrun, and gpus that the nodes divide."
         )
     if nodes > 1 and not config.run_dir:
         yield "A run over several nodes needs a run directory that all of them see: add run_dir=FOLDER."

@@ -91,11 +91,16 @@ def collective_backend(device: torch.device) -> str:
     return _COLLECTIVE_BACKENDS[device.type]
 
 
-def configure_collectives(*, peer_to_peer: bool) -> None:
+def configure_collectives(device: torch.device, *, peer_to_peer: bool) -> None:
     """Allow or forbid direct GPU-to-GPU transfers (NVLink, PCIe) in collectives; call before the process group starts.
 
-    RCCL reads the same variables. All values are set explicitly, so that the run matches its configuration.
+    RCCL reads the same variables. All values are set explicitly, so that the run matches its configuration. Raises
+    `DeviceError` if the device's library has no such switch.
     """
+    if device.type == "xpu" and not peer_to_peer:
+        raise DeviceError(
+            f"{device_name(device)} cannot turn off peer-to-peer transfers: leave peer_to_peer out of the command."
+        )
     os.environ["NCCL_P2P_DISABLE"] = "0" if peer_to_peer else "1"
     # With registered buffers, a rank that replays a captured collective would hang if another rank runs its step
     # eagerly, which happens when their batches differ in shape.
@@ -134,6 +139,13 @@ def is_nvidia_gpu(device: torch.device) -> bool:
 def has_mixed_addmm(device: torch.device) -> bool:
     """Return whether `torch.addmm` can add a product of 16-bit matrices to an fp32 matrix."""
     return is_nvidia_gpu(device)
+
+
+def has_float64(device: torch.device) -> bool:
+    """Return whether the device computes in float64; Apple's GPUs and some of Intel's do not."""
+    if device.type == "xpu":
+        return bool(torch.xpu.get_device_properties(device).has_fp64)
+    return device.type != "mps"
 
 
 def synchronize(device: torch.device) -> None:

@@ -1,5 +1,6 @@
 """The stage that ends a run: judge its log, summarize its telemetry, complete its record and show the result."""
 
+import textwrap
 import time
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from hydra.types import RunMode
 from ..core.errors import Exit, error_of
 from ..mlperf import compliance
 from ..record.energy import TelemetryReport, summarize_telemetry
+from ..record.gpu_report import gpu_report
 from ..record.run_record import RunRecord
 from ..record.validity import find_change_flag, find_clock_flag
 from .open_run_dir import OpenRun
@@ -18,6 +20,8 @@ from .result_table import run_title, show_result
 _NEVER_BEGAN = (Exit.CONFIGURATION, Exit.DATA, Exit.DEVICE)
 # A resumed run has nothing to do after these.
 _FINISHED = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED, Exit.NOT_COMPLIANT)
+# With these a run has figures.
+_RESULTS = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED)
 
 
 def finish_if_trained(run: OpenRun) -> Exit | None:
@@ -73,6 +77,9 @@ def finalize(run: OpenRun, exit_code: Exit) -> Exit:
         durable=True,
     )
     show_result(run.console, run_title(run.config), record, run_dir)
+    if exit_code in _RESULTS and not _is_in_sweep() and (report_text := gpu_report(record, run_dir.path)):
+        run.console.print("\nThis GPU has no data sheet yet. Please send this block to timetrial's issue tracker:")
+        run.console.print(textwrap.indent(report_text, "  "), soft_wrap=True, markup=False, highlight=False)
     if exit_code == Exit.STOPPED and not run.config.throughput.steps and not _is_in_sweep():
         run.console.print("To continue: the same command with ", end="")
         run.console.print(f"run_dir={run_dir.path} resume=true", style="bold", soft_wrap=True, markup=False)

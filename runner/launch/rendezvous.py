@@ -1,9 +1,9 @@
 """How the launchers of a run over several nodes find each other.
 
-Slurm's `srun` says which node is the first. It makes the run directory, hosts a store on one address of the cluster's
-network and a port that the kernel picks, and writes them to the run record, where the other nodes wait for them. No
-port is agreed on beforehand. The ranks meet in that store too. Whoever reaches it can disturb the run: the network
-between the nodes must be trusted.
+`srun` or `torchrun` says which node is the first. It makes the run directory, hosts a store on an address of the
+cluster's network and a port that the kernel picks, and writes them to the run record, where the other nodes wait for
+them. No port is agreed on beforehand. The ranks meet in that store too. Whoever reaches it can disturb the run: the
+network between the nodes must be trusted.
 """
 
 import os
@@ -27,13 +27,13 @@ _WAIT_TIMEOUT_SECONDS = 3600.0  # the first node may prepare data for all
 
 
 def is_first_node() -> bool:
-    """Return whether this node manages the run: the only node, or the first of an srun."""
+    """Return whether this node manages the run: the only node, or the first of an srun or torchrun."""
     return node_rank() == 0
 
 
 def node_rank() -> int:
     """Return the number of this node within the run, from 0."""
-    return int(os.environ.get("SLURM_NODEID", "0"))
+    return int(os.environ.get("GROUP_RANK", os.environ.get("SLURM_NODEID", "0")))
 
 
 def cluster_interface(configured: str | None) -> tuple[str, str]:
@@ -60,7 +60,7 @@ def host(nodes: int, interface: str | None, run_dir: RunDir) -> Iterator[Rendezv
 
     address = cluster_interface(interface)[1]
     store, port = distributed.listen(address)
-    rendezvous = Rendezvous(uuid.uuid4().hex, f"{address}:{port}", _slurm_step())
+    rendezvous = Rendezvous(uuid.uuid4().hex, f"{address}:{port}", _start_name())
     run_dir.update(lambda record: replace(record, rendezvous=rendezvous))
     try:
         yield rendezvous
@@ -72,11 +72,11 @@ def host(nodes: int, interface: str | None, run_dir: RunDir) -> Iterator[Rendezv
 
 
 def wait(run_dir: RunDir) -> Rendezvous:
-    """Wait until the first node of this srun hosts a rendezvous, and return it."""
+    """Wait until the first node of this start hosts a rendezvous, and return it."""
     deadline = time.monotonic() + _WAIT_TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         rendezvous = run_dir.record().rendezvous
-        if rendezvous and rendezvous.step == _slurm_step():
+        if rendezvous and rendezvous.step == _start_name():
             return rendezvous
         time.sleep(_POLL_SECONDS)
     raise LostRank(
@@ -104,7 +104,8 @@ def wait_for_final_record(run_dir: RunDir, rendezvous: Rendezvous) -> RunRecord:
     raise LostRank(f"The first node did not finalize {run_dir.path}: check its output, then run again.")
 
 
-def _slurm_step() -> str:
-    """Return a name of this srun that no earlier one of the same job had."""
-    names = ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID")
+def _start_name() -> str:
+    """Return a name of this srun or torchrun that no earlier one of the same job had."""
+    slurm = ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID")
+    names = (*slurm, "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
     return ".".join(os.environ.get(name, "0") for name in names)

@@ -60,14 +60,14 @@ def _refuse_several_tasks(config: Config) -> None:
 
     Each would start a whole run. With `resume` they take turns in one run directory, as the tasks of a study do.
     """
-    if config.launcher.name == "slurm" or (config.run_dir and config.resume):
+    if config.launcher.name in ("slurm", "torchrun") or (config.run_dir and config.resume):
         return
     for launcher, variable in _TASK_COUNTS.items():
         count = os.environ.get(variable, "1")
         if count.isdecimal() and int(count) > 1:
             raise ConfigurationError(
                 f"{launcher} has started this command {count} times, and each would be a run of its own: "
-                "start it once, with gpus= for the number of ranks, or with launcher=slurm and one task per node."
+                "start it once, with gpus= for the number of ranks, or once per node with launcher=slurm or torchrun."
             )
 
 

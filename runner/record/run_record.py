@@ -85,7 +85,7 @@ class Rendezvous:
     endpoint: str
     """`address:port` of the store on the first node."""
     step: str
-    """Slurm job, restart and step that the rendezvous belongs to."""
+    """Job, restart and step of Slurm or torchrun that the rendezvous belongs to."""
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,7 @@ def join_world(device: torch.device, hang_timeout_seconds: float, *, peer_to_pee
     if size == 1:
         yield World()
         return
-    devices.configure_collectives(peer_to_peer=peer_to_peer)
+    devices.configure_collectives(device, peer_to_peer=peer_to_peer)
     where = os.environ[_STORE]
     store = dist.FileStore(where, size) if where.startswith("/") else connect(where)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", timeout=_CONTROL_TIMEOUT, store=store, rank=rank, world_size=size)

@@ -204,9 +204,14 @@ def configuration_page() -> str:
 
 
 def fill_generated_blocks(text: str) -> str:
-    """Return the page `text` with each generated block replaced by the table of the dataclass that it names."""
+    """Return the page `text` with each generated block replaced by the table of the class or function it names."""
     columns = ("key", "type", "meaning")
-    return MARKER.sub(lambda match: f"{match[1]}{table(keys_of(class_at(match[2])), columns)}{match[3]}", text)
+
+    def block(match: re.Match[str]) -> str:
+        named = class_at(match[2])
+        return match[1] + (table(keys_of(named), columns) if is_dataclass(named) else named()) + match[3]
+
+    return MARKER.sub(block, text)
 
 
 def generate_pages() -> dict[Path, str]:

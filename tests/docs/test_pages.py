@@ -6,7 +6,7 @@ import re
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
 SOURCE_FILE = re.compile(r"[\w.<>*-]+(/[\w.<>*-]+)+\.(py|md|yaml|yml|toml|j2|sbatch)")
-FOLDERS = ("runner", "workloads", "datasets", "conf", "tests", "scripts", "docs", ".github", ".ci")
+FOLDERS = ("runner", "workloads", "datasets", "conf", "tests", "scripts", "deploy", "docs", ".github", ".ci")
 OTHER_REPOSITORIES = "docs/mlperf_rules.md"  # cites files of MLCommons' repositories
 
 

@@ -125,9 +125,9 @@ class GPTWorkload:
         """Return this rank's summed loss and predicted tokens."""
         losses, tokens = [], 0
         for batch in batches:
-            losses.append(model(batch.inputs).double())
+            losses.append(model(batch.inputs).clone())  # a compiled model reuses its memory
             tokens += batch.inputs[:, 1:].numel()
-        return TextPredictions((float(torch.stack(losses).sum()) if losses else 0.0, tokens), tokens)
+        return TextPredictions((float(torch.stack(losses).cpu().double().sum()) if losses else 0.0, tokens), tokens)
 
     def score(self, parts: Sequence[TextPredictions]) -> dict[str, float]:
         """Return the mean loss in nats a token, MLPerf's log perplexity."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...runner.hardware import devices
 from ..common.nn.triton_support import triton_available
 from . import kernels
 
@@ -40,7 +41,7 @@ def mask_targets(outlines: Outlines, objects: Tensor, regions: Tensor) -> Tensor
     `objects` int64 [R] are indices of objects, `regions` float32 [R, 4] corners. The reference divides a region by
     right - left and bottom - top, at least 1, though its boxes are one pixel wider.
     """
-    if triton_available(regions):
+    if devices.has_float64(regions.device) and triton_available(regions):
         return kernels.rasterize(outlines.edges, outlines.last, outlines.begin, objects, regions, SIDE)
     edges, last, begin = (tensor.cpu() for tensor in outlines)
     pair_region, pair_edge = _pairs(begin, objects.cpu())

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from timetrial.datasets.registry import catalog
-from timetrial.runner.benchmarks import doctor, host_checks
+from timetrial.runner.benchmarks import doctor, gpu_checks, host_checks
 from timetrial.runner.benchmarks.check_result import CheckResult
 from timetrial.runner.benchmarks.gpu_checks import Machine, SensedGpu, check_gpus
 from timetrial.runner.core.errors import Exit, LostRank
@@ -51,6 +51,20 @@ def failures(results):
 @pytest.mark.parametrize("machine", [T4, MI250, MAX, APPLE, NONE], ids=["t4", "mi250", "max", "apple", "none"])
 def test_gpus_that_the_build_supports_pass(machine):
     assert not failures(check_gpus(machine))
+
+
+def test_gpu_without_a_c_compiler_fails_where_triton_would_call_it(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(gpu_checks, "find_spec", lambda name: name)
+    (failure,) = failures(check_gpus(T4))
+    assert failure.remedy == "sudo apt install gcc libc6-dev"
+    monkeypatch.setattr(gpu_checks, "find_spec", lambda name: None)
+    assert not failures(check_gpus(T4))
+    monkeypatch.setattr(gpu_checks, "find_spec", lambda name: name)
+    monkeypatch.setenv("CC", "cc")
+    assert not failures(check_gpus(T4))
+    assert not failures(check_gpus(NONE))
 
 
 def test_v100_with_cuda_13_fails_with_the_build_to_install():

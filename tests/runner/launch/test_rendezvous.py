@@ -58,6 +58,25 @@ def test_two_nodes_equal_one(start, tiny_ncf, tmp_path):
 
 
 @pytest.mark.integration
+def test_torchrun_starts_the_launchers_of_two_nodes(tiny_ncf, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torchrun = [sys.executable, "-P", "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1",
+                "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=a", "--no-python"]  # fmt: skip
+    command = [*torchrun, *COMMAND, *tiny_ncf, "recipe.global_batch_size=512", "recipe.target.v05.hit_rate=0.05"]
+    command += ["gpus=2", "launcher=torchrun", "run_dir=run"]
+    nodes = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+             for _ in range(2)]  # fmt: skip
+    outputs = [node.communicate(timeout=300)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], outputs
+    record = RunDir(tmp_path / "run", 1).record()
+    assert (record.state, record.rendezvous) == ("target reached", None)
+    assert record.config["launcher"]["nodes"] == 2
+    assert {path.name for path in (tmp_path / "run").glob("stdout_*")} == {"stdout_0.txt", "stdout_1.txt"}
+
+
+@pytest.mark.integration
 def test_stop_signal_on_any_node_stops_all_and_a_new_step_resumes(start, tmp_path):
     overrides = ["recipe.max_epochs=100000", "resume=true"]
     launchers = [start(0, *overrides), start(1, *overrides)]
@@ -131,14 +150,15 @@ def test_unknown_interface_is_refused():
         rendezvous.cluster_interface("nonsense0")
 
 
-def test_rendezvous_of_an_earlier_step_is_not_joined(tmp_path, monkeypatch):
+@pytest.mark.parametrize("variable", ["SLURM_STEP_ID", "TORCHELASTIC_RUN_ID"])
+def test_rendezvous_of_an_earlier_start_is_not_joined(variable, tmp_path, monkeypatch):
     run_dir = RunDir(tmp_path, 1)
-    monkeypatch.setenv("SLURM_STEP_ID", "1")
+    monkeypatch.setenv(variable, "1")
     monkeypatch.setattr(rendezvous, "_WAIT_TIMEOUT_SECONDS", 1.0)
     monkeypatch.setattr(rendezvous, "_LEAVE_TIMEOUT_SECONDS", 1.0)  # no other node takes part
     with rendezvous.host(2, None, run_dir) as meeting_point:
         assert rendezvous.wait(run_dir) == meeting_point
-        monkeypatch.setenv("SLURM_STEP_ID", "2")
+        monkeypatch.setenv(variable, "2")
         with pytest.raises(Exception, match="The first node did not start"):
             rendezvous.wait(run_dir)
 

@@ -90,6 +90,13 @@ def test_rejects_damaged_record(tmp_path, change, message):
         read_record(write(tmp_path, json.loads(encode_record(RECORD)) | change))
 
 
+@pytest.mark.parametrize("name", [name for name in asdict(RECORD) if name != "schema_version"])
+def test_record_of_an_earlier_version_without_a_field_is_read(tmp_path, name):
+    values = json.loads(encode_record(RECORD))
+    del values[name]
+    assert getattr(read_record(write(tmp_path, values)), name) == getattr(RunRecord(), name)
+
+
 def test_record_without_a_version_is_another_versions(tmp_path):
     with pytest.raises(UnreadableFile, match="made by another version of timetrial"):
         read_record(write(tmp_path, {"state": "target reached", "exit_code": 0, "pid": 7, "host": "vm"}))

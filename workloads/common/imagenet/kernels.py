@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ..nn.packing import copy_to_device
 from ..nn.triton_support import tl, triton
 from ..vision.gpu_decode import GpuImages
 
@@ -17,11 +18,11 @@ def crop_and_resize(images: GpuImages, boxes: Tensor, flipped: Tensor, size: int
     """
     device, sizes = images.device, images.sizes
     planes = torch.stack([sizes[:, 0] * sizes[:, 1], sizes[:, 1]], 1)  # pixels of a plane, and of a row
-    frames = torch.cat([planes, boxes, flipped[:, None].int()], 1).pin_memory()
+    frames = torch.cat([planes, boxes, flipped[:, None].int()], 1)
     out = torch.empty(len(boxes), size, size, 3, dtype=torch.uint8, device=device)
-    addresses = images.addresses.pin_memory().to(device, non_blocking=True)
+    addresses, frames = (copy_to_device(tensor.numpy(), device) for tensor in (images.addresses, frames))
     _crop_and_resize[(len(boxes), triton.cdiv(size * size, _BLOCK))](
-        addresses_ptr=addresses, frames_ptr=frames.to(device, non_blocking=True), out_ptr=out, SIZE=size, BLOCK=_BLOCK
+        addresses_ptr=addresses, frames_ptr=frames, out_ptr=out, SIZE=size, BLOCK=_BLOCK
     )
     return out
 
