@@ -82,6 +82,8 @@ class EngineConfig:
     Default: true, but false for compiled models at the scale `reference` and with `engine.kernels=false`."""
     full_search: bool = True
     """Let cuDNN time 10 plans of each convolution; false: 4, and none in evaluations. Default: true at `reference`."""
+    deterministic: bool = False
+    """Use deterministic algorithms only: equal seeds then give equal bits on equal devices; false: the fastest ones."""
     kernels: bool = True
     """Use timetrial's Triton kernels on GPUs; false: PyTorch's operations, for a GPU on which a kernel fails."""
 
@@ -275,11 +277,9 @@ class Config:
     gpus: int = 1
     """GPUs, or CPU processes with `accelerator=cpu`."""
     peer_to_peer: bool = True
-    """Let GPUs of a node exchange gradients over NVLink and PCIe; false: only through host memory. Recorded with each
-    result, and such runs are grouped separately. Default: taken from `NCCL_P2P_DISABLE`."""
+    """Let GPUs exchange gradients over NVLink and PCIe; false: through host memory. Default: `NCCL_P2P_DISABLE`."""
     seed: int | None = None
-    """Seed that the four random streams are derived from; null: drawn from the system's source of randomness when the
-    run starts. Default: 1 with `division=open`, null with `division=closed`."""
+    """Seed of the four random streams; null: drawn from the system. Default: 1, but null with `division=closed`."""
     seeds: SeedsConfig = field(default_factory=SeedsConfig)
     """Seeds of single random streams."""
     epochs_past_target: int = 0

@@ -4,20 +4,14 @@ import os
 
 import torch
 
-from . import devices
-
 
 def require_determinism() -> None:
-    """Let PyTorch choose deterministic algorithms in this process, and the same ones on equal devices.
+    """Let PyTorch choose deterministic algorithms in this process.
 
-    Call it before anything runs on the device. Operations without such an algorithm raise RuntimeError.
+    Call it before anything runs on the device. Operations without such an algorithm raise RuntimeError. Convolutions
+    need fixed plans too: what a search finds the fastest can differ between equal devices.
     """
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS reads it once
     torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing here reads it
     torch.backends.cudnn.deterministic = True
-    fix_convolution_plans()
-
-
-def fix_convolution_plans() -> None:
-    """Let cuDNN take its first choice: what a search finds the fastest can differ between equal devices."""
-    devices.search_convolution_plans(0)

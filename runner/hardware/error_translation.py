@@ -32,6 +32,8 @@ def to_run_error(error: BaseException) -> RunError | None:
         return LostRank(
             "A rank died or stopped responding, so the others were ended: see stderr_*.txt in the run directory."
         )
+    if found := re.search(r"(\S+) does not have a deterministic implementation", text):
+        return DeviceError(f"{found[1]} has no deterministic algorithm here: leave engine.deterministic=true out.")
     if "no kernel image is available" in text:
         return DeviceError(
             "The installed PyTorch build has no kernels for this GPU: "

@@ -7,10 +7,12 @@ from hydra.utils import get_class
 
 from ..callbacks.throughput import LimitedBatches
 from ..config.schema import Config
+from ..config.step_execution import CONVOLUTION_PLANS
 from ..config.validation import build_settings, gradient_accumulation_steps, resolve_classes, run_seed
 from ..core import execution_paths
 from ..core.console import StatusLine, is_quiet, print_text
 from ..hardware import custom_kernels, devices
+from ..hardware.determinism import require_determinism
 from ..hardware.precision import Precision
 from ..mlperf import closed_division
 from ..record.run_record import RunRecord
@@ -49,6 +51,8 @@ def build_engine(config: Config, world: World, device: torch.device) -> Engine:
     """Build the engine of one rank, with its workload and data, from the configuration alone."""
     workload_class, data_class = resolve_classes(config)
     custom_kernels.enable(config.engine.kernels)
+    if config.engine.deterministic:
+        require_determinism()
     execution_paths.take("loader", config.data.loader)
     recipe, streams = config.recipe, seeds.derive_streams(run_seed(config), **asdict(config.seeds))
     accumulation = gradient_accumulation_steps(config)
@@ -79,7 +83,7 @@ def build_engine(config: Config, world: World, device: torch.device) -> Engine:
         precision=Precision(config.precision.name, device),
         max_grad_norm=recipe.max_grad_norm,
         capture=config.engine.capture,
-        full_search=config.engine.full_search,
+        convolution_plans=(0, 0) if config.engine.deterministic else CONVOLUTION_PLANS[config.engine.full_search],
         world=world,
     )
 

@@ -74,7 +74,7 @@ class TorchEngine:
         max_grad_norm: float | None = None,
         compile_mode: str | None = None,
         capture: bool = True,
-        full_search: bool = True,
+        convolution_plans: tuple[int, int] = step_execution.CONVOLUTION_PLANS[True],
         run_seeds: seeds.Seeds,
         world: World,
     ) -> None:
@@ -82,7 +82,7 @@ class TorchEngine:
         self.global_batch_size, self.accumulation, self.max_grad_norm = global_batch_size, accumulation, max_grad_norm
         self.seeds, self.device = run_seeds, precision.device
         precision.apply()
-        self._train_plans, self._eval_plans = step_execution.CONVOLUTION_PLANS[full_search]
+        self._train_plans, self._eval_plans = convolution_plans
         devices.search_convolution_plans(self._train_plans)
         seeds.seed_everything(run_seeds.initialization)
         self.model = workload.build_model().to(self.device)

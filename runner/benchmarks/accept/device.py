@@ -15,7 +15,7 @@ import torch
 
 from ...core.atomic_files import to_json, write_atomically
 from ...core.errors import Exit, RunError
-from ...hardware import determinism, devices
+from ...hardware import devices
 from ...hardware.error_translation import to_run_error
 from ...hardware.sensors import open_sensors
 from .. import peaks
@@ -30,7 +30,7 @@ _KINDS = ("gemm", "copy", "transfer")
 _SHARE = 0.2  # of the time for training, for each workload
 _BLOCKS, _MIN_SECONDS, _MIN_SUSTAINED_SECONDS = 8, 1.5, 5.0
 _REPLAYED_STEPS = 4
-_FIXED = ("engine.kernels=false", "engine.capture=false", "engine.compile=null")  # operations known to be deterministic
+_FIXED = ("engine.deterministic=true", "engine.kernels=false", "engine.capture=false", "engine.compile=null")
 _GPU_GEMM_OPERATIONS = 2.0 * 4096**3  # smaller products do not fill a GPU
 # GB/s of a lane of PCI Express by generation, with the line code's overhead (PCI-SIG).
 _LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
@@ -74,9 +74,7 @@ class DeviceMeasurement:
         except (RunError, RuntimeError, MemoryError) as error:
             known = to_run_error(error)
             sentence = str(known or error).splitlines()[0]
-            cannot_repeat = "does not have a deterministic implementation" in sentence
-            unknown = Exit.DEVICE if cannot_repeat else Exit.FAILURE
-            problem = Problem(part, known.exit_code if known else unknown, sentence)
+            problem = Problem(part, known.exit_code if known else Exit.FAILURE, sentence)
             self._result = replace(self._result, problems=(*self._result.problems, problem))
 
     def _measure_peaks(self) -> None:
@@ -121,7 +119,6 @@ class DeviceMeasurement:
 
     def _replay_all(self) -> None:
         """Replay each workload; nothing else may have run in this process."""
-        determinism.require_determinism()
         workloads = read_workloads()
         for number, workload in enumerate(workloads):
             with self._noting_problem(f"replay, {workload.limit}"):

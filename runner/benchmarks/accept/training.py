@@ -15,7 +15,7 @@ from ...config.schema import Config
 from ...config.validation import micro_batch_size, resolve_classes, validate
 from ...core.errors import DeviceError, OutOfMemory
 from ...core.progress import no_progress
-from ...hardware import determinism, devices
+from ...hardware import devices
 from ...hardware.error_translation import to_run_error
 from ...hardware.sensors import open_sensors
 from ...launch.build_engine import build_engine
@@ -71,7 +71,6 @@ def _open(config: Config, device: torch.device, *, can_repeat_bits: bool) -> Tor
     engine = build_engine(config, World(), device)
     assert isinstance(engine, TorchEngine)
     if can_repeat_bits:
-        determinism.fix_convolution_plans()
         initial = copy.deepcopy(engine.state_dict())
         engine.open_data()
         engine.train_step(next(iter(engine.data.train_batches(1))))

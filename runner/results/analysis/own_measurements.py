@@ -11,7 +11,7 @@ from ..parse.external import OWN_RUNS, ExternalMeasurement
 from .groups import RunGroup
 from .throughput_groups import ThroughputGroup
 
-_EXECUTION_KEYS = ("engine.compile", "engine.capture", "engine.kernels")
+_EXECUTION_KEYS = ("engine.compile", "engine.capture", "engine.kernels", "engine.deterministic")
 
 
 def measure_runs(groups: Iterable[RunGroup]) -> list[ExternalMeasurement]:

@@ -173,7 +173,11 @@ def _add_record(record: RunRecord, groups: dict[str, ThroughputGroup]) -> None:
 def flatten_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what affects the speed of a run, by dotted key."""
     parts = {key: config.get(key) for key in _CONFIG_GROUPS}
-    parts["engine"] = {"kernels": True, **(config.get("engine") or {})}  # older runs do not state it
+    parts["engine"] = {
+        "kernels": True,
+        "deterministic": False,
+        **(config.get("engine") or {}),
+    }  # older runs do not state them
     parts["accelerator"] = {"threads": (config.get("accelerator") or {}).get("threads")}
     parts["launcher"] = {"nodes": (config.get("launcher") or {}).get("nodes", 1)}
     return {
