@@ -219,7 +219,8 @@ def _apply_config(run: Run, config: Mapping[str, Any]) -> None:
     run.scale = as_name(config["recipe"]["scale"])
     run.benchmark = rules.canonical_benchmark(config["workload"]["benchmark"])
     run.execution["peer_to_peer"] = config["peer_to_peer"]
-    run.execution["deterministic"] = config.get("engine", {}).get("deterministic", False)
+    if config.get("engine", {}).get("deterministic"):
+        run.execution["deterministic"] = True
 
 
 def _description_paths(location: LogLocation) -> list[Path]:
