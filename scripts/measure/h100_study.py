@@ -79,10 +79,19 @@ def _luck(report: Mapping[str, Any], runs: pd.DataFrame) -> str:
         epochs = f"{same.epochs_to_converge.min():.0f} to {same.epochs_to_converge.max():.0f}"
         long = same[same.duration_s >= _LEAST_SECONDS]
         energy = f"{long.energy_j.median() / 1000:.1f} kJ" if len(long) == len(same) else ""
+        evaluation = f"{(same.eval_s / same.duration_s).median():.0%}"
         needed = _group(report, name, "b")["runs_needed"]
         plans = ["" if needed[share] is None else "{} to {}".format(*needed[share]) for share in ("0.1", "0.05")]
-        rows.append([_NAMES[name], epochs, *(f"{spread:.1%}" for spread in spreads), energy, *plans])
-    header = ["workload", "epochs", "time-to-train", "epochs, spread", "time per epoch", "energy to target"]
+        rows.append([_NAMES[name], epochs, *(f"{spread:.1%}" for spread in spreads), evaluation, energy, *plans])
+    header = [
+        "workload",
+        "epochs",
+        "time-to-train",
+        "epochs, spread",
+        "time per epoch",
+        "evaluation",
+        "energy to target",
+    ]
     return _markdown([*header, "runs for 10%", "runs for 5%"], rows)
 
 
