@@ -123,6 +123,7 @@ def _record_start(run: OpenRun, startup_seconds: float, overrides: Sequence[str]
         elif record.environment:
             changed = environment.find_changes(record.environment, described)
             record = replace(record, changed=tuple(sorted({*record.changed, *changed})))
-        return record.attempt_started(attempt, described, asdict(config), find_acceptance(described))
+        started = record.attempt_started(attempt, described, asdict(config))
+        return replace(started, accepted=find_acceptance(described))
 
     run_dir.update(start_attempt)

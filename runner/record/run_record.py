@@ -234,8 +234,7 @@ class RunRecord:
     config: dict[str, Any] = field(default_factory=dict)
     """The resolved configuration, as in config.yaml."""
     execution_paths: dict[str, str] = field(default_factory=dict)
-    """What ran where the device decides: steps and beam search captured or not, the model compiled or not, kernels of
-    Triton or PyTorch, decoder, loader, collectives; {} in records of older versions."""
+    """What ran where the device decides: steps, beam search, model, kernels, decoder, loader, collectives; may be {}."""
     training: TrainingResult | None = None
     """Result of `timetrial run`."""
     throughput: ThroughputResult | None = None
@@ -277,9 +276,7 @@ class RunRecord:
         """Whether an attempt is under way, or was killed before it could say how it ended."""
         return self.state == RunState.RUNNING
 
-    def attempt_started(
-        self, attempt: Attempt, environment: dict[str, Any], config: dict[str, Any], accepted: Acceptance | None = None
-    ) -> "RunRecord":
+    def attempt_started(self, attempt: Attempt, environment: dict[str, Any], config: dict[str, Any]) -> "RunRecord":
         """Return the record of a run that was started once more."""
         return replace(
             self,
@@ -289,7 +286,6 @@ class RunRecord:
             attempts=(*self.attempts, attempt),
             environment=environment,
             config=config,
-            accepted=accepted,
         )
 
     def training_ended(self, exit_code: Exit, error: str) -> "RunRecord":

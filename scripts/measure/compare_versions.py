@@ -28,7 +28,6 @@ OTHER_CHECKOUT may be this checkout: --other-override engine.capture=false then 
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -38,6 +37,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from timetrial.scripts.measure import checkouts
 
 _CHILD = Path(__file__).with_name("version_under_test.py")
 _THIS_CHECKOUT = Path(__file__).resolve().parents[2]
@@ -107,17 +108,15 @@ class Trainer:
 @contextmanager
 def trainer(version: Version, options: argparse.Namespace) -> Iterator[Trainer]:
     """Start a process that imports `timetrial` from the version's checkout; end it when the context is left."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "timetrial").symlink_to(version.checkout.resolve())
+    with checkouts.importing(version.checkout) as environment, tempfile.TemporaryDirectory() as folder:
         numbers = [str(options.steps), str(options.block), str(options.batches)]
-        variables = {"PYTHONPATH": os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))}
         if options.same_algorithms:
-            variables["SAME_ALGORITHMS"] = "1"
+            environment["SAME_ALGORITHMS"] = "1"
         if options.deterministic:
-            variables |= {"DETERMINISTIC": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+            environment |= {"DETERMINISTIC": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
         process = subprocess.Popen(
             [sys.executable, "-P", str(_CHILD), *numbers, f"run_dir={folder}/run", *version.overrides],
-            env=os.environ | variables,
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

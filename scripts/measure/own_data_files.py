@@ -10,7 +10,6 @@ a version has it) and `data prepare` or `data verify` of the command that it pri
 import argparse
 import io
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -72,14 +71,14 @@ def attempt(kind: str, path: Path) -> dict[str, Any]:
 
 def run_version(root: Path, cases: list[Any]) -> list[dict[str, Any]]:
     """Return what each case gets from the version whose package folder is `root`, in a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        link, listing, results = Path(folder) / "import" / "timetrial", Path(folder) / "cases", Path(folder) / "results"
-        link.parent.mkdir()
-        link.symlink_to(root)
+    from timetrial.scripts.measure import checkouts  # not in the process of an older version
+
+    with checkouts.importing(root) as environment, tempfile.TemporaryDirectory() as folder:
+        listing, results = Path(folder) / "cases", Path(folder) / "results"
         rows = [(case.kind, str(case.write(Path(folder) / f"{number}")))
                 for number, case in enumerate(cases)]  # fmt: skip
         listing.write_text(json.dumps(rows))
-        environment = {**os.environ, "PYTHONPATH": str(link.parent), "CUDA_VISIBLE_DEVICES": ""}
+        environment["CUDA_VISIBLE_DEVICES"] = ""
         command = [sys.executable, "-P", __file__, "--attempt", str(listing), "--json", str(results)]
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
         found: list[dict[str, Any]] = json.loads(results.read_text())

@@ -10,27 +10,23 @@ whose name does not matter; the default is this one. Leave the machine idle.
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-_HERE = Path(__file__).resolve().parents[2]
+from timetrial.scripts.measure import checkouts
 
 
 def time_start(checkout: Path, overrides: list[str]) -> dict[str, Any]:
     """Return the seconds of each phase of the start of a run, and their sum."""
-    with tempfile.TemporaryDirectory() as folder:
-        packages, run_dir = Path(folder, "packages"), Path(folder, "run")
-        packages.mkdir()
-        (packages / "timetrial").symlink_to(checkout)
-        paths = [str(packages), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with checkouts.importing(checkout) as environment, tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder, "run")
         words = [*overrides, "recipe.max_epochs=1", f"run_dir={run_dir}"]
         done = subprocess.run(
             [sys.executable, "-P", "-m", "timetrial", "run", *words],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -48,8 +44,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     options, overrides = parser.parse_known_args()
     for number in range(1, options.runs + 1):
-        for checkout in options.checkout or [_HERE]:
-            line = {"checkout": str(checkout), "run": number, **time_start(checkout.resolve(), overrides)}
+        for checkout in options.checkout or [checkouts.THIS]:
+            line = {"checkout": str(checkout), "run": number, **time_start(checkout, overrides)}
             print(json.dumps(line), flush=True)
 
 

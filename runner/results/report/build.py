@@ -12,6 +12,7 @@ from ..analysis import (
     convergence,
     findings,
     plausibility,
+    pods,
     ranking,
     roofline,
     run_order,
@@ -144,6 +145,7 @@ def _find(report: Report) -> Iterable[Finding]:
     yield from plausibility.check(report.groups, report.measurements)
     yield from run_order.check(report.groups, report.throughput_groups)
     yield from validity.check(report.groups)
+    yield from pods.check(report.groups)
 
 
 def _banners(comparisons: Iterable[Comparison]) -> Iterable[Finding]:
