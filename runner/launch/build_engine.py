@@ -13,6 +13,7 @@ from ..core import execution_paths
 from ..core.console import StatusLine, is_quiet, print_text
 from ..hardware import custom_kernels, devices
 from ..hardware.determinism import require_determinism
+from ..hardware.kernel_compilation import compiled_kernels
 from ..hardware.precision import Precision
 from ..mlperf import closed_division
 from ..record.run_record import RunRecord
@@ -38,8 +39,10 @@ def prepare_engine(rank: Rank) -> Engine:
     if config.division == "closed":
         closed_division.check_sizes(config, train_size=engine.data.train_size, eval_size=engine.data.eval_size)
     activity = "compiling" if config.engine.compile is not None else "warming up"
-    _warm_up(engine, rank, activity)
+    with compiled_kernels() as seconds:
+        _warm_up(engine, rank, activity)
     clock.end(activity)
+    clock.split(activity, "compiling Triton kernels", sum(seconds))
     if rank.is_main:
         _record_startup(rank, clock)
     if rank.world.size > 1:

@@ -22,6 +22,12 @@ class StartupClock:
         """End a phase now, where the next one begins."""
         self._end(phase, time.time())
 
+    def split(self, phase: str, part: str, seconds: float) -> None:
+        """Count `seconds` of an ended phase as a phase of their own, if there are any."""
+        if seconds:
+            self.seconds[phase] = round(self.seconds[phase] - seconds, 2)
+            self.seconds[part] = round(seconds, 2)
+
     def __str__(self) -> str:
         phases = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in self.seconds.items())
         return f"ready after {sum(self.seconds.values()):.1f} s: {phases}"
