@@ -277,9 +277,9 @@ class Config:
     gpus: int = 1
     """GPUs, or CPU processes with `accelerator=cpu`."""
     peer_to_peer: bool = True
-    """Let GPUs exchange gradients over NVLink and PCIe; false: through host memory. Default: `NCCL_P2P_DISABLE`."""
+    """Exchange gradients over NVLink and PCIe; false: through host memory. Default: true unless `NCCL_P2P_DISABLE=1`."""
     seed: int | None = None
-    """Seed of the four random streams; null: drawn from the system. Default: 1, but null with `division=closed`."""
+    """Seed of the four random streams; null: drawn at random. Default: 1, but null with `division=closed`."""
     seeds: SeedsConfig = field(default_factory=SeedsConfig)
     """Seeds of single random streams."""
     epochs_past_target: int = 0
