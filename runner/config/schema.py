@@ -277,7 +277,7 @@ class Config:
     gpus: int = 1
     """GPUs, or CPU processes with `accelerator=cpu`."""
     peer_to_peer: bool = True
-    """Exchange gradients over NVLink and PCIe; false: through host memory. Default: true unless `NCCL_P2P_DISABLE=1`."""
+    """Exchange gradients over NVLink and PCIe; false: by host memory. Default: true unless `NCCL_P2P_DISABLE=1`."""
     seed: int | None = None
     """Seed of the four random streams; null: drawn at random. Default: 1, but null with `division=closed`."""
     seeds: SeedsConfig = field(default_factory=SeedsConfig)
