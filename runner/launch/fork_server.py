@@ -29,6 +29,11 @@ class ForkedRank:
         self.returncode: int | None = None
         self.pid = self._read("pid")
 
+    @property
+    def was_forked(self) -> bool:
+        """Whether the server forked the rank before it ended."""
+        return self.pid != _LOST
+
     def poll(self) -> int | None:
         """Return the exit code, or None while the rank runs."""
         if self.returncode is None and select.select([self._channel], [], [], 0)[0]:

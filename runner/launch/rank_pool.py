@@ -70,8 +70,9 @@ class RankPool:
         environment = os.environ | {LAUNCHER_PID: str(os.getpid()), **variables, RANK_STARTED: str(time.time())}
         message = {"run_dir": str(run_dir), "environment": environment, "folder": os.getcwd()}
         if self._for_sweep:
-            server = next((server for server in self._servers if server.is_idle), None) or self._start_server()
-            return server.fork(message)
+            idle = [server for server in self._servers if server.is_idle]
+            ranks = (server.fork(message) for server in idle)
+            return next((rank for rank in ranks if rank.was_forked), None) or self._start_server().fork(message)
         while self._waiting:
             process = self._waiting.pop()
             if process.poll() is None and _let_run(process, message):
