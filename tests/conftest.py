@@ -22,6 +22,8 @@ TINY_NCF = [
     "recipe.data.generate={num_users: 200, num_items: 300, num_ratings: 6000, num_clusters: 4}",
     "recipe.data.eval_negatives=99",
 ]
+# The tests that each --tier selects, by `tier_of`.
+TIERS = {"unit": {"unit"}, "full": {"unit", "full"}, "gpu": {"gpu"}, "all": {"unit", "full", "gpu"}}
 SLOW_MARKERS = {"integration", "e2e", "tensorflow", "slurm"}
 # Reasons for which a test of the full tier may be skipped.
 ALLOWED_SKIPS = [
@@ -35,7 +37,7 @@ ALLOWED_SKIPS = [
 
 
 def pytest_addoption(parser):
-    parser.addoption("--tier", choices=["unit", "full", "gpu", "all"], default="all", help="tests to run")
+    parser.addoption("--tier", choices=[*TIERS], default="all", help="tests to run")
 
 
 def tier_of(markers):
@@ -52,7 +54,7 @@ def pytest_collection_modifyitems(config, items):
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.filterwarnings("default"))  # compilers warn of what they cannot do
     tier = config.getoption("--tier")
-    selected = {"unit": {"unit"}, "full": {"unit", "full"}, "gpu": {"gpu"}, "all": {"unit", "full", "gpu"}}[tier]
+    selected = TIERS[tier]
     kept, dropped = [], []
     for item in items:
         markers = {marker.name for marker in item.iter_markers()}

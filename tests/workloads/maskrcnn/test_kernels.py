@@ -13,26 +13,26 @@ from timetrial.workloads.maskrcnn.kernels import roi_align
 
 torch.manual_seed(1)
 
-channels, size = int(sys.argv[1]), int(sys.argv[2])
+channels, size, count = map(int, sys.argv[1:])  # count: regions of an image
 maps = [torch.randn(2, channels, 40 >> level, 72 >> level) for level in range(4)]
-low = torch.rand(2, 9, 2) * 150 - 20
-regions = torch.cat([low, low + torch.rand(2, 9, 2) * 130], 2)
+low = torch.rand(2, count, 2) * 150 - 20
+regions = torch.cat([low, low + torch.rand(2, count, 2) * 130], 2)
 regions[0, 0, 2:] = regions[0, 0, :2] + 0.5  # smaller than a cell
 regions[1, 1] = torch.tensor([300.0, 200.0, 320.0, 230.0])  # outside
 regions[1, 2] = float("nan")
-levels = torch.randint(4, (2, 9))
-grad = torch.randn(18, channels, size, size)
-grad[9 + 2] = 0
+levels = torch.randint(4, (2, count))
+grad = torch.randn(2 * count, channels, size, size)
+grad[count + 2] = 0
 inputs, reference_inputs = ([x.clone().requires_grad_() for x in maps] for _ in range(2))
 result = roi_align(inputs, regions, levels, size)
 (result * grad).sum().backward()
-image = torch.arange(2).repeat_interleave(9)
+image = torch.arange(2).repeat_interleave(count)
 rois = torch.cat([image[:, None].float(), regions.flatten(0, 1)], 1).nan_to_num()
 levels_pooled = [
     torchvision.ops.roi_align(x, rois, size, 1 / (4 << level), 2, aligned=False)
     for level, x in enumerate(reference_inputs)
 ]
-expected = torch.stack(levels_pooled)[levels.flatten(), torch.arange(18)]
+expected = torch.stack(levels_pooled)[levels.flatten(), torch.arange(2 * count)]
 (expected * grad).sum().backward()
 finite = rois[:, 1:].sum(1) != 0
 torch.testing.assert_close(result[finite], expected[finite], rtol=1e-4, atol=1e-5)
@@ -41,9 +41,9 @@ for x, reference in zip(inputs, reference_inputs):
 """
 
 
-@pytest.mark.parametrize(("channels", "size"), [("16", "7"), ("8", "14")])
-def test_roi_align_equals_torchvision(interpret, channels, size):
-    interpret(INTERPRETED, channels, size)
+@pytest.mark.parametrize(("channels", "size", "count"), [("16", "7", "9"), ("8", "14", "4")])
+def test_roi_align_equals_torchvision(interpret, channels, size, count):
+    interpret(INTERPRETED, channels, size, count)
 
 
 LARGE = """
