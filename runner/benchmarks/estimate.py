@@ -26,8 +26,8 @@ from ..training.loop import TrainingPlan
 
 DEFAULT_STEPS = 50
 _COVERAGE = 0.95  # of the prediction interval
-# Of the log time per epoch from run to run on one machine, which no single measurement shows. Runs of the recipes vary
-# by 0.3% to 3%; the upper end is taken, and said.
+# Of the difference between the log times per epoch of two runs on one machine, which no single measurement shows, where
+# the reference runs do not tell or differ less. Long runs differ by 0.3% to 3%; the upper end is taken, and said.
 PACE_DEVIATION = 0.03
 # Keys of the recipe without effect on the epochs; another folder may hold the same data.
 _NO_EFFECT = {f"recipe.data.{name}" for name in ("folder", "workers", "eval_batch_size", "decoder")}
@@ -40,7 +40,8 @@ class Estimate:
     """The estimate of a run; None stands for what is unknown.
 
     `seconds` is time-to-train: low combines the fewest epochs with the fastest block, high the most with the slowest,
-    both widened by the spread of the pace between runs, `pace_deviation`.
+    both widened by the spread of the pace between runs, `pace_deviation`: that of the reference runs, if it is larger
+    than `PACE_DEVIATION`.
     `joules` is the energy of all GPUs, or of the host without GPUs, from the mean power of training and of evaluation;
     `energy_source` names its origin. `reached_fraction` is the share of the reference runs that reached the target.
     `memory_bytes` is the peak on each device with micro-batches of `micro_batch_size`.
@@ -58,24 +59,30 @@ class Estimate:
     pace_deviation: float = PACE_DEVIATION
 
 
-def extrapolate(config: Config, recipe: str, changed_keys: Sequence[str], record: RunRecord) -> Estimate:
-    """Return the estimate from the record of a throughput run; `changed_keys` differ from the recipe's values."""
+def extrapolate(
+    config: Config, recipe: str, changed_keys: Sequence[str], record: RunRecord, reference: Expectation | None
+) -> Estimate:
+    """Return the estimate from the record of a throughput run and the reference runs of its recipe.
+
+    `changed_keys` are those whose values differ from the recipe's.
+    """
     plan, measured = training_plan(config), record.throughput
     assert measured is not None
-    reference = expectations.find_expectation(recipe, config.round.name)
     epochs = predict_epochs(plan, reference)
     pick_rate: tuple[Callable[[Iterable[float]], float], ...] = (max, statistics.median, min)
     telemetry = record.telemetry
     mean_watts = telemetry.mean_watts if telemetry else None
     train_watts = (telemetry and telemetry.train_watts) or mean_watts or 0.0
     eval_watts = (telemetry and telemetry.eval_watts) or mean_watts or 0.0
+    start_seconds = (measured.opening_seconds or 0.0) + measured.first_block_extra_seconds
     seconds, joules = [], []
     for num_epochs, pick in zip(epochs, pick_rate, strict=True):
-        training = num_epochs * measured.train_size / pick(measured.train_rates) + measured.first_block_extra_seconds
+        training = num_epochs * measured.train_size / pick(measured.train_rates) + start_seconds
         evaluation = _num_evaluations(plan, num_epochs) * measured.eval_size / pick(measured.eval_rates)
         seconds.append(training + evaluation)
         joules.append(training * train_watts + evaluation * eval_watts)
-    seconds, joules = (widen(values, PACE_DEVIATION) for values in (seconds, joules))
+    pace_deviation = max(PACE_DEVIATION, (reference and reference.pace_deviation) or 0.0)
+    seconds, joules = (widen(values, pace_deviation) for values in (seconds, joules))
     usd = [(config.usd_per_gpu_hour or 0.0) * config.gpus * value / 3600 for value in seconds]
     return Estimate(
         epochs=epochs,
@@ -87,6 +94,7 @@ def extrapolate(config: Config, recipe: str, changed_keys: Sequence[str], record
         usd=_interval(usd) if config.usd_per_gpu_hour else None,
         memory_bytes=record.peak_memory_bytes,
         micro_batch_size=micro_batch_size(config),
+        pace_deviation=pace_deviation,
     )
 
 
@@ -192,10 +200,11 @@ def show(console: Console, title: str, estimate: Estimate) -> None:
         low, middle, high = map(format_value, interval)
         return f"{middle} ({low} to {high})"
 
+    pace_source = "as those runs do" if estimate.pace_deviation > PACE_DEVIATION else "not measured here"
     rows = [
         ("epochs", f"{format_interval(estimate.epochs, '{:.3g}'.format)}: {estimate.basis}"),
         ("time-to-train", format_interval(estimate.seconds, _format_duration)),
-        ("", f"runs on one machine are taken to differ by {estimate.pace_deviation:.0%} in pace (not measured here)"),
+        ("", f"runs on one machine are taken to differ by {estimate.pace_deviation:.0%} in pace ({pace_source})"),
     ]
     if estimate.reached_fraction is not None and estimate.reached_fraction < 1:
         rows.append(("", f"{estimate.reached_fraction:.0%} of those runs reached the target"))
@@ -226,7 +235,8 @@ def run(overrides: Sequence[str], console: Console, pool: RankPool | None = None
     # Another model or other hyperparameters make another recipe.
     keys = [override.split("=")[0].lstrip("+") for override in overrides]
     changed_keys = [key for key in keys if key.startswith(("recipe.", "model")) and key not in _NO_EFFECT]
-    estimate = extrapolate(config, recipe, changed_keys, record)
+    reference = expectations.find_expectation(recipe, config.round.name)
+    estimate = extrapolate(config, recipe, changed_keys, record, reference)
     title = f"{config.workload.title} {recipe.split('/')[-1]}, {config.gpus} x {config.accelerator.name}"
     show(console, f"{title}, {config.precision.name}, estimated", estimate)
     return estimate

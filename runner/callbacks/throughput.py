@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ..core.formatting import format_number
 from ..record.throughput_result import ThroughputResult
-from ..training.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, StepEnded
+from ..training.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, Event, RunStarted, StepEnded
 from ..training.workload import Batch, Data
 
 
@@ -72,6 +72,8 @@ class ThroughputMeter:
     ranks: int
     data: LimitedBatches
     _blocks: list[_BlockSpeed] = field(default_factory=list)
+    _run_started: float | None = None
+    _opening_seconds: float | None = None
     _started: float = 0.0
     _steps: int = 0
     _training: dict[str, Any] = field(default_factory=dict)
@@ -79,7 +81,11 @@ class ThroughputMeter:
     def __call__(self, event: Event) -> None:
         """Follow the run."""
         match event:
+            case RunStarted():
+                self._run_started = event.time
             case BlockStarted():
+                if self._run_started is not None and self._opening_seconds is None:
+                    self._opening_seconds = event.time - self._run_started
                 self._started, self._steps = event.time, 0
             case StepEnded():
                 self._steps += 1
@@ -134,6 +140,7 @@ class ThroughputMeter:
             ),
             usd_per_samples_per_second=price * devices["gpus"] / rate if price else None,
             step_cost=None,
+            opening_seconds=self._opening_seconds,
             **devices,
         )
 

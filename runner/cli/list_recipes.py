@@ -150,7 +150,7 @@ def _rows(entries: Sequence[Entry]) -> Iterator[list[str]]:
             escape(_targets(entry.target)),
             (expected.epoch_range.replace(" to ", "-") if expected else "") + "*" * (not entry.is_reached),
             f"{expected.memory_gib:g}" if expected and expected.memory_gib else "",
-            f"{expected.seconds:g}s {escape(expected.accelerator)}" if expected and expected.seconds else "",
+            f"{round(expected.seconds, 1):g}s {escape(expected.accelerator)}" if expected and expected.seconds else "",
         ]
 
 

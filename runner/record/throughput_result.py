@@ -72,6 +72,8 @@ class ThroughputResult:
     """Purchase price of the devices over the training throughput."""
     step_cost: StepCost | None
     """Counted operations and bytes; null where counting failed."""
+    opening_seconds: float | None = None
+    """Seconds on the clock before the first block, in which data are opened; null where not recorded."""
 
     def __post_init__(self) -> None:
         rates = (self.samples_per_second, self.eval_samples_per_second, self.train_ms, self.eval_ms)

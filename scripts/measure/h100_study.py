@@ -1,9 +1,9 @@
-"""Write the tables of docs/studies/h100.md from the runs in docs/studies/h100.tar.xz.
+"""Write the tables of docs/studies/h100.md, and its rows of recipes.csv, from the runs in docs/studies/h100.tar.xz.
 
     .venv/bin/python -P scripts/measure/h100_study.py [--check]
 
 The archive is unpacked to a temporary folder and read by `timetrial report --json` and `timetrial.read_runs`. With
---check nothing is written, and the exit code is 1 if the page differs.
+--check nothing is written, and the exit code is 1 if the page or the rows differ.
 """
 
 import argparse
@@ -21,6 +21,9 @@ import numpy as np
 import pandas as pd
 
 import timetrial
+from timetrial.runner.results.analysis import expectations, planning
+from timetrial.scripts.measure import h100_expectations
+from timetrial.scripts.measure.h100_expectations import spread_within_machines
 
 STUDIES = Path(__file__).parents[2] / "docs" / "studies"
 PAGE, ARCHIVE = STUDIES / "h100.md", STUDIES / "h100.tar.xz"
@@ -52,9 +55,13 @@ def read_report(runs: Path) -> dict[str, Any]:
 
 
 def tables(report: Mapping[str, Any], runs: pd.DataFrame) -> dict[str, str]:
-    """Return the tables in Markdown by the name of their place on the page."""
-    runs = runs[runs.scale == "mini"]
-    return {"verdicts": _verdicts(report, runs), "luck": _luck(report, runs), "pairs": _equal_seeds(runs)}
+    """Return the tables in Markdown by the name of their place on the page; `runs` are those of mini recipes."""
+    return {
+        "verdicts": _verdicts(report, runs),
+        "luck": _luck(report, runs),
+        "pairs": _equal_seeds(runs),
+        "predictions": _predictions(runs),
+    }
 
 
 def _verdicts(report: Mapping[str, Any], runs: pd.DataFrame) -> str:
@@ -75,14 +82,21 @@ def _luck(report: Mapping[str, Any], runs: pd.DataFrame) -> str:
     rows = []
     for name, same in _by_benchmark(runs[runs.success]):
         pace = same.duration_s / same.epochs_to_converge
-        spreads = [_spread(values, same.system) for values in (same.duration_s, same.epochs_to_converge, pace)]
+        spreads = [
+            spread_within_machines(values, same.system) for values in (same.duration_s, same.epochs_to_converge, pace)
+        ]
         epochs = f"{same.epochs_to_converge.min():.0f} to {same.epochs_to_converge.max():.0f}"
         long = same[same.duration_s >= _LEAST_SECONDS]
-        energy = f"{long.energy_j.median() / 1000:.1f} kJ" if len(long) == len(same) else ""
+        joules = (long.energy_j / 1000).agg(["median", "min", "max"])
+        energy = "{:.1f} kJ ({:.1f} to {:.1f})".format(*joules) if len(long) == len(same) else ""
         evaluation = f"{(same.eval_s / same.duration_s).median():.0%}"
-        needed = _group(report, name, "b")["runs_needed"]
+        plans_by_system = [_group(report, name, system)["runs_needed"] for system in "ab"]
+        needed = max(plans_by_system, key=lambda plan: plan["0.05"])
         plans = ["" if needed[share] is None else "{} to {}".format(*needed[share]) for share in ("0.1", "0.05")]
-        rows.append([_NAMES[name], epochs, *(f"{spread:.1%}" for spread in spreads), evaluation, energy, *plans])
+        sides = np.log(same.duration_s).groupby(same.system)
+        found = planning.detectable_difference(sides.size().min(), sides.std().max())
+        shares = [f"{share:.1%}" for share in (*spreads, found)]
+        rows.append([_NAMES[name], epochs, *shares[:3], evaluation, energy, *plans, shares[3]])
     header = [
         "workload",
         "epochs",
@@ -92,7 +106,7 @@ def _luck(report: Mapping[str, Any], runs: pd.DataFrame) -> str:
         "evaluation",
         "energy to target",
     ]
-    return _markdown([*header, "runs for 10%", "runs for 5%"], rows)
+    return _markdown([*header, "runs for 10%", "runs for 5%", "found by these runs"], rows)
 
 
 def _equal_seeds(runs: pd.DataFrame) -> str:
@@ -103,6 +117,25 @@ def _equal_seeds(runs: pd.DataFrame) -> str:
             listed = ", ".join(f"{a:.0f}/{b:.0f}" for a, b in zip(pairs.a, pairs.b, strict=True))
             rows.append([_NAMES[name], f"{(pairs.a == pairs.b).sum()} of {len(pairs)}", listed])
     return _markdown(["workload", "equal epochs", "epochs on a/b, seeds 1 to 5"], rows)
+
+
+def _predictions(runs: pd.DataFrame) -> str:
+    header = [
+        "workload",
+        "epochs, from the same machine",
+        "from the other",
+        "time-to-train, from the same machine",
+        "from the other",
+        "measured there too",
+        "high over low",
+    ]
+    return _markdown(header, h100_expectations.hit_rates(runs, _NAMES))
+
+
+def recipe_rows(runs: pd.DataFrame) -> str:
+    """Return the text of recipes.csv with the rows of the study; a recipe without a run to the target has none."""
+    reached = (same for _, same in runs.groupby("recipe") if same.success.any())
+    return h100_expectations.write_rows(expectations.FILE.read_text(), map(h100_expectations.expect, reached))
 
 
 def _by_benchmark(runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -120,33 +153,30 @@ def _interval(bounds: Mapping[str, float | None] | None, key: str, unit: str = "
     return f"{bounds[key]:.3g}{unit} ({bounds['low']:.3g} to {bounds['high']:.3g})"
 
 
-def _spread(values: pd.Series, systems: pd.Series) -> float:
-    """Return the standard deviation of the logs within a machine, pooled over machines."""
-    logs = np.log(values.astype(float))
-    within = logs - logs.groupby(systems).transform("mean")
-    return float(np.sqrt((within**2).sum() / (len(logs) - systems.nunique())))
-
-
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def main() -> int:
-    """Write the page, or compare it with what would be written."""
+    """Write the page and the rows, or compare them with what would be written."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page differs")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit with 1 if the page or the rows differ"
+    )
     check = parser.parse_args().check
     with tempfile.TemporaryDirectory() as folder:
-        runs = unpack(Path(folder))
-        written = tables(read_report(runs), timetrial.read_runs(runs))
+        archived = unpack(Path(folder))
+        runs = h100_expectations.read_mini_runs(archived, timetrial.read_runs(archived))
+        written, rows = tables(read_report(archived), runs), recipe_rows(runs)
     text = page = PAGE.read_text()
     for name, table in written.items():
         pattern = rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)"
         text = re.sub(pattern, lambda match, table=table: match[1] + table + match[2], text, flags=re.DOTALL)
     if check:
-        return int(text != page)
+        return int((text, rows) != (page, expectations.FILE.read_text()))
     PAGE.write_text(text)
+    expectations.FILE.write_text(rows)
     return 0
 
 

@@ -7,7 +7,8 @@ from functools import cache
 
 from ..parse.external import REFERENCE_DATA
 
-_FILE = REFERENCE_DATA / "recipes.csv"
+FILE = REFERENCE_DATA / "recipes.csv"
+"""The rows of the mini recipes that docs/studies/h100.md has are written by scripts/measure/h100_study.py."""
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,10 @@ class Expectation:
 
     `by` is timetrial for own runs on the recipe's own data, and others for published ones.
 
-    If `is_range` is set, only the fewest and the most epochs are known. `seconds` is time-to-train on `setting`,
-    `memory_gib` the peak device memory on `memory_setting`.
+    If `is_range` is set, only the fewest and the most epochs are known. `seconds` is the median time-to-train on
+    `setting`, `seconds_range` the shortest and the longest one; `memory_gib` is the peak device memory on
+    `memory_setting`. `pace_deviation` is the standard deviation of the difference between the log times per epoch of
+    two runs on one machine.
     """
 
     recipe: str
@@ -31,6 +34,8 @@ class Expectation:
     memory_setting: str
     source: str
     by: str = "timetrial"
+    seconds_range: tuple[float, float] | None = None
+    pace_deviation: float | None = None
 
     @property
     def accelerator(self) -> str:
@@ -54,7 +59,7 @@ def find_expectation(recipe: str, round_: str) -> Expectation | None:
 @cache
 def read_all() -> tuple[Expectation, ...]:
     """Return all known expectations."""
-    with open(_FILE, newline="", encoding="utf-8") as file:
+    with open(FILE, newline="", encoding="utf-8") as file:
         return tuple(
             Expectation(
                 row["recipe"],
@@ -68,9 +73,17 @@ def read_all() -> tuple[Expectation, ...]:
                 row["memory_setting"],
                 row["source"],
                 row["by"],
+                _parse_range(row["seconds_range"]),
+                float(row["pace_deviation"]) if row["pace_deviation"] else None,
             )
             for row in csv.DictReader(file)
         )
+
+
+def _parse_range(text: str) -> tuple[float, float] | None:
+    """Return the bounds of a range such as `0.27..0.63`."""
+    low, _, high = text.partition("..")
+    return (float(low), float(high)) if text else None
 
 
 def _parse_epochs(text: str) -> Iterator[int]:

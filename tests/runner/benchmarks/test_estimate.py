@@ -2,6 +2,7 @@
 
 import io
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,13 +13,15 @@ from timetrial.runner.benchmarks import estimate
 from timetrial.runner.config.validation import validate
 from timetrial.runner.core.errors import ConfigurationError
 from timetrial.runner.launch.train import training_plan
+from timetrial.runner.results.analysis.expectations import find_expectation
 
 MEASURED = SimpleNamespace(
     train_size=1000,
     train_rates=(90.0, 100.0, 110.0),
     eval_size=50,
     eval_rates=(10.0, 10.0, 10.0),
-    first_block_extra_seconds=3.0,
+    first_block_extra_seconds=2.0,
+    opening_seconds=1.0,
 )
 
 
@@ -35,7 +38,8 @@ def telemetry(mean_watts, train_watts=None, eval_watts=None):
 def extrapolate(compose, *overrides, recipe="ncf/embedded", changed_keys=(), telemetry=None):
     config = validate(compose(*overrides))
     record = SimpleNamespace(throughput=MEASURED, telemetry=telemetry, peak_memory_bytes=2**30)
-    return estimate.extrapolate(config, recipe, changed_keys, record)
+    reference = find_expectation(recipe, config.round.name)
+    return estimate.extrapolate(config, recipe, changed_keys, record, reference)
 
 
 def test_epochs_times_seconds_per_epoch_plus_first_block(compose):
@@ -50,6 +54,24 @@ def test_epochs_times_seconds_per_epoch_plus_first_block(compose):
     assert result.joules == pytest.approx([50 * value for value in result.seconds])
     assert result.usd == pytest.approx([2 * 3.6 * value / 3600 for value in result.seconds])
     assert result.reached_fraction == 1
+
+
+def test_time_is_as_uncertain_as_the_pace_of_the_reference_runs(compose):
+    config = validate(compose())
+    record = SimpleNamespace(throughput=MEASURED, telemetry=None, peak_memory_bytes=None)
+    reference = replace(find_expectation("ncf/embedded", "v05"), epochs=(7,) * 39)
+    for pace_deviation, words in (
+        (0.3, "differ by 30% in pace (as those runs do)"),
+        (0.01, "3% in pace (not measured"),
+    ):
+        known = replace(reference, pace_deviation=pace_deviation)
+        result = estimate.extrapolate(config, "ncf/embedded", (), record, known)
+        assert result.epochs == (7, 7, 7)
+        middle, slowest = 7 * 10 + 7 * 5 + 3, 7 * 1000 / 90 + 7 * 5 + 3
+        factor = math.exp(math.hypot(math.log(slowest / middle), 1.959964 * max(pace_deviation, 0.03)))
+        assert result.seconds[2] == pytest.approx(middle * factor)
+        estimate.show(Console(file=(out := io.StringIO()), width=200), "", result)
+        assert words in out.getvalue()
 
 
 def test_evaluations_follow_the_plan(compose):

@@ -10,7 +10,7 @@ from timetrial.runner.callbacks.throughput import LimitedBatches, ThroughputMete
 from timetrial.runner.core.errors import Exit
 from timetrial.runner.core.formatting import format_number
 from timetrial.runner.record.record_file import read_record
-from timetrial.runner.training.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, StepEnded
+from timetrial.runner.training.events import BlockEnded, BlockStarted, EvalEnded, EvalStarted, RunStarted, StepEnded
 from timetrial.runner.training.loop import Outcome, TrainingPlan, train_to_target
 
 PURCHASE_PRICE = "accelerator.usd_per_gpu=300"
@@ -40,6 +40,7 @@ def test_rates_are_medians_without_the_first_block(toy_data):
     data = LimitedBatches(toy_data(), 2)
     list(data.eval_batches())
     meter, now = ThroughputMeter(4, data), 0.0
+    meter(RunStarted(time=-7.0, params={}))
     for seconds in (90.0, 2.0, 4.0, 3.0):
         meter(BlockStarted(time=now, first_epoch=1, epochs=1))
         for _ in range(2):
@@ -55,6 +56,7 @@ def test_rates_are_medians_without_the_first_block(toy_data):
     assert (result.steps, result.train_ms) == (2, pytest.approx(1500))
     assert result.eval_samples_per_second == pytest.approx(4 * 50 / 0.5)
     assert result.eval_ms == pytest.approx(500)
+    assert (result.opening_seconds, result.first_block_extra_seconds) == (7, pytest.approx(90 - 3))
     assert result.data_wait_fraction == pytest.approx(0.9 / 9)
     assert result.spread == pytest.approx(2 / 3)
     assert result.usd_per_samples_per_second == pytest.approx(32 * 3 / 32)

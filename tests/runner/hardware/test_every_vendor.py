@@ -20,12 +20,18 @@ from timetrial.runner.hardware.pytorch_build import PyTorchBuild
 from timetrial.runner.hardware.readings import GpuSensors
 from timetrial.runner.hardware.xpu import XpuSmiSensors
 from timetrial.runner.record import energy
+from timetrial.runner.results.analysis.expectations import find_expectation
 from timetrial.runner.training.events import RunStarted, RunStopped
 
 CUDA = PyTorchBuild("2.14.1+cu130", "cuda", "13.0", ("sm_75", "sm_80", "sm_90", "sm_120"))
 UNSUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 MEASURED = SimpleNamespace(
-    train_size=1000, train_rates=(100.0,), eval_size=50, eval_rates=(10.0,), first_block_extra_seconds=3.0
+    train_size=1000,
+    train_rates=(100.0,),
+    eval_size=50,
+    eval_rates=(10.0,),
+    first_block_extra_seconds=3.0,
+    opening_seconds=None,
 )
 
 
@@ -121,7 +127,8 @@ def test_energy_is_sampled_and_estimated(machine, compose, tmp_path):
     assert (telemetry.energy_source or "").startswith(machine.energy_source or "")
     config = validate(compose(f"accelerator={machine.accelerator}"))
     record = SimpleNamespace(throughput=MEASURED, telemetry=telemetry, peak_memory_bytes=None)
-    result = estimate.extrapolate(config, "ncf/embedded", (), record)
+    reference = find_expectation("ncf/embedded", config.round.name)
+    result = estimate.extrapolate(config, "ncf/embedded", (), record, reference)
     if machine.sensors is None:
         assert telemetry.energy_joules is None
         return

@@ -15,6 +15,8 @@ def test_every_row_has_a_recipe_and_a_source(root):
 def test_parses_counts_and_ranges():
     ncf = expectations.find_expectation("ncf/reference", "v05")
     assert (len(ncf.epochs), ncf.runs, ncf.epoch_range) == (249, 300, "13 to 20")
-    assert expectations.find_expectation("ssd/mini", "v07").epochs == (25, 30, 30, 35, 35)
+    assert expectations.find_expectation("gnmt/embedded", "v07").epochs == (3, 3, 5)
+    assert expectations.find_expectation("ncf/mini", "v05").seconds_range == (0.254, 0.629)
+    assert expectations.find_expectation("gnmt/embedded", "v07").seconds_range is None
     assert expectations.find_expectation("gnmt/reference", "v05") is None  # published for another target
     assert expectations.find_expectation("gnmt/mini", "v05").accelerator == "h100"
