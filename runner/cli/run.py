@@ -118,11 +118,11 @@ def _dispatch(
 
 def _sweep(hydra: Any, overrides: list[str], pool: "RankPool", announce: Callable[[Any], None] | None) -> HydraOutcome:
     """Run a sweep, print its table, and write its page."""
-    from ..config.compose import CONFIG_NAME, seed_first
+    from ..config.compose import CONFIG_NAME, as_sweep
     from ..core.signals import StopSignal
     from ..launch.sweep import run_job, summarize_sweep
 
-    sweep = seed_first(overrides)
+    sweep = as_sweep(overrides)
     with StopSignal().listen_for_children() as stop:
         job_function = partial(run_job, stop, pool, announce, sweep)
         batches = hydra.multirun(CONFIG_NAME, job_function, ["hydra.mode=MULTIRUN", *sweep])

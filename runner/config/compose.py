@@ -1,12 +1,14 @@
 """Compose configurations: Hydra overrides in, one typed `Config` out."""
 
+import itertools
 import platform
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.config_store import ConfigStore
@@ -22,6 +24,9 @@ from .schema import Config
 from .search_path import register_search_path
 from .step_execution import default_capture, default_compile_mode
 from .validation import validate
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
 
 CONFIG_MODULE = "timetrial.conf"
 CONFIG_NAME = "config"
@@ -127,18 +132,33 @@ def compose_recipes(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     return {name: OmegaConf.to_container(node, resolve=False) for name, node in nodes.items()}  # type: ignore[misc]
 
 
-def seed_first(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides with the seed before all others that have several values: a sweep varies it last.
+def as_sweep(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides as Hydra's sweeper shall take them.
 
-    The runs of its other settings are then made in turn. Settings that ran in blocks differ by the drift of their
-    machine too.
+    The seed comes before all others that have several values, so that it varies last: the runs of the other settings
+    are then made in turn. Settings that ran in blocks differ by the drift of their machine too. Of several ranges, such
+    as `seed=range(1,6),range(101,106)`, the values are written out, since the sweeper takes one only.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    swept = [override.is_sweep_override() for override in OverridesParser.create().parse_overrides(list(overrides))]
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    words = [_write_out_ranges(word, override) for word, override in zip(overrides, parsed, strict=True)]
+    swept = [override.is_sweep_override() for override in parsed]
     first = swept.index(True) if any(swept) else 0
-    seeds = [word for word in overrides[first:] if word.split("=")[0].lstrip("+") == "seed"]
-    return [*overrides[:first], *seeds, *(word for word in overrides[first:] if word not in seeds)]
+    seeds = [word for word in words[first:] if word.split("=")[0].lstrip("+") == "seed"]
+    return [*words[:first], *seeds, *(word for word in words[first:] if word not in seeds)]
+
+
+def _write_out_ranges(word: str, override: "Override") -> str:
+    from hydra.core.override_parser.types import ChoiceSweep, RangeSweep
+
+    value = override.value()
+    parts: list[Any] = value.list if isinstance(value, ChoiceSweep) else []
+    ranges = [",".join(map(str, part.range())) for part in parts if isinstance(part, RangeSweep)]
+    texts = re.split(r"\brange\([^()]*\)", word)
+    if not ranges or len(texts) != len(ranges) + 1:
+        return word
+    return "".join(itertools.chain(*zip(texts, [*ranges, ""], strict=True)))
 
 
 def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
@@ -150,7 +170,7 @@ def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
     register_schema()
     with initialize():
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-        parsed = parser.parse_overrides(seed_first(overrides))
+        parsed = parser.parse_overrides(as_sweep(overrides))
     return [list(run) for run in BasicSweeper.split_arguments(parsed, None)[0]]
 
 

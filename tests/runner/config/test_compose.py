@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from timetrial.runner.config import error_messages
-from timetrial.runner.config.compose import compose_recipes, expand_sweep, load_config, seed_first, to_yaml
+from timetrial.runner.config.compose import as_sweep, compose_recipes, expand_sweep, load_config, to_yaml
 from timetrial.runner.config.validation import validate
 from timetrial.runner.core.errors import ConfigurationError
 
@@ -208,10 +208,18 @@ def test_sweep_expands_to_the_product_with_the_seed_slowest():
     ]
     assert expand_sweep(["accelerator=cpu", "precision=fp32,bf16", "seed=range(1,3)"]) == expected
     assert expand_sweep(["accelerator=cpu", "seed=1,2", "precision=fp32,bf16"]) == expected
-    assert seed_first(["accelerator=cpu", "seed=3", "precision=fp32,bf16"]) == [
+    assert as_sweep(["accelerator=cpu", "seed=3", "precision=fp32,bf16"]) == [
         *("accelerator=cpu", "seed=3", "precision=fp32,bf16")
     ]
     assert expand_sweep(["seed=3"]) == [["seed=3"]]
+
+
+def test_sweep_takes_several_ranges():
+    words = ["seed=range(1,3),7,range(10,15,2)", "recipe.training.learning_rate=range(0.5,1.1,0.25)"]
+    runs = expand_sweep(words)
+    assert [run[0] for run in runs[::3]] == ["seed=1", "seed=2", "seed=7", "seed=10", "seed=12", "seed=14"]
+    assert [run[1].split("=")[1] for run in runs[:3]] == ["0.5", "0.75", "1.0"]
+    assert as_sweep(["run_dir='range(1,2)',range(1,3)"]) == ["run_dir='range(1,2)',range(1,3)"]  # cannot be told apart
 
 
 def test_sweep_expands_globs_over_a_group():
