@@ -63,4 +63,4 @@ def _compare(paths: list[Path], *, as_json: bool) -> Exit:
         print(json.dumps(cluster.to_json(ranking), indent=2))
     else:
         cluster.show(Console(), ranking)
-    return Exit.NOT_ACCEPTED if ranking.outliers else Exit.TARGET_REACHED
+    return Exit.NOT_ACCEPTED if ranking.outliers or ranking.suspects else Exit.TARGET_REACHED
