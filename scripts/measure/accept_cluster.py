@@ -1,12 +1,12 @@
 """Simulate clusters of known truth, and count the false alarms and misses of `timetrial accept --compare`.
 
-    python -P scripts/measure/accept_cluster.py [--seed 1] [--clusters 600]
+    python -P scripts/measure/accept_cluster.py [--seed 1] [--clusters 600] [--slow 0.05]
 
 A node has eight GPUs with 9 figures each and two figures of the host. Rates vary by 1% from GPU to GPU and by 1% from
 node to node; half of each variance is of the machines and half is noise, which another measurement draws anew. They are
 normal on the log scale; either half may have the heavy tails of Student's t with 5 degrees of freedom instead. A slow
 node has one GPU that is slower than that by a fixed share in each figure. All nodes are measured once, and those with a
-suspect again. A false alarm is a cluster in which a device is named that is slower than the median by less than 5%; a
+suspect again. A false alarm is a cluster with a named device that is slower than the median by less than --slow; a
 miss is a slow node that is not named. Prints a table row for each setting.
 """
 
@@ -23,7 +23,7 @@ from timetrial.runner.benchmarks.accept.figures import Figure, State
 CLUSTERS = {3: 1.0, 10: 1.0, 100: 0.25, 1000: 0.06}  # share of --clusters that is simulated of each size
 SPREAD = 0.01
 GPUS, GPU_FIGURES, HOST_FIGURES = 8, 9, 2
-SLOW = 0.05  # a device that is slower by so much is slow, whatever made it so
+SLOW = 0.05  # by default, a device that is slower by so much is slow, whatever made it so
 NORMAL, MACHINES, NOISE = "normal", "t, machines", "t, noise"
 
 
@@ -43,12 +43,12 @@ class Cluster:
         figures = [tuple(_figures(gpu, host)) for gpu, host in zip(gpus, hosts, strict=True)]
         return [Node(str(number), "", State.PASS, same, models) for number, same in enumerate(figures)]
 
-    def is_slow(self, node: str, device: str) -> bool:
-        """Return whether a device is truly slow in a figure."""
+    def is_slow(self, node: str, device: str, deficit: float = SLOW) -> bool:
+        """Return whether a device is truly slower by `deficit` in a figure."""
         logs = (
             self.logs[1][int(node)] if device == "host" else self.logs[0][int(node), int(device.removeprefix("GPU "))]
         )
-        return bool(min(logs) < np.log1p(-SLOW))
+        return bool(min(logs) < np.log1p(-deficit))
 
     def _draw(self, *, is_heavy: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return half of the variance, of the GPUs' figures and of the hosts'."""
@@ -85,6 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--clusters", type=int, default=600, help="of 3 and of 10 equal nodes; fewer of the others")
+    parser.add_argument("--slow", type=float, default=SLOW, help="share from which on a slower device is slow")
     arguments = parser.parse_args()
     rng = np.random.default_rng(arguments.seed)
     columns = ("nodes", "slow nodes", "slower by", "tails", "clusters", "with a false alarm", "slow nodes missed")
@@ -104,7 +105,7 @@ def main() -> None:
                 cluster = Cluster(rng, num_nodes, num_slow, deficit, tails)
                 ranking, suspects = compare(cluster)
                 named = {(each.node, each.device) for each in ranking.outliers}
-                alarms += not all(cluster.is_slow(*each) for each in named)
+                alarms += not all(cluster.is_slow(*each, arguments.slow) for each in named)
                 found += len({node for node, _ in named if int(node) < num_slow})
                 measured_again += suspects
             missed = f"{1 - found / num_slow / num_clusters:.1%}" if num_slow else ""
