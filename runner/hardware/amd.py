@@ -98,10 +98,10 @@ class AmdSmiSensors:
 
         The driver clears its status when it is read (amdgpu_xgmi_show_error of the Linux kernel).
         """
-        status = self._query("gpu_xgmi_error_status", self._handles[index], prefix="amdsmi_")
+        status = _to_int(self._query("gpu_xgmi_error_status", self._handles[index], prefix="amdsmi_"))
         if status is None:
             return None
-        self._xgmi_errors[index] += int(status)
+        self._xgmi_errors[index] += status
         return {"XGMI": self._xgmi_errors[index]}
 
     def links(self) -> dict[str, str]:

@@ -68,6 +68,8 @@ def test_links_to_the_host_and_to_other_gpus(smi):
     assert (reading.pcie_replays, reading.peer_links) == (4, (True, False, True))
     counts = [reading.peer_errors, *(sensors.read_links(0).peer_errors for _ in range(2))]
     assert counts == [{"XGMI": 1}, {"XGMI": 1}, {"XGMI": 3}]
+    library.amdsmi_gpu_xgmi_error_status = lambda gpu: "N/A"
+    assert sensors.read_links(0).peer_errors is None
 
 
 @pytest.mark.parametrize(("speed", "generation"), [(16000, 4), (32, 5), ("N/A", None), (0, None)])
