@@ -6,9 +6,11 @@ from types import ModuleType
 from typing import Any
 
 from . import host
-from .readings import GpuReading
+from .readings import GpuReading, LinkReading, PcieLink
 
 _MAX_FAN_SPEED = 255
+# Generations of PCI Express by the transfers of a lane in GT/s (PCI-SIG).
+_PCIE_GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 _THERMAL_VIOLATIONS = ("active_socket_thrm", "active_vr_thrm", "active_hbm_thrm", "active_prochot_thrm")
 
 
@@ -27,6 +29,7 @@ class AmdSmiSensors:
         if addresses is not None:
             by_address = {library.amdsmi_get_gpu_device_bdf(gpu).lower(): gpu for gpu in self._handles}
             self._handles = [by_address[address.lower()] for address in addresses]
+        self._xgmi_errors = [0] * len(self._handles)
 
     def __len__(self) -> int:
         return len(self._handles)
@@ -75,6 +78,32 @@ class AmdSmiSensors:
             "numa_node": _to_int(self._query("numa_node", gpu, prefix="amdsmi_topo_get_", suffix="_number")),
         }
 
+    def read_links(self, index: int) -> LinkReading:
+        """Return the links of GPU `index`."""
+        gpu = self._handles[index]
+        pcie = self._query_table("pcie_info", gpu)
+        now, most = pcie.get("pcie_metric", {}), pcie.get("pcie_static", {})
+        states = self._query_table("gpu_xgmi_link_status", gpu).get("status", ())
+        states = [state for state in states if state in ("U", "D")]  # up and down; the others are switched off
+        return LinkReading(
+            pcie=PcieLink(_pcie_generation(now.get("pcie_speed")), _to_int(now.get("pcie_width"))),
+            pcie_of_gpu=PcieLink(_pcie_generation(most.get("max_pcie_speed")), _to_int(most.get("max_pcie_width"))),
+            pcie_replays=_to_int(now.get("pcie_replay_count")),
+            peer_links=tuple(state == "U" for state in states) or None,
+            peer_errors=self._count_xgmi_errors(index),
+        )
+
+    def _count_xgmi_errors(self, index: int) -> dict[str, int] | None:
+        """Return the errors since this object was made: none, one or several (2), since the driver's last answer.
+
+        The driver clears its status when it is read (amdgpu_xgmi_show_error of the Linux kernel).
+        """
+        status = _to_int(self._query("gpu_xgmi_error_status", self._handles[index], prefix="amdsmi_"))
+        if status is None:
+            return None
+        self._xgmi_errors[index] += status
+        return {"XGMI": self._xgmi_errors[index]}
+
     def links(self) -> dict[str, str]:
         """Return XGMI or PCIe for each pair of GPUs, and the number of hops."""
         links, kinds = {}, self._link_kinds()
@@ -119,6 +148,12 @@ def _throttle_reasons(violations: dict[str, Any]) -> str | None:
     return "+".join(
         reason for reason, keys in keys_by_reason.items() if any(violations.get(key) is True for key in keys)
     )
+
+
+def _pcie_generation(speed: Any) -> int | None:
+    """Return the generation of a link by its MT/s or GT/s; versions of the library differ in the unit."""
+    value = _to_float(speed) or 0.0
+    return _PCIE_GENERATIONS.get(value / 1000 if value >= 1000 else value)
 
 
 def _to_float(value: Any) -> float | None:

@@ -15,6 +15,7 @@ from .rapl import Rapl
 from .readings import HostReading
 
 _MIB, _MB = 2**20, 1e6
+_MAX_PCIE_WIDTH = 32  # larger values stand for unknown
 _ACCELERATOR_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")  # PCI: VGA, 3D, other display, processing accelerator
 _PCI_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
 
@@ -146,6 +147,12 @@ def numa_node(pci_address: str) -> int | None:
     """Return the NUMA node of the device at a PCI address."""
     text = _read_text(Path("/sys/bus/pci/devices") / pci_address.lower() / "numa_node")
     return int(text) if text and int(text) >= 0 else None
+
+
+def max_pcie_width(pci_address: str, pci_devices: Path = Path("/sys/bus/pci/devices")) -> int | None:
+    """Return how many lanes of PCI Express the device at a PCI address has, whatever its slot offers."""
+    text = _read_text(pci_devices / pci_address.lower() / "max_link_width")
+    return int(text) if text and text.isdecimal() and 0 < int(text) <= _MAX_PCIE_WIDTH else None
 
 
 def pci_gpu_vendors(pci_devices: Path = Path("/sys/bus/pci/devices")) -> set[str]:

@@ -6,11 +6,23 @@ from types import ModuleType
 from typing import Any
 
 from . import host
-from .readings import GpuReading
+from .readings import GpuReading, LinkReading, PcieLink
 
 _MAX_NVLINKS = 18
 # From this compute capability on, nvmlDeviceGetPowerUsage reports a mean over the last second (NVML documentation).
 _AVERAGED_POWER = (8, 6)
+# Error counters of a link by the kind that we report: those of nvmlDeviceGetNvLinkErrorCounter, and from NVLink 5 on
+# those of nvmlDeviceGetFieldValues.
+_NVLINK_ERRORS = {
+    "replay": ("NVLINK_ERROR_DL_REPLAY",),
+    "recovery": ("NVLINK_ERROR_DL_RECOVERY",),
+    "CRC": ("NVLINK_ERROR_DL_CRC_FLIT", "NVLINK_ERROR_DL_CRC_DATA"),
+}
+_NVLINK_5_ERRORS = {
+    "recovery": ("FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS",),
+    "receive": ("FI_DEV_NVLINK_COUNT_RCV_ERRORS",),
+    "integrity": ("FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS",),
+}
 # NVML's reasons for lowered clocks, grouped. A GPU at its power cap runs as designed.
 _THROTTLE_REASONS = {
     "power": ("SwPowerCap",),
@@ -97,6 +109,47 @@ class NvmlSensors:
             "numa_node": host.numa_node(address.busId[-12:]) if address else None,
         }
 
+    def read_links(self, index: int) -> LinkReading:
+        """Return the links of GPU `index`."""
+        gpu = self._handles[index]
+        address = self._query("PciInfo", gpu)
+        slot = PcieLink(self._query("MaxPcieLinkGeneration", gpu), self._query("MaxPcieLinkWidth", gpu))
+        states = {number: self._query("NvLinkState", gpu, number) for number in range(_MAX_NVLINKS)}
+        states = {number: state for number, state in states.items() if state is not None}
+        return LinkReading(
+            pcie=PcieLink(self._query("CurrPcieLinkGeneration", gpu), self._query("CurrPcieLinkWidth", gpu)),
+            pcie_of_slot=slot,
+            pcie_of_gpu=PcieLink(
+                self._query("GpuMaxPcieLinkGeneration", gpu),
+                host.max_pcie_width(address.busId[-12:]) if address else None,
+            ),
+            pcie_replays=self._query("PcieReplayCounter", gpu),
+            peer_links=tuple(map(bool, states.values())) or None,
+            peer_errors=self._nvlink_errors(gpu, [number for number, state in states.items() if state]),
+        )
+
+    def _nvlink_errors(self, gpu: Any, links: Sequence[int]) -> dict[str, int] | None:
+        """Return the sum over `links` of each kind of errors that this generation of NVLink counts."""
+        for kinds, count in ((_NVLINK_ERRORS, self._count_errors), (_NVLINK_5_ERRORS, self._count_field)):
+            errors = {}
+            for kind, names in kinds.items():
+                numbers = [getattr(self._nvml, f"NVML_{name}", None) for name in names]  # older libraries have fewer
+                counts = [count(gpu, link, number) for link in links for number in numbers if number is not None]
+                if known := [value for value in counts if value is not None]:
+                    errors[kind] = sum(known)
+            if errors:
+                return errors
+        return None
+
+    def _count_errors(self, gpu: Any, link: int, counter: int) -> int | None:
+        return self._query("NvLinkErrorCounter", gpu, link, counter)
+
+    def _count_field(self, gpu: Any, link: int, number: int) -> int | None:
+        for field in self._query("FieldValues", gpu, [(number, link)]) or ():
+            if field.nvmlReturn == self._nvml.NVML_SUCCESS:
+                return field.value.ullVal
+        return None
+
     def links(self) -> dict[str, str]:
         """Return NVLink for each pair of GPUs that has it, else their closest common PCI ancestor."""
         nvml, links = self._nvml, {}
@@ -123,10 +176,10 @@ class NvmlSensors:
         self._nvml.nvmlShutdown()
 
     def _query(self, name: str, *arguments: Any) -> Any:
-        """Return the result of nvmlDeviceGet<name>, or None if GPU or driver does not support it."""
+        """Return the result of nvmlDeviceGet<name>, or None if GPU, driver or library does not support it."""
         try:
             return getattr(self._nvml, f"nvmlDeviceGet{name}")(*arguments)
-        except self._nvml.NVMLError:
+        except (self._nvml.NVMLError, AttributeError):
             return None
 
     def _ecc_errors(self, gpu: Any, kind: int) -> int | None:

@@ -1,6 +1,6 @@
 """One sample of a GPU or of the host, whatever the vendor; None stands for what the tool does not report."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 
@@ -52,6 +52,32 @@ class HostReading:
     run_cpu_seconds: float | None = None
 
 
+@dataclass(frozen=True)
+class PcieLink:
+    """Generation and number of lanes of a PCI Express link."""
+
+    generation: int | None = None
+    width: int | None = None
+
+
+@dataclass(frozen=True)
+class LinkReading:
+    """The links of a GPU at one moment.
+
+    `pcie` is the link to the host as it is in use, which idle GPUs lower; `pcie_of_slot` is what GPU and slot can do
+    together, and `pcie_of_gpu` what the GPU can do. `peer_links` says of each link to other GPUs (NVLink, XGMI) whether
+    it is up; None without such links. Errors are counted from the time the driver was loaded or an earlier time,
+    `peer_errors` by kind over all links.
+    """
+
+    pcie: PcieLink = field(default_factory=PcieLink)
+    pcie_of_slot: PcieLink = field(default_factory=PcieLink)
+    pcie_of_gpu: PcieLink = field(default_factory=PcieLink)
+    pcie_replays: int | None = None
+    peer_links: tuple[bool, ...] | None = None
+    peer_errors: dict[str, int] | None = None
+
+
 class GpuSensors(Protocol):
     """Some GPUs through their vendor's management library, named by `source`."""
 
@@ -65,6 +91,10 @@ class GpuSensors(Protocol):
 
     def describe(self, index: int) -> dict[str, Any]:
         """Return constant facts: name, driver, power cap and its default, maximum clocks, persistence, ECC, PCIe."""
+        ...
+
+    def read_links(self, index: int) -> LinkReading:
+        """Return the state and the error counts of the links of GPU `index`; never raises."""
         ...
 
     def links(self) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from . import host
-from .readings import GpuReading
+from .readings import GpuReading, LinkReading, PcieLink
 
 COMMAND = "xpu-smi"
 _TIMEOUT_SECONDS = 20.0
@@ -101,6 +101,15 @@ class XpuSmiSensors:
             },
             "numa_node": host.numa_node(address) if address else None,
         }
+
+    def read_links(self, index: int) -> LinkReading:
+        """Return what the GPU's link can do; xpu-smi reports neither its state nor its errors."""
+        try:
+            pcie = self.describe(index)["pcie"]
+        except (OSError, ValueError, subprocess.SubprocessError):
+            return LinkReading()
+        generation, width = (None if value is None else int(value) for value in pcie.values())
+        return LinkReading(pcie_of_gpu=PcieLink(generation, width))
 
     def links(self) -> dict[str, str]:
         """Return nothing: xpu-smi prints its topology only as a table for people."""

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,17 @@ _SHOWN = 20  # of the ranking, the slowest
 
 @dataclass(frozen=True)
 class Node:
-    """A node as its accept.json describes it; `models` has the name of the hardware of each device."""
+    """A node as its accept.json describes it; `models` has the name of the hardware of each device.
+
+    `before` are the figures of the result before this one, empty if there is none.
+    """
 
     name: str
     id: str
     result: State
     figures: tuple[Figure, ...]
     models: dict[str, str]
+    before: tuple[Figure, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,21 +56,23 @@ class Outlier:
 class Ranking:
     """Nodes from the fastest to the slowest, each with its speed over the median node, and the outliers among devices.
 
-    `tests` counts the figures that were tested together; `left_out` names files that could not be used.
+    `outliers` are low in the last two results of their node, `suspects` are low in its only one. `tests` counts the
+    figures that were tested together; `left_out` names files that could not be used.
     """
 
     speeds: tuple[tuple[Node, float], ...]
     outliers: tuple[Outlier, ...]
+    suspects: tuple[Outlier, ...]
     tests: int
     left_out: tuple[str, ...] = field(default=())
 
 
 def read_nodes(paths: Iterable[Path]) -> tuple[list[Node], list[str]]:
-    """Return the newest result of each node at or below `paths`, and a sentence for each file that is not usable.
+    """Return the last two results of each node at or below `paths`, and a sentence for each file that is not usable.
 
     Raises `DataError` if there is none.
     """
-    nodes: dict[tuple[str, str], Node] = {}
+    results: dict[tuple[str, str], list[Node]] = {}
     left_out = []
     files = sorted({file for path in paths for file in ([path] if path.is_file() else path.rglob(FILE_NAME))})
     for file in files:
@@ -75,10 +81,11 @@ def read_nodes(paths: Iterable[Path]) -> tuple[list[Node], list[str]]:
         except UnreadableFile as error:
             left_out.append(str(error))
             continue
-        nodes[key] = max(node, nodes.get(key, node), key=lambda each: each.id)
-    if not nodes:
+        results.setdefault(key, []).append(node)
+    if not results:
         raise DataError(f"There is no {FILE_NAME} at these paths: run timetrial accept on each node.")
-    return list(nodes.values()), left_out
+    ordered = [sorted(same, key=lambda node: node.id) for same in results.values()]
+    return [replace(same[-1], before=same[-2].figures if same[1:] else ()) for same in ordered], left_out
 
 
 def _read_node(file: Path) -> tuple[tuple[str, str], Node]:
@@ -102,31 +109,50 @@ def _read_node(file: Path) -> tuple[tuple[str, str], Node]:
 
 
 def rank_nodes(nodes: Sequence[Node], left_out: Sequence[str] = ()) -> Ranking:
-    """Compare each figure over all devices of one model; at most 5% of clusters of equal nodes have an outlier.
+    """Compare each figure over all devices of one model.
 
-    The speed of a node is the geometric mean, over its figures, of its value over the median of all.
+    A device is an outlier if a figure of it is low in the last two results of its node, and a suspect if it is low in
+    the only one. Each result alone is tested at 5% for all figures together, which holds for normal noise only, but
+    noise of measurements has heavy tails. A healthy figure that is low with probability p is low twice with p^2, which
+    is rare for heavy tails too (scripts/measure/accept_cluster.py). The speed of a node is the geometric mean, over its
+    figures, of its value over the median of all.
     """
-    groups: dict[tuple[str, ...], list[tuple[Node, Figure]]] = {}
-    for node in nodes:
-        for figure in node.figures:
-            groups.setdefault((figure.name, figure.unit, node.models[figure.device]), []).append((node, figure))
-    tested = [same for same in groups.values() if len(same) >= MIN_VALUES]
-    outliers = [outlier for same in tested for outlier in _find_outliers(same, len(tested))]
+    groups = _group([(node, node.figures) for node in nodes])
+    low, tests = _find_low(groups)
+    low_before = _find_low(_group([(node, node.before or node.figures) for node in nodes]))[0] if low else {}
+    outliers = [outlier for key, (node, outlier) in low.items() if node.before and key in low_before]
+    suspects = [outlier for node, outlier in low.values() if not node.before]
     ratios: dict[int, list[float]] = {id(node): [] for node in nodes}
-    for same in groups.values():
+    for same in groups:
         median = statistics.median(figure.value for _, figure in same)
         for node, figure in same:
             ratios[id(node)].append(math.log(figure.value / median))
     speeds = [(node, math.exp(statistics.fmean(ratios[id(node)] or [0.0]))) for node in nodes]
     speeds.sort(key=lambda entry: (-entry[1], entry[0].name))
-    return Ranking(tuple(speeds), tuple(outliers), len(tested), tuple(left_out))
+    return Ranking(tuple(speeds), tuple(outliers), tuple(suspects), tests, tuple(left_out))
 
 
-def _find_outliers(same: Sequence[tuple[Node, Figure]], tests: int) -> list[Outlier]:
-    values = [figure.value for _, figure in same]
-    median = statistics.median(values)
-    low = [same[index] for index in find_low_outliers(values, tests) if values[index] < (1 - MIN_DEFICIT) * median]
-    return [Outlier(node.name, figure.device, figure.name, figure.value, median, figure.unit) for node, figure in low]
+def _group(results: Iterable[tuple[Node, Sequence[Figure]]]) -> list[list[tuple[Node, Figure]]]:
+    """Return the same figure of all devices of one model together."""
+    groups: dict[tuple[str, ...], list[tuple[Node, Figure]]] = {}
+    for node, figures in results:
+        for figure in figures:
+            groups.setdefault((figure.name, figure.unit, node.models[figure.device]), []).append((node, figure))
+    return list(groups.values())
+
+
+def _find_low(groups: Sequence[Sequence[tuple[Node, Figure]]]) -> tuple[dict[Any, tuple[Node, Outlier]], int]:
+    """Return what is low by node, device and figure, and the number of groups that were tested together."""
+    tested = [same for same in groups if len(same) >= MIN_VALUES]
+    found = {}
+    for same in tested:
+        values = [figure.value for _, figure in same]
+        median = statistics.median(values)
+        for node, figure in (same[index] for index in find_low_outliers(values, len(tested))):
+            if figure.value < (1 - MIN_DEFICIT) * median:
+                outlier = Outlier(node.name, figure.device, figure.name, figure.value, median, figure.unit)
+                found[id(node), figure.device, figure.name] = (node, outlier)
+    return found, len(tested)
 
 
 def to_json(ranking: Ranking) -> dict[str, Any]:
@@ -134,6 +160,7 @@ def to_json(ranking: Ranking) -> dict[str, Any]:
     return {
         "nodes": [{"node": node.name, "result": node.result.value, "speed": speed} for node, speed in ranking.speeds],
         "outliers": [asdict(outlier) for outlier in ranking.outliers],
+        "suspects": [asdict(outlier) for outlier in ranking.suspects],
         "tests": ranking.tests,
         "left_out": list(ranking.left_out),
     }
@@ -152,11 +179,30 @@ def show(console: Console, ranking: Ranking) -> None:
         print_text(console, f"The slowest {_SHOWN} of {len(ranked)} nodes; speed is over the median of all.")
     table_console(console).print(table)
     for each in ranking.outliers:
-        share = f"{each.value / each.median:.3f} of the median {each.median:.4g} {each.unit}"
-        print_text(console, Text(f"slow: {each.node}, {each.device}, {each.figure}: {share}", style="red"))
+        print_text(console, Text(f"slow twice: {describe(each)}", style="red"))
+    for each in ranking.suspects:
+        print_text(console, Text(f"slow once: {describe(each)}", style="yellow"))
+    if ranking.suspects:
+        print_text(console, advise(ranking))
     for sentence in ranking.left_out:
         print_text(console, Text(sentence, style="yellow"))
     if not ranking.tests:
         print_text(console, f"No figure is of {MIN_VALUES} devices or more: outliers cannot be told.")
-    elif not ranking.outliers:
+    elif not ranking.outliers and not ranking.suspects:
         print_text(console, f"No device is slower than the others in {count(ranking.tests, 'figure')}.")
+
+
+def describe(outlier: Outlier) -> str:
+    """Return a phrase with node, device, figure and its share of the median."""
+    share = f"{outlier.value / outlier.median:.3f} of the median {outlier.median:.4g} {outlier.unit}"
+    return f"{outlier.node}, {outlier.device}, {outlier.figure}: {share}"
+
+
+def advise(ranking: Ranking) -> str:
+    """Return what to do about suspects."""
+    return f"Run timetrial accept again on {list_nodes(ranking.suspects)}, then compare: slow devices are slow twice."
+
+
+def list_nodes(outliers: Iterable[Outlier]) -> str:
+    """Return the names of the nodes, each once."""
+    return ", ".join(sorted({each.node for each in outliers}))

@@ -17,6 +17,7 @@ from ...core.atomic_files import to_json, write_atomically
 from ...core.errors import Exit, RunError
 from ...hardware import devices
 from ...hardware.error_translation import to_run_error
+from ...hardware.readings import LinkReading
 from ...hardware.sensors import open_sensors
 from .. import peaks
 from ..microbenchmarks import Case
@@ -32,8 +33,6 @@ _BLOCKS, _MIN_SECONDS, _MIN_SUSTAINED_SECONDS = 8, 1.5, 5.0
 _REPLAYED_STEPS = 4
 _FIXED = ("engine.deterministic=true", "engine.kernels=false", "engine.capture=false", "engine.compile=null")
 _GPU_GEMM_OPERATIONS = 2.0 * 4096**3  # smaller products do not fill a GPU
-# GB/s of a lane of PCI Express by generation, with the line code's overhead (PCI-SIG).
-_LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 
 
 @dataclass(frozen=True)
@@ -87,17 +86,16 @@ class DeviceMeasurement:
         with self._noting_problem("peaks"):
             accelerator, threads = self._request.accelerator, torch.get_num_threads()
             rows = peaks.measure_kinds(_KINDS, accelerator, quick=is_cpu, threads=threads, keep=is_wanted)
-            self._result = replace(self._result, rows=tuple(rows), pcie_gb_s=self._pcie_gb_s())
+            self._result = replace(self._result, rows=tuple(rows), links=self._read_links())
 
-    def _pcie_gb_s(self) -> float | None:
-        """Return the bandwidth of the link to the host by its generation and width, right after transfers."""
+    def _read_links(self) -> LinkReading | None:
+        """Return the links right after transfers, before an idle GPU lowers them."""
         sensors = None if self._device.type == "cpu" else open_sensors(1)
         if sensors is None:
             return None
-        facts = sensors.describe(0).get("pcie") or {}
+        links = sensors.read_links(0)
         sensors.close()
-        lane = _LANE_GB_S.get(facts.get("generation", 0))
-        return lane * facts["width"] if lane and facts.get("width") else None
+        return links
 
     def _measure_training(self) -> None:
         """Measure each workload, then go on with the last one until the deadline."""

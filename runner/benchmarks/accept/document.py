@@ -2,6 +2,7 @@
 
 import platform
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -72,9 +73,14 @@ def show(console: Console, document: dict[str, Any]) -> None:
         state = Text(line["state"], style=COLORS[State(line["state"])])
         table.add_row(state, Text(line["device"]), Text(line["part"], style="bold"), message)
     table_console(console).print(table)
-    counts = ", ".join(f"{sum(line['state'] == state for line in document['lines'])} {state}" for state in _ORDER)
+    counts = count_states(document["lines"])
     word = document["result"]
     took = sum(document["seconds"].values()) / 60
     print_text(
         console, Text.assemble((word, f"bold {COLORS[State(word)]}"), f" {document['node']}: {counts}, {took:.1f} min")
     )
+
+
+def count_states(lines: Sequence[Mapping[str, str]]) -> str:
+    """Return how many lines have each state."""
+    return ", ".join(f"{sum(line['state'] == state for line in lines)} {state}" for state in _ORDER)

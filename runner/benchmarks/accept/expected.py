@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...hardware.datasheets import accelerator_configs
+from ...hardware.readings import LinkReading
 from ...record.performance import TRAINING, read_measurements
 from ..peak_rows import find_peaks
 from .figures import ALL_GPUS, HOST, DeviceResult, Figure
@@ -15,6 +16,8 @@ IMAGE_BYTES = 110_000
 _DATA_SHEET, _PCIE_LINK = "data sheet", "the PCIe link"
 PHYSICAL = (_DATA_SHEET, _PCIE_LINK)
 """Sources that no rate can exceed."""
+# GB/s of a lane of PCI Express by generation, with the line code's overhead (PCI-SIG).
+_LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 _MIN_IMAGES_PER_SECOND = 1000.0  # of a GPU without a reference throughput
 _IMAGE_SIZE = "data.image_size=224"
 
@@ -29,17 +32,27 @@ def figures_of(device: str, result: DeviceResult, baseline: str) -> list[Figure]
     if peaks["gb_s"]:
         figures.append(Figure("memory copy", device, "GB/s", (peaks["gb_s"],), sheet.get("bandwidth_gb_s")))
     figures = [replace(figure, source=_DATA_SHEET if figure.expected else "") for figure in figures]
+    expected = pcie_gb_s(result.links)
     for direction in ("host to device", "device to host"):
         rates = [row.gb_s for row in result.rows if f"{direction}, pinned" in row.shape and row.gb_s]
         if rates:
-            source = _PCIE_LINK if result.pcie_gb_s else ""
-            figures.append(Figure(direction, device, "GB/s", (max(rates),), result.pcie_gb_s, source))
+            source = _PCIE_LINK if expected else ""
+            figures.append(Figure(direction, device, "GB/s", (max(rates),), expected, source))
     figures += [
         Figure(f"training {rates.name}", device, rates.unit, rates.values, rates.expected, rates.source)
         for rates in result.rates
         if rates.values
     ]
     return figures
+
+
+def pcie_gb_s(links: LinkReading | None) -> float | None:
+    """Return the bandwidth of the link to the host by its generation and width, or else by those of the GPU."""
+    for link in (links.pcie, links.pcie_of_gpu) if links else ():
+        lane = _LANE_GB_S.get(link.generation or 0)
+        if lane and link.width:
+            return lane * link.width
+    return None
 
 
 def disk_figure(values: Sequence[float], num_gpus: int, baseline: str) -> Figure:

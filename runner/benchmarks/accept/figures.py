@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ...core.errors import Exit
+from ...hardware.readings import LinkReading
 from ..peak_rows import Row
 
 HOST, ALL_GPUS, CPU = "host", "all GPUs", "CPU"
@@ -123,10 +124,10 @@ class Replay:
 
 @dataclass(frozen=True)
 class DeviceResult:
-    """What one process measured on its device; `pcie_gb_s` is the bandwidth of its link by the standard."""
+    """What one process measured on its device; `links` were read right after transfers over PCIe."""
 
     rows: tuple[Row, ...] = ()
-    pcie_gb_s: float | None = None
+    links: LinkReading | None = None
     rates: tuple[Rates, ...] = ()
     sustained: Sustained | None = None
     replays: tuple[Replay, ...] = ()

@@ -31,6 +31,7 @@ from .device import PEAKS, REPLAY, TRAINING, Request
 from .expected import figures_of, together_figure
 from .figures import ALL_GPUS, CPU, HOST, DeviceResult, Figure, Line, Problem, State
 from .host import measure_host
+from .links import judge_pcie, watch_links
 from .training import common_overrides
 from .workloads import read_workloads
 
@@ -76,14 +77,19 @@ def check_node(minutes: float, bought: str | None, data_dir: Path, out: Path, pr
         host = measure_host(data_dir, num_gpus, baseline)
         findings.figures += host.figures
         findings.lines += judge.judge_host(host, num_gpus)
-    results = _measure_devices(machine, baseline, deadline, findings, progress)
-    findings.figures += [figure for name, result in results.items() for figure in figures_of(name, result, baseline)]
-    with findings.timed("together", progress):
-        _measure_together(machine, findings)
+    with watch_links(num_gpus, findings.lines):
+        results = _measure_devices(machine, baseline, deadline, findings, progress)
+        findings.figures += [
+            figure for name, result in results.items() for figure in figures_of(name, result, baseline)
+        ]
+        with findings.timed("together", progress):
+            _measure_together(machine, findings)
     findings.lines += map(judge.judge_figure, findings.figures)
     findings.lines += judge.judge_stragglers(findings.figures)
     for name, result in results.items():
         findings.lines += [judge.judge_problem(name, problem) for problem in result.problems]
+        if num_gpus:
+            findings.lines.append(judge_pcie(name, result.links))
         if result.sustained:
             findings.lines += judge.judge_sustained(name, result.sustained)
     models = {str(gpu["name"]) for gpu in machine.gpus}
@@ -169,7 +175,7 @@ def _failed(request: Request, exit_code: Exit, sentence: str) -> DeviceResult:
 def _merge(first: DeviceResult, second: DeviceResult) -> DeviceResult:
     return DeviceResult(
         first.rows or second.rows,
-        first.pcie_gb_s or second.pcie_gb_s,
+        first.links or second.links,
         first.rates or second.rates,
         first.sustained or second.sustained,
         first.replays or second.replays,

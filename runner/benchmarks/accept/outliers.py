@@ -20,7 +20,7 @@ def find_low_outliers(values: Sequence[float], num_samples: int = 1) -> list[int
     value again and again, compares its distance from the mean of what is left with the critical value of Grubbs (1969),
     and keeps the largest number of values whose last one exceeds it, so that several slow values do not hide each
     other. At most 5% of normal samples have an outlier; with `num_samples` tested together, at most 5% of all of those
-    have one anywhere (Bonferroni). Empty for fewer than three values.
+    have one anywhere (Bonferroni). More samples with heavy tails have one. Empty for fewer than three values.
     """
     if len(values) < MIN_VALUES:
         return []

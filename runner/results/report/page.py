@@ -2,14 +2,11 @@
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
-from markupsafe import Markup
 
 from .... import __version__
 from ...core.atomic_files import write_atomically
@@ -18,7 +15,6 @@ from ..analysis.ranking import list_progress
 from . import csv_tables
 from .benchmark_section import BenchmarkSection, benchmark_section
 from .build import Report
-from .chart import swatch
 from .comparison_panel import comparison_panel
 from .details import Detail, inferred_rows, list_details, scaling_rows
 from .measurement_panel import measurement_panels
@@ -28,6 +24,7 @@ from .panels import Panel
 from .ranking_panel import progress_panel, ranking_panel
 from .study_panel import study_panel
 from .tables import MAX_ROWS, Table
+from .templates import load_template
 
 DISCLAIMER = "Results are informational and not verified by MLCommons."
 
@@ -78,8 +75,8 @@ def write_page(report: Report, folder: Path, baseline: str = "") -> Path:
         "script": script,
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     }
-    write_atomically(owned.claim("report.md"), _template("page.md.j2", escape_markdown).render(context))
-    write_atomically(owned.claim("report.html"), _template("page.html.j2").render(context))
+    write_atomically(owned.claim("report.md"), load_template("page.md.j2", escape_markdown).render(context))
+    write_atomically(owned.claim("report.html"), load_template("page.html.j2").render(context))
     owned.remove_others()
     return folder / "report.html"
 
@@ -134,19 +131,6 @@ def _filters(panels: Sequence[Panel], sections: Sequence[Sequence[BenchmarkSecti
     }
     known = {name: sorted(value for value in values if value) for name, values in choices.items()}
     return {name: values for name, values in known.items() if len(values) > 1}
-
-
-def _template(name: str, escape: Callable[[object], str] | None = None) -> Template:
-    """Load a template that escapes every value: by `escape`, or for HTML if it is None."""
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined)
-    environment.trim_blocks = environment.lstrip_blocks = True
-    if escape:
-        environment.finalize = escape
-    else:
-        environment.autoescape = True
-        environment.filters["trusted"] = Markup  # our script, and charts, whose text is escaped when they are drawn
-        environment.globals["swatch"] = lambda series: Markup(swatch(series))
-    return environment.get_template(name)
 
 
 def _lead(report: Report) -> str:

@@ -26,6 +26,10 @@ DEFAULT_ANSWERS = {
     "PciInfo": SimpleNamespace(busId="00000000:3B:00.0"),
     "CurrPcieLinkGeneration": 3,
     "CurrPcieLinkWidth": 16,
+    "MaxPcieLinkGeneration": 3,
+    "MaxPcieLinkWidth": 16,
+    "GpuMaxPcieLinkGeneration": 4,
+    "PcieReplayCounter": 7,
     "VbiosVersion": "88.00",
     "P2PStatus": 1,
     "NvLinkState": 0,
@@ -98,7 +102,10 @@ def smi():
             "gpu_process_list": [],
             "gpu_asic_info": {"market_name": "AMD Instinct MI250X", "target_graphics_version": "gfx90a"},
             "gpu_driver_info": {"driver_version": "6.12"},
-            "pcie_info": {"pcie_metric": {"pcie_speed": 16000, "pcie_width": 16}},
+            "pcie_info": {
+                "pcie_metric": {"pcie_speed": 16000, "pcie_width": 16, "pcie_replay_count": 4},
+                "pcie_static": {"max_pcie_speed": 32000, "max_pcie_width": 16},
+            },
             "gpu_device_bdf": None,
         } | answers
         library = SimpleNamespace(

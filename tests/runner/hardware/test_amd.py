@@ -3,6 +3,7 @@
 import pytest
 
 from timetrial.runner.hardware.amd import AmdSmiSensors
+from timetrial.runner.hardware.readings import LinkReading, PcieLink
 
 
 def test_reading_has_standard_units(smi):
@@ -55,3 +56,24 @@ def test_missing_functions_of_older_versions_are_skipped(smi):
     assert sensors.links() == {"0-1": "unknown, 1 hops"}
     library.amdsmi_get_violation_status = lambda gpu: {"active_ppt_pwr": "N/A", "active_socket_thrm": "N/A"}
     assert sensors.read(0).throttle_reasons is None
+
+
+def test_links_to_the_host_and_to_other_gpus(smi):
+    library = smi(gpu_xgmi_link_status={"status": ["U", "D", "U", "X"], "total_links": 4})
+    statuses = iter([1, 0, 2])
+    library.amdsmi_gpu_xgmi_error_status = lambda gpu: next(statuses)  # the driver clears it
+    sensors = AmdSmiSensors(library)
+    reading = sensors.read_links(0)
+    assert (reading.pcie, reading.pcie_of_gpu) == (PcieLink(4, 16), PcieLink(5, 16))
+    assert (reading.pcie_replays, reading.peer_links) == (4, (True, False, True))
+    counts = [reading.peer_errors, *(sensors.read_links(0).peer_errors for _ in range(2))]
+    assert counts == [{"XGMI": 1}, {"XGMI": 1}, {"XGMI": 3}]
+    library.amdsmi_gpu_xgmi_error_status = lambda gpu: "N/A"
+    assert sensors.read_links(0).peer_errors is None
+
+
+@pytest.mark.parametrize(("speed", "generation"), [(16000, 4), (32, 5), ("N/A", None), (0, None)])
+def test_the_generation_follows_from_the_speed_in_either_unit(smi, speed, generation):
+    library = smi(pcie_info={"pcie_metric": {"pcie_speed": speed, "pcie_width": 0xFFFF}})
+    reading = AmdSmiSensors(library).read_links(0)
+    assert reading == LinkReading(pcie=PcieLink(generation, None))

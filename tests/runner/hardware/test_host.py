@@ -80,6 +80,14 @@ def test_tightest_limit_of_nested_cgroups_counts(tmp_path):
     assert host.cgroup_limits(tmp_path / "tree", own_cgroup) == (4096, 2.0)
 
 
+def test_width_of_a_device_on_the_pci_bus(tmp_path):
+    assert host.max_pcie_width("0000:3B:00.0", tmp_path) is None
+    for text, width in (("16", 16), ("255", None), ("Unknown", None)):
+        (tmp_path / "0000:3b:00.0").mkdir(exist_ok=True)
+        (tmp_path / "0000:3b:00.0" / "max_link_width").write_text(f"{text}\n")
+        assert host.max_pcie_width("0000:3B:00.0", tmp_path) == width
+
+
 def test_vendors_of_gpus_on_the_pci_bus(tmp_path):
     for number, (device_class, vendor) in enumerate(
         [("0x030200", "0x10de"), ("0x030000", "0x1a03"), ("0x020000", "0x8086")]

@@ -6,7 +6,11 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
+from timetrial.runner.hardware import host
 from timetrial.runner.hardware.nvml import NvmlSensors
+from timetrial.runner.hardware.readings import LinkReading, PcieLink
+
+UNSUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
 def test_reading_has_standard_units(nvml):
@@ -74,6 +78,46 @@ def test_constant_facts_and_links(nvml):
     assert sensors.links() == {"0-1": "one host bridge"}
     linked = NvmlSensors(nvml(P2PStatus=pynvml.NVML_P2P_STATUS_OK, NvLinkState=1))
     assert linked.links() == {"0-1": "NVLink, 18 links per GPU"}
+
+
+def test_links_to_the_host_and_to_other_gpus(nvml, monkeypatch):
+    monkeypatch.setattr(host, "max_pcie_width", {"0000:3B:00.0": 16}.get)
+    errors = {"REPLAY": 1, "RECOVERY": 2, "CRC_FLIT": 10, "CRC_DATA": 20}
+    counts = {getattr(pynvml, f"NVML_NVLINK_ERROR_DL_{kind}"): count for kind, count in errors.items()}
+    library = nvml(
+        CurrPcieLinkWidth=8, MaxPcieLinkWidth=8, NvLinkState={0: 1, 1: 0, 2: 1} | dict.fromkeys(range(3, 18), 0)
+    )
+    library.nvmlDeviceGetNvLinkErrorCounter = lambda gpu, link, counter: counts[counter] * (100 if link == 2 else 1)
+    reading = NvmlSensors(library).read_links(0)
+    assert (reading.pcie, reading.pcie_of_slot, reading.pcie_of_gpu) == (
+        PcieLink(3, 8),
+        PcieLink(3, 8),
+        PcieLink(4, 16),
+    )
+    assert reading.pcie_replays == 7
+    assert (len(reading.peer_links), [link for link, is_up in enumerate(reading.peer_links) if is_up]) == (18, [0, 2])
+    assert reading.peer_errors == {"replay": 101, "recovery": 202, "CRC": 3030}
+
+
+def test_nvlink_5_counts_errors_as_field_values(nvml):
+    counts = {pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS: 1, pynvml.NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS: 5}
+
+    def values(gpu, fields):
+        ((number, link),) = fields
+        known = number in counts
+        result = pynvml.NVML_SUCCESS if known else pynvml.NVML_ERROR_NOT_SUPPORTED
+        return [SimpleNamespace(nvmlReturn=result, value=SimpleNamespace(ullVal=counts.get(number, 999) + link))]
+
+    library = nvml(NvLinkState={0: 1, 1: 1} | dict.fromkeys(range(2, 18), 0))
+    library.nvmlDeviceGetFieldValues = values
+    assert NvmlSensors(library).read_links(0).peer_errors == {"recovery": 3, "receive": 11}
+
+
+def test_links_that_gpu_or_library_do_not_report_are_none(nvml):
+    names = ["NvLinkState", "PcieReplayCounter", "CurrPcieLinkGeneration", "CurrPcieLinkWidth", "PciInfo"]
+    library = nvml(**dict.fromkeys([*names, "MaxPcieLinkGeneration", "MaxPcieLinkWidth"], UNSUPPORTED))
+    del library.nvmlDeviceGetGpuMaxPcieLinkGeneration  # as in older versions of the library
+    assert NvmlSensors(library).read_links(0) == LinkReading()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import threading
 import time
 from types import SimpleNamespace
 
+from timetrial.runner.hardware.readings import LinkReading, PcieLink
 from timetrial.runner.hardware.xpu import XpuSmiSensors
 
 DISCOVERY = {
@@ -55,6 +56,7 @@ def test_latest_complete_line_of_each_gpu_is_returned():
         None,
     )
     assert sensors.describe(0)["max_core_mhz"] == 1600
+    assert sensors.read_links(0) == LinkReading(pcie_of_gpu=PcieLink(None, 16))
     sensors.close()
     assert terminated == [1]
     finish.set()

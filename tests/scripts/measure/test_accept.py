@@ -1,21 +1,39 @@
 """The measurements of `timetrial accept`: clusters of known truth, and the faults of a machine."""
 
 import numpy as np
+import pytest
 
-from timetrial.runner.benchmarks.accept.cluster import rank_nodes
 from timetrial.scripts.measure import accept_cluster, accept_faults
 
 
 def test_the_slow_gpu_of_a_simulated_cluster_is_the_one_that_is_named():
-    nodes = accept_cluster.simulate(np.random.default_rng(1), 12, 1, 0.2, np.inf)
-    assert {(each.node, each.device) for each in rank_nodes(nodes).outliers} == {("0", "GPU 0")}
-    assert len(nodes[0].figures) == accept_cluster.GPUS * accept_cluster.GPU_FIGURES + accept_cluster.HOST_FIGURES
+    cluster = accept_cluster.Cluster(np.random.default_rng(1), 12, 1, 0.2, accept_cluster.NORMAL)
+    ranking, _ = accept_cluster.compare(cluster)
+    assert {(each.node, each.device) for each in ranking.outliers} == {("0", "GPU 0")}
+    assert cluster.is_slow("0", "GPU 0")
+    assert not cluster.is_slow("0", "GPU 1")
+    assert not cluster.is_slow("0", "host")
+    figures = cluster.measure()[0].figures
+    assert len(figures) == accept_cluster.GPUS * accept_cluster.GPU_FIGURES + accept_cluster.HOST_FIGURES
 
 
-def test_a_simulated_cluster_varies_as_stated():
-    nodes = accept_cluster.simulate(np.random.default_rng(2), 400, 0, 0.0, 5.0)
-    logs = np.log([figure.value for node in nodes for figure in node.figures if figure.device != "host"])
-    assert abs(logs.std() - np.sqrt(2) * accept_cluster.SPREAD) < 0.0005
+@pytest.mark.parametrize("tails", [accept_cluster.NORMAL, accept_cluster.NOISE, accept_cluster.MACHINES])
+def test_a_simulated_cluster_varies_as_stated(tails):
+    cluster = accept_cluster.Cluster(np.random.default_rng(2), 400, 0, 0.0, tails)
+    first, second = (
+        np.log([figure.value for node in cluster.measure() for figure in node.figures if figure.device != "host"])
+        for _ in range(2)
+    )
+    assert abs(first.std() - np.sqrt(2) * accept_cluster.SPREAD) < 0.0006
+    assert abs(np.corrcoef(first, second)[0, 1] - 0.5) < 0.05  # half of the variance stays
+
+
+def test_noise_with_heavy_tails_makes_suspects_but_no_outliers():
+    rng = np.random.default_rng(3)
+    clusters = [accept_cluster.Cluster(rng, 20, 0, 0.0, accept_cluster.NOISE) for _ in range(30)]
+    rankings = [accept_cluster.compare(cluster) for cluster in clusters]
+    assert sum(measured_again > 0 for _, measured_again in rankings) > 0.05 * len(rankings)
+    assert sum(bool(ranking.outliers) for ranking, _ in rankings) <= 0.05 * len(rankings)
 
 
 def test_faults_are_those_that_the_machine_can_have():

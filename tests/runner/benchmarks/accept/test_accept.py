@@ -1,5 +1,6 @@
 """`timetrial accept` on this machine, with a bit flipped in a weight; acceptances in later runs."""
 
+import html
 import json
 import os
 import re
@@ -34,6 +35,8 @@ def test_every_part_has_a_line_and_a_flipped_bit_fails_with_its_step_and_tensor(
     stored = json.loads((tmp_path / "result" / "accept.json").read_text())
     assert shown == stored | {"path": str(tmp_path / "result" / "accept.json")}
     assert stored["result"] == "FAIL"
+    page = html.unescape((tmp_path / "result" / "accept.html").read_text())
+    assert all(line["message"] in page for line in stored["lines"])
     failed = [line for line in stored["lines"] if line["state"] == "FAIL" and line["part"] == "replay"]
     assert [re.search(r"repeat 2 differs .* step 3, (.*)", line["message"])[1] for line in failed] == [tensor]
     parts = {line["part"] for line in stored["lines"]}

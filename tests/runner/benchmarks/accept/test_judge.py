@@ -20,6 +20,7 @@ from timetrial.runner.benchmarks.accept.figures import (
 )
 from timetrial.runner.benchmarks.peak_rows import Row
 from timetrial.runner.core.errors import Exit
+from timetrial.runner.hardware.readings import LinkReading, PcieLink
 
 ROWS = (
     Row("gemm", "8192 x 8192 x 8192", "bf16", "bf16", tflops=711.0, gb_s=1.0),
@@ -28,13 +29,14 @@ ROWS = (
     Row("transfer", "256 MiB, host to device, pinned", "fp32", gb_s=55.0),
     Row("transfer", "256 MiB, host to device, pageable", "fp32", gb_s=8.0),
 )
+LINKS = LinkReading(pcie=PcieLink(5, 16))
 STEADY = tuple(1000.0 + step % 3 for step in range(12))
 TRACE = ({"weight": 1, "bias": 2}, {"weight": 3, "bias": 4})
 LOAD = Sustained("LM", "samples/s", 300.0, STEADY, {}, (1700.0, 1750.0, 1980.0), 68.0, 640.0, 0.2)
 
 
 def h100(rows=ROWS, rates=()):
-    return {figure.name: figure for figure in figures_of("GPU 0", DeviceResult(rows, 63.0, rates), "h100")}
+    return {figure.name: figure for figure in figures_of("GPU 0", DeviceResult(rows, LINKS, rates), "h100")}
 
 
 def only(lines):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from timetrial.runner.results.report import build, page
+from timetrial.runner.results.report.table_page import BAD, Cell, PageTable, write_table_page
 
 spec = importlib.util.spec_from_file_location("pages", Path(__file__).with_name("pages.py"))
 pages = importlib.util.module_from_spec(spec)
@@ -28,6 +29,11 @@ const overflow = document.documentElement.scrollWidth - innerWidth;
 const children = plots.map(svg => svg.querySelectorAll("path, use, text").length);
 document.title =
   `plots ${boxes.length} empty ${empty} width ${innerWidth} overflow ${overflow} children ${Math.min(...children)}`;
+</script>"""
+MEASURE_TABLE = """<script>
+const table = document.querySelector(".scroll");
+const overflow = document.documentElement.scrollWidth - innerWidth;
+document.title = `overflow ${overflow} scrolled ${table.scrollWidth - table.clientWidth}`;
 </script>"""
 # Picks the second baseline and the first GPU, and writes into the title what is shown then.
 INTERACT = """<script>
@@ -132,6 +138,17 @@ def test_browser_renders_the_page_without_overflow(text, tmp_path, width):
     assert (plots, empty, inner_width) == (text.count("<figure>"), 0, width)
     assert overflow <= 0
     assert children > 5
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+@pytest.mark.parametrize("width", [1280, 400])
+def test_browser_scrolls_a_wide_table_and_not_its_page(tmp_path, width):
+    rows = [[Cell("a long name", detail="a detail"), *[Cell("9,123,456", BAD)] * 24]] * 3
+    table = PageTable("Wide", ("name", *map(str, range(24))), rows, 1, "a caption")
+    path = write_table_page(tmp_path / "page.html", "A title", "A lead.", rows[0][0], [table], {"CPU": "a CPU" * 99})
+    title = title_in_browser(path.read_text(encoding="utf-8"), MEASURE_TABLE, tmp_path, width)
+    overflow, scrolled = map(int, re.search(r"overflow (-?\d+) scrolled (\d+)", title).groups())
+    assert overflow <= 0 < scrolled
 
 
 def title_in_browser(text, script, tmp_path, width):
