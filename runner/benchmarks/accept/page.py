@@ -92,7 +92,7 @@ def _figure_tables(figures: Sequence[Mapping[str, Any]], lines: Iterable[Mapping
 
 def _describe_system(system: Mapping[str, Any]) -> dict[str, str]:
     cpu, packages, gpus = system["cpu"], system["packages"], system["gpus"]
-    cards = Counter(
+    models = Counter(
         ", ".join(
             filter(
                 None,
@@ -107,7 +107,7 @@ def _describe_system(system: Mapping[str, Any]) -> dict[str, str]:
     )
     links = Counter(system.get("gpu_links", {}).values())
     facts = {
-        "GPUs": "; ".join(f"{number} × {card}" for card, number in cards.items()) or "none",
+        "GPUs": "; ".join(f"{number} × {model}" for model, number in models.items()) or "none",
         "Links between GPUs": "; ".join(f"{link} ({count(number, 'pair')})" for link, number in links.items()),
         "CPU": f"{cpu['model']}, {cpu['usable_cores']} of {count(cpu['logical_cores'], 'core')}",
         "Memory": f"{system['memory_bytes'] / _GIB:.0f} GiB",
