@@ -5,6 +5,7 @@ import errno
 import gc
 import os
 import signal
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -119,5 +120,15 @@ def _init_worker(worker: int) -> None:
 
 
 def _end_workers(loader: DataLoader[Any]) -> None:
-    if loader._iterator is not None:
-        loader._iterator._shutdown_workers()  # type: ignore[attr-defined] # private, of multiprocess loaders alone
+    iterator: Any = loader._iterator  # whose attributes here are private, and those of multiprocess loaders alone
+    if iterator is None:
+        return
+    try:
+        threading.Thread(target=int).start()
+    except RuntimeError:  # to tell workers takes a thread, and Python 3.12 starts none at its exit
+        signal_handling: Any = torch.utils.data._utils.signal_handling
+        signal_handling._remove_worker_pids(id(iterator))  # else PyTorch reports that they were killed
+        for worker in iterator._workers:
+            worker.kill()
+    else:
+        iterator._shutdown_workers()

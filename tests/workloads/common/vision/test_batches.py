@@ -97,3 +97,25 @@ def test_pickled_batch_can_be_written():
     batch = pickle.loads(pickle.dumps(image_batch(1, [4, 5])))
     batch.pixels += 1
     assert batch.pixels.unique().tolist() == [2]
+
+
+AT_EXIT = """
+import threading
+from timetrial.workloads.common.vision.decode_workers import BatchWorkers
+
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+if __name__ == "__main__":
+    workers = BatchWorkers(print, 2, pin_memory=False)
+    threading.Thread.start = refuse
+"""
+
+
+@pytest.mark.integration
+def test_workers_end_with_a_process_that_starts_no_thread_at_its_exit(tmp_path):
+    """As Python 3.12 does."""
+    (tmp_path / "program.py").write_text(AT_EXIT)
+    command = [sys.executable, "-P", str(tmp_path / "program.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
