@@ -6,14 +6,11 @@ The archive is unpacked to a temporary folder and read by `timetrial report --js
 --check nothing is written, and the exit code is 1 if the page or the rows differ.
 """
 
-import argparse
 import json
-import re
 import subprocess
 import sys
-import tarfile
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +19,10 @@ import pandas as pd
 
 import timetrial
 from timetrial.runner.results.analysis import expectations, planning
-from timetrial.scripts.measure import h100_expectations
+from timetrial.scripts.measure import h100_expectations, study_page
 from timetrial.scripts.measure.h100_expectations import spread_within_machines
 
-STUDIES = Path(__file__).parents[2] / "docs" / "studies"
-PAGE, ARCHIVE = STUDIES / "h100.md", STUDIES / "h100.tar.xz"
+PAGE, ARCHIVE = study_page.STUDIES / "h100.md", study_page.STUDIES / "h100.tar.xz"
 _NAMES = {
     "ncf": "NCF",
     "gpt": "GPT",
@@ -38,13 +34,6 @@ _NAMES = {
     "cifar10": "CIFAR-10",
 }
 _LEAST_SECONDS = 10  # of a run whose energy is stated
-
-
-def unpack(folder: Path) -> Path:
-    """Unpack the archive into a folder and return that of the runs."""
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(folder, filter="data")
-    return folder / "h100"
 
 
 def read_report(runs: Path) -> dict[str, Any]:
@@ -75,7 +64,7 @@ def _verdicts(report: Mapping[str, Any], runs: pd.DataFrame) -> str:
         verdict = [_interval(pair, "ratio"), pair["verdict"]] if pair else ["", ""]
         rows.append([_NAMES[name], f"{' + '.join(counts)}{failed}", *times, *verdict])
     header = ["workload", "runs, a + b", "time-to-train on a", "on b", "a over b", "verdict"]
-    return _markdown(header, rows)
+    return study_page.markdown_table(header, rows)
 
 
 def _luck(report: Mapping[str, Any], runs: pd.DataFrame) -> str:
@@ -106,7 +95,7 @@ def _luck(report: Mapping[str, Any], runs: pd.DataFrame) -> str:
         "evaluation",
         "energy to target",
     ]
-    return _markdown([*header, "runs for 10%", "runs for 5%", "found by these runs"], rows)
+    return study_page.markdown_table([*header, "runs for 10%", "runs for 5%", "found by these runs"], rows)
 
 
 def _equal_seeds(runs: pd.DataFrame) -> str:
@@ -116,7 +105,7 @@ def _equal_seeds(runs: pd.DataFrame) -> str:
         if len(pairs):
             listed = ", ".join(f"{a:.0f}/{b:.0f}" for a, b in zip(pairs.a, pairs.b, strict=True))
             rows.append([_NAMES[name], f"{(pairs.a == pairs.b).sum()} of {len(pairs)}", listed])
-    return _markdown(["workload", "equal epochs", "epochs on a/b, seeds 1 to 5"], rows)
+    return study_page.markdown_table(["workload", "equal epochs", "epochs on a/b, seeds 1 to 5"], rows)
 
 
 def _predictions(runs: pd.DataFrame) -> str:
@@ -129,7 +118,7 @@ def _predictions(runs: pd.DataFrame) -> str:
         "measured there too",
         "high over low",
     ]
-    return _markdown(header, h100_expectations.hit_rates(runs, _NAMES))
+    return study_page.markdown_table(header, h100_expectations.hit_rates(runs, _NAMES))
 
 
 def recipe_rows(runs: pd.DataFrame) -> str:
@@ -153,31 +142,15 @@ def _interval(bounds: Mapping[str, float | None] | None, key: str, unit: str = "
     return f"{bounds[key]:.3g}{unit} ({bounds['low']:.3g} to {bounds['high']:.3g})"
 
 
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 def main() -> int:
     """Write the page and the rows, or compare them with what would be written."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit with 1 if the page or the rows differ"
-    )
-    check = parser.parse_args().check
+    check = study_page.only_checks(__doc__)
     with tempfile.TemporaryDirectory() as folder:
-        archived = unpack(Path(folder))
+        archived = study_page.unpack(ARCHIVE, Path(folder))
         runs = h100_expectations.read_mini_runs(archived, timetrial.read_runs(archived))
         written, rows = tables(read_report(archived), runs), recipe_rows(runs)
-    text = page = PAGE.read_text()
-    for name, table in written.items():
-        pattern = rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)"
-        text = re.sub(pattern, lambda match, table=table: match[1] + table + match[2], text, flags=re.DOTALL)
-    if check:
-        return int((text, rows) != (page, expectations.FILE.read_text()))
-    PAGE.write_text(text)
-    expectations.FILE.write_text(rows)
-    return 0
+    page = study_page.fill(PAGE.read_text(), written)
+    return study_page.write_or_compare({PAGE: page, expectations.FILE: rows}, check=check)
 
 
 if __name__ == "__main__":

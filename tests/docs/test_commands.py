@@ -69,7 +69,7 @@ def distinct_runs(overrides):
     """Yield runs of a sweep until each value other than a seed's was in one of them."""
     seen = set()
     for index, run in enumerate(expand_sweep(overrides)):
-        values = {word for word in run if not word.startswith("seed=")}
+        values = {word for word in run if not word.startswith(("seed=", "seeds."))}
         if not index or values - seen:
             yield tuple(run)
         seen |= values

@@ -9,7 +9,7 @@ from scipy import linalg, stats
 import timetrial
 from timetrial.runner.results.analysis import expectations
 from timetrial.runner.results.analysis.intervals import SERIAL_CORRELATION
-from timetrial.scripts.measure import h100_expectations, h100_study
+from timetrial.scripts.measure import h100_expectations, h100_study, study_page
 
 pytestmark = pytest.mark.integration
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """What `timetrial report --json` says of the runs, and those of mini recipes."""
-    folder = h100_study.unpack(tmp_path_factory.mktemp("h100"))
+    folder = study_page.unpack(h100_study.ARCHIVE, tmp_path_factory.mktemp("h100"))
     runs = h100_expectations.read_mini_runs(folder, timetrial.read_runs(folder))
     return h100_study.read_report(folder), runs
 

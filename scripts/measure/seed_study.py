@@ -1,0 +1,262 @@
+"""Write the tables of docs/studies/seeds.md from the runs in docs/studies/seeds.tar.xz.
+
+    .venv/bin/python -P scripts/measure/seed_study.py [--check]
+
+The archive is unpacked to a temporary folder. With --check nothing is written, and the exit code is 1 if the page
+differs.
+"""
+
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from timetrial.runner.core.errors import Exit
+from timetrial.runner.record.run_record import RunRecord
+from timetrial.runner.results.analysis.intervals import Interval
+from timetrial.scripts.measure import seed_outcomes, study_page
+from timetrial.scripts.measure.seed_outcomes import STREAMS, Variance
+
+PAGE, ARCHIVE = study_page.STUDIES / "seeds.md", study_page.STUDIES / "seeds.tar.xz"
+_NAMES = {
+    "ncf": "NCF",
+    "cifar10": "CIFAR-10",
+    "cnn": "CNN",
+    "resnet50": "ResNet-50",
+    "transformer": "Transformer",
+    "gpt": "GPT",
+    "gnmt": "GNMT",
+    "ssd": "SSD",
+    "maskrcnn": "Mask R-CNN",
+}
+_ARMS = {name: name.replace("_", " ") for name in (*STREAMS, "all")}
+_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+_PLAIN, _DETERMINISTIC = False, True  # engine.deterministic
+
+Replays = Mapping[tuple[str, bool], Mapping[str, Any]]
+"""The lines of first_difference.jsonl by recipe and engine.deterministic."""
+
+
+def tables(root: Path) -> dict[str, str]:
+    """Return the tables in Markdown by the name of their place on the page."""
+    replays = read_replays(root / "first_difference.jsonl")
+    return {
+        "streams": _streams(root / "streams" / "gpu", root / "repeats"),
+        "streams_cpu": _streams(root / "streams" / "cpu", root / "repeats" / "cpu"),
+        "repeats": _repeats(root / "repeats", replays),
+        "deterministic": _deterministic(root / "deterministic", replays),
+        "precision": _precision(root / "precision"),
+    }
+
+
+def read_replays(path: Path) -> Replays:
+    """Return what first_difference.py printed; of several lines for one setting, the last."""
+    found = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        replay = json.loads(line)
+        overrides = dict(word.partition("=")[::2] for word in replay["run"].split())
+        found[overrides["recipe"], overrides.get("engine.deterministic") == "true"] = replay
+    return found
+
+
+def _streams(folder: Path, repeats: Path) -> str:
+    rows = [row for place, name in _workloads(folder) for row in _stream_rows(place, repeats / place.name, name)]
+    header = ["workload", "varied", "runs", "epochs", "spread", "share of the variance", "least ratio told from 1"]
+    return study_page.markdown_table([*header, "variance over that of repeats"], rows)
+
+
+def _stream_rows(place: Path, repeats: Path, name: str) -> Iterator[list[str]]:
+    """Yield a row for each arm, one for repeats and one for the sum of the streams' shares."""
+    arms = {arm: seed_outcomes.read_arm(place / arm, arm) for arm in _ARMS}
+    runs = {arm: seed_outcomes.tabulate(records) for arm, records in arms.items() if records}
+    if repeated := seed_outcomes.read_ended(repeats):
+        runs["none"] = seed_outcomes.tabulate(repeated)
+    variances = {arm: variance for arm, same in runs.items() if (variance := Variance.of(same.outcome))}
+    whole = variances.get("all")
+    repeat = variances.get("none")
+    for arm, same in runs.items():
+        part, cells = variances.get(arm), ["", "", ""]
+        if part and whole and arm != "all":
+            least = f"{seed_outcomes.least_ratio(part, whole):.1f}" if part.value else ""
+            cells[:2] = _interval(seed_outcomes.share(part, whole)), least
+        if part and repeat and repeat.value and arm != "none":
+            cells[2] = f"{seed_outcomes.share(part, repeat)}"
+        yield [name, _ARMS.get(arm, arm), _count(same), _range(same.epochs), _spread(part), *cells]
+    streams = [variances[stream] for stream in STREAMS if stream in variances]
+    if whole and repeat and len(streams) > 1:
+        total = seed_outcomes.sum_of_shares(streams, repeat, whole)
+        yield [name, f"sum of {len(streams)} streams", "", "", "", _interval(total), "", ""]
+
+
+def _repeats(folder: Path, replays: Replays) -> str:
+    rows = []
+    for device, parent in (("GPU", folder), ("CPU", folder / "cpu")):
+        for place, name in _workloads(parent):
+            if not (records := seed_outcomes.read_ended(place)):
+                continue
+            runs, epoch = seed_outcomes.tabulate(records), seed_outcomes.first_unequal_epoch(records)
+            differ = [_equality(records), "" if epoch is None else f"{epoch}"]
+            distinct = f"{runs.epochs.nunique()}: {_range(runs.epochs)}" if runs.reached.any() else ""
+            spread = _spread(Variance.of(runs.outcome))
+            replayed = _replayed(replays.get((_recipe(records), _PLAIN)))
+            rows.append([name, device, _count(runs), *differ, distinct, spread, replayed])
+    header = ["workload", "device", "runs", "equal to the bit", "differ from epoch", "distinct epochs", "spread"]
+    return study_page.markdown_table([*header, "first step of a replay that differs"], rows)
+
+
+def _deterministic(folder: Path, replays: Replays) -> str:
+    rows = []
+    for place, name in _workloads(folder):
+        if not (records := seed_outcomes.read_ended(place)):
+            continue
+        sides = [
+            [record for record in records if record.config["engine"]["deterministic"] == setting]
+            for setting in (_PLAIN, _DETERMINISTIC)
+        ]
+        seconds = [pd.Series(list(map(_epoch_seconds, side)), dtype=float).dropna() for side in sides]
+        ratio = welch_ratio(seconds[1], seconds[0])
+        refused = (record.error for record in sides[1] if record.exit_code == Exit.DEVICE)
+        cells = [
+            *(f"{len(side)}" if side else "" for side in sides),
+            *map(_equality, sides),
+            _replayed(replays.get((_recipe(records), _DETERMINISTIC))),
+            *("" if side.empty else f"{side.median():.3g} s" for side in seconds),
+            next(refused, "" if ratio is None else f"{ratio}").replace("\n", " ").replace("|", "\\|"),
+        ]
+        rows.append([name, *cells])
+    header = ["workload", "runs without", "with", "equal without", "equal with", "first step of a replay that differs"]
+    header += ["time per epoch without", "with", "with over without"]
+    return study_page.markdown_table(header, rows)
+
+
+def _precision(folder: Path) -> str:
+    rows = []
+    for place, name in _workloads(folder):
+        runs = seed_outcomes.tabulate(seed_outcomes.read_ended(place))
+        runs["seed"] = [record.config["seed"] for record in runs.record]
+        runs["precision"] = [record.config["precision"]["name"] for record in runs.record]
+        runs = runs.drop_duplicates(["seed", "precision"]).set_index("seed")
+        sides = dict(iter(runs.groupby("precision")))
+        columns: dict[str, Callable[[float], str]] = {
+            "rate": lambda value: f"{value:,.0f}",
+            "fractional": lambda value: f"{value:.3g}",
+            "seconds": lambda value: f"{value:.3g} s",
+            "joules": lambda value: f"{value / 1000:.3g} kJ",
+        }
+        for precision in filter(sides.__contains__, _PRECISIONS):
+            side = sides[precision]
+            cells = [_count(side)]
+            for column, show in columns.items():
+                values = side[column].dropna()
+                ratio = None if precision == "fp32" else paired_ratio(values, sides.get("fp32", side[:0])[column])
+                mean = "" if values.empty else show(math.exp(np.log(values).mean()))
+                cells += [mean, "" if ratio is None else f"{ratio}"]
+            rows.append([name, precision, *cells])
+    header = ["workload", "precision", "runs"]
+    for column in ("samples/s", "epochs", "time-to-train", "energy to target"):
+        header += [column, "to fp32"]
+    return study_page.markdown_table(header, rows)
+
+
+def welch_ratio(values: pd.Series, base: pd.Series) -> Interval | None:
+    """Return the ratio of geometric means with Welch's 95% interval; None without two values on each side."""
+    if min(len(values), len(base)) < 2:
+        return None
+    logs = np.log(values), np.log(base)
+    difference = float(logs[0].mean() - logs[1].mean())
+    if not any(map(np.ptp, logs)):
+        return _exponential(difference, (math.nan, math.nan), len(values))
+    return _exponential(difference, stats.ttest_ind(*logs, equal_var=False).confidence_interval(), len(values))
+
+
+def paired_ratio(values: pd.Series, base: pd.Series) -> Interval | None:
+    """Return the geometric mean of the ratios of equal seeds, the index, with Student's 95% interval; None for one."""
+    logs = (values / base).dropna().map(math.log)
+    if len(logs) < 2:
+        return None
+    bounds = stats.ttest_1samp(logs, 0).confidence_interval() if np.ptp(logs) else (math.nan, math.nan)
+    return _exponential(float(logs.mean()), bounds, len(logs))
+
+
+def _exponential(log: float, bounds: tuple[float, float], n: int) -> Interval:
+    low, high = np.exp(bounds)
+    return Interval(math.exp(log), float(low), float(high), n)
+
+
+def _epoch_seconds(record: RunRecord) -> float:
+    if not (training := record.training) or not training.blocks:
+        return math.nan
+    first = training.blocks[0]
+    return first.samples / first.epochs / seed_outcomes.training_rate(training)
+
+
+def _workloads(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the folders `<workload>_<scale>` and the names of their workloads, in the order of the names."""
+    for workload, name in _NAMES.items():
+        yield from ((place, name) for place in sorted(folder.glob(f"{workload}_*")))
+
+
+def _recipe(records: Sequence[RunRecord]) -> str:
+    overrides = dict(override.partition("=")[::2] for override in records[0].attempts[-1].overrides)
+    return overrides["recipe"]
+
+
+def _equality(records: Sequence[RunRecord]) -> str:
+    trained = [record for record in records if record.training]
+    if len(trained) < 2:
+        return ""
+    return "yes" if seed_outcomes.first_unequal_epoch(trained) is None else "no"
+
+
+def _replayed(replay: Mapping[str, Any] | None) -> str:
+    if not replay:
+        return ""
+    if not replay["differs"]:
+        return f"none of {replay['steps']}, {replay['replays']} replays"
+    return f"{replay['step']}: `{replay['tensor']}`"
+
+
+def _count(runs: pd.DataFrame) -> str:
+    """Return the number of runs, of those that missed the target, and of those that met it when first evaluated."""
+    counts = ((~runs.reached.astype(bool)).sum(), "failed"), (runs.at_first.sum(), "at the first evaluation")
+    remarks = ", ".join(f"{count} {remark}" for count, remark in counts if count)
+    return f"{len(runs)} ({remarks})" if remarks else f"{len(runs)}"
+
+
+def _range(epochs: pd.Series) -> str:
+    known = epochs.dropna()
+    if known.empty:
+        return ""
+    low, high = f"{known.min():.0f}", f"{known.max():.0f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _spread(variance: Variance | None) -> str:
+    return "" if variance is None else f"{math.sqrt(variance.value):.1%}"
+
+
+def _interval(share: Interval) -> str:
+    """Return a share and its interval in percent; a variance of zero, of runs equal to the bit, has no interval."""
+    if math.isnan(share.estimate):
+        return ""
+    bounds = f" ({share.low:.0%} to {share.high:.0%})" if share.low < share.high else ""
+    return f"{share.estimate:.0%}{bounds}"
+
+
+def main() -> int:
+    """Write the page, or compare it with what would be written."""
+    check = study_page.only_checks(__doc__)
+    with tempfile.TemporaryDirectory() as folder:
+        written = tables(study_page.unpack(ARCHIVE, Path(folder)))
+    return study_page.write_or_compare({PAGE: study_page.fill(PAGE.read_text(), written)}, check=check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

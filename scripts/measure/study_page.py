@@ -1,0 +1,48 @@
+"""What the pages of studies share: unpacking the archive of runs, tables in Markdown, writing or checking the page."""
+
+import argparse
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+STUDIES = Path(__file__).parents[2] / "docs" / "studies"
+
+
+def unpack(archive: Path, folder: Path) -> Path:
+    """Unpack an archive into a folder and return the folder of its name, which holds the runs."""
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder, filter="data")
+    return folder / archive.name.split(".")[0]
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return the lines of a table in Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def fill(page: str, tables: Mapping[str, str]) -> str:
+    """Return the text of a page with each table between its two markers; raise ValueError for a name without them."""
+    for name, table in tables.items():
+        begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
+        if (page.count(begin), page.count(end)) != (1, 1):
+            raise ValueError(f"the page has no place, or several, for the table {name}")
+        before, rest = page.split(begin)
+        page = before + begin + table + end + rest.partition(end)[2]
+    return page
+
+
+def only_checks(description: str | None) -> bool:
+    """Parse the command line and return whether it has `--check`."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file differs")
+    return bool(parser.parse_args().check)
+
+
+def write_or_compare(texts: Mapping[Path, str], *, check: bool) -> int:
+    """Write each file, or return 1 if one differs from its text."""
+    if check:
+        return int(any(path.read_text() != text for path, text in texts.items()))
+    for path, text in texts.items():
+        path.write_text(text)
+    return 0
