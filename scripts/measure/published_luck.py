@@ -16,16 +16,13 @@ from pathlib import Path
 
 from timetrial.runner.record.published_results import PublishedEntry, read_all
 from timetrial.runner.results.report.chart import Axis, Chart
+from timetrial.scripts.measure import study_page
 
 ROOT = Path(__file__).parents[2]
 PAGE, PICTURE = ROOT / "docs" / "luck.md", ROOT / "docs" / "images" / "luck.svg"
 MIN_RUNS = 3
 _LEAST = 1e-4  # smallest coefficient of variation on the axis
 _COLUMNS = "entries | runs | converged | CV of time-to-train | CV of time per epoch or sample |"
-_STYLE = (
-    "text{font:13px sans-serif;fill:#333}.grid{stroke:#ddd}.frame{stroke:#888}path{fill:none}"
-    ".dot{fill:#1f6feb;stroke:none}.hollow{stroke:#c2410c;fill:none}.rule{stroke:#888}"
-)
 
 
 def tables(entries: Sequence[PublishedEntry]) -> str:
@@ -80,10 +77,8 @@ def picture(entries: Sequence[PublishedEntry]) -> str:
         chart.dots([(entry.cv_time or _LEAST, middle - 6) for entry in _varied(group)], 0)
     medians = "; ".join(f"{benchmark}: {_medians(group)[0]:.2%}" for (benchmark, _), group in groups)
     title = "Spread of published results within entries"
-    svg = chart.plot("luck", title, "", f"Median coefficient of variation of time-to-train. {medians}.").svg
-    svg = svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" width="720" ', 1)
-    ground = f"<style>{_STYLE}</style><rect width='100%' height='100%' fill='white'/>"
-    return svg.replace("<title", f"{ground}<title", 1) + "\n"
+    description = f"Median coefficient of variation of time-to-train. {medians}."
+    return study_page.stand_alone(chart.plot("luck", title, "", description))
 
 
 def main() -> None:

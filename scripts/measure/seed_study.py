@@ -1,4 +1,4 @@
-"""Write the tables of docs/studies/seeds.md from the runs in docs/studies/seeds.tar.xz.
+"""Write the tables and the picture of docs/studies/seeds.md from the runs in docs/studies/seeds.tar.xz.
 
     .venv/bin/python -P scripts/measure/seed_study.py [--check]
 
@@ -23,8 +23,10 @@ from timetrial.runner.record.run_record import RunRecord
 from timetrial.runner.results.analysis.intervals import Interval
 from timetrial.scripts.measure import seed_outcomes, study_page
 from timetrial.scripts.measure.seed_outcomes import STREAMS, Variance
+from timetrial.scripts.measure.seed_picture import picture
 
 PAGE, ARCHIVE = study_page.STUDIES / "seeds.md", study_page.STUDIES / "seeds.tar.xz"
+PICTURE = study_page.STUDIES.parent / "images" / "seeds.svg"
 _NAMES = {
     "ncf": "NCF",
     "cifar10": "CIFAR-10",
@@ -51,7 +53,7 @@ def tables(root: Path) -> dict[str, str]:
         "streams": _streams(root / "streams" / "gpu", root / "repeats"),
         "streams_cpu": _streams(root / "streams" / "cpu", root / "repeats" / "cpu"),
         "repeats": _repeats(root / "repeats", replays),
-        "deterministic": _deterministic(root / "deterministic", replays),
+        "deterministic": _deterministic(root / "deterministic", root / "repeats", replays),
         "precision": _precision(root / "precision"),
     }
 
@@ -74,10 +76,7 @@ def _streams(folder: Path, repeats: Path) -> str:
 
 def _stream_rows(place: Path, repeats: Path, name: str) -> Iterator[list[str]]:
     """Yield a row for each arm, one for repeats and one for the sum of the streams' shares."""
-    arms = {arm: seed_outcomes.read_arm(place / arm, arm) for arm in _ARMS}
-    runs = {arm: seed_outcomes.tabulate(records) for arm, records in arms.items() if records}
-    if repeated := seed_outcomes.read_ended(repeats):
-        runs["none"] = seed_outcomes.tabulate(repeated)
+    runs = _read_arms(place, repeats)
     variances = {arm: variance for arm, same in runs.items() if (variance := Variance.of(same.outcome))}
     whole = variances.get("all")
     repeat = variances.get("none")
@@ -93,6 +92,23 @@ def _stream_rows(place: Path, repeats: Path, name: str) -> Iterator[list[str]]:
     if whole and repeat and len(streams) > 1:
         total = seed_outcomes.sum_of_shares(streams, repeat, whole)
         yield [name, f"sum of {len(streams)} streams", "", "", "", _interval(total), "", ""]
+
+
+def _read_arms(place: Path, repeats: Path) -> dict[str, pd.DataFrame]:
+    """Return the runs of each arm that has some; "none" are the repeats."""
+    arms = {arm: seed_outcomes.read_arm(place / arm, arm) for arm in _ARMS}
+    arms["none"] = seed_outcomes.read_ended(repeats)
+    return {arm: seed_outcomes.tabulate(records) for arm, records in arms.items() if records}
+
+
+def outcomes(root: Path) -> dict[str, dict[str, pd.Series]]:
+    """Return the outcomes of the GPU runs by the names of workload and arm, of workloads whose length is not fixed."""
+    found = {}
+    for place, name in _workloads(root / "streams" / "gpu"):
+        runs = _read_arms(place, root / "repeats" / place.name)
+        if "all" in runs and not seed_outcomes.has_fixed_length(runs["all"].record.iloc[0]):
+            found[name] = {_ARMS.get(arm, arm): same.outcome for arm, same in runs.items()}
+    return found
 
 
 def _repeats(folder: Path, replays: Replays) -> str:
@@ -111,11 +127,13 @@ def _repeats(folder: Path, replays: Replays) -> str:
     return study_page.markdown_table([*header, "first step of a replay that differs"], rows)
 
 
-def _deterministic(folder: Path, replays: Replays) -> str:
+def _deterministic(folder: Path, repeats: Path, replays: Replays) -> str:
+    """Return a row for each workload; the runs without are those of the repeats too."""
     rows = []
     for place, name in _workloads(folder):
-        if not (records := seed_outcomes.read_ended(place)):
+        if not (own := seed_outcomes.read_ended(place)):
             continue
+        records = [*own, *seed_outcomes.read_ended(repeats / place.name)]
         sides = [
             [record for record in records if record.config["engine"]["deterministic"] == setting]
             for setting in (_PLAIN, _DETERMINISTIC)
@@ -254,8 +272,9 @@ def main() -> int:
     """Write the page, or compare it with what would be written."""
     check = study_page.only_checks(__doc__)
     with tempfile.TemporaryDirectory() as folder:
-        written = tables(study_page.unpack(ARCHIVE, Path(folder)))
-    return study_page.write_or_compare({PAGE: study_page.fill(PAGE.read_text(), written)}, check=check)
+        root = study_page.unpack(ARCHIVE, Path(folder))
+        texts = {PAGE: study_page.fill(PAGE.read_text(), tables(root)), PICTURE: picture(outcomes(root))}
+    return study_page.write_or_compare(texts, check=check)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,17 @@
-"""What the pages of studies share: unpacking the archive of runs, tables in Markdown, writing or checking the page."""
+"""What the pages of studies share: the archive of runs, tables in Markdown, pictures, writing or checking the page."""
 
 import argparse
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from timetrial.runner.results.report.chart import Plot
+
 STUDIES = Path(__file__).parents[2] / "docs" / "studies"
+_STYLE = (
+    "text{font:13px sans-serif;fill:#333}.grid{stroke:#ddd}.frame{stroke:#888}path{fill:none}"
+    ".dot{fill:#1f6feb;stroke:none}.hollow{stroke:#c2410c;fill:none}.rule{stroke:#888}"
+)
 
 
 def unpack(archive: Path, folder: Path) -> Path:
@@ -19,6 +25,13 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return the lines of a table in Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def stand_alone(plot: Plot) -> str:
+    """Return the text of a file with a chart of the report, on white ground, that needs no page around it."""
+    svg = plot.svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" width="720" ', 1)
+    ground = f"<style>{_STYLE}</style><rect width='100%' height='100%' fill='white'/>"
+    return svg.replace("<title", f"{ground}<title", 1) + "\n"
 
 
 def fill(page: str, tables: Mapping[str, str]) -> str:
