@@ -19,6 +19,7 @@ from .rank_pool import RankPool, RankProcess
 from .worker import run_rank
 
 _POLL_SECONDS = 0.25
+_END_POLL_SECONDS = 0.02  # how soon the end of all ranks is seen, for which a user waits
 _GRACE_SECONDS = 4.0  # in which other ranks may still write what they know of a failure
 
 
@@ -75,7 +76,7 @@ class _Watch:
         Either stands only if no rank has recorded how the run ended.
         """
         while any(process.poll() is None for process in self.ranks.values()):
-            time.sleep(_POLL_SECONDS)
+            self._pause()
             if self.stop.is_forced:
                 break
             self._pass_on_stop_signal()
@@ -89,6 +90,12 @@ class _Watch:
             _end(process)
         self._record_deaths()
         return Exit.STOPPED if self.stop.name else Exit.FAILURE
+
+    def _pause(self) -> None:
+        """Wait for `_POLL_SECONDS`, or until all ranks have ended."""
+        until = time.monotonic() + _POLL_SECONDS
+        while time.monotonic() < until and any(process.poll() is None for process in self.ranks.values()):
+            time.sleep(_END_POLL_SECONDS)
 
     def _pass_on_stop_signal(self) -> None:
         if self.stop.name and not self._signalled:

@@ -1,5 +1,6 @@
 """The process of a rank: join the others, train or measure, and record how that ended."""
 
+import atexit
 import os
 import signal
 import sys
@@ -117,7 +118,9 @@ def main() -> None:
     with run_dir.locked_by_rank(), StopSignal().listen(ignore_after=True) as stop:
         exit_code = run_rank(config, run_dir, Console(file=terminal), stop)
     if exit_code in _RESULTS:
-        sys.exit(0)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(int(exit_code))  # at once: work queued on the device may wait for ranks that never come
+        atexit._run_exitfuncs()  # ends the workers of loaders
+        exit_code = Exit.TARGET_REACHED
+    for stream in (sys.stdout, sys.stderr, terminal):
+        stream.flush()
+    # At once: work queued on the device may wait for ranks that never come, and to free every object takes a second.
+    os._exit(int(exit_code))
