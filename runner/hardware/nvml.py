@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import asdict
 from types import ModuleType
 from typing import Any
 
@@ -102,10 +103,7 @@ class NvmlSensors:
             "max_memory_mhz": self._query("MaxClockInfo", gpu, nvml.NVML_CLOCK_MEM),
             "persistence_mode": _to_bool(self._query("PersistenceMode", gpu)),
             "ecc_enabled": _to_bool(ecc[0]) if ecc else None,
-            "pcie": {
-                "generation": self._query("CurrPcieLinkGeneration", gpu),
-                "width": self._query("CurrPcieLinkWidth", gpu),
-            },
+            "pcie": asdict(self._pcie_link(gpu, "Curr")),
             "numa_node": host.numa_node(address.busId[-12:]) if address else None,
         }
 
@@ -113,12 +111,11 @@ class NvmlSensors:
         """Return the links of GPU `index`."""
         gpu = self._handles[index]
         address = self._query("PciInfo", gpu)
-        slot = PcieLink(self._query("MaxPcieLinkGeneration", gpu), self._query("MaxPcieLinkWidth", gpu))
         states = {number: self._query("NvLinkState", gpu, number) for number in range(_MAX_NVLINKS)}
         states = {number: state for number, state in states.items() if state is not None}
         return LinkReading(
-            pcie=PcieLink(self._query("CurrPcieLinkGeneration", gpu), self._query("CurrPcieLinkWidth", gpu)),
-            pcie_of_slot=slot,
+            pcie=self._pcie_link(gpu, "Curr"),
+            pcie_of_slot=self._pcie_link(gpu, "Max"),
             pcie_of_gpu=PcieLink(
                 self._query("GpuMaxPcieLinkGeneration", gpu),
                 host.max_pcie_width(address.busId[-12:]) if address else None,
@@ -127,6 +124,10 @@ class NvmlSensors:
             peer_links=tuple(map(bool, states.values())) or None,
             peer_errors=self._nvlink_errors(gpu, [number for number, state in states.items() if state]),
         )
+
+    def _pcie_link(self, gpu: Any, which: str) -> PcieLink:
+        """Return the link in use ("Curr"), or the best that GPU and slot can do together ("Max")."""
+        return PcieLink(self._query(f"{which}PcieLinkGeneration", gpu), self._query(f"{which}PcieLinkWidth", gpu))
 
     def _nvlink_errors(self, gpu: Any, links: Sequence[int]) -> dict[str, int] | None:
         """Return the sum over `links` of each kind of errors that this generation of NVLink counts."""
