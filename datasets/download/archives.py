@@ -184,12 +184,11 @@ class FileSlice(io.RawIOBase):
 class _StrictTarInfo(tarfile.TarInfo):
     """A member that raises on a damaged header, which tarfile takes for the end, and on an overlong name."""
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_StrictTarInfo":
-        member = super().frombuf(buf, encoding, errors)
-        if not member.isreg() and not member.isdir() and member.size > _MAX_NAME_BYTES:
-            raise tarfile.ReadError(f"a header of {member.size:,} bytes")
-        return member
+    def _proc_member(self, tar: tarfile.TarFile) -> Any:
+        """Check each header, also those that tarfile of late reads without `frombuf`, before its data are read."""
+        if not self.isreg() and not self.isdir() and self.size > _MAX_NAME_BYTES:
+            raise tarfile.ReadError(f"a header of {self.size:,} bytes")
+        return super()._proc_member(tar)  # type: ignore[misc]
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> "_StrictTarInfo":

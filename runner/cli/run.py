@@ -45,7 +45,7 @@ def run_hydra(
     """
     from hydra import version
     from hydra._internal.hydra import Hydra
-    from hydra._internal.utils import create_config_search_path, get_args_parser
+    from hydra._internal.utils import create_config_search_path
     from hydra.core.global_hydra import GlobalHydra
 
     from ..config import override_rules
@@ -56,7 +56,7 @@ def run_hydra(
     for base in VERSION_BASE.values():
         version.setbase(base)
     register_schema()
-    parser = get_args_parser()
+    parser = _make_hydra_parser()
     check_arguments(program, arguments, [name for action in parser._actions for name in action.option_strings])
     parser.prog = program
     parser.error = _refuse  # type: ignore[assignment]
@@ -71,6 +71,21 @@ def run_hydra(
             return _dispatch(hydra, parser, options, pool, announce)
         finally:
             GlobalHydra.instance().clear()
+
+
+def _make_hydra_parser() -> argparse.ArgumentParser:
+    """Return Hydra's parser of arguments.
+
+    From 3.14 on, Python checks that the help of an option is a string; that of Hydra 1.3's --shell-completion is not,
+    since it is only made where it is printed. So the check is replaced meanwhile.
+    """
+    from hydra._internal.utils import get_args_parser
+
+    argparse.ArgumentParser._check_help = lambda parser, action: None  # type: ignore[attr-defined]
+    try:
+        return get_args_parser()
+    finally:
+        del argparse.ArgumentParser._check_help  # type: ignore[attr-defined]  # that of the superclass is back
 
 
 def _refuse(problem: str) -> NoReturn:

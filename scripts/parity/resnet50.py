@@ -153,7 +153,7 @@ def _batches(
 
     loader = DataLoader(
         _Crops(images, labels, size, min_area), batch, sampler=stream(), num_workers=_WORKERS,
-        worker_init_fn=lambda worker: torch.set_num_threads(1), prefetch_factor=8,
+        worker_init_fn=lambda worker: torch.set_num_threads(1), prefetch_factor=8, multiprocessing_context="fork",
     )  # fmt: skip
     yield from loader
 

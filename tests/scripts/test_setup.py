@@ -131,3 +131,15 @@ def test_other_platforms_are_told_that_no_hash_is_checked(checkout):
     assert (code, len(calls)) == (0, 1)
     assert f"no hashes are checked: scripts/requirements/dev-{PLATFORM}.txt does not exist" in stderr
     assert "--constraint constraints.txt --editable .[dev]" in calls[0]
+
+
+@pytest.mark.parametrize("arguments", [["--torch-backend=cu126"], ["develop"], ["dev", "cu126"]])
+def test_other_arguments_are_refused_in_one_sentence(checkout, arguments):
+    code, stderr, calls = set_up(checkout, *arguments)
+    assert (code, len(stderr.splitlines()), calls) == (20, 1, [])
+    assert f"'{' '.join(arguments)}' is no argument" in stderr
+    assert "docs/getting_started.md" in stderr
+
+
+def test_help_installs_nothing(checkout):
+    assert set_up(checkout, "--help") == (0, "", [])

@@ -5,6 +5,7 @@ import errno
 import gc
 import os
 import signal
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,6 +36,8 @@ class BatchWorkers:
             _Batches(make_batch),
             batch_sampler=self._sampler,  # type: ignore[arg-type] # a key is an epoch with a list of indices
             num_workers=workers,
+            # By the default of Python 3.14, a server process starts them: they would end with it, not with this one.
+            multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
             collate_fn=_identity,
             worker_init_fn=_init_worker,
             persistent_workers=workers > 0,

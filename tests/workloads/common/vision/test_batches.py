@@ -56,6 +56,15 @@ def test_workers_send_batches_of_any_size_unchanged(make_batch):
         assert [batch.data.is_shared() for batch in received] == [False, True]
 
 
+def parent(epoch, indices):
+    return os.getppid()
+
+
+def test_workers_are_children_of_this_process():
+    """So that they end with it; the default of Python 3.14 starts a server between them."""
+    assert list(BatchWorkers(parent, 1, pin_memory=False).run([(1, [0])])) == [os.getpid()]
+
+
 def die(epoch, indices):
     os.kill(os.getpid(), signal.SIGKILL)
 
