@@ -18,12 +18,7 @@ seed_runs = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(seed_runs)
 train, cross_at = seed_runs.train, seed_runs.cross_at
 make_record, write, UNSET = seed_runs.make_record, seed_runs.write, seed_runs.UNSET
-    seed_runs.train,
-    seed_runs.cross_at,
-    seed_runs.make_record,
-    seed_runs.write,
-    seed_runs.UNSET,
-)
+
 
 # The outcome
 
