@@ -9,15 +9,16 @@ from timetrial.runner.results.report.chart import Axis, Chart
 from timetrial.scripts.measure import study_page
 
 _ROW, _GAP = 26.0, 14.0
-_TICKS = (0.7, 0.8, 0.9, 1.0, 1.2, 1.5)
+_LOW, _HIGH = 0.7, 1.6
+_TICKS = (0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6)
 
 
 def picture(runs: Mapping[str, Mapping[str, pd.Series]]) -> str:
     """Return an SVG of the outcomes, which are logs, by workload and arm; each over the median of the arm "all"."""
     height = sum(_ROW * len(arms) + _GAP for arms in runs.values())
-    label = "epochs to the target, over the median of all"
+    label = "fractional epochs over the median of all"
     ticks = [(tick, f"{tick:g}") for tick in _TICKS]
-    chart = Chart(Axis(_TICKS[0], _TICKS[-1], label, is_log=True, ticks=ticks), None, height, left=160)
+    chart = Chart(Axis(_LOW, _HIGH, label, is_log=True, ticks=ticks), None, height, left=160)
     chart.rule(1.0, is_vertical=True)
     down, spreads = _GAP, []
     for workload, arms in runs.items():

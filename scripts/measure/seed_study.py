@@ -70,7 +70,7 @@ def read_replays(path: Path) -> Replays:
 
 def _streams(folder: Path, repeats: Path) -> str:
     rows = [row for place, name in _workloads(folder) for row in _stream_rows(place, repeats / place.name, name)]
-    header = ["workload", "varied", "runs", "epochs", "spread", "share of the variance", "least ratio told from 1"]
+    header = ["workload", "varied", "runs", "epochs", "spread", "share of the variance", "smallest ratio detected"]
     return study_page.markdown_table([*header, "variance over that of repeats"], rows)
 
 
@@ -123,7 +123,7 @@ def _repeats(folder: Path, replays: Replays) -> str:
             spread = _spread(Variance.of(runs.outcome))
             replayed = _replayed(replays.get((_recipe(records), _PLAIN)))
             rows.append([name, device, _count(runs), *differ, distinct, spread, replayed])
-    header = ["workload", "device", "runs", "equal to the bit", "differ from epoch", "distinct epochs", "spread"]
+    header = ["workload", "device", "runs", "identical", "differ from epoch", "distinct epochs", "spread"]
     return study_page.markdown_table([*header, "first step of a replay that differs"], rows)
 
 
@@ -149,8 +149,8 @@ def _deterministic(folder: Path, repeats: Path, replays: Replays) -> str:
             next(refused, "" if ratio is None else f"{ratio}").replace("\n", " ").replace("|", "\\|"),
         ]
         rows.append([name, *cells])
-    header = ["workload", "runs without", "with", "equal without", "equal with", "first step of a replay that differs"]
-    header += ["time per epoch without", "with", "with over without"]
+    header = ["workload", "runs without", "with", "identical without", "identical with"]
+    header += ["first step of a replay that differs", "time per epoch without", "with", "with over without"]
     return study_page.markdown_table(header, rows)
 
 
