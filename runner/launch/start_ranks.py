@@ -75,7 +75,7 @@ class _Watch:
 
         Either stands only if no rank has recorded how the run ended.
         """
-        while any(process.poll() is None for process in self.ranks.values()):
+        while self._are_running():
             self._pause()
             if self.stop.is_forced:
                 break
@@ -91,10 +91,13 @@ class _Watch:
         self._record_deaths()
         return Exit.STOPPED if self.stop.name else Exit.FAILURE
 
+    def _are_running(self) -> bool:
+        return any(process.poll() is None for process in self.ranks.values())
+
     def _pause(self) -> None:
         """Wait for `_POLL_SECONDS`, or until all ranks have ended."""
         until = time.monotonic() + _POLL_SECONDS
-        while time.monotonic() < until and any(process.poll() is None for process in self.ranks.values()):
+        while self._are_running() and time.monotonic() < until:
             time.sleep(_END_POLL_SECONDS)
 
     def _pass_on_stop_signal(self) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import pytest
 from hypothesis import given
@@ -56,7 +57,7 @@ def test_data_are_read_unchanged(tmp_path_factory, value):
     ("content", "reason"),
     [
         (b"[" * 34 + b"]" * 34, "nested more than 32 deep"),
-        (b"[" * 100_000, "recursion|Stack overflow"),  # the latter from Python 3.14 on
+        (b"[" * 100_000, "recursion" if sys.version_info < (3, 14) else "Stack overflow"),
         (b"NaN", "beyond any result"),
         (b"1e31", "beyond any result"),
         (b"1" * 400, "beyond any result"),

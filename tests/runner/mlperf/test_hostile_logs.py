@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -63,7 +64,8 @@ def test_the_sound_log_complies(judge):
     [
         (":::MLLOG " + "x" * 20_000_000, "longer than 100000 characters"),
         (":::MLLOG " * 200_000 + "{}", "lacks the field 'time_ms'"),
-        (":::MLLOG " + "[" * 50_000, "cannot be read"),
+        # Python 3.14 words it otherwise.
+        (":::MLLOG " + "[" * 50_000, "maximum recursion depth" if sys.version_info < (3, 14) else "cannot be read"),
         (line("opt_name") + "," * 90_000, "Extra data"),
         (line("opt_name", [[[[1]]]]).replace("[" * 4, "[" * 50).replace("]" * 4, "]" * 50), "more than 32 deep"),
         (line("global_batch_size", float("nan")), "it holds nan beyond any result"),
