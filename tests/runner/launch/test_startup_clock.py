@@ -1,5 +1,7 @@
 """The seconds before the clock, by phase."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from timetrial.runner.launch import startup_clock
@@ -11,7 +13,8 @@ def clock(monkeypatch):
     """A clock of a rank that takes two seconds for each phase."""
     monkeypatch.delenv(startup_clock.RANK_STARTED, raising=False)
     moments = iter(range(102, 200, 2))
-    monkeypatch.setattr(startup_clock.time, "time", lambda: next(moments))
+    # The module's own clock: other threads of this process read time.time too.
+    monkeypatch.setattr(startup_clock, "time", SimpleNamespace(time=lambda: next(moments)))
     return startup_clock.StartupClock(Attempt(100.0, "host", 1, {"configuration": 1.5}))
 
 
