@@ -10,7 +10,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
+
+import numpy as np
 
 from ...runner.core.atomic_files import atomic_write
 from ...runner.core.errors import DataError
@@ -119,10 +121,12 @@ class Subwords:
         # A line break would split a line of the file, and a lone surrogate cannot be written: both stay escaped.
         alphabet = {c for token in counts for c in token if c != "\n" and not _is_surrogate(c)} | set(_ESCAPES)
         escaped = {_escape(token, alphabet): count for token, count in counts.items()}
+        substrings = _Substrings(escaped)
         if min_count is None:
-            subtokens = _learn_size(escaped, alphabet, size - len(_RESERVED), rounds)
+            num_characters = sum(len(token) * count for token, count in escaped.items())
+            subtokens = _learn_size(substrings, num_characters, alphabet, size - len(_RESERVED), rounds)
         else:
-            subtokens = _learn_min_count(escaped, alphabet, min_count, rounds)
+            subtokens = substrings.learn(alphabet, min_count, rounds)
         return cls([*_RESERVED, *subtokens])
 
 
@@ -194,19 +198,97 @@ def _segment(escaped: str, known: Collection[str], longest: int) -> list[str]:
     return pieces
 
 
-def _learn_size(escaped: dict[str, int], alphabet: set[str], size: int, rounds: int) -> list[str]:
+class _Level(NamedTuple):
+    """The strings of one length: what is at which position, and where each has an example and its prefix a number."""
+
+    positions: np.ndarray  # of the text where a token has a string of this length
+    numbers: np.ndarray  # of those strings, by position
+    examples: np.ndarray  # a position of each string
+    prefixes: np.ndarray  # the number that each string without its last character has in the level before
+
+
+class _Substrings:
+    """The substrings of counted tokens, of up to 100 characters, in levels by length.
+
+    `text` is all tokens, one after the other. Strings are numbers here, so that a vocabulary is learned in array
+    operations over all positions at once.
+    """
+
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        self._text = "".join(counts)
+        lengths = np.fromiter(map(len, counts), np.int64, len(counts))
+        self._ends = np.cumsum(lengths)
+        self._begins = self._ends - lengths
+        self._weights = np.repeat(np.fromiter(counts.values(), np.float64, len(counts)), lengths)
+        positions = np.arange(len(self._text), dtype=np.int32)
+        left = np.repeat(self._ends, lengths) - positions  # characters to the end of the token
+        characters = np.unique(np.frombuffer(self._text.encode("utf-32-le"), np.uint32), return_inverse=True)[1]
+        numbers = np.zeros(len(self._text), np.int64)
+        self._levels: list[_Level] = []
+        for length in range(1, min(int(lengths.max()), _MAX_SUBTOKEN_LENGTH) + 1):
+            strings = numbers * len(self._text) + characters[positions + length - 1]
+            _, examples, inverse = np.unique(strings, return_index=True, return_inverse=True)
+            level = _Level(positions, inverse.astype(np.int32), positions[examples], numbers[examples].astype(np.int32))
+            self._levels.append(level)
+            longer = left[positions] > length
+            positions, numbers = positions[longer], inverse[longer]
+
+    def learn(self, alphabet: Iterable[str], min_count: int, rounds: int) -> list[str]:
+        """Return subtokens by falling count; each round counts in segments of the round before."""
+        counts = self._select(np.ones(len(self._text), bool), min_count)
+        for _ in range(rounds - 1):
+            counts = self._select(self._segment(counts), min_count)
+        kept = dict.fromkeys(alphabet, 0)
+        for length, (level, level_counts) in enumerate(zip(self._levels, counts, strict=True), start=1):
+            found = np.flatnonzero(level_counts)
+            for start, count in zip(level.examples[found].tolist(), level_counts[found].tolist(), strict=True):
+                kept[self._text[start : start + length]] = count
+        return sorted(kept, key=lambda string: (-kept[string], string))
+
+    def _select(self, starts: np.ndarray, min_count: int) -> list[np.ndarray]:
+        """Return by length the counts of the strings that are frequent without their occurrences in longer kept ones.
+
+        Only occurrences that begin where a segment begins are counted. Other strings of two or more characters have
+        the count 0. Sums are exact up to 2**53.
+        """
+        counts = []
+        within = np.zeros(len(self._levels[-1].examples))  # occurrences in longer kept strings, by string
+        for length, level in reversed(list(enumerate(self._levels, start=1))):
+            begins = starts[level.positions]
+            weights = self._weights[level.positions[begins]]
+            remaining = np.bincount(level.numbers[begins], weights, len(level.examples)) - within
+            if length > 1:
+                remaining[remaining < min_count] = 0
+                within = np.bincount(level.prefixes, remaining + within, len(self._levels[length - 2].examples))
+            counts.append(remaining)
+        return counts[::-1]
+
+    def _segment(self, counts: Sequence[np.ndarray]) -> np.ndarray:
+        """Return where segments begin: from the left of each token, the longest string with a count that fits."""
+        longest = np.ones(len(self._text), np.int64)
+        for length, (level, level_counts) in enumerate(zip(self._levels, counts, strict=True), start=1):
+            longest[level.positions[level_counts[level.numbers] > 0]] = length
+        starts, current, ends = np.zeros(len(self._text), bool), self._begins, self._ends
+        while len(current):
+            starts[current] = True
+            current = current + longest[current]
+            inside = current < ends
+            current, ends = current[inside], ends[inside]
+        return starts
+
+
+def _learn_size(substrings: _Substrings, num_characters: int, alphabet: set[str], size: int, rounds: int) -> list[str]:
     """Return subtokens, as close to `size` of them as a binary search over the minimum count gets.
 
     The counts of the kept subtokens of several characters refer to different positions, so at minimum count m there are
     at most (all characters)/m of them: beyond `high` the vocabulary is too small. Sizes are about proportional to 1/m,
     so the search bisects the logarithm of m.
     """
-    characters = sum(len(token) * count for token, count in escaped.items())
-    low, high = 1, characters // max(1, size - len(alphabet)) + 1
+    low, high = 1, num_characters // max(1, size - len(alphabet)) + 1
     nearest: list[str] = []
     while low <= high:
         middle = math.isqrt(low * high)
-        subtokens = _learn_min_count(escaped, alphabet, middle, rounds)
+        subtokens = substrings.learn(alphabet, middle, rounds)
         if not nearest or abs(len(subtokens) - size) < abs(len(nearest) - size):
             nearest = subtokens
         if abs(len(subtokens) - size) <= _SIZE_TOLERANCE * size:
@@ -216,56 +298,3 @@ def _learn_size(escaped: dict[str, int], alphabet: set[str], size: int, rounds: 
         else:
             high = middle - 1
     return nearest
-
-
-def _learn_min_count(escaped: dict[str, int], alphabet: set[str], min_count: int, rounds: int) -> list[str]:
-    """Return subtokens by falling count; each round segments the tokens by the previous subtokens and counts anew."""
-    known = sorted(alphabet)
-    for _ in range(rounds):
-        known = _select(_count_substrings(escaped, set(known), min_count), alphabet, min_count)
-    return known
-
-
-def _count_substrings(escaped: dict[str, int], known: set[str], min_count: int) -> list[dict[str, int]]:
-    """Return by length - 1 the counts of substrings of tokens that begin where a segment begins.
-
-    Strings of two or more characters with fewer than `min_count` occurrences are left out. A string is at most as
-    frequent as its prefix, so only positions of frequent prefixes are extended: most long strings are never created.
-    """
-    longest = max(map(len, known))
-    positions = []  # (token, its count, where its segments begin)
-    for token, count in escaped.items():
-        starts = [0]
-        for piece in _segment(token, known, longest):
-            starts.append(starts[-1] + len(piece))
-        positions.append((token, count, starts[:-1]))
-    levels: list[dict[str, int]] = []
-    while positions and len(levels) < _MAX_SUBTOKEN_LENGTH:
-        length = len(levels) + 1
-        level: dict[str, int] = {}
-        for token, count, starts in positions:
-            for start in starts:
-                string = token[start : start + length]
-                level[string] = level.get(string, 0) + count
-        frequent = {string: count for string, count in level.items() if count >= min_count}
-        levels.append(frequent if levels else level)
-        positions = [
-            (token, count, kept)
-            for token, count, starts in positions
-            if (kept := [s for s in starts if s + length < len(token) and token[s : s + length] in frequent])
-        ]
-    return levels
-
-
-def _select(levels: list[dict[str, int]], alphabet: set[str], min_count: int) -> list[str]:
-    """Return the alphabet and the strings that remain frequent without their occurrences in longer kept strings."""
-    kept: dict[str, int] = {}
-    for length in range(len(levels), 1, -1):
-        for string, count in levels[length - 1].items():
-            if count < min_count:
-                continue
-            kept[string] = count
-            for end in range(1, length):
-                levels[end - 1][string[:end]] -= count
-    kept |= {character: levels[0].get(character, 0) for character in alphabet}
-    return sorted(kept, key=lambda string: (-kept[string], string))
