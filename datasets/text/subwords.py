@@ -252,7 +252,7 @@ class _Substrings:
         the count 0. Sums are exact up to 2**53.
         """
         counts = []
-        within = np.zeros(len(self._levels[-1].examples))  # occurrences in longer kept strings, by string
+        within: np.ndarray = np.zeros(len(self._levels[-1].examples))  # occurrences in longer kept strings, by string
         for length, level in reversed(list(enumerate(self._levels, start=1))):
             begins = starts[level.positions]
             weights = self._weights[level.positions[begins]]

@@ -26,9 +26,9 @@ _DRAWS = 100_000
 
 
 def read_ended(folder: Path) -> list[RunRecord]:
-    """Return the records of all training runs at or below a folder that have ended, in the order of their starts."""
+    """Return the records of all runs at or below a folder that have ended, in the order of their starts."""
     records = (record for path in folder.rglob("status.json") if (record := read_record(path.parent)))
-    ended = (record for record in records if record.state not in _NOT_ENDED and record.throughput is None)
+    ended = (record for record in records if record.state not in _NOT_ENDED)
     return sorted(ended, key=lambda record: record.attempts[0].started_at)
 
 
@@ -123,6 +123,14 @@ def training_rate(training: TrainingResult) -> float:
     """Return training samples per second, the median over blocks after the first; of the first if it is the only."""
     rate = training.samples_per_second or training.first_block_samples_per_second
     return math.nan if rate is None else rate
+
+
+def epoch_seconds(record: RunRecord) -> float:
+    """Return the seconds of training in an epoch, without evaluation; NaN for a run without a result."""
+    if not (training := record.training) or not training.blocks:
+        return math.nan
+    first = training.blocks[0]
+    return first.samples / first.epochs / training_rate(training)
 
 
 def first_unequal_epoch(records: Sequence[RunRecord]) -> int | None:

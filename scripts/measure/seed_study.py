@@ -138,7 +138,7 @@ def _deterministic(folder: Path, repeats: Path, replays: Replays) -> str:
             [record for record in records if record.config["engine"]["deterministic"] == setting]
             for setting in (_PLAIN, _DETERMINISTIC)
         ]
-        seconds = [pd.Series(list(map(_epoch_seconds, side)), dtype=float).dropna() for side in sides]
+        seconds = [pd.Series(list(map(seed_outcomes.epoch_seconds, side)), dtype=float).dropna() for side in sides]
         ratio = welch_ratio(seconds[1], seconds[0])
         refused = (record.error for record in sides[1] if record.exit_code == Exit.DEVICE)
         cells = [
@@ -206,13 +206,6 @@ def paired_ratio(values: pd.Series, base: pd.Series) -> Interval | None:
 def _exponential(log: float, bounds: tuple[float, float], n: int) -> Interval:
     low, high = np.exp(bounds)
     return Interval(math.exp(log), float(low), float(high), n)
-
-
-def _epoch_seconds(record: RunRecord) -> float:
-    if not (training := record.training) or not training.blocks:
-        return math.nan
-    first = training.blocks[0]
-    return first.samples / first.epochs / seed_outcomes.training_rate(training)
 
 
 def _workloads(folder: Path) -> Iterator[tuple[Path, str]]:

@@ -1,0 +1,107 @@
+"""The study of several GPUs: its tables are what the runs say, as SciPy does."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from timetrial.runner.record.run_record import RunState
+from timetrial.runner.record.throughput_result import ThroughputResult
+from timetrial.scripts.measure import multi_gpu_study
+
+spec = importlib.util.spec_from_file_location("seed_runs", Path(__file__).with_name("seed_runs.py"))
+seed_runs = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(seed_runs)
+
+
+@pytest.fixture
+def study(tmp_path):
+    """An empty study; study(path, training, throughput=..., ...) adds a run."""
+
+    def add(
+        path, training=None, *, throughput=None, workload="gpt", network=None, gpus=1, peer_to_peer=True, **options
+    ):
+        record = seed_runs.make_record(training, recipe=f"{workload}/mini", **options)
+        recipe = record.config["recipe"] | {"training": {"network": network}}
+        config = {"workload": {"name": workload}, "gpus": gpus, "peer_to_peer": peer_to_peer, "recipe": recipe}
+        seed_runs.write(tmp_path / path, record.__class__(**vars(record) | {
+            "config": record.config | config, "throughput": throughput,
+        }))  # fmt: skip
+
+    return add
+
+
+def measured(rate, tokens=None):
+    return ThroughputResult(
+        20, rate, tokens, 10.0, 200.0, None, 5.0, 2.0, 0.1, 0.02, 1000, 100, (rate,), (200.0,), 0.5, 1, None, True,
+        None, None,
+    )  # fmt: skip
+
+
+def cells_of(table):
+    """Return the rows of a table as dictionaries by the header."""
+    header, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def ratio_text(values, base, level=0.95):
+    """Return the ratio of geometric means with the interval of Welch's test on logs."""
+    logs = np.log(values), np.log(base)
+    low, high = np.exp(stats.ttest_ind(*logs, equal_var=False).confidence_interval(level))
+    return f"{np.exp(logs[0].mean() - logs[1].mean()):.3g} ({low:.3g} to {high:.3g})", low, high
+
+
+def test_training_on_two_gpus_is_a_ratio_to_one(tmp_path, study):
+    epochs = {1: (3.5, 4.2, 3.9), 2: (3.4, 4.4, 3.6)}
+    for gpus, values in epochs.items():
+        for seed, value in enumerate(values, start=1):
+            training = seed_runs.cross_at(value, seconds=10 / gpus + seed, rate=100.0 * gpus + seed)
+            study(f"training/{gpus}/{seed}", training, gpus=gpus, seed=seed, joules=1000.0 * seed, global_batch_size=50)
+    study("training/2/9", seed_runs.train({"quality": (0.1,)}, {"quality": 0.5}), gpus=2, seed=9, global_batch_size=50)
+    one, two = cells_of(multi_gpu_study.tables(tmp_path)["training"])
+    assert list(one.values()) == ["GPT", "1", "3", "490 ms", "3.86", "", "0.98 s", "12 s", "1.82 kJ"]
+    assert (two["runs"], two["epochs"]) == ("4 (1 failed)", ratio_text(epochs[2], epochs[1])[0])
+    _, low, high = ratio_text(epochs[2], epochs[1], level=0.9)
+    assert two["margin of equality"] == f"{max(high, 1 / low) - 1:.1%}"
+    assert two["time-to-train"] == ratio_text((6, 7, 8), (11, 12, 13))[0]
+
+
+def test_rates_are_multiples_of_one_gpu_and_failures_are_named(tmp_path, study):
+    base, double, slow = (100.0, 101.0, 102.0), (199.0, 200.0, 201.0), (150.0, 151.0, 152.0)
+    for gpus, peer_to_peer, rates in ((1, True, base), (2, True, double), (2, False, slow)):
+        for seed, rate in enumerate(rates):
+            options = {"gpus": gpus, "peer_to_peer": peer_to_peer, "global_batch_size": 8 * gpus}
+            path = f"networks/{gpus}{peer_to_peer}/{seed}"
+            study(path, throughput=measured(rate), workload="cnn", network="vgg16", state=RunState.MEASURED, **options)
+    study("networks/big", workload="cnn", network="nasnet", state=RunState.OUT_OF_MEMORY, global_batch_size=999)
+    study("scaling/one", throughput=measured(5.0, tokens=70.0), state=RunState.MEASURED, global_batch_size=4)
+    study("scaling/open", state=RunState.STOPPED, workload="ncf", global_batch_size=4)
+    tables = multi_gpu_study.tables(tmp_path)
+    vgg, nasnet = cells_of(tables["networks"])
+    assert [vgg["network"], vgg["precision"], vgg["batch per GPU"], vgg["one GPU"]] == ["vgg16", "bf16", "8", "101"]
+    assert (vgg["2 GPUs"], vgg["to one"]) == ("200", ratio_text(double, base)[0])
+    assert vgg["2, without NVLink to with"] == ratio_text(slow, double)[0]
+    assert (nasnet["batch per GPU"], nasnet["one GPU"], nasnet["2 GPUs"]) == ("999", "out of memory", "")
+    (gpt,) = cells_of(tables["scaling"])
+    assert list(gpt.values()) == ["GPT", "4", "tokens", "70"]
+
+
+def test_losses_are_compared_with_those_of_one_gpu_in_bf16(tmp_path, study):
+    baseline = [2.0] * 200
+    lines = {
+        "precision=bf16": (1, baseline),
+        "precision=bf16 gpus=2": (2, [2.0, *[2.002] * 199]),
+        "precision=fp32": (1, [2.02] * 200),
+        "precision=bf16 seed=2": (1, [2.2] * 200),
+    }
+    (tmp_path / "losses.jsonl").write_text("".join(
+        json.dumps({"run": f"recipe=gpt/mini {run}", "gpus": gpus, "losses": losses}) + "\n"
+        for run, (gpus, losses) in lines.items()
+    ))  # fmt: skip
+    two, fp32, seed = cells_of(multi_gpu_study.tables(tmp_path)["losses"])
+    assert list(two.values()) == ["GPT", "2 GPUs", "0.0e+00", "1.0e-03", "1.0e-03", "1.0e-03"]
+    assert list(fp32.values())[1:3] == ["fp32", "1.0e-02"]
+    assert list(seed.values())[1:3] == ["another seed", "1.0e-01"]
