@@ -5,7 +5,8 @@
 
 Prints one JSON line. The loss of a step is the mean over its global batch. If two runs differ in gpus= alone, their
 losses differ by rounding, by dropout, which each rank draws for itself (recipe.training.dropout=0 leaves it out), by
-the statistics of batch normalization, which are those of a rank, and in Mask R-CNN by the regions that a rank samples.
+the statistics of batch normalization, which are those of a rank (on one GPU, tuning.micro_batch_size can give it the
+batches of two), and in Mask R-CNN by the regions that a rank samples.
 """
 
 import argparse

@@ -32,6 +32,7 @@ _NAMES = {
 }
 _EQUALITY_LEVEL = 0.9  # two one-sided tests at 5%
 _WINDOWS = {"step 1": slice(0, 1), "2 to 10": slice(1, 10), "11 to 100": slice(10, 100), "101 to 200": slice(100, 200)}
+_SPLIT = "one GPU, micro-batches"
 
 
 def tables(root: Path) -> dict[str, str]:
@@ -82,22 +83,32 @@ def _training_cells(side: pd.DataFrame, one_gpu: pd.DataFrame | None, *, is_base
 
 
 def _losses(path: Path) -> str:
-    """Return how far the losses of each workload are from those of one GPU, by what differs between the two runs."""
+    """Return how far the losses of each workload are from those of one GPU, by what differs between the two runs.
+
+    Runs on one GPU in micro-batches of a rank's size have the statistics of several in batch normalization.
+    """
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     runs: dict[str, dict[str, list[float]]] = {}
     for line in lines:
         overrides = dict(word.partition("=")[::2] for word in line["run"].split())
         different = "another seed" if overrides.get("seed", "1") != "1" else overrides["precision"]
         different = f"{line['gpus']} GPUs" if line["gpus"] > 1 else different
+        different = _SPLIT if "tuning.micro_batch_size" in overrides else different
         runs.setdefault(overrides["recipe"].partition("/")[0], {})[different] = line["losses"]
     rows = []
     for workload in filter(runs.__contains__, _NAMES):
-        baseline = np.array(runs[workload].pop("bf16"))
+        whole, split = runs[workload].pop("bf16"), runs[workload].pop(_SPLIT, None)
         for different, losses in runs[workload].items():
-            distances = np.abs(np.array(losses) / baseline - 1)
-            medians = [f"{np.median(distances[window]):.1e}" for window in _WINDOWS.values()]
-            rows.append([_NAMES[workload], different, *medians])
-    return study_page.markdown_table(["workload", "against one GPU in bf16", *_WINDOWS], rows)
+            rows.append([_NAMES[workload], different, "one GPU", *_distances(losses, whole)])
+            if split and different.endswith("GPUs"):
+                rows.append([_NAMES[workload], different, _SPLIT, *_distances(losses, split)])
+    return study_page.markdown_table(["workload", "losses of", "against", *_WINDOWS], rows)
+
+
+def _distances(losses: Sequence[float], base: Sequence[float]) -> list[str]:
+    """Return the median relative distance in each window of steps."""
+    distances = np.abs(np.array(losses) / np.array(base) - 1)
+    return [f"{np.median(distances[window]):.1e}" for window in _WINDOWS.values()]
 
 
 def _throughput(folder: Path, keys: Sequence[str], key_of: Callable[[Mapping], tuple[str, ...]]) -> str:

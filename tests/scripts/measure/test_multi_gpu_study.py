@@ -94,6 +94,7 @@ def test_losses_are_compared_with_those_of_one_gpu_in_bf16(tmp_path, study):
     lines = {
         "precision=bf16": (1, baseline),
         "precision=bf16 gpus=2": (2, [2.0, *[2.002] * 199]),
+        "precision=bf16 tuning.micro_batch_size=4": (1, [2.002] * 200),
         "precision=fp32": (1, [2.02] * 200),
         "precision=bf16 seed=2": (1, [2.2] * 200),
     }
@@ -101,7 +102,8 @@ def test_losses_are_compared_with_those_of_one_gpu_in_bf16(tmp_path, study):
         json.dumps({"run": f"recipe=gpt/mini {run}", "gpus": gpus, "losses": losses}) + "\n"
         for run, (gpus, losses) in lines.items()
     ))  # fmt: skip
-    two, fp32, seed = cells_of(multi_gpu_study.tables(tmp_path)["losses"])
-    assert list(two.values()) == ["GPT", "2 GPUs", "0.0e+00", "1.0e-03", "1.0e-03", "1.0e-03"]
-    assert list(fp32.values())[1:3] == ["fp32", "1.0e-02"]
-    assert list(seed.values())[1:3] == ["another seed", "1.0e-01"]
+    two, split, fp32, seed = cells_of(multi_gpu_study.tables(tmp_path)["losses"])
+    assert list(two.values()) == ["GPT", "2 GPUs", "one GPU", "0.0e+00", "1.0e-03", "1.0e-03", "1.0e-03"]
+    assert list(split.values())[2:5] == ["one GPU, micro-batches", "1.0e-03", "0.0e+00"]
+    assert list(fp32.values())[1:4] == ["fp32", "one GPU", "1.0e-02"]
+    assert list(seed.values())[1:4] == ["another seed", "one GPU", "1.0e-01"]
