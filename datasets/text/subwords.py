@@ -121,12 +121,10 @@ class Subwords:
         # A line break would split a line of the file, and a lone surrogate cannot be written: both stay escaped.
         alphabet = {c for token in counts for c in token if c != "\n" and not _is_surrogate(c)} | set(_ESCAPES)
         escaped = {_escape(token, alphabet): count for token, count in counts.items()}
-        substrings = _Substrings(escaped)
         if min_count is None:
-            num_characters = sum(len(token) * count for token, count in escaped.items())
-            subtokens = _learn_size(substrings, num_characters, alphabet, size - len(_RESERVED), rounds)
+            subtokens = _learn_size(escaped, alphabet, size - len(_RESERVED), rounds)
         else:
-            subtokens = substrings.learn(alphabet, min_count, rounds)
+            subtokens = _Substrings(escaped, min_count).learn(alphabet, rounds)
         return cls([*_RESERVED, *subtokens])
 
 
@@ -199,45 +197,46 @@ def _segment(escaped: str, known: Collection[str], longest: int) -> list[str]:
 
 
 class _Level(NamedTuple):
-    """The strings of one length: what is at which position, and where each has an example and its prefix a number."""
+    """The distinct strings of one length, numbered."""
 
-    positions: np.ndarray  # of the text where a token has a string of this length
-    numbers: np.ndarray  # of those strings, by position
-    examples: np.ndarray  # a position of each string
-    prefixes: np.ndarray  # the number that each string without its last character has in the level before
+    positions: np.ndarray  # where in the text a token has a string of this length, ascending
+    numbers: np.ndarray  # the number of the string at each of these positions
+    examples: np.ndarray  # for each string, one of its positions
+    prefixes: np.ndarray  # for each string, the number of its prefix in the level before
 
 
 class _Substrings:
-    """The substrings of counted tokens, of up to 100 characters, in levels by length.
+    """The substrings of counted tokens: those of `min_count` or more occurrences, and their extensions by a character.
 
-    `text` is all tokens, one after the other. Strings are numbers here, so that a vocabulary is learned in array
-    operations over all positions at once.
+    The tokens are one text, so that array operations count and segment at all its positions at once. A string is at
+    most as frequent as its prefix, so only frequent ones are extended.
     """
 
-    def __init__(self, counts: Mapping[str, int]) -> None:
-        self._text = "".join(counts)
+    def __init__(self, counts: Mapping[str, int], min_count: int) -> None:
+        self._text, self._min_count = "".join(counts), min_count
         lengths = np.fromiter(map(len, counts), np.int64, len(counts))
         self._ends = np.cumsum(lengths)
-        self._begins = self._ends - lengths
         self._weights = np.repeat(np.fromiter(counts.values(), np.float64, len(counts)), lengths)
         positions = np.arange(len(self._text), dtype=np.int32)
         left = np.repeat(self._ends, lengths) - positions  # characters to the end of the token
-        characters = np.unique(np.frombuffer(self._text.encode("utf-32-le"), np.uint32), return_inverse=True)[1]
-        numbers = np.zeros(len(self._text), np.int64)
+        characters = np.frombuffer(self._text.encode("utf-32-le"), np.uint32)
+        numbers = np.zeros_like(positions)
         self._levels: list[_Level] = []
-        for length in range(1, min(int(lengths.max()), _MAX_SUBTOKEN_LENGTH) + 1):
-            strings = numbers * len(self._text) + characters[positions + length - 1]
+        while len(positions) and len(self._levels) < _MAX_SUBTOKEN_LENGTH:
+            length = len(self._levels) + 1
+            strings = numbers.astype(np.int64) << 21 | characters[positions + length - 1]  # a code point has 21 bits
             _, examples, inverse = np.unique(strings, return_index=True, return_inverse=True)
-            level = _Level(positions, inverse.astype(np.int32), positions[examples], numbers[examples].astype(np.int32))
-            self._levels.append(level)
-            longer = left[positions] > length
-            positions, numbers = positions[longer], inverse[longer]
+            own = inverse.astype(np.int32)
+            self._levels.append(_Level(positions, own, positions[examples], numbers[examples]))
+            frequent = np.bincount(own, self._weights[positions]) >= min_count
+            extended = frequent[own] & (left[positions] > length)
+            positions, numbers = positions[extended], own[extended]
 
-    def learn(self, alphabet: Iterable[str], min_count: int, rounds: int) -> list[str]:
+    def learn(self, alphabet: Iterable[str], rounds: int) -> list[str]:
         """Return subtokens by falling count; each round counts in segments of the round before."""
-        counts = self._select(np.ones(len(self._text), bool), min_count)
+        counts = self._select(np.ones(len(self._text), bool))
         for _ in range(rounds - 1):
-            counts = self._select(self._segment(counts), min_count)
+            counts = self._select(self._find_segments(counts))
         kept = dict.fromkeys(alphabet, 0)
         for length, (level, level_counts) in enumerate(zip(self._levels, counts, strict=True), start=1):
             found = np.flatnonzero(level_counts)
@@ -245,30 +244,30 @@ class _Substrings:
                 kept[self._text[start : start + length]] = count
         return sorted(kept, key=lambda string: (-kept[string], string))
 
-    def _select(self, starts: np.ndarray, min_count: int) -> list[np.ndarray]:
-        """Return by length the counts of the strings that are frequent without their occurrences in longer kept ones.
+    def _select(self, starts: np.ndarray) -> list[np.ndarray]:
+        """Return by length the counts of the subtokens, and 0 for other strings: those frequent outside of longer ones.
 
-        Only occurrences that begin where a segment begins are counted. Other strings of two or more characters have
-        the count 0. Sums are exact up to 2**53.
+        Only occurrences that begin where a segment begins are counted. A single character keeps the count that
+        remains, however small. Sums are exact up to 2**53.
         """
         counts = []
-        within: np.ndarray = np.zeros(len(self._levels[-1].examples))  # occurrences in longer kept strings, by string
+        within: np.ndarray = np.zeros(len(self._levels[-1].examples))  # occurrences in longer subtokens
         for length, level in reversed(list(enumerate(self._levels, start=1))):
             begins = starts[level.positions]
             weights = self._weights[level.positions[begins]]
             remaining = np.bincount(level.numbers[begins], weights, len(level.examples)) - within
             if length > 1:
-                remaining[remaining < min_count] = 0
+                remaining[remaining < self._min_count] = 0
                 within = np.bincount(level.prefixes, remaining + within, len(self._levels[length - 2].examples))
             counts.append(remaining)
         return counts[::-1]
 
-    def _segment(self, counts: Sequence[np.ndarray]) -> np.ndarray:
+    def _find_segments(self, counts: Sequence[np.ndarray]) -> np.ndarray:
         """Return where segments begin: from the left of each token, the longest string with a count that fits."""
         longest = np.ones(len(self._text), np.int64)
         for length, (level, level_counts) in enumerate(zip(self._levels, counts, strict=True), start=1):
             longest[level.positions[level_counts[level.numbers] > 0]] = length
-        starts, current, ends = np.zeros(len(self._text), bool), self._begins, self._ends
+        starts, current, ends = np.zeros(len(self._text), bool), np.append(0, self._ends[:-1]), self._ends
         while len(current):
             starts[current] = True
             current = current + longest[current]
@@ -277,18 +276,19 @@ class _Substrings:
         return starts
 
 
-def _learn_size(substrings: _Substrings, num_characters: int, alphabet: set[str], size: int, rounds: int) -> list[str]:
+def _learn_size(escaped: dict[str, int], alphabet: set[str], size: int, rounds: int) -> list[str]:
     """Return subtokens, as close to `size` of them as a binary search over the minimum count gets.
 
     The counts of the kept subtokens of several characters refer to different positions, so at minimum count m there are
     at most (all characters)/m of them: beyond `high` the vocabulary is too small. Sizes are about proportional to 1/m,
     so the search bisects the logarithm of m.
     """
-    low, high = 1, num_characters // max(1, size - len(alphabet)) + 1
+    characters = sum(len(token) * count for token, count in escaped.items())
+    low, high = 1, characters // max(1, size - len(alphabet)) + 1
     nearest: list[str] = []
     while low <= high:
         middle = math.isqrt(low * high)
-        subtokens = substrings.learn(alphabet, middle, rounds)
+        subtokens = _Substrings(escaped, middle).learn(alphabet, rounds)
         if not nearest or abs(len(subtokens) - size) < abs(len(nearest) - size):
             nearest = subtokens
         if abs(len(subtokens) - size) <= _SIZE_TOLERANCE * size:
