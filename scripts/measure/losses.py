@@ -3,10 +3,10 @@
 
     python -P scripts/measure/losses.py [--steps N] KEY=VALUE...
 
-Prints one JSON line. The loss of a step is the mean over its global batch. If two runs differ in gpus= alone, their
-losses differ by rounding, by dropout, which each rank draws for itself (recipe.training.dropout=0 leaves it out), by
-the statistics of batch normalization, which are those of a rank (on one GPU, tuning.micro_batch_size can give it the
-batches of two), and in Mask R-CNN by the regions that a rank samples.
+Prints one JSON line. The loss of a step is the mean over its global batch. Two runs that differ only in gpus= have the
+same losses up to rounding, with three exceptions. Each rank draws its own dropout masks: set recipe.training.dropout=0.
+Batch normalization uses the statistics of each rank: tuning.micro_batch_size gives one GPU the statistics of several.
+Mask R-CNN samples regions on each rank.
 """
 
 import argparse
@@ -35,7 +35,8 @@ def main() -> None:
         with joined_ranks(config.gpus) as world:
             found = losses(build(config, world), options.steps)
             if world.rank == 0:
-                print(json.dumps({"run": " ".join(overrides), "gpus": config.gpus, "losses": found}), flush=True)
+                run = {"run": " ".join(overrides), "workload": config.workload.title, "gpus": config.gpus}
+                print(json.dumps(run | {"losses": found}), flush=True)
 
 
 if __name__ == "__main__":

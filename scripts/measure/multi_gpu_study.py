@@ -10,8 +10,10 @@ throughput runs at one batch size per GPU, and `losses.jsonl` the lines of scrip
 import json
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,18 +23,9 @@ from timetrial.runner.results.analysis.intervals import geometric_mean, geometri
 from timetrial.scripts.measure import seed_outcomes, study_page
 
 PAGE, ARCHIVE = study_page.STUDIES / "multi_gpu.md", study_page.STUDIES / "multi_gpu.tar.xz"
-_NAMES = {
-    "ncf": "NCF",
-    "gnmt": "GNMT",
-    "gpt": "GPT",
-    "ssd": "SSD",
-    "resnet50": "ResNet-50",
-    "transformer": "Transformer",
-    "maskrcnn": "Mask R-CNN",
-}
-_EQUALITY_LEVEL = 0.9  # two one-sided tests at 5%
-_WINDOWS = {"step 1": slice(0, 1), "2 to 10": slice(1, 10), "11 to 100": slice(10, 100), "101 to 200": slice(100, 200)}
-_SPLIT = "one GPU, micro-batches"
+_EQUIVALENCE_LEVEL = 0.9  # of the interval that two one-sided tests at 5% need (Schuirmann 1987)
+_STEPS = {"step 1": slice(0, 1), "2 to 10": slice(1, 10), "11 to 100": slice(10, 100), "101 to 200": slice(100, 200)}
+_MICRO_BATCHES = "one GPU, micro-batches"
 
 
 def tables(root: Path) -> dict[str, str]:
@@ -40,7 +33,7 @@ def tables(root: Path) -> dict[str, str]:
     return {
         "training": _training(seed_outcomes.read_ended(root / "training")),
         "losses": _losses(root / "losses.jsonl"),
-        "scaling": _throughput(root / "scaling", ("workload",), lambda config: (_NAMES[config["workload"]["name"]],)),
+        "scaling": _throughput(root / "scaling", ("workload",), lambda config: (config["workload"]["title"],)),
         "networks": _throughput(
             root / "networks",
             ("network", "precision"),
@@ -51,116 +44,111 @@ def tables(root: Path) -> dict[str, str]:
 
 def _training(records: Sequence[RunRecord]) -> str:
     runs = seed_outcomes.tabulate(records)
-    runs["pace"] = list(map(seed_outcomes.epoch_seconds, records))
-    runs["workload"] = [record.config["workload"]["name"] for record in records]
+    runs["epoch_seconds"] = list(map(seed_outcomes.epoch_seconds, records))
+    runs["workload"] = [record.config["workload"]["title"] for record in records]
     runs["gpus"] = [record.config["gpus"] for record in records]
     rows = []
-    for workload, name in _NAMES.items():
-        sides = dict(iter(runs[runs.workload == workload].groupby("gpus")))
-        for gpus, side in sides.items():
-            rows.append([name, f"{gpus}", _count(side), *_training_cells(side, sides.get(1), is_baseline=gpus == 1)])
-    header = ["workload", "GPUs", "runs", "step", "epochs", "margin of equality", "time per epoch", "time-to-train"]
+    for workload, same in runs.groupby("workload", sort=False):
+        for gpus, group in same.groupby("gpus"):
+            batches = group.record.map(lambda record: record.config["recipe"]["global_batch_size"])
+            step = f"{(batches / group.rate).median() * 1e3:.3g} ms"
+            cells = _means(group) if gpus == 1 else _ratios(group, same[same.gpus == 1])
+            rows.append([str(workload), f"{gpus}", _count(group), step, *cells])
+    header = ["workload", "GPUs", "runs", "step", "epochs", "equivalence margin", "time per epoch", "time-to-train"]
     return study_page.markdown_table([*header, "energy to target"], rows)
 
 
-def _training_cells(side: pd.DataFrame, one_gpu: pd.DataFrame | None, *, is_baseline: bool) -> list[str]:
-    """Return the figures of runs on one GPU, or the ratios of others to them, with 95% intervals."""
-    batches = side.record.map(lambda record: record.config["recipe"]["global_batch_size"])
-    step = f"{(batches / side.rate).median() * 1e3:.3g} ms"
-    columns = ("fractional", "pace", "seconds", "joules")
-    if is_baseline or one_gpu is None:
-        units = {"fractional": (1, ""), "pace": (1, " s"), "seconds": (1, " s"), "joules": (1e3, " kJ")}
-        known = {name: side[name].dropna() for name in columns}
-        epochs, *others = (
-            f"{geometric_mean(known[name]).estimate / unit:.3g}{symbol}" if len(known[name]) else ""
-            for name, (unit, symbol) in units.items()
-        )
-        return [step, epochs, "", *others]
-    pairs = {name: (side[name].dropna(), one_gpu[name].dropna()) for name in columns}
-    epochs, *others = (f"{geometric_ratio(*pair)}" if all(map(len, pair)) else "" for pair in pairs.values())
-    narrow = geometric_ratio(*pairs["fractional"], level=_EQUALITY_LEVEL)
-    return [step, epochs, f"{max(narrow.high, 1 / narrow.low) - 1:.1%}", *others]
+def _means(runs: pd.DataFrame) -> list[str]:
+    """Return the geometric means of runs on one GPU."""
+    units = {"fractional": (1, ""), "epoch_seconds": (1, " s"), "seconds": (1, " s"), "joules": (1e3, " kJ")}
+    cells = []
+    for column, (unit, symbol) in units.items():
+        values = runs[column].dropna() / unit
+        cells.append("" if values.empty else f"{geometric_mean(values).estimate:.3g}{symbol}")
+    return [cells[0], "", *cells[1:]]
+
+
+def _ratios(runs: pd.DataFrame, one_gpu: pd.DataFrame) -> list[str]:
+    """Return the ratios of the means to those of one GPU, and the margin within which their epochs are equal."""
+    columns = ("fractional", "epoch_seconds", "seconds", "joules")
+    epochs, *others = ((list(runs[column].dropna()), list(one_gpu[column].dropna())) for column in columns)
+    bounds = geometric_ratio(*epochs, level=_EQUIVALENCE_LEVEL)
+    margin = f"{max(bounds.high, 1 / bounds.low) - 1:.1%}" if bounds.is_bounded else ""
+    return [_ratio(*epochs), margin, *(_ratio(*pair) for pair in others)]
 
 
 def _losses(path: Path) -> str:
-    """Return how far the losses of each workload are from those of one GPU, by what differs between the two runs.
+    """Return how far the losses of each workload are from those of one GPU in bf16 with the same seed.
 
-    Runs on one GPU in micro-batches of a rank's size have the statistics of several in batch normalization.
+    Runs on one GPU in micro-batches of a rank's size have the statistics of several GPUs in batch normalization.
     """
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     runs: dict[str, dict[str, list[float]]] = {}
-    for line in lines:
-        overrides = dict(word.partition("=")[::2] for word in line["run"].split())
-        different = "another seed" if overrides.get("seed", "1") != "1" else overrides["precision"]
-        different = f"{line['gpus']} GPUs" if line["gpus"] > 1 else different
-        different = _SPLIT if "tuning.micro_batch_size" in overrides else different
-        runs.setdefault(overrides["recipe"].partition("/")[0], {})[different] = line["losses"]
+    for line in path.read_text().splitlines() if path.exists() else ():
+        run = json.loads(line)
+        overrides = dict(word.partition("=")[::2] for word in run["run"].split())
+        label = "another seed" if overrides.get("seed", "1") != "1" else overrides["precision"]
+        label = f"{run['gpus']} GPUs" if run["gpus"] > 1 else label
+        label = _MICRO_BATCHES if "tuning.micro_batch_size" in overrides else label
+        runs.setdefault(run["workload"], {})[label] = run["losses"]
     rows = []
-    for workload in filter(runs.__contains__, _NAMES):
-        whole, split = runs[workload].pop("bf16"), runs[workload].pop(_SPLIT, None)
-        for different, losses in runs[workload].items():
-            rows.append([_NAMES[workload], different, "one GPU", *_distances(losses, whole)])
-            if split and different.endswith("GPUs"):
-                rows.append([_NAMES[workload], different, _SPLIT, *_distances(losses, split)])
-    return study_page.markdown_table(["workload", "losses of", "against", *_WINDOWS], rows)
+    for workload, losses in runs.items():
+        references = {"one GPU": losses.pop("bf16"), _MICRO_BATCHES: losses.pop(_MICRO_BATCHES, None)}
+        for label, own in losses.items():
+            for reference, base in references.items():
+                if base and (reference == "one GPU" or label.endswith("GPUs")):
+                    rows.append([workload, label, reference, *_differences(own, base)])
+    return study_page.markdown_table(["workload", "losses of", "against", *_STEPS], rows)
 
 
-def _distances(losses: Sequence[float], base: Sequence[float]) -> list[str]:
-    """Return the median relative distance in each window of steps."""
-    distances = np.abs(np.array(losses) / np.array(base) - 1)
-    return [f"{np.median(distances[window]):.1e}" for window in _WINDOWS.values()]
+def _differences(losses: Sequence[float], base: Sequence[float]) -> list[str]:
+    """Return the median relative difference of some steps."""
+    differences = np.abs(np.array(losses) / np.array(base) - 1)
+    return [f"{np.median(differences[steps]):.1e}" for steps in _STEPS.values()]
 
 
-def _throughput(folder: Path, keys: Sequence[str], key_of: Callable[[Mapping], tuple[str, ...]]) -> str:
-    """Return a row for each setting: the rate on one GPU and, on more, the multiple of it; then without peer access."""
-    settings: dict[tuple[str, ...], dict[tuple[int, bool], list[RunRecord]]] = {}
+def _throughput(folder: Path, keys: Sequence[str], key_of: Callable[[Mapping[str, Any]], tuple[str, ...]]) -> str:
+    """Return a row for each setting: its rates by number of GPUs, and the effect of GPU peer-to-peer transfers."""
+    settings: dict[tuple[str, ...], defaultdict[tuple[int, bool], list[RunRecord]]] = {}
     for record in seed_outcomes.read_ended(folder):
         config = record.config
         batch = config["recipe"]["global_batch_size"] // config["gpus"]
-        setting = settings.setdefault((*key_of(config), f"{batch:,}"), {})
-        setting.setdefault((config["gpus"], config["peer_to_peer"]), []).append(record)
-    counts = sorted({gpus for setting in settings.values() for gpus, _ in setting if gpus > 1})
-    without = [gpus for gpus in counts if any((gpus, False) in setting for setting in settings.values())]
+        runs = settings.setdefault((*key_of(config), f"{batch:,}"), defaultdict(list))
+        runs[config["gpus"], config["peer_to_peer"]].append(record)
+    counts = sorted({gpus for runs in settings.values() for gpus, _ in runs if gpus > 1})
+    compared = [gpus for gpus in counts if any((gpus, False) in runs for runs in settings.values())]
     rows = []
-    for setting, cells in settings.items():
-        rates = {key: _rates(records) for key, records in cells.items()}
-        one_gpu = rates.get((1, True), [])
-        row = [*setting, *_unit(cells), _mean(cells.get((1, True)), one_gpu)]
+    for setting, runs in settings.items():
+        row = [*setting, _rate(runs[1, True])]
         for gpus in counts:
-            row += [_mean(cells.get((gpus, True)), rates.get((gpus, True))), _ratio(rates.get((gpus, True)), one_gpu)]
-        row += [_ratio(rates.get((gpus, False)), rates.get((gpus, True))) for gpus in without]
+            row += [_rate(runs[gpus, True]), _ratio(_rates(runs[gpus, True]), _rates(runs[1, True]))]
+        row += [_ratio(_rates(runs[gpus, False]), _rates(runs[gpus, True])) for gpus in compared]
         rows.append(row)
-    header = [*keys, "batch per GPU", "per second", "one GPU"]
-    header += [word for gpus in counts for word in (f"{gpus} GPUs", "to one")]
-    return study_page.markdown_table([*header, *(f"{gpus}, without NVLink to with" for gpus in without)], rows)
+    header = [*keys, "batch per GPU", "one GPU"]
+    header += [name for gpus in counts for name in (f"{gpus} GPUs", f"{gpus} GPUs to one")]
+    return study_page.markdown_table([*header, *(f"{gpus} GPUs, NVLink off to on" for gpus in compared)], rows)
+
+
+def _rate(records: Sequence[RunRecord]) -> str:
+    """Return the mean rate of runs, or the states of runs without one, such as "out of memory"."""
+    if not (rates := _rates(records)):
+        return ", ".join(sorted({record.state.value for record in records}))
+    in_tokens = any(record.throughput and record.throughput.tokens_per_second for record in records)
+    return f"{geometric_mean(rates).estimate:,.0f} {'tokens/s' if in_tokens else 'samples/s'}"
 
 
 def _rates(records: Sequence[RunRecord]) -> list[float]:
-    """Return tokens per second of text, else samples per second, of the runs that did not fail."""
+    """Return tokens per second of text, else samples per second, of the runs that have a result."""
     measured = (record.throughput for record in records if record.throughput)
     return [each.tokens_per_second or each.samples_per_second for each in measured]
 
 
-def _unit(cells: Mapping[object, Sequence[RunRecord]]) -> set[str]:
-    """Return the unit of the rates of one setting, one text for all."""
-    measured = [record.throughput for records in cells.values() for record in records if record.throughput]
-    return {"tokens" if any(each.tokens_per_second for each in measured) else "samples"}
+def _ratio(values: Sequence[float], base: Sequence[float]) -> str:
+    return f"{geometric_ratio(values, base)}" if values and base else ""
 
 
-def _mean(records: Sequence[RunRecord] | None, rates: Sequence[float] | None) -> str:
-    """Return the mean of the rates, or how runs without a rate ended, such as "out of memory"."""
-    if not rates:
-        return ", ".join(sorted({record.state.value for record in records or ()}))
-    return f"{geometric_mean(rates).estimate:,.0f}"
-
-
-def _ratio(rates: Sequence[float] | None, base: Sequence[float] | None) -> str:
-    return f"{geometric_ratio(rates, base)}" if rates and base else ""
-
-
-def _count(side: pd.DataFrame) -> str:
-    failed = int((~side.reached.astype(bool)).sum())
-    return f"{len(side)} ({failed} failed)" if failed else f"{len(side)}"
+def _count(runs: pd.DataFrame) -> str:
+    failed = int((~runs.reached.astype(bool)).sum())
+    return f"{len(runs)} ({failed} failed)" if failed else f"{len(runs)}"
 
 
 def main() -> int:

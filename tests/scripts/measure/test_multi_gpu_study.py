@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +23,12 @@ def study(tmp_path):
     """An empty study; study(path, training, throughput=..., ...) adds a run."""
 
     def add(
-        path, training=None, *, throughput=None, workload="gpt", network=None, gpus=1, peer_to_peer=True, **options
+        path, training=None, *, throughput=None, workload="GPT", network=None, gpus=1, peer_to_peer=True, **options
     ):
         record = seed_runs.make_record(training, recipe=f"{workload}/mini", **options)
         recipe = record.config["recipe"] | {"training": {"network": network}}
-        config = {"workload": {"name": workload}, "gpus": gpus, "peer_to_peer": peer_to_peer, "recipe": recipe}
-        seed_runs.write(tmp_path / path, record.__class__(**vars(record) | {
-            "config": record.config | config, "throughput": throughput,
-        }))  # fmt: skip
+        config = {"workload": {"title": workload}, "gpus": gpus, "peer_to_peer": peer_to_peer, "recipe": recipe}
+        seed_runs.write(tmp_path / path, replace(record, config=record.config | config, throughput=throughput))
 
     return add
 
@@ -41,7 +40,7 @@ def measured(rate, tokens=None):
     )  # fmt: skip
 
 
-def cells_of(table):
+def rows_of(table):
     """Return the rows of a table as dictionaries by the header."""
     header, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
     return [dict(zip(header, row, strict=True)) for row in rows]
@@ -61,11 +60,11 @@ def test_training_on_two_gpus_is_a_ratio_to_one(tmp_path, study):
             training = seed_runs.cross_at(value, seconds=10 / gpus + seed, rate=100.0 * gpus + seed)
             study(f"training/{gpus}/{seed}", training, gpus=gpus, seed=seed, joules=1000.0 * seed, global_batch_size=50)
     study("training/2/9", seed_runs.train({"quality": (0.1,)}, {"quality": 0.5}), gpus=2, seed=9, global_batch_size=50)
-    one, two = cells_of(multi_gpu_study.tables(tmp_path)["training"])
+    one, two = rows_of(multi_gpu_study.tables(tmp_path)["training"])
     assert list(one.values()) == ["GPT", "1", "3", "490 ms", "3.86", "", "0.98 s", "12 s", "1.82 kJ"]
     assert (two["runs"], two["epochs"]) == ("4 (1 failed)", ratio_text(epochs[2], epochs[1])[0])
     _, low, high = ratio_text(epochs[2], epochs[1], level=0.9)
-    assert two["margin of equality"] == f"{max(high, 1 / low) - 1:.1%}"
+    assert two["equivalence margin"] == f"{max(high, 1 / low) - 1:.1%}"
     assert two["time-to-train"] == ratio_text((6, 7, 8), (11, 12, 13))[0]
 
 
@@ -75,18 +74,23 @@ def test_rates_are_multiples_of_one_gpu_and_failures_are_named(tmp_path, study):
         for seed, rate in enumerate(rates):
             options = {"gpus": gpus, "peer_to_peer": peer_to_peer, "global_batch_size": 8 * gpus}
             path = f"networks/{gpus}{peer_to_peer}/{seed}"
-            study(path, throughput=measured(rate), workload="cnn", network="vgg16", state=RunState.MEASURED, **options)
-    study("networks/big", workload="cnn", network="nasnet", state=RunState.OUT_OF_MEMORY, global_batch_size=999)
+            study(path, throughput=measured(rate), workload="CNN", network="vgg16", state=RunState.MEASURED, **options)
+    study("networks/big", workload="CNN", network="nasnet", state=RunState.OUT_OF_MEMORY, global_batch_size=999)
     study("scaling/one", throughput=measured(5.0, tokens=70.0), state=RunState.MEASURED, global_batch_size=4)
-    study("scaling/open", state=RunState.STOPPED, workload="ncf", global_batch_size=4)
+    study("scaling/open", state=RunState.STOPPED, workload="NCF", global_batch_size=4)
     tables = multi_gpu_study.tables(tmp_path)
-    vgg, nasnet = cells_of(tables["networks"])
-    assert [vgg["network"], vgg["precision"], vgg["batch per GPU"], vgg["one GPU"]] == ["vgg16", "bf16", "8", "101"]
-    assert (vgg["2 GPUs"], vgg["to one"]) == ("200", ratio_text(double, base)[0])
-    assert vgg["2, without NVLink to with"] == ratio_text(slow, double)[0]
+    vgg, nasnet = rows_of(tables["networks"])
+    assert [vgg["network"], vgg["precision"], vgg["batch per GPU"], vgg["one GPU"]] == [
+        "vgg16",
+        "bf16",
+        "8",
+        "101 samples/s",
+    ]
+    assert (vgg["2 GPUs"], vgg["2 GPUs to one"]) == ("200 samples/s", ratio_text(double, base)[0])
+    assert vgg["2 GPUs, NVLink off to on"] == ratio_text(slow, double)[0]
     assert (nasnet["batch per GPU"], nasnet["one GPU"], nasnet["2 GPUs"]) == ("999", "out of memory", "")
-    (gpt,) = cells_of(tables["scaling"])
-    assert list(gpt.values()) == ["GPT", "4", "tokens", "70"]
+    (gpt,) = rows_of(tables["scaling"])
+    assert list(gpt.values()) == ["GPT", "4", "70 tokens/s"]
 
 
 def test_losses_are_compared_with_those_of_one_gpu_in_bf16(tmp_path, study):
@@ -99,10 +103,10 @@ def test_losses_are_compared_with_those_of_one_gpu_in_bf16(tmp_path, study):
         "precision=bf16 seed=2": (1, [2.2] * 200),
     }
     (tmp_path / "losses.jsonl").write_text("".join(
-        json.dumps({"run": f"recipe=gpt/mini {run}", "gpus": gpus, "losses": losses}) + "\n"
+        json.dumps({"run": f"recipe=gpt/mini {run}", "workload": "GPT", "gpus": gpus, "losses": losses}) + "\n"
         for run, (gpus, losses) in lines.items()
     ))  # fmt: skip
-    two, split, fp32, seed = cells_of(multi_gpu_study.tables(tmp_path)["losses"])
+    two, split, fp32, seed = rows_of(multi_gpu_study.tables(tmp_path)["losses"])
     assert list(two.values()) == ["GPT", "2 GPUs", "one GPU", "0.0e+00", "1.0e-03", "1.0e-03", "1.0e-03"]
     assert list(split.values())[2:5] == ["one GPU, micro-batches", "1.0e-03", "0.0e+00"]
     assert list(fp32.values())[1:4] == ["fp32", "one GPU", "1.0e-02"]
