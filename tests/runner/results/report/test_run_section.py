@@ -39,7 +39,8 @@ def test_view_states_what_the_record_says(launch, tmp_path):
     facts = facts_of(text, "run-1")
     quality = training["blocks"][-1]["quality"]["hit_rate"]
     seconds = float(re.match(r"target not reached after ([\d.]+) s, 3 epochs, ", facts["Result"])[1])
-    assert seconds == pytest.approx(training["seconds"], rel=0.005)
+    # Three digits are shown, and the page takes the time from the log, whose marks are whole milliseconds.
+    assert seconds == pytest.approx(training["seconds"], rel=0.005, abs=0.002)
     assert f"hit_rate {quality:.4g} (target 0.99), exit code 10" in facts["Result"]
     assert facts["Run directory"] == str(run_dir.path)
     assert facts["Started"].endswith(f"UTC on {record['attempts'][0]['hostname']}")
