@@ -63,8 +63,8 @@ def _means(runs: pd.DataFrame) -> list[str]:
     units = {"fractional": (1, ""), "epoch_seconds": (1, " s"), "seconds": (1, " s"), "joules": (1e3, " kJ")}
     cells = []
     for column, (unit, symbol) in units.items():
-        values = runs[column].dropna() / unit
-        cells.append("" if values.empty else f"{geometric_mean(values).estimate:.3g}{symbol}")
+        values = list(runs[column].dropna() / unit)
+        cells.append("" if not values else f"{geometric_mean(values).estimate:.3g}{symbol}")
     return [cells[0], "", *cells[1:]]
 
 
@@ -74,7 +74,7 @@ def _ratios(runs: pd.DataFrame, one_gpu: pd.DataFrame) -> list[str]:
     epochs, *others = ((list(runs[column].dropna()), list(one_gpu[column].dropna())) for column in columns)
     bounds = geometric_ratio(*epochs, level=_EQUIVALENCE_LEVEL)
     margin = f"{max(bounds.high, 1 / bounds.low) - 1:.1%}" if bounds.is_bounded else ""
-    return [_ratio(*epochs), margin, *(_ratio(*pair) for pair in others)]
+    return [ratio(*epochs), margin, *(ratio(*pair) for pair in others)]
 
 
 def _losses(path: Path) -> str:
@@ -120,8 +120,8 @@ def _throughput(folder: Path, keys: Sequence[str], key_of: Callable[[Mapping[str
     for setting, runs in settings.items():
         row = [*setting, _rate(runs[1, True])]
         for gpus in counts:
-            row += [_rate(runs[gpus, True]), _ratio(_rates(runs[gpus, True]), _rates(runs[1, True]))]
-        row += [_ratio(_rates(runs[gpus, False]), _rates(runs[gpus, True])) for gpus in compared]
+            row += [_rate(runs[gpus, True]), ratio(rates(runs[gpus, True]), rates(runs[1, True]))]
+        row += [ratio(rates(runs[gpus, False]), rates(runs[gpus, True])) for gpus in compared]
         rows.append(row)
     header = [*keys, "batch per GPU", "one GPU"]
     header += [name for gpus in counts for name in (f"{gpus} GPUs", f"{gpus} GPUs to one")]
@@ -130,19 +130,20 @@ def _throughput(folder: Path, keys: Sequence[str], key_of: Callable[[Mapping[str
 
 def _rate(records: Sequence[RunRecord]) -> str:
     """Return the mean rate of runs, or the states of runs without one, such as "out of memory"."""
-    if not (rates := _rates(records)):
+    if not (measured := rates(records)):
         return ", ".join(sorted({record.state.value for record in records}))
     in_tokens = any(record.throughput and record.throughput.tokens_per_second for record in records)
-    return f"{geometric_mean(rates).estimate:,.0f} {'tokens/s' if in_tokens else 'samples/s'}"
+    return f"{geometric_mean(measured).estimate:,.0f} {'tokens/s' if in_tokens else 'samples/s'}"
 
 
-def _rates(records: Sequence[RunRecord]) -> list[float]:
+def rates(records: Sequence[RunRecord]) -> list[float]:
     """Return tokens per second of text, else samples per second, of the runs that have a result."""
     measured = (record.throughput for record in records if record.throughput)
     return [each.tokens_per_second or each.samples_per_second for each in measured]
 
 
-def _ratio(values: Sequence[float], base: Sequence[float]) -> str:
+def ratio(values: Sequence[float], base: Sequence[float]) -> str:
+    """Return the ratio of geometric means with its 95% interval; nothing without values on both sides."""
     return f"{geometric_ratio(values, base)}" if values and base else ""
 
 

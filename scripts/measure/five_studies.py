@@ -1,0 +1,249 @@
+"""Write the tables of docs/studies/five_studies.md: what five studies published, beside runs of timetrial.
+
+    .venv/bin/python -P scripts/measure/five_studies.py [--check]
+
+The published values are those of runner/results/reference_data/studies. The runs are in docs/studies: those that
+other pages show in `seeds.tar.xz` and `multi_gpu.tar.xz`, the others in `five_studies.tar.xz`. With --check nothing is
+written, and the exit code is 1 if the page differs.
+"""
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from timetrial.runner.record.run_record import RunRecord
+from timetrial.runner.results.analysis.intervals import geometric_mean
+from timetrial.runner.results.analysis.regression import fit_power_law, fit_through_origin
+from timetrial.runner.results.parse.external import REFERENCE_DATA, ExternalMeasurement, read_measurements
+from timetrial.scripts.measure import seed_outcomes, study_page
+from timetrial.scripts.measure.multi_gpu_study import rates, ratio
+
+PAGE = study_page.STUDIES / "five_studies.md"
+ARCHIVES = tuple(study_page.STUDIES / f"{name}.tar.xz" for name in ("seeds", "multi_gpu", "five_studies"))
+_PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+# Names of networks in the published tables, where they differ from ours.
+_PUBLISHED = {
+    "inception_v3": "inception-v3",
+    "inception_v4": "inception-v4",
+    "nasnet_mobile": "nasnet",
+    "wrn28_10": "wrn-28-10",
+}
+
+
+def tables(root: Path) -> dict[str, str]:
+    """Return the tables in Markdown by the name of their place on the page."""
+    study = root / "five_studies"
+    return {
+        "epochs": _epochs(_tabulate(root / "multi_gpu" / "training")),
+        "passes": _passes(_tabulate(study / "passes")),
+        "links": _links(_tabulate(root / "multi_gpu" / "networks")),
+        "batches": _batches(_tabulate(study / "batches")),
+        "precisions": _precisions(_tabulate(root / "seeds" / "precision"), _tabulate(study / "cifar10")),
+    }
+
+
+def _tabulate(folder: Path) -> pd.DataFrame:
+    """Return a row per ended run: its outcome and its setting."""
+    records = seed_outcomes.read_ended(folder)
+    runs = seed_outcomes.tabulate(records)
+    settings: dict[str, Callable[[RunRecord], Any]] = {
+        "workload": lambda record: record.config["workload"]["name"],
+        "title": lambda record: record.config["workload"]["title"],
+        "network": lambda record: record.config["recipe"]["training"].get("network"),
+        "precision": lambda record: record.config["precision"]["name"],
+        "gpus": lambda record: record.config["gpus"],
+        "batch": lambda record: record.config["recipe"]["global_batch_size"],
+        "link": lambda record: "NVLink" if record.config["peer_to_peer"] else "no NVLink",
+        "gpu": lambda record: next((gpu["name"] for gpu in record.environment["gpus"]), ""),
+    }
+    return runs.assign(**{name: list(map(setting, records)) for name, setting in settings.items()})
+
+
+def find(study: str, **wanted: object) -> list[ExternalMeasurement]:
+    """Return the measurements of a published study whose fields are as wanted."""
+    rows = read_measurements(REFERENCE_DATA / "studies" / f"{study}.csv")
+    return [row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())]
+
+
+def published(study: str, **wanted: object) -> list[float]:
+    """Return the values of those that were measured."""
+    return [row.value for row in find(study, **wanted) if row.value is not None]
+
+
+# A study of time-to-train whose epochs depend on the number of GPUs (2019)
+
+
+def _epochs(runs: pd.DataFrame) -> str:
+    """Return epochs and speed on several GPUs beside one: published ones, then those at one global batch size."""
+    rows = [*_published_epochs()]
+    for title, same in runs.groupby("title", sort=False):
+        one = same[same.gpus == 1]
+        for (gpu, gpus), group in same[same.gpus > 1].groupby(["gpu", "gpus"]):
+            means = (_mean(side.fractional, "{:.3g}".format) for side in (one, group))
+            ratios = _ratio(group.fractional, one.fractional), _ratio(one.seconds, group.seconds)
+            rows.append([str(title), f"{gpus} x {gpu}", *means, *ratios])
+    header = ["workload", "GPUs", "epochs on one", "epochs on all", "ratio", "speedup over one"]
+    return study_page.markdown_table(header, rows)
+
+
+def _published_epochs() -> Iterator[list[str]]:
+    for workload, title in (("gnmt", "GNMT"), ("transformer", "Transformer")):
+        for gpu in ("T4", "V100-PCIe"):
+            query = {"workload": workload, "accelerator": gpu}
+            by_gpus = {row.num_accelerators: row.value for row in find("t4_v100_2019", metric="epochs", **query)}
+            for gpus, epochs in by_gpus.items():
+                if gpus > 1 and epochs and by_gpus[1]:
+                    wanted = query | {"num_accelerators": gpus, "baseline": f"1 x {gpu}"}
+                    speedup = "".join(f"{row.value:.3g}" for row in find("t4_v100_2019", metric="speedup", **wanted))
+                    cells = [f"{by_gpus[1]:g}", f"{epochs:g}", f"{epochs / by_gpus[1]:.3g}"]
+                    yield [title, f"{gpus} x {gpu}", *cells, speedup]
+
+
+# A study that predicts passes of a batch by the peak of a GPU (2022)
+
+
+def _passes(runs: pd.DataFrame) -> str:
+    """Return milliseconds of a pass, and in fp32 what the GPUs of the study predict for them by their peaks."""
+    rows = []
+    for (network, precision), group in runs.groupby(["network", "precision"], sort=False):
+        for task in ("eval", "train"):
+            results = [record.throughput for record in group.record if record.throughput]
+            own = pd.Series([result.eval_ms if task == "eval" else result.train_ms for result in results])
+            cells = ["", "", "", ""]
+            if precision == "fp32" and results and results[0].datasheet_tflops:
+                cells = _predict(network, task, results[0].datasheet_tflops, own)
+            rows.append([str(network), str(precision), task, _mean(own, "{:.3g} ms".format), *cells])
+    header = ["network", "precision", "pass", "measured", "predicted", "measured over predicted"]
+    return study_page.markdown_table([*header, "R² about zero", "R² about the mean"], rows)
+
+
+def _predict(network: object, task: str, tflops: float, own: pd.Series) -> list[str]:
+    """Return the pass that the published GPUs predict for a peak, and R² of their line through the origin."""
+    peaks: list[float] = []
+    speeds: list[float] = []
+    for gpu in ("Titan V", "1080 Ti", "V100", "2080 Ti", "Tesla T4", "RTX 3060"):
+        query = {"accelerator": gpu, "precision": "fp32"}
+        peaks += published("rtx3060_2022", metric="peak_tflops", **query)
+        speeds += (
+            1e3 / ms for ms in published("rtx3060_2022", metric="milliseconds", workload=network, task=task, **query)
+        )
+    speed = fit_power_law(peaks, speeds).predict(tflops)
+    predicted = speed.inverse.scaled(1e3)
+    line = fit_through_origin(peaks, speeds)
+    quotient = _mean(own, lambda ms: f"{ms / predicted.estimate:.3g}")
+    return [f"{predicted} ms", quotient, f"{line.r2_uncentered:.3f}", f"{line.r2_centered:.2f}"]
+
+
+# A study of NVLink (2020)
+
+
+def _links(runs: pd.DataFrame) -> str:
+    """Return ratios of throughput on two GPUs to one, without NVLink to with it, and of fp16 to fp32."""
+    rows = []
+    for (network, precision, per_gpu), group in runs.assign(per_gpu=runs.batch // runs.gpus).groupby(
+        ["network", "precision", "per_gpu"], sort=False
+    ):
+        name = _PUBLISHED.get(str(network), network)
+        rows.append([str(network), str(precision), f"{per_gpu:,}"])
+        sides = (2, "NVLink"), (1, "NVLink")
+        query = {
+            "workload": name,
+            "precision": precision,
+            "metric": "samples_per_second",
+            "accelerator": "Quadro RTX 8000",
+        }
+        for over, under in ((sides[0], sides[1]), ((2, "no NVLink"), (2, "NVLink"))):
+            values = [
+                published("rtx8000_nvlink_2020", num_accelerators=gpus, interconnect=link, **query)
+                for gpus, link in (over, under)
+            ]
+            rows[-1].append(f"{values[0][0] / values[1][0]:.3g}" if all(values) else "")
+            own = [group[(group.gpus == gpus) & (group.link == link)] for gpus, link in (over, under)]
+            rows[-1].append(ratio(*(rates(list(side.record)) for side in own)))
+    header = ["network", "precision", "batch per GPU", "published: two GPUs to one", "two GPUs to one"]
+    return study_page.markdown_table([*header, "published: NVLink off to on", "NVLink off to on"], rows)
+
+
+# A study of batch sizes on CIFAR-10, on one and two GPUs (2019)
+
+
+def _batches(runs: pd.DataFrame) -> str:
+    """Return a row for each network, batch size and number of GPUs, of training runs and of throughput runs."""
+    rows = []
+    for (network, batch, gpus), group in runs.groupby(["network", "batch", "gpus"]):
+        name = _PUBLISHED.get(str(network), network)
+        query = {"workload": name, "accelerator": "RTX 2080 Ti", "num_accelerators": gpus, "batch": batch}
+        theirs = find("rtx2080ti_tpuv2_2019", metric="minutes_total", **query)
+        trained = group[group.record.map(lambda record: record.training is not None)]
+        results = [record.training for record in trained.record]
+        measured = rates(list(group.record)) or list(trained.rate.dropna())
+        failed = sorted({record.state.value for record in group.record if not (record.throughput or record.training)})
+        accuracy = pd.Series([result.quality["accuracy"] for result in results], dtype=float)
+        watts = [record.telemetry.mean_watts for record in trained.record if record.telemetry]
+        rows.append([
+            str(network), f"{batch:,}", f"{gpus}",
+            "".join(f"{row.value:.3g} min" if row.value else row.outcome for row in theirs),
+            _mean(pd.Series([result.seconds / 60 for result in results]), "{:.3g} min".format),
+            _mean(pd.Series(measured), "{:,.0f}".format) or ", ".join(failed),
+            _seconds_of_first_epoch(trained.record),
+            f"{accuracy.min():.4f} to {accuracy.max():.4f}" if len(accuracy) else "",
+            _mean(pd.Series(watts), "{:.0f} W".format),
+        ])  # fmt: skip
+    header = ["network", "batch", "GPUs", "published, 100 epochs", "100 epochs", "images/s", "first epoch longer by"]
+    return study_page.markdown_table([*header, "accuracy", "power of all GPUs"], rows)
+
+
+def _seconds_of_first_epoch(records: pd.Series) -> str:
+    """Return the median over runs of the seconds that the first block trained longer than the median of the others."""
+    seconds = (pd.Series([block.train_seconds for block in record.training.blocks]) for record in records)
+    extra = [float(blocks[0] - blocks[1:].median()) for blocks in seconds]
+    return f"{pd.Series(extra).median():.2f} s" if extra else ""
+
+
+# A study of Tensor Cores (2018)
+
+
+def _precisions(resnet: pd.DataFrame, cifar: pd.DataFrame) -> str:
+    """Return speed, time, energy and cost to the target in each number format."""
+    rows = []
+    for runs in (resnet[resnet.workload == "resnet50"], cifar):
+        for precision in (name for name in _PRECISIONS if (runs.precision == name).any()):
+            group = runs[runs.precision == precision]
+            base = runs[runs.precision == "fp32"]
+            usd = pd.Series([record.cost.usd for record in group.record[group.reached] if record.cost], dtype=float)
+            rows.append([
+                str(group.title.iloc[0]), precision, f"{int(group.reached.sum())} of {len(group)}",
+                _mean(group.rate, "{:,.0f}".format), "" if precision == "fp32" else _ratio(group.rate, base.rate),
+                _mean(group.fractional, "{:.3g}".format), _mean(group.seconds, "{:.3g} s".format),
+                _mean(group.joules, lambda joules: f"{joules / 1e3:.3g} kJ"), _mean(usd, "{:.2g} USD".format),
+            ])  # fmt: skip
+    header = ["workload", "precision", "reached the target", "samples/s", "to fp32", "epochs", "time-to-train"]
+    return study_page.markdown_table([*header, "energy", "cost"], rows)
+
+
+def _mean(values: pd.Series, show: Callable[[float], str]) -> str:
+    """Return the geometric mean of the values that are known."""
+    known = list(values.dropna())
+    return show(geometric_mean(known).estimate) if known else ""
+
+
+def _ratio(values: pd.Series, base: pd.Series) -> str:
+    return ratio(list(values.dropna()), list(base.dropna()))
+
+
+def main() -> int:
+    """Write the page, or compare it with what would be written."""
+    check = study_page.only_checks(__doc__)
+    with tempfile.TemporaryDirectory() as folder:
+        for archive in ARCHIVES:
+            study_page.unpack(archive, Path(folder))
+        page = study_page.fill(PAGE.read_text(), tables(Path(folder)))
+    return study_page.write_or_compare({PAGE: page}, check=check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

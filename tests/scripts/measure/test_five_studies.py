@@ -1,0 +1,133 @@
+"""The five studies: published values and runs side by side, as SciPy and a few lines compute them."""
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from timetrial.runner.record.run_record import Cost, RunState
+from timetrial.runner.record.throughput_result import ThroughputResult
+from timetrial.scripts.measure import five_studies
+
+spec = importlib.util.spec_from_file_location("seed_runs", Path(__file__).with_name("seed_runs.py"))
+seed_runs = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(seed_runs)
+
+
+@pytest.fixture
+def study(tmp_path):
+    """An empty study; study(path, training, throughput=..., ...) adds a run."""
+
+    def add(path, training=None, *, throughput=None, usd=None, network=None, gpus=1, link=True, name="cnn", **options):
+        record = seed_runs.make_record(training, **{"global_batch_size": 64} | options)
+        config = record.config | {
+            "workload": {"name": name, "title": name.upper()},
+            "gpus": gpus,
+            "peer_to_peer": link,
+            "recipe": record.config["recipe"] | {"training": {"network": network}},
+        }
+        environment = {"gpus": [{"name": "H100"}]}
+        cost = usd and Cost(usd, 3.0)
+        record = replace(record, config=config, environment=environment, throughput=throughput, cost=cost)
+        seed_runs.write(tmp_path / path, record)
+
+    return add
+
+
+def measured(rate, train_ms=10.0, eval_ms=5.0, tflops=None):
+    return ThroughputResult(
+        20, rate, None, train_ms, 200.0, None, eval_ms, 2.0, 0.1, 0.02, 1000, 100, (rate,), (200.0,), 0.5, 1, tflops,
+        True, None, None,
+    )  # fmt: skip
+
+
+def rows_of(root, name):
+    """Return the rows of a table as dictionaries by the header."""
+    table = five_studies.tables(root)[name]
+    header, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def ratio_text(values, base):
+    """Return the ratio of geometric means with the interval of Welch's test on logs."""
+    logs = np.log(values), np.log(base)
+    low, high = np.exp(stats.ttest_ind(*logs, equal_var=False).confidence_interval())
+    return f"{np.exp(logs[0].mean() - logs[1].mean()):.3g} ({low:.3g} to {high:.3g})"
+
+
+def test_published_epochs_fall_with_gpus_and_ours_are_a_ratio(tmp_path, study):
+    epochs = {1: (3.5, 4.2, 3.9), 2: (3.4, 4.4, 3.6)}
+    for gpus, values in epochs.items():
+        for seed, value in enumerate(values, start=1):
+            training = seed_runs.cross_at(value, seconds=10 / gpus + seed)
+            study(f"multi_gpu/training/{gpus}-{seed}", training, gpus=gpus, seed=seed, name="gnmt")
+    *borrowed, own = rows_of(tmp_path, "epochs")
+    assert list(borrowed[0].values()) == ["GNMT", "2 x T4", "12", "7", "0.583", "3.1"]
+    assert list(borrowed[2].values()) == ["GNMT", "4 x T4", "12", "4", "0.333", "10.4"]
+    assert list(borrowed[-1].values()) == ["Transformer", "3 x V100-PCIe", "8", "4", "0.5", ""]
+    assert list(own.values()) == [
+        "GNMT", "2 x H100", "3.86", "3.78", ratio_text(epochs[2], epochs[1]), ratio_text((11, 12, 13), (6, 7, 8)),
+    ]  # fmt: skip
+
+
+def test_passes_are_predicted_by_the_published_peaks(tmp_path, study):
+    for seed, ms in enumerate((20.0, 21.0)):
+        study(f"five_studies/passes/{seed}", throughput=measured(1.0, ms, 7.0, 67.0), network="vgg16", precision="fp32")
+    study("five_studies/passes/half", throughput=measured(1.0, 6.0, 2.0, 990.0), network="vgg16", precision="fp16")
+    evaluation, training, *half = rows_of(tmp_path, "passes")
+    assert [row["measured"] for row in half] == ["2 ms", "6 ms"]
+    assert {row["predicted"] for row in half} == {""}
+    peaks = np.array([14.9, 11.34, 14.13, 13.45, 8.14, 12.74])
+    speeds = 1e3 / np.array([108.8, 131.9, 83.5, 102.9, 223.6, 146.9])
+    fit = stats.linregress(np.log(peaks), np.log(speeds))
+    predicted = 1e3 / np.exp(fit.intercept + fit.slope * np.log(67.0))
+    assert training["predicted"].split()[0] == f"{predicted:.3g}"
+    assert training["measured over predicted"] == f"{np.sqrt(20.0 * 21.0) / predicted:.3g}"
+    assert (training["R² about zero"], training["R² about the mean"]) == ("0.975", "0.66")
+    assert (evaluation["measured"], evaluation["R² about zero"]) == ("7 ms", "0.976")
+
+
+def test_links_are_compared_at_equal_settings(tmp_path, study):
+    rates = {(1, True): (100.0, 101.0), (2, True): (199.0, 200.0), (2, False): (150.0, 151.0)}
+    for (gpus, link), values in rates.items():
+        for seed, rate in enumerate(values):
+            options = {"gpus": gpus, "link": link, "network": "nasnet_mobile", "global_batch_size": 512 * gpus}
+            study(f"multi_gpu/networks/{gpus}{link}{seed}", throughput=measured(rate), precision="fp16", **options)
+    (row,) = rows_of(tmp_path, "links")
+    assert list(row.values()) == [
+        "nasnet_mobile", "fp16", "512", f"{990.81 / 432.60:.3g}", ratio_text(rates[2, True], rates[1, True]),
+        f"{999.52 / 990.81:.3g}", ratio_text(rates[2, False], rates[2, True]),
+    ]  # fmt: skip
+
+
+def test_batches_have_rates_or_the_state_of_the_failure(tmp_path, study):
+    folder = "five_studies/batches"
+    for seed, accuracy in enumerate((0.88, 0.90)):
+        training = seed_runs.train({"accuracy": (0.5, 0.7, accuracy)}, {"accuracy": 0.99}, seconds=120.0, rate=200.0)
+        study(
+            f"{folder}/{seed}", training, network="cnn10", name="cifar10", global_batch_size=128, seed=seed, joules=1.0
+        )
+    study(f"{folder}/rate", throughput=measured(300.0), network="wrn28_10", global_batch_size=128)
+    study(f"{folder}/big", network="wrn28_10", state=RunState.OUT_OF_MEMORY, global_batch_size=2048)
+    trained, rate, big = rows_of(tmp_path, "batches")
+    assert list(trained.values())[:7] == ["cnn10", "128", "1", "19.6 min", "2 min", "200", "0.00 s"]
+    assert trained["accuracy"] == "0.8800 to 0.9000"
+    assert (rate["published, 100 epochs"], rate["images/s"]) == ("190 min", "300")
+    assert (big["images/s"], big["published, 100 epochs"]) == ("out of memory", "")
+
+
+def test_precisions_have_speed_energy_and_cost(tmp_path, study):
+    for precision, rate in (("fp32", 100.0), ("tf32", 200.0)):
+        for seed in (1, 2):
+            training = seed_runs.cross_at(3.5, seconds=1e3 / rate, rate=rate + seed)
+            options = {"precision": precision, "seed": seed, "joules": 5000.0, "name": "resnet50"}
+            study(f"seeds/precision/resnet50_mini/{precision}{seed}", training, **options)
+    study("five_studies/cifar10/1", seed_runs.cross_at(3.5, seconds=2.0), usd=0.0017, name="cifar10")
+    fp32, tf32, cifar = rows_of(tmp_path, "precisions")
+    assert list(fp32.values())[:4] == ["RESNET50", "fp32", "2 of 2", "101"]
+    assert tf32["to fp32"] == ratio_text((201, 202), (101, 102))
+    assert (tf32["time-to-train"], tf32["energy"], tf32["cost"]) == ("5 s", "5 kJ", "")
+    assert (cifar["precision"], cifar["time-to-train"], cifar["cost"]) == ("bf16", "2 s", "0.0017 USD")
