@@ -7,20 +7,21 @@ other pages show in `seeds.tar.xz` and `multi_gpu.tar.xz`, the others in `five_s
 written, and the exit code is 1 if the page differs.
 """
 
+import functools
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from timetrial.runner.record.run_record import RunRecord
-from timetrial.runner.results.analysis.intervals import geometric_mean
 from timetrial.runner.results.analysis.regression import fit_power_law, fit_through_origin
 from timetrial.runner.results.parse.external import REFERENCE_DATA, ExternalMeasurement, read_measurements
 from timetrial.scripts.measure import seed_outcomes, study_page
-from timetrial.scripts.measure.multi_gpu_study import rates, ratio
+from timetrial.scripts.measure.multi_gpu_study import rates
+from timetrial.scripts.measure.study_page import mean, ratio
 
 PAGE = study_page.STUDIES / "five_studies.md"
 ARCHIVES = tuple(study_page.STUDIES / f"{name}.tar.xz" for name in ("seeds", "multi_gpu", "five_studies"))
@@ -63,14 +64,18 @@ def _tabulate(folder: Path) -> pd.DataFrame:
     return runs.assign(**{name: list(map(setting, records)) for name, setting in settings.items()})
 
 
+@functools.cache
+def _read_study(name: str) -> list[ExternalMeasurement]:
+    return read_measurements(REFERENCE_DATA / "studies" / f"{name}.csv")
+
+
 def find(study: str, **wanted: object) -> list[ExternalMeasurement]:
-    """Return the measurements of a published study whose fields are as wanted."""
-    rows = read_measurements(REFERENCE_DATA / "studies" / f"{study}.csv")
-    return [row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())]
+    """Return the measurements of a published study whose fields have the values of `wanted`."""
+    return [row for row in _read_study(study) if all(getattr(row, name) == value for name, value in wanted.items())]
 
 
 def published(study: str, **wanted: object) -> list[float]:
-    """Return the values of those that were measured."""
+    """Return the values of these measurements; one that failed has none."""
     return [row.value for row in find(study, **wanted) if row.value is not None]
 
 
@@ -83,8 +88,8 @@ def _epochs(runs: pd.DataFrame) -> str:
     for title, same in runs.groupby("title", sort=False):
         one = same[same.gpus == 1]
         for (gpu, gpus), group in same[same.gpus > 1].groupby(["gpu", "gpus"]):
-            means = (_mean(side.fractional, "{:.3g}".format) for side in (one, group))
-            ratios = _ratio(group.fractional, one.fractional), _ratio(one.seconds, group.seconds)
+            means = (mean(side.fractional, "{:.3g}".format) for side in (one, group))
+            ratios = ratio(group.fractional, one.fractional), ratio(one.seconds, group.seconds)
             rows.append([str(title), f"{gpus} x {gpu}", *means, *ratios])
     header = ["workload", "GPUs", "epochs on one", "epochs on all", "ratio", "speedup over one"]
     return study_page.markdown_table(header, rows)
@@ -107,22 +112,25 @@ def _published_epochs() -> Iterator[list[str]]:
 
 
 def _passes(runs: pd.DataFrame) -> str:
-    """Return milliseconds of a pass, and in fp32 what the GPUs of the study predict for them by their peaks."""
+    """Return the milliseconds of a pass, and in fp32 what the published passes and peaks predict for this GPU."""
     rows = []
     for (network, precision), group in runs.groupby(["network", "precision"], sort=False):
         for task in ("eval", "train"):
             results = [record.throughput for record in group.record if record.throughput]
-            own = pd.Series([result.eval_ms if task == "eval" else result.train_ms for result in results])
+            own = [result.eval_ms if task == "eval" else result.train_ms for result in results]
             cells = ["", "", "", ""]
             if precision == "fp32" and results and results[0].datasheet_tflops:
                 cells = _predict(network, task, results[0].datasheet_tflops, own)
-            rows.append([str(network), str(precision), task, _mean(own, "{:.3g} ms".format), *cells])
+            rows.append([str(network), str(precision), task, mean(own, "{:.3g} ms".format), *cells])
     header = ["network", "precision", "pass", "measured", "predicted", "measured over predicted"]
     return study_page.markdown_table([*header, "R² about zero", "R² about the mean"], rows)
 
 
-def _predict(network: object, task: str, tflops: float, own: pd.Series) -> list[str]:
-    """Return the pass that the published GPUs predict for a peak, and R² of their line through the origin."""
+def _predict(network: object, task: str, tflops: float, own: Sequence[float]) -> list[str]:
+    """Return the milliseconds that a power law of the published speeds on fp32 peaks predicts, and measured over them.
+
+    With them comes R² of the line through the origin that the study fits.
+    """
     peaks: list[float] = []
     speeds: list[float] = []
     for gpu in ("Titan V", "1080 Ti", "V100", "2080 Ti", "Tesla T4", "RTX 3060"):
@@ -134,7 +142,7 @@ def _predict(network: object, task: str, tflops: float, own: pd.Series) -> list[
     speed = fit_power_law(peaks, speeds).predict(tflops)
     predicted = speed.inverse.scaled(1e3)
     line = fit_through_origin(peaks, speeds)
-    quotient = _mean(own, lambda ms: f"{ms / predicted.estimate:.3g}")
+    quotient = mean(own, lambda ms: f"{ms / predicted.estimate:.3g}")
     return [f"{predicted} ms", quotient, f"{line.r2_uncentered:.3f}", f"{line.r2_centered:.2f}"]
 
 
@@ -142,28 +150,20 @@ def _predict(network: object, task: str, tflops: float, own: pd.Series) -> list[
 
 
 def _links(runs: pd.DataFrame) -> str:
-    """Return ratios of throughput on two GPUs to one, without NVLink to with it, and of fp16 to fp32."""
+    """Return ratios of throughput: of two GPUs to one, and of two GPUs without NVLink to two with it."""
+    one, two, unlinked = (1, "NVLink"), (2, "NVLink"), (2, "no NVLink")
+    runs = runs.assign(per_gpu=runs.batch // runs.gpus)
     rows = []
-    for (network, precision, per_gpu), group in runs.assign(per_gpu=runs.batch // runs.gpus).groupby(
-        ["network", "precision", "per_gpu"], sort=False
-    ):
-        name = _PUBLISHED.get(str(network), network)
-        rows.append([str(network), str(precision), f"{per_gpu:,}"])
-        sides = (2, "NVLink"), (1, "NVLink")
-        query = {
-            "workload": name,
-            "precision": precision,
-            "metric": "samples_per_second",
-            "accelerator": "Quadro RTX 8000",
-        }
-        for over, under in ((sides[0], sides[1]), ((2, "no NVLink"), (2, "NVLink"))):
-            values = [
-                published("rtx8000_nvlink_2020", num_accelerators=gpus, interconnect=link, **query)
-                for gpus, link in (over, under)
-            ]
-            rows[-1].append(f"{values[0][0] / values[1][0]:.3g}" if all(values) else "")
-            own = [group[(group.gpus == gpus) & (group.link == link)] for gpus, link in (over, under)]
-            rows[-1].append(ratio(*(rates(list(side.record)) for side in own)))
+    for (network, precision, per_gpu), group in runs.groupby(["network", "precision", "per_gpu"], sort=False):
+        row = [str(network), str(precision), f"{per_gpu:,}"]
+        query = {"workload": _PUBLISHED.get(str(network), network), "precision": precision, "task": "train"}
+        for setting, base in ((two, one), (unlinked, two)):
+            theirs, own = [], []
+            for gpus, link in (setting, base):
+                theirs.append(published("rtx8000_nvlink_2020", num_accelerators=gpus, interconnect=link, **query))
+                own.append(rates(list(group.record[(group.gpus == gpus) & (group.link == link)])))
+            row += [f"{theirs[0][0] / theirs[1][0]:.3g}" if all(theirs) else "", ratio(*own)]
+        rows.append(row)
     header = ["network", "precision", "batch per GPU", "published: two GPUs to one", "two GPUs to one"]
     return study_page.markdown_table([*header, "published: NVLink off to on", "NVLink off to on"], rows)
 
@@ -182,16 +182,16 @@ def _batches(runs: pd.DataFrame) -> str:
         results = [record.training for record in trained.record]
         measured = rates(list(group.record)) or list(trained.rate.dropna())
         failed = sorted({record.state.value for record in group.record if not (record.throughput or record.training)})
-        accuracy = pd.Series([result.quality["accuracy"] for result in results], dtype=float)
-        watts = [record.telemetry.mean_watts for record in trained.record if record.telemetry]
+        accuracy = [result.quality["accuracy"] for result in results]
+        watts = [telemetry.mean_watts for record in trained.record if (telemetry := record.telemetry)]
         rows.append([
             str(network), f"{batch:,}", f"{gpus}",
             "".join(f"{row.value:.3g} min" if row.value else row.outcome for row in theirs),
-            _mean(pd.Series([result.seconds / 60 for result in results]), "{:.3g} min".format),
-            _mean(pd.Series(measured), "{:,.0f}".format) or ", ".join(failed),
+            mean([result.seconds / 60 for result in results], "{:.3g} min".format),
+            mean(measured, "{:,.0f}".format) or ", ".join(failed),
             _seconds_of_first_epoch(trained.record),
-            f"{accuracy.min():.4f} to {accuracy.max():.4f}" if len(accuracy) else "",
-            _mean(pd.Series(watts), "{:.0f} W".format),
+            f"{min(accuracy):.4f} to {max(accuracy):.4f}" if accuracy else "",
+            mean(filter(None, watts), "{:.0f} W".format),
         ])  # fmt: skip
     header = ["network", "batch", "GPUs", "published, 100 epochs", "100 epochs", "images/s", "first epoch longer by"]
     return study_page.markdown_table([*header, "accuracy", "power of all GPUs"], rows)
@@ -214,25 +214,15 @@ def _precisions(resnet: pd.DataFrame, cifar: pd.DataFrame) -> str:
         for precision in (name for name in _PRECISIONS if (runs.precision == name).any()):
             group = runs[runs.precision == precision]
             base = runs[runs.precision == "fp32"]
-            usd = pd.Series([record.cost.usd for record in group.record[group.reached] if record.cost], dtype=float)
+            usd = [record.cost.usd for record in group.record[group.reached] if record.cost]
             rows.append([
                 str(group.title.iloc[0]), precision, f"{int(group.reached.sum())} of {len(group)}",
-                _mean(group.rate, "{:,.0f}".format), "" if precision == "fp32" else _ratio(group.rate, base.rate),
-                _mean(group.fractional, "{:.3g}".format), _mean(group.seconds, "{:.3g} s".format),
-                _mean(group.joules, lambda joules: f"{joules / 1e3:.3g} kJ"), _mean(usd, "{:.2g} USD".format),
+                mean(group.rate, "{:,.0f}".format), "" if precision == "fp32" else ratio(group.rate, base.rate),
+                mean(group.fractional, "{:.3g}".format), mean(group.seconds, "{:.3g} s".format),
+                mean(group.joules, lambda joules: f"{joules / 1e3:.3g} kJ"), mean(usd, "{:.2g} USD".format),
             ])  # fmt: skip
     header = ["workload", "precision", "reached the target", "samples/s", "to fp32", "epochs", "time-to-train"]
     return study_page.markdown_table([*header, "energy", "cost"], rows)
-
-
-def _mean(values: pd.Series, show: Callable[[float], str]) -> str:
-    """Return the geometric mean of the values that are known."""
-    known = list(values.dropna())
-    return show(geometric_mean(known).estimate) if known else ""
-
-
-def _ratio(values: pd.Series, base: pd.Series) -> str:
-    return ratio(list(values.dropna()), list(base.dropna()))
 
 
 def main() -> int:

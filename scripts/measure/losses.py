@@ -14,6 +14,7 @@ import itertools
 import json
 import tempfile
 
+from timetrial.runner.benchmarks.accept.training import training_steps
 from timetrial.runner.training.torch_engine import TorchEngine
 from timetrial.scripts.measure.engines import build, configure, joined_ranks
 
@@ -21,8 +22,7 @@ from timetrial.scripts.measure.engines import build, configure, joined_ranks
 def losses(engine: TorchEngine, steps: int) -> list[float]:
     """Train `steps` steps and return the loss of each; raise `Diverged` for one that is not finite."""
     engine.open_data()
-    training = (step for epoch in itertools.count(1) for step in engine.train_epoch(epoch))
-    return [engine.synchronize().loss for _ in itertools.islice(training, steps)]
+    return [engine.synchronize().loss for _ in itertools.islice(training_steps(engine), steps)]
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from timetrial.runner.record.run_record import RunRecord
-from timetrial.runner.results.analysis.intervals import geometric_mean, geometric_ratio
+from timetrial.runner.results.analysis.intervals import geometric_ratio
 from timetrial.scripts.measure import seed_outcomes, study_page
 
 PAGE, ARCHIVE = study_page.STUDIES / "multi_gpu.md", study_page.STUDIES / "multi_gpu.tar.xz"
@@ -60,21 +60,24 @@ def _training(records: Sequence[RunRecord]) -> str:
 
 def _means(runs: pd.DataFrame) -> list[str]:
     """Return the geometric means of runs on one GPU."""
-    units = {"fractional": (1, ""), "epoch_seconds": (1, " s"), "seconds": (1, " s"), "joules": (1e3, " kJ")}
-    cells = []
-    for column, (unit, symbol) in units.items():
-        values = list(runs[column].dropna() / unit)
-        cells.append("" if not values else f"{geometric_mean(values).estimate:.3g}{symbol}")
-    return [cells[0], "", *cells[1:]]
+    columns: dict[str, Callable[[float], str]] = {
+        "fractional": "{:.3g}".format,
+        "epoch_seconds": "{:.3g} s".format,
+        "seconds": "{:.3g} s".format,
+        "joules": lambda joules: f"{joules / 1e3:.3g} kJ",
+    }
+    epochs, *others = (study_page.mean(runs[column], show) for column, show in columns.items())
+    return [epochs, "", *others]
 
 
 def _ratios(runs: pd.DataFrame, one_gpu: pd.DataFrame) -> list[str]:
     """Return the ratios of the means to those of one GPU, and the margin within which their epochs are equal."""
     columns = ("fractional", "epoch_seconds", "seconds", "joules")
-    epochs, *others = ((list(runs[column].dropna()), list(one_gpu[column].dropna())) for column in columns)
-    bounds = geometric_ratio(*epochs, level=_EQUIVALENCE_LEVEL)
+    epochs, *others = (study_page.ratio(runs[column], one_gpu[column]) for column in columns)
+    sides = (list(side.fractional.dropna()) for side in (runs, one_gpu))
+    bounds = geometric_ratio(*sides, level=_EQUIVALENCE_LEVEL)
     margin = f"{max(bounds.high, 1 / bounds.low) - 1:.1%}" if bounds.is_bounded else ""
-    return [ratio(*epochs), margin, *(ratio(*pair) for pair in others)]
+    return [epochs, margin, *others]
 
 
 def _losses(path: Path) -> str:
@@ -120,8 +123,8 @@ def _throughput(folder: Path, keys: Sequence[str], key_of: Callable[[Mapping[str
     for setting, runs in settings.items():
         row = [*setting, _rate(runs[1, True])]
         for gpus in counts:
-            row += [_rate(runs[gpus, True]), ratio(rates(runs[gpus, True]), rates(runs[1, True]))]
-        row += [ratio(rates(runs[gpus, False]), rates(runs[gpus, True])) for gpus in compared]
+            row += [_rate(runs[gpus, True]), study_page.ratio(rates(runs[gpus, True]), rates(runs[1, True]))]
+        row += [study_page.ratio(rates(runs[gpus, False]), rates(runs[gpus, True])) for gpus in compared]
         rows.append(row)
     header = [*keys, "batch per GPU", "one GPU"]
     header += [name for gpus in counts for name in (f"{gpus} GPUs", f"{gpus} GPUs to one")]
@@ -133,18 +136,13 @@ def _rate(records: Sequence[RunRecord]) -> str:
     if not (measured := rates(records)):
         return ", ".join(sorted({record.state.value for record in records}))
     in_tokens = any(record.throughput and record.throughput.tokens_per_second for record in records)
-    return f"{geometric_mean(measured).estimate:,.0f} {'tokens/s' if in_tokens else 'samples/s'}"
+    return study_page.mean(measured, "{:,.0f}".format) + (" tokens/s" if in_tokens else " samples/s")
 
 
 def rates(records: Sequence[RunRecord]) -> list[float]:
     """Return tokens per second of text, else samples per second, of the runs that have a result."""
     measured = (record.throughput for record in records if record.throughput)
     return [each.tokens_per_second or each.samples_per_second for each in measured]
-
-
-def ratio(values: Sequence[float], base: Sequence[float]) -> str:
-    """Return the ratio of geometric means with its 95% interval; nothing without values on both sides."""
-    return f"{geometric_ratio(values, base)}" if values and base else ""
 
 
 def _count(runs: pd.DataFrame) -> str:

@@ -174,8 +174,7 @@ def _precision(folder: Path) -> str:
             for column, show in columns.items():
                 values = side[column].dropna()
                 ratio = None if precision == "fp32" else paired_ratio(values, sides.get("fp32", side[:0])[column])
-                mean = "" if values.empty else show(math.exp(np.log(values).mean()))
-                cells += [mean, "" if ratio is None else f"{ratio}"]
+                cells += [study_page.mean(values, show), "" if ratio is None else f"{ratio}"]
             rows.append([name, precision, *cells])
     header = ["workload", "precision", "runs"]
     for column in ("samples/s", "epochs", "time-to-train", "energy to target"):

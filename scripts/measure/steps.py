@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from timetrial.runner.benchmarks.accept.training import training_steps
 from timetrial.runner.hardware import devices
 from timetrial.runner.training.torch_engine import TorchEngine
 from timetrial.scripts.measure.engines import build, configure, joined_ranks
@@ -29,7 +30,7 @@ _WARM_UP_STEPS = 20
 def measure(engine: TorchEngine, steps: int, longest: int) -> dict[str, Any]:
     """Return the figures of an engine."""
     engine.open_data()
-    training = (step for epoch in itertools.count(1) for step in engine.train_epoch(epoch))
+    training = training_steps(engine)
     train(training, _WARM_UP_STEPS)
     devices.synchronize(engine.device)
     started = time.perf_counter()

@@ -1,10 +1,12 @@
 """What the pages of studies share: the archive of runs, tables in Markdown, pictures, writing or checking the page."""
 
 import argparse
+import math
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from timetrial.runner.results.analysis.intervals import geometric_mean, geometric_ratio
 from timetrial.runner.results.report.chart import Plot
 
 STUDIES = Path(__file__).parents[2] / "docs" / "studies"
@@ -25,6 +27,22 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return the lines of a table in Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def mean(values: Iterable[float], show: Callable[[float], str]) -> str:
+    """Return the geometric mean of the values that are not NaN as `show` writes it; nothing without one."""
+    known = _known(values)
+    return show(geometric_mean(known).estimate) if known else ""
+
+
+def ratio(values: Iterable[float], base: Iterable[float]) -> str:
+    """Return the ratio of these means with its 95% interval; nothing without values on both sides."""
+    sides = _known(values), _known(base)
+    return f"{geometric_ratio(*sides)}" if all(sides) else ""
+
+
+def _known(values: Iterable[float]) -> list[float]:
+    return [value for value in values if not math.isnan(value)]
 
 
 def stand_alone(plot: Plot) -> str:

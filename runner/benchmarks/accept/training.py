@@ -110,7 +110,7 @@ def measure_blocks(engine: TorchEngine, seconds: float, block_seconds: float, un
         engine.load_state_dict(initial)
         engine.synchronize()
         started = time.perf_counter()
-        results = list(itertools.islice(_steps(engine), steps or 1))
+        results = list(itertools.islice(training_steps(engine), steps or 1))
         engine.synchronize()
         duration = time.perf_counter() - started
         if steps:
@@ -118,7 +118,8 @@ def measure_blocks(engine: TorchEngine, seconds: float, block_seconds: float, un
         steps = steps or max(1, round(block_seconds / duration))
 
 
-def _steps(engine: TorchEngine) -> Iterator[StepResult]:
+def training_steps(engine: TorchEngine) -> Iterator[StepResult]:
+    """Train epoch after epoch, and yield the result of each step."""
     return itertools.chain.from_iterable(map(engine.train_epoch, itertools.count(1)))
 
 
