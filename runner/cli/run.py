@@ -50,6 +50,7 @@ def run_hydra(
 
     from ..config import override_rules
     from ..config.compose import CONFIG_MODULE, VERSION_BASE, register_schema
+    from ..config.composer import SweepConfigLoader
     from ..config.search_path import config_dir
     from ..launch.overrides import overrides_first, with_accelerator
 
@@ -66,7 +67,8 @@ def run_hydra(
     options.overrides = override_rules.complete(options.overrides)
     with config_dir(options.config_dir):
         search_path = create_config_search_path(f"pkg://{CONFIG_MODULE}")
-        hydra = Hydra.create_main_hydra2(task_name="timetrial", config_search_path=search_path)
+        hydra = Hydra("timetrial", SweepConfigLoader(config_search_path=search_path))
+        GlobalHydra.instance().initialize(hydra)
         try:
             return _dispatch(hydra, parser, options, pool, announce)
         finally:

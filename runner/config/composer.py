@@ -1,4 +1,4 @@
-"""Compose the configurations of many runs, such as the tasks of a study."""
+"""Compose the configurations of many runs: the tasks of a study, the jobs of a sweep."""
 
 import copy
 from collections.abc import Sequence
@@ -7,9 +7,18 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig
 
 from . import override_rules
 from .compose import Composition, compose, initialize, register_schema
+
+
+class SweepConfigLoader(ConfigLoaderImpl):
+    """Hydra's loader of configurations, for which each job of a sweep has the workload of its own recipe."""
+
+    def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+        """Compose one job, as Hydra does, with completed overrides."""
+        return super().load_sweep_config(master_config, override_rules.complete(sweep_overrides))
 
 
 class Composer:

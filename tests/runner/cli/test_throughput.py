@@ -75,3 +75,15 @@ def test_prints_its_size_first_and_each_block_or_json_alone(tiny_ncf, tmp_path):
     assert [entry["overrides"][-1] for entry in entries] == ["seed=1", "seed=2"]
     assert all(entry["numbers"]["samples_per_second"] > 0 for entry in entries)
     assert "sweep of 2 runs" in printed.stderr
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("launcher", [[], ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]])
+def test_each_run_of_a_sweep_has_the_workload_of_its_recipe(tmp_path, launcher):
+    if launcher:
+        pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    words = ["launcher=inline", "accelerator=cpu", "recipe=ncf/embedded,gpt/embedded", *SMALL]
+    printed = timetrial(tmp_path, *words, *launcher, "--json", "-m")
+    assert printed.returncode == 0, printed.stderr
+    overrides = [entry["overrides"] for entry in json.loads(printed.stdout)]
+    assert [{"workload=ncf", "workload=gpt"} & {*words} for words in overrides] == [{"workload=ncf"}, {"workload=gpt"}]
