@@ -1,5 +1,6 @@
 """The command `timetrial`: one module per command, and one way to end with an error."""
 
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -25,6 +26,7 @@ _FIRST_LINES = {
     "study": "reading the results",
     "compare": "reading the results",
 }
+_NEW_OBJECTS = 100_000  # between garbage collections: the imports of a run would cause a hundred of them
 _MAX_EARLY_RANKS = 8
 _PRINTING_OPTIONS = {"--help", "-h", "--hydra-help", "--version", "--cfg", "-c", "--info", "-i"}
 _SWEEP_OPTIONS = {"-m", "--multirun"}
@@ -34,6 +36,7 @@ _SILENT_OPTIONS = {*_PRINTING_OPTIONS, "--quiet", "--json"}
 def main() -> None:
     """Run the command line; an error is one sentence on stderr and its documented exit code."""
     survive_output_errors()
+    gc.set_threshold(_NEW_OBJECTS)
     arguments = sys.argv[1:]
     with stop_early(ignore_after=True):  # until training handles the signals
         _print_first_line(arguments)

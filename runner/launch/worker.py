@@ -1,6 +1,7 @@
 """The process of a rank: join the others, train or measure, and record how that ended."""
 
 import atexit
+import gc
 import os
 import signal
 import sys
@@ -107,6 +108,8 @@ def main() -> None:
     """Run one rank, for the launcher that started this process."""
     _stop_with_the_launcher()
     path = wait_for_run_dir()
+    gc.freeze()  # what was imported; collections were off until here
+    gc.enable()
     rank = int(os.environ["RANK"])
     terminal = os.fdopen(os.dup(2), "w")
     for number, name in ((1, "stdout"), (2, "stderr")):
