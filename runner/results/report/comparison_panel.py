@@ -230,10 +230,10 @@ def _sentences(lineup: Lineup, comparisons: Sequence[Comparison], num_marked: in
             "because here they compare recipes."
         )
     distrust = []
-    if incomparable := verdicts.count(Verdict.NOT_COMPARABLE):
-        distrust.append(
-            f"{count(incomparable, 'ratio')} in parentheses leave out the epochs{_reason_to_leave_out(comparisons)}."
-        )
+    incomparable = [comparison for comparison in comparisons if comparison.verdict == Verdict.NOT_COMPARABLE]
+    if in_parentheses := sum(shown_ratio(comparison).n > 0 for comparison in incomparable):
+        ratios = count(in_parentheses, "ratio in parentheses leaves", "ratios in parentheses leave")
+        distrust.append(f"{ratios} out the epochs{_reason_to_leave_out(comparisons)}.")
     if num_marked:
         distrust.append(f"{num_marked} of {count(len(comparisons), 'cell')} carry marks, see below.")
     if any(comparison.machines is not Machines.SAMPLED for comparison in comparisons):
