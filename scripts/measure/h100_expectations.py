@@ -127,6 +127,29 @@ def _predict(same: pd.DataFrame) -> Iterator[tuple[list[bool], float]]:
             yield hits, left_out.seconds[2] / left_out.seconds[0]
 
 
+def hit_rates_elsewhere(runs: pd.DataFrame, known: pd.DataFrame, names: Mapping[str, str]) -> list[list[str]]:
+    """Return a row per workload and one for all: how many `runs` lie in the interval that `known` runs let expect.
+
+    Columns: epochs; time-to-train, where the speed is that of the run before on the same machine; and the width of that
+    interval. Recipes are left out that no known run brought to its target.
+    """
+    rows, all_hits = [], []
+    for benchmark, name in names.items():
+        mine, others = (side[(side.benchmark == benchmark) & side.success] for side in (runs, known))
+        if not len(others):
+            continue
+        config = load_config(mine.folder.iloc[0] / "config.yaml")
+        hits, widths = [], []
+        for place, (_, run) in enumerate(mine.iterrows()):
+            before = measured(mine.record.iloc[place - 1])
+            found = estimate.extrapolate(config, run.recipe, (), before, expect(others))
+            hits.append([_contains(found.epochs, run.epochs_to_converge), _contains(found.seconds, run.duration_s)])
+            widths.append(found.seconds[2] / found.seconds[0])
+        rows.append([name, *_shares(hits), f"{statistics.median(widths):.2g}"])
+        all_hits += hits
+    return [*rows, ["all", *_shares(all_hits), ""]]
+
+
 def measured(record: RunRecord) -> RunRecord:
     """Return the record with what a throughput run of five blocks would have measured in its first blocks."""
     training = record.training

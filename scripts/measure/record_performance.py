@@ -147,10 +147,11 @@ def merge(old: Iterable[Measurement], new: Iterable[Measurement]) -> list[Measur
     return merged
 
 
-def write_rows(measurements: Iterable[Measurement], stream: TextIO) -> None:
-    """Write rows as performance.csv has them, with the header."""
+def write_rows(measurements: Iterable[Measurement], stream: TextIO, *, header: bool = True) -> None:
+    """Write rows as performance.csv has them."""
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(field.name for field in fields(Measurement))
+    if header:
+        writer.writerow(field.name for field in fields(Measurement))
     for measurement in measurements:
         row = asdict(measurement) | {"value": f"{measurement.value:.15g}", "current": "no"}
         row |= {"current": "yes"} if measurement.current else {}
@@ -181,13 +182,16 @@ def main() -> int:
                 print(f"{name}: {error}", file=sys.stderr)
                 failed.append(name)
                 continue
-            rows += [replace(row, commit=arguments.commit or row.commit) for row in measured]
-            if not arguments.dry_run:  # after each measurement, so that an interruption loses none
+            found = [replace(row, commit=arguments.commit or row.commit) for row in measured]
+            # After each measurement, so that an interruption loses none.
+            if arguments.dry_run:
+                write_rows(found, sys.stdout, header=not rows)
+                sys.stdout.flush()
+            rows += found
+            if not arguments.dry_run:
                 merged = merge(read_measurements(), rows)
                 with open(arguments.out, "w", newline="", encoding="utf-8") as stream:
                     write_rows(merged, stream)
-    if arguments.dry_run:
-        write_rows(rows, sys.stdout)
     return 1 if failed else 0
 
 

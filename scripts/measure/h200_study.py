@@ -1,0 +1,126 @@
+"""Write the tables of docs/studies/h100_h200.md from the runs in docs/studies/h200.tar.xz and h100.tar.xz.
+
+    .venv/bin/python -P scripts/measure/h200_study.py [--check]
+
+The archives are unpacked to a temporary folder. With --check nothing is written, and the exit code is 1 if the page
+differs.
+"""
+
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+import timetrial
+from timetrial.scripts.measure import h100_expectations, study_page
+from timetrial.scripts.measure.h100_study import ARCHIVE as H100_ARCHIVE
+from timetrial.scripts.measure.h100_study import LEAST_SECONDS, NAMES, by_benchmark, group, interval, read_report
+
+PAGE, ARCHIVE = study_page.STUDIES / "h100_h200.md", study_page.STUDIES / "h200.tar.xz"
+_H100_MACHINES = ("a", "b")
+
+
+def read_studies(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
+    """Unpack both archives to a folder; return the report with the H200 as the baseline, and the runs of mini recipes.
+
+    The runs of a recipe have a column `per_epoch` of the seconds in training steps, and `per_evaluation`.
+    """
+    archived = [study_page.unpack(archive, folder) for archive in (H100_ARCHIVE, ARCHIVE)]
+    runs = pd.concat(h100_expectations.read_mini_runs(path, timetrial.read_runs(path)) for path in archived)
+    training = [record.training for record in runs.record]
+    runs["per_epoch"] = [each.train_seconds / each.epochs for each in training]
+    runs["per_evaluation"] = [each.eval_seconds / len(each.blocks) for each in training]
+    return read_report(*archived, "--baseline", "H200"), runs.reset_index(drop=True)
+
+
+def tables(report: Mapping[str, Any], runs: pd.DataFrame) -> dict[str, str]:
+    """Return the tables in Markdown by the name of their place on the page."""
+    return {
+        "verdicts": _verdicts(report, runs),
+        "parts": _parts(runs),
+        "pairs": _equal_seeds(runs),
+        "energy": _energy(runs),
+        "predictions": _predictions(runs),
+    }
+
+
+def _verdicts(report: Mapping[str, Any], runs: pd.DataFrame) -> str:
+    rows = []
+    for name, same in by_benchmark(runs):
+        own = group(report, name, "h200")
+        counts = " + ".join(f"{(same.system == system).sum()}" for system in ("h200", *_H100_MACHINES))
+        row = [NAMES[name], counts, interval(own["time_to_train"], "estimate", " s")]
+        for system in _H100_MACHINES:
+            pairs = (each for each in report["comparisons"] if each["other"].startswith(f"{system} ({name} "))
+            pair = next(pairs, None)
+            row += [interval(pair, "ratio"), pair["verdict"]] if pair else ["", ""]
+        needed = own["runs_needed"]["0.1"]
+        rows.append([*row, "" if needed is None else "{} to {}".format(*needed)])
+    header = ["workload", "runs, H200 + a + b", "time-to-train on the H200"]
+    header += [name for system in _H100_MACHINES for name in (f"H200 over {system}", f"{system} is")]
+    return study_page.markdown_table([*header, "runs for 10%"], rows)
+
+
+def _parts(runs: pd.DataFrame) -> str:
+    """Return the seconds of an epoch's training steps and of an evaluation, as ratios to those of the H100 machines."""
+    rows = []
+    for name, same in by_benchmark(runs):
+        row = [NAMES[name]]
+        for column in ("per_epoch", "per_evaluation"):
+            sides = dict(iter(same.groupby("system")[column]))
+            row.append(study_page.mean(sides["h200"], "{:.3g} s".format))
+            row += [study_page.ratio(sides["h200"], sides.get(system, [])) for system in _H100_MACHINES]
+        rows.append(row)
+    over = [f"H200 over {system}" for system in _H100_MACHINES]
+    return study_page.markdown_table(["workload", "training, an epoch", *over, "evaluation", *over], rows)
+
+
+def _equal_seeds(runs: pd.DataFrame) -> str:
+    rows = []
+    for name, same in by_benchmark(runs[runs.success]):
+        epochs = same.pivot_table(index="seed", columns="system", values="epochs_to_converge")
+        counts = []
+        for system in _H100_MACHINES:
+            pairs = epochs[["h200", system]].dropna() if system in epochs else epochs.iloc[:0]
+            equal = (pairs.iloc[:, 0] == pairs.iloc[:, -1]).sum()
+            counts.append(f"{equal} of {len(pairs)}" if len(pairs) else "")
+        first = epochs.reindex(columns=["h200", *_H100_MACHINES]).loc[:5].to_numpy()
+        listed = ", ".join("/".join(f"{count:.0f}" for count in row) for row in first)
+        rows.append([NAMES[name], *counts, listed.replace("nan", "-")])
+    header = ["workload", *(f"equal on the H200 and {system}" for system in _H100_MACHINES)]
+    return study_page.markdown_table([*header, "epochs on H200/a/b, seeds 1 to 5"], rows)
+
+
+def _energy(runs: pd.DataFrame) -> str:
+    rows = []
+    for name, same in by_benchmark(runs[runs.success]):
+        if same.duration_s.min() < LEAST_SECONDS:
+            continue
+        sides = {system: side.energy_j for system, side in same.groupby("system")}
+        watts = same.energy_j / same.duration_s
+        row = [NAMES[name], study_page.mean(sides["h200"], lambda joules: f"{joules / 1e3:.3g} kJ")]
+        row += [study_page.ratio(sides["h200"], sides[system]) for system in _H100_MACHINES]
+        row += [f"{watts[same.system == system].median():.0f} W" for system in ("h200", *_H100_MACHINES)]
+        rows.append(row)
+    header = ["workload", "energy to target on the H200", *(f"H200 over {system}" for system in _H100_MACHINES)]
+    return study_page.markdown_table([*header, *(f"power, {system}" for system in ("H200", *_H100_MACHINES))], rows)
+
+
+def _predictions(runs: pd.DataFrame) -> str:
+    rows = h100_expectations.hit_rates_elsewhere(runs[runs.system == "h200"], runs[runs.system != "h200"], NAMES)
+    return study_page.markdown_table(["workload", "epochs", "time-to-train", "high over low"], rows)
+
+
+def main() -> int:
+    """Write the page, or compare it with what would be written."""
+    check = study_page.only_checks(__doc__)
+    with tempfile.TemporaryDirectory() as folder:
+        page = study_page.fill(PAGE.read_text(), tables(*read_studies(Path(folder))))
+    return study_page.write_or_compare({PAGE: page}, check=check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""The study of one H200: its page is what the tool says of the logs, and SciPy and pandas say the same."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from timetrial.scripts.measure import h200_study
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """What `timetrial report --json` says of the runs, and those of mini recipes."""
+    return h200_study.read_studies(tmp_path_factory.mktemp("studies"))
+
+
+@pytest.fixture(scope="module")
+def cells():
+    """The cells of a table of the page by workload."""
+    page = h200_study.PAGE.read_text()
+
+    def read(name):
+        table = page.split(f"<!-- begin {name} -->")[1].split("<!-- end")[0]
+        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.strip().splitlines()[2:]]
+        return {workload: row for workload, *row in rows}
+
+    return read
+
+
+def ratio_text(values, base):
+    """Return Welch's ratio of geometric means with its 95% interval, by at most twice the smaller side's freedom."""
+    logs = [np.log(side.to_numpy()) for side in (values, base)]
+    difference = logs[0].mean() - logs[1].mean()
+    freedom = min(stats.ttest_ind(*logs, equal_var=False).df, 2 * (min(map(len, logs)) - 1))
+    error = np.hypot(*(stats.sem(side) for side in logs))
+    bounds = np.exp(stats.t.interval(0.95, freedom, difference, error))
+    return "{:.3g} ({:.3g} to {:.3g})".format(np.exp(difference), *bounds)
+
+
+def test_page_has_the_tables_of_the_logs(results):
+    page = h200_study.PAGE.read_text()
+    for name, table in h200_study.tables(*results).items():
+        assert f"<!-- begin {name} -->\n{table}<!-- end {name} -->" in page
+
+
+def test_every_run_of_the_h200_reached_its_target(results):
+    runs = results[1][results[1].system == "h200"]
+    assert (len(runs), runs.success.all()) == (52, True)
+
+
+def test_scipy_gives_the_same_parts_and_energies(results, cells):
+    runs = results[1]
+    for benchmark, name in h200_study.NAMES.items():
+        side = dict(iter(runs[runs.benchmark == benchmark].groupby("system")))
+        records = [record.training for record in side["h200"].record]
+        epoch = stats.gmean([each.train_seconds / each.epochs for each in records])
+        assert cells("parts")[name][0] == f"{epoch:.3g} s"
+        for place, system in enumerate(sorted(side.keys() - {"h200"}), start=1):
+            assert cells("parts")[name][place] == ratio_text(side["h200"].per_epoch, side[system].per_epoch)
+            assert cells("parts")[name][place + 3] == ratio_text(
+                side["h200"].per_evaluation, side[system].per_evaluation
+            )
+            if name in cells("energy"):
+                assert cells("energy")[name][place] == ratio_text(side["h200"].energy_j, side[system].energy_j)
+
+
+def test_verdicts_follow_the_means_and_the_least_certain_are_undecided(results, cells):
+    runs = results[1]
+    for benchmark, name in h200_study.NAMES.items():
+        same = runs[(runs.benchmark == benchmark) & runs.success]
+        row, mean = cells("verdicts")[name], same.groupby("system").duration_s.apply(stats.gmean)
+        assert row[1].startswith(f"{mean['h200']:.3g} s")
+        for place, system in ((2, "a"), (4, "b")):
+            if system in mean:
+                ratio, low, _, high = row[place].replace("(", "").replace(")", "").split()
+                assert float(ratio) == pytest.approx(mean["h200"] / mean[system], rel=5e-3)
+                assert row[place + 1] == "cannot tell" or not float(low) <= 1 <= float(high)
+
+
+def test_pandas_counts_the_same_equal_epochs(results, cells):
+    runs = results[1][results[1].success]
+    for benchmark, name in h200_study.NAMES.items():
+        own = runs[(runs.benchmark == benchmark) & (runs.system == "h200")]
+        for place, system in enumerate("ab"):
+            other = runs[(runs.benchmark == benchmark) & (runs.system == system)]
+            pairs = own.merge(other, on="seed")
+            equal = (pairs.epochs_to_converge_x == pairs.epochs_to_converge_y).sum()
+            assert cells("pairs")[name][place] == (f"{equal} of {len(pairs)}" if len(pairs) else "")
