@@ -27,17 +27,20 @@ def count(folder: Path, names: tuple[str, ...]) -> int:
     return total
 
 
-def read(folder: Path, names: tuple[str, ...]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return pixels uint8 [N, 32, 32, 3] and classes int64 [N]; raises as `count` does, and on a class beyond 9."""
-    count(folder, names)
-    pixels, labels = [], []
+def read(folder: Path, names: tuple[str, ...]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return pixels uint8 [N, 3, 32, 32] and classes uint8 [N], views of the files' records.
+
+    Raises as `count` does, and on a class beyond 9.
+    """
+    records = np.empty((count(folder, names), _RECORD_BYTES), np.uint8)
+    start = 0
     for path in (folder / name for name in names):
-        records = np.fromfile(path, np.uint8).reshape(-1, _RECORD_BYTES)
-        if records[:, 0].max() >= NUM_CLASSES:
+        own = np.fromfile(path, np.uint8).reshape(-1, _RECORD_BYTES)
+        if own[:, 0].max() >= NUM_CLASSES:
             raise DataError(f"{path} contains a class beyond {NUM_CLASSES - 1}: it is not CIFAR-10's binary version.")
-        labels.append(records[:, 0].astype(np.int64))
-        pixels.append(records[:, 1:].reshape(-1, 3, IMAGE_SIZE, IMAGE_SIZE).transpose(0, 2, 3, 1))
-    return np.ascontiguousarray(np.concatenate(pixels)), np.concatenate(labels)
+        records[start : start + len(own)] = own
+        start += len(own)
+    return records[:, 1:].reshape(-1, 3, IMAGE_SIZE, IMAGE_SIZE), records[:, 0]
 
 
 def write(path: Path, pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> None:

@@ -141,12 +141,13 @@ class ResidentBatches:
             images = ImageBatch(self._eval_pixels[span], (self._eval_labels[span],))
             yield data.make_batch(images, data.eval_size)
 
-    def _read(self, names: Any) -> tuple[Tensor, Tensor]:
-        pixels, labels = cifar.read(self._folder, names)
-        return self._to_device(pixels), self._to_device(labels)
+    def _read(self, names: tuple[str, ...]) -> tuple[Tensor, Tensor]:
+        """Return pixels uint8 [N, 32, 32, 3] and classes int64 [N] on the device, which orders pixels faster."""
+        pixels, labels = (self._to_device(array) for array in cifar.read(self._folder, names))
+        return pixels.permute(0, 2, 3, 1).contiguous(), labels.long()
 
     def _to_device(self, array: Any) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+        return torch.from_numpy(array).to(self._device)
 
 
 class SyntheticCIFAR10Data(CIFAR10Data):

@@ -38,6 +38,12 @@ def data(folder, *, sharding=None, opened=True, **changes):
     return data
 
 
+def read_images(folder, names):
+    """Return pixels [N, 32, 32, 3] and classes of the files."""
+    pixels, labels = cifar.read(folder, names)
+    return np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)), labels
+
+
 def settings(**changes):
     return Cifar10.Settings(**{"network": "cnn10", "learning_rate": 0.1, "weight_decay": 0.0} | changes)
 
@@ -84,7 +90,7 @@ def test_learning_rate_rises_and_falls_linearly():
 
 def test_epoch_has_every_image_once_for_any_number_of_ranks(tmp_path):
     single_rank = data(tmp_path, crop_padding=0)
-    pixels, labels = cifar.read(single_rank.folder, cifar.TRAIN_FILES)
+    pixels, labels = read_images(single_rank.folder, cifar.TRAIN_FILES)
     known = {image.tobytes() for image in pixels} | {image[:, ::-1].tobytes() for image in pixels}
     steps = list(single_rank.train_batches(1))
     assert [len(step[0].inputs[1]) for step in steps] == [16, 16, 16, 16]
@@ -106,7 +112,7 @@ def test_epoch_has_every_image_once_for_any_number_of_ranks(tmp_path):
 @pytest.mark.parametrize("reflect", [False, True])
 def test_crops_are_shifts_of_the_padded_image(tmp_path, reflect):
     shifted = data(tmp_path, crop_padding=2, reflect_padding=reflect)
-    images, _ = cifar.read(shifted.folder, cifar.TRAIN_FILES)
+    images, _ = read_images(shifted.folder, cifar.TRAIN_FILES)
     padded = np.pad(images, ((0, 0), (2, 2), (2, 2), (0, 0)), "reflect" if reflect else "constant")
     windows = {
         window.tobytes()
@@ -122,7 +128,7 @@ def test_crops_are_shifts_of_the_padded_image(tmp_path, reflect):
 
 def test_alternate_flips_mirror_each_image_in_every_second_epoch(tmp_path):
     alternating = data(tmp_path, crop_padding=0, alternate_flips=True)
-    pixels, _ = cifar.read(alternating.folder, cifar.TRAIN_FILES)
+    pixels, _ = read_images(alternating.folder, cifar.TRAIN_FILES)
     numbers = {image.tobytes(): number for number, image in enumerate(pixels)}
 
     def unflipped(epoch):
@@ -151,7 +157,7 @@ def test_cutout_covers_one_square_with_the_mean(tmp_path):
 
 def test_evaluation_has_every_image_once(tmp_path):
     single_rank = data(tmp_path, eval_batch_size=4)
-    images, labels = cifar.read(single_rank.folder, cifar.VAL_FILES)
+    images, labels = read_images(single_rank.folder, cifar.VAL_FILES)
     for ranks in (1, 2, 3):
         batches = [
             batch
@@ -190,7 +196,7 @@ def test_whitening_is_fitted_in_place_to_the_training_images_when_they_are_opene
     unopened = data(tmp_path, crop_padding=2, opened=False)
     _, whitening = airbench(unopened)
     initial, address = whitening.filters.clone(), whitening.filters.data_ptr()
-    pixels, _ = cifar.read(unopened.folder, cifar.TRAIN_FILES)
+    pixels, _ = read_images(unopened.folder, cifar.TRAIN_FILES)
     expected = Whitening()
     expected.fit(torch.from_numpy(pixels))
     assert not torch.equal(initial, expected.filters)

@@ -51,7 +51,8 @@ class BatchWorkers:
         atexit.register(end)
         if workers:
             # Objects that a child inherited must not be collected there: those of frameworks wait for threads that
-            # only the parent has.
+            # only the parent has. A rank has set objects aside before, which stay there.
+            was_frozen = gc.get_freeze_count() > 0
             gc.freeze()
             try:
                 iter(self._loader)
@@ -63,7 +64,8 @@ class BatchWorkers:
                     "enlarge it (docker run --shm-size=8g), or set recipe.data.workers=0."
                 ) from error
             finally:
-                gc.unfreeze()
+                if not was_frozen:
+                    gc.unfreeze()
 
     def run(self, plan: Iterable[Key]) -> Iterator[Any]:
         """Yield the batches of `plan`, which may be endless; raise the `DataError` that `make_batch` raised.

@@ -1,6 +1,7 @@
 """Batches between worker processes and the rank."""
 
 import dataclasses
+import gc
 import os
 import pickle
 import shutil
@@ -63,6 +64,17 @@ def parent(epoch, indices):
 def test_workers_are_children_of_this_process():
     """So that they end with it; the default of Python 3.14 starts a server between them."""
     assert list(BatchWorkers(parent, 1, pin_memory=False).run([(1, [0])])) == [os.getpid()]
+
+
+def test_objects_that_a_rank_has_set_aside_stay_there():
+    try:
+        BatchWorkers(parent, 1, pin_memory=False)
+        assert gc.get_freeze_count() == 0
+        gc.freeze()
+        BatchWorkers(parent, 1, pin_memory=False)
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
 
 
 def die(epoch, indices):
