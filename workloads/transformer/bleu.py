@@ -4,7 +4,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 
 _MAX_ORDER = 4  # of n-grams
@@ -21,13 +21,14 @@ def uncased_bleu(references: Sequence[str], hypotheses: Sequence[str]) -> float:
     matches, possible = [0] * _MAX_ORDER, [0] * _MAX_ORDER
     reference_length = hypothesis_length = 0
     for reference, hypothesis in zip(references, hypotheses, strict=True):
-        reference_tokens, hypothesis_tokens = tokenize(reference.lower()), tokenize(hypothesis.lower())
-        reference_length += len(reference_tokens)
-        hypothesis_length += len(hypothesis_tokens)
-        for order in range(1, _MAX_ORDER + 1):
-            ngrams = _count_ngrams(hypothesis_tokens, order)
-            possible[order - 1] += ngrams.total()
-            matches[order - 1] += (ngrams & _count_ngrams(reference_tokens, order)).total()  # "&" clips the counts
+        num_tokens, counts_by_order = _count_reference(reference)
+        tokens = tokenize(hypothesis.lower())
+        reference_length += num_tokens
+        hypothesis_length += len(tokens)
+        for index, known in enumerate(counts_by_order):
+            possible[index] += max(len(tokens) - index, 0)
+            found = Counter(ngram for ngram in _ngrams(tokens, index + 1) if ngram in known)
+            matches[index] += sum(min(count, known[ngram]) for ngram, count in found.items())
     if not all(possible):
         return 0.0
     log_bleu = _mean_log_precision(matches, possible) + min(0.0, 1 - reference_length / hypothesis_length)
@@ -48,8 +49,15 @@ def tokenize(text: str) -> list[str]:
     return text.translate(_SPACED_SYMBOLS).split()
 
 
-def _count_ngrams(tokens: list[str], order: int) -> Counter[tuple[str, ...]]:
-    return Counter(zip(*(tokens[start:] for start in range(order)), strict=False))
+@lru_cache(16_384)
+def _count_reference(text: str) -> tuple[int, list[Counter[tuple[str, ...]]]]:
+    """Return the number of tokens and the n-grams of each order; kept, since every evaluation has the same text."""
+    tokens = tokenize(text.lower())
+    return len(tokens), [Counter(_ngrams(tokens, order)) for order in range(1, _MAX_ORDER + 1)]
+
+
+def _ngrams(tokens: list[str], order: int) -> Iterator[tuple[str, ...]]:
+    return zip(*(tokens[start:] for start in range(order)), strict=False)
 
 
 def _mean_log_precision(matches: list[int], possible: list[int]) -> float:
