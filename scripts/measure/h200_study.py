@@ -40,6 +40,7 @@ def tables(report: Mapping[str, Any], runs: pd.DataFrame) -> dict[str, str]:
     """Return the tables in Markdown by the name of their place on the page."""
     return {
         "verdicts": _verdicts(report, runs),
+        "scores": _scores(report),
         "parts": _parts(runs),
         "pairs": _equal_seeds(runs),
         "energy": _energy(runs),
@@ -62,6 +63,16 @@ def _verdicts(report: Mapping[str, Any], runs: pd.DataFrame) -> str:
     header = ["workload", "runs, H200 + a + b", "time-to-train on the H200"]
     header += [name for system in _H100_MACHINES for name in (f"H200 over {system}", f"{system} is")]
     return study_page.markdown_table([*header, "runs for 10%"], rows)
+
+
+def _scores(report: Mapping[str, Any]) -> str:
+    rows = [
+        [score["other"].split(",")[0], f"{len(score['workloads'])}", interval(score["speed"], "ratio")]
+        + [interval(score["speed_elsewhere"], "ratio")]
+        for score in report["scores"]
+    ]
+    header = ["machine", "workloads", "times as fast as the H200", "on other such workloads"]
+    return study_page.markdown_table(header, rows)
 
 
 def _parts(runs: pd.DataFrame) -> str:
