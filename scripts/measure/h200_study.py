@@ -66,12 +66,11 @@ def _verdicts(report: Mapping[str, Any], runs: pd.DataFrame) -> str:
 
 
 def _scores(report: Mapping[str, Any]) -> str:
-    rows = [
-        [score["other"].split(",")[0], f"{len(score['workloads'])}", interval(score["speed"], "ratio")]
-        + [interval(score["speed_elsewhere"], "ratio")]
-        for score in report["scores"]
-    ]
-    header = ["machine", "workloads", "times as fast as the H200", "on other such workloads"]
+    rows = []
+    for score in report["scores"]:
+        speeds = (interval(score[key], "ratio") for key in ("speed", "speed_elsewhere"))
+        rows.append([score["other"].split(",")[0], f"{len(score['workloads'])}", *speeds])
+    header = ["machine", "workloads", "times as fast as the H200", "on further workloads"]
     return study_page.markdown_table(header, rows)
 
 
