@@ -9,7 +9,7 @@ import io
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,16 +89,21 @@ def write_rows(table: str, expected: Iterable[Expectation]) -> str:
     return written.getvalue()
 
 
-def hit_rates(runs: pd.DataFrame, names: Mapping[str, str]) -> list[list[str]]:
-    """Return a row per workload and one for all: how many runs lie in the interval that `timetrial estimate` prints.
+Prediction = tuple[list[bool], float]
+"""Which intervals contain a run, and the upper over the lower bound of its time-to-train."""
 
-    Columns: epochs from the other runs of the machine and from those of the other machine; time-to-train from the same
-    two; time-to-train from runs and speed of the other machine; and the width of the third. The speed is that of a run,
-    the one before on the machine or the one in the same place on the other, instead of a short measurement.
+
+def hit_rates(
+    runs: pd.DataFrame, names: Mapping[str, str], predict: Callable[[pd.DataFrame], Iterator[Prediction]]
+) -> list[list[str]]:
+    """Return a row per workload and one for all: how many runs lie in the intervals that `timetrial estimate` prints.
+
+    `predict` yields the prediction of each run of one workload. Columns: a share for each of its intervals; the median
+    width.
     """
     rows, all_hits = [], []
     for benchmark, name in names.items():
-        predictions = list(_predict(runs[(runs.benchmark == benchmark) & runs.success]))
+        predictions = list(predict(runs[(runs.benchmark == benchmark) & runs.success]))
         if predictions:
             hits = [hit for hit, _ in predictions]
             width = statistics.median(width for _, width in predictions)
@@ -107,8 +112,13 @@ def hit_rates(runs: pd.DataFrame, names: Mapping[str, str]) -> list[list[str]]:
     return [*rows, ["all", *_shares(all_hits), ""]]
 
 
-def _predict(same: pd.DataFrame) -> Iterator[tuple[list[bool], float]]:
-    """Yield for each run which intervals contain it, and the upper over the lower bound of its time-to-train."""
+def predict_on_two_machines(same: pd.DataFrame) -> Iterator[Prediction]:
+    """Predict each run from the others.
+
+    Intervals: epochs from the other runs of the machine and from those of the other machine; time-to-train from the
+    same two; time-to-train from runs and speed of the other machine. The width is that of the third. The speed is that
+    of a run, the one before on the machine or the one in the same place on the other, instead of a short measurement.
+    """
     for system, mine in same.groupby("system"):
         other = same[same.system != system]
         config = load_config(mine.folder.iloc[0] / "config.yaml")
@@ -127,27 +137,19 @@ def _predict(same: pd.DataFrame) -> Iterator[tuple[list[bool], float]]:
             yield hits, left_out.seconds[2] / left_out.seconds[0]
 
 
-def hit_rates_elsewhere(runs: pd.DataFrame, known: pd.DataFrame, names: Mapping[str, str]) -> list[list[str]]:
-    """Return a row per workload and one for all: how many `runs` lie in the interval that `known` runs let expect.
+def predict_on(system: str, same: pd.DataFrame) -> Iterator[Prediction]:
+    """Predict each run on a system from those elsewhere, if there are any.
 
-    Columns: epochs; time-to-train, where the speed is that of the run before on the same machine; and the width of that
-    interval. Recipes are left out that no known run brought to its target.
+    Intervals: epochs; time-to-train, where the speed is that of the run before on the system.
     """
-    rows, all_hits = [], []
-    for benchmark, name in names.items():
-        mine, others = (side[(side.benchmark == benchmark) & side.success] for side in (runs, known))
-        if not len(others):
-            continue
-        config = load_config(mine.folder.iloc[0] / "config.yaml")
-        hits, widths = [], []
-        for place, (_, run) in enumerate(mine.iterrows()):
-            before = measured(mine.record.iloc[place - 1])
-            found = estimate.extrapolate(config, run.recipe, (), before, expect(others))
-            hits.append([_contains(found.epochs, run.epochs_to_converge), _contains(found.seconds, run.duration_s)])
-            widths.append(found.seconds[2] / found.seconds[0])
-        rows.append([name, *_shares(hits), f"{statistics.median(widths):.2g}"])
-        all_hits += hits
-    return [*rows, ["all", *_shares(all_hits), ""]]
+    mine, others = same[same.system == system], same[same.system != system]
+    if not len(others):
+        return
+    config, reference = load_config(mine.folder.iloc[0] / "config.yaml"), expect(others)
+    for place, (_, run) in enumerate(mine.iterrows()):
+        found = estimate.extrapolate(config, run.recipe, (), measured(mine.record.iloc[place - 1]), reference)
+        hits = [_contains(found.epochs, run.epochs_to_converge), _contains(found.seconds, run.duration_s)]
+        yield hits, found.seconds[2] / found.seconds[0]
 
 
 def measured(record: RunRecord) -> RunRecord:

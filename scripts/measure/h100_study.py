@@ -118,7 +118,9 @@ def _predictions(runs: pd.DataFrame) -> str:
         "measured there too",
         "high over low",
     ]
-    return study_page.markdown_table(header, h100_expectations.hit_rates(runs, NAMES))
+    return study_page.markdown_table(
+        header, h100_expectations.hit_rates(runs, NAMES, h100_expectations.predict_on_two_machines)
+    )
 
 
 def recipe_rows(runs: pd.DataFrame) -> str:

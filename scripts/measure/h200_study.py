@@ -9,6 +9,7 @@ differs.
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def _energy(runs: pd.DataFrame) -> str:
 
 
 def _predictions(runs: pd.DataFrame) -> str:
-    rows = h100_expectations.hit_rates_elsewhere(runs[runs.system == "h200"], runs[runs.system != "h200"], NAMES)
+    rows = h100_expectations.hit_rates(runs, NAMES, partial(h100_expectations.predict_on, "h200"))
     return study_page.markdown_table(["workload", "epochs", "time-to-train", "high over low"], rows)
 
 

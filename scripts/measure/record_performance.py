@@ -183,12 +183,12 @@ def main() -> int:
                 failed.append(name)
                 continue
             found = [replace(row, commit=arguments.commit or row.commit) for row in measured]
+            rows += found
             # After each measurement, so that an interruption loses none.
             if arguments.dry_run:
-                write_rows(found, sys.stdout, header=not rows)
+                write_rows(found, sys.stdout, header=found == rows)
                 sys.stdout.flush()
-            rows += found
-            if not arguments.dry_run:
+            else:
                 merged = merge(read_measurements(), rows)
                 with open(arguments.out, "w", newline="", encoding="utf-8") as stream:
                     write_rows(merged, stream)

@@ -29,7 +29,10 @@ def cells():
 
 
 def ratio_text(values, base):
-    """Return Welch's ratio of geometric means with its 95% interval, by at most twice the smaller side's freedom."""
+    """Return the ratio of geometric means with Welch's 95% interval.
+
+    It has at most twice the degrees of freedom of the smaller side.
+    """
     logs = [np.log(side.to_numpy()) for side in (values, base)]
     difference = logs[0].mean() - logs[1].mean()
     freedom = min(stats.ttest_ind(*logs, equal_var=False).df, 2 * (min(map(len, logs)) - 1))
@@ -65,7 +68,7 @@ def test_scipy_gives_the_same_parts_and_energies(results, cells):
                 assert cells("energy")[name][place] == ratio_text(side["h200"].energy_j, side[system].energy_j)
 
 
-def test_verdicts_follow_the_means_and_the_least_certain_are_undecided(results, cells):
+def test_ratios_are_of_the_means_and_verdicts_follow_the_intervals(results, cells):
     runs = results[1]
     for benchmark, name in h200_study.NAMES.items():
         same = runs[(runs.benchmark == benchmark) & runs.success]

@@ -36,7 +36,7 @@ def test_first_table_compares_gpus_by_name_with_the_baseline(text):
     failed = found.row("8 × GPU $1$ <b>Maker, box_c")
     assert failed[2].endswith("cannot tell1,2,3")  # marks: runs failed, too few converged, and a check warns
     assert "Runs failed" in found.text[".legend"]
-    assert "1 ratio in parentheses leaves out the epochs, because" in text  # box_c's has its epochs
+    assert "1 ratio in parentheses leaves out the epochs, because" in text  # box_c's is of its times
 
 
 def test_every_chart_has_a_name_and_ids_are_unique(text):
