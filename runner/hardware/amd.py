@@ -1,7 +1,7 @@
 """Sensors of AMD GPUs through amdsmi, the Python interface of ROCm's management library."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -17,13 +17,16 @@ _THERMAL_VIOLATIONS = ("active_socket_thrm", "active_vr_thrm", "active_hbm_thrm"
 class AmdSmiSensors:
     """The GPUs at the given PCI addresses, by default all; `library` is the module amdsmi.
 
+    The processes `ranks` belong to this run.
     Raises the library's own error if there is no driver.
     """
 
     source = "amdsmi"
 
-    def __init__(self, library: ModuleType | Any, addresses: Sequence[str] | None = None) -> None:
-        self._smi = library
+    def __init__(
+        self, library: ModuleType | Any, addresses: Sequence[str] | None = None, ranks: Collection[int] = ()
+    ) -> None:
+        self._smi, self._ranks = library, ranks
         library.amdsmi_init(library.AmdSmiInitFlags.INIT_AMD_GPUS)
         self._handles = library.amdsmi_get_processor_handles()
         if addresses is not None:
@@ -57,7 +60,7 @@ class AmdSmiSensors:
             throttle_reasons=_throttle_reasons(self._query_table("violation_status", gpu)),
             ecc_corrected=_to_int(errors.get("correctable_count")),
             ecc_uncorrected=_to_int(errors.get("uncorrectable_count")),
-            other_processes=None if pids is None else host.count_other_processes(pids),
+            other_processes=None if pids is None else host.count_other_processes(pids, self._ranks),
             energy_joules=None if ticks is None or tick is None else ticks * tick / 1e6,
         )
 

@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,14 +58,14 @@ class HostSensors:
         )
 
 
-def count_other_processes(pids: Iterable[int]) -> int:
-    """Count the processes that are not this process, its parent, or a child of either.
+def count_other_processes(pids: Iterable[int], ranks: Collection[int] = ()) -> int:
+    """Count the processes that are not one of the run's ranks, nor this process, its parent, or a child of either.
 
     In a container, the driver reports process ids of the host, which do not exist here. Then one of them is taken to
     be this process.
     """
     pids = set(pids)
-    own = {pid for pid in pids if _is_own(pid)}
+    own = {pid for pid in pids if pid in ranks or _is_own(pid)}
     own_is_hidden = not own and any(not psutil.pid_exists(pid) for pid in pids)
     return len(pids - own) - own_is_hidden
 

@@ -1,7 +1,7 @@
 """Sensors of NVIDIA GPUs through NVML (the optional package nvidia-ml-py)."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from types import ModuleType
 from typing import Any
@@ -35,13 +35,16 @@ _THROTTLE_REASONS = {
 class NvmlSensors:
     """The GPUs at the given PCI addresses, by default all; `library` is the module pynvml.
 
+    The processes `ranks` belong to this run.
     Raises the library's own error if there is no driver.
     """
 
     source = "NVML"
 
-    def __init__(self, library: ModuleType | Any, addresses: Sequence[str] | None = None) -> None:
-        self._nvml = library
+    def __init__(
+        self, library: ModuleType | Any, addresses: Sequence[str] | None = None, ranks: Collection[int] = ()
+    ) -> None:
+        self._nvml, self._ranks = library, ranks
         library.nvmlInit()
         if addresses is None:
             count = library.nvmlDeviceGetCount()
@@ -81,7 +84,7 @@ class NvmlSensors:
             pcie_received_mb_s=_scaled(self._query("PcieThroughput", gpu, nvml.NVML_PCIE_UTIL_RX_BYTES), 1.024e-3),
             ecc_corrected=self._ecc_errors(gpu, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
             ecc_uncorrected=self._ecc_errors(gpu, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-            other_processes=None if pids is None else host.count_other_processes(pids),
+            other_processes=None if pids is None else host.count_other_processes(pids, self._ranks),
             energy_joules=_scaled(energy, 1e-3),
         )
 

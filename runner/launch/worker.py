@@ -84,13 +84,14 @@ def _telemetry(rank: Rank) -> Iterator[list[Observer]]:
     """Yield the observer that samples this node's GPUs and host, on the first rank of each node."""
     config, world = rank.config, rank.world
     every_seconds, nodes = config.telemetry.every_seconds, config.launcher.nodes
+    ranks = world.node_processes(nodes) if every_seconds else []
     if not every_seconds or world.local_rank:
         yield []
         return
     num_gpus = 0 if config.accelerator.name == "cpu" else config.gpus // nodes
     path = telemetry.telemetry_path(rank.run_dir.path, node=world.rank // (world.size // nodes))
     launcher_pid = os.getpid() if config.launcher.name == "inline" else int(os.environ[LAUNCHER_PID])
-    sampler = telemetry.TelemetrySampler(path, open_sensors(num_gpus), every_seconds, launcher_pid)
+    sampler = telemetry.TelemetrySampler(path, open_sensors(num_gpus, ranks), every_seconds, launcher_pid)
     try:
         yield [sampler]
     finally:

@@ -92,6 +92,13 @@ class World:
         dist.broadcast(message, src=0, group=self.control_group)
         return messages.decode(message)
 
+    def node_processes(self, nodes: int) -> list[int]:
+        """Return the process ids of the ranks on this rank's node; every rank of the run calls this."""
+        processes: list[int] = self.broadcast(self.gather(os.getpid()))
+        ranks = self.size // nodes
+        first = self.rank // ranks * ranks
+        return processes[first : first + ranks]
+
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
         """Sum a device tensor over the ranks in place; asynchronous to the host where the backend allows."""
         if self.size > 1:

@@ -4,7 +4,8 @@
 
 The archive is unpacked to a temporary folder. With --check nothing is written, and the exit code is 1 if the page
 differs. In the archive, `training` holds runs to the target at one global batch size, `scaling` and `networks` hold
-throughput runs at one batch size per GPU, and `losses.jsonl` the lines of scripts/measure/losses.py.
+throughput runs at one batch size per GPU, `strong` those at one global batch size, and `losses.jsonl` the lines of
+scripts/measure/losses.py.
 """
 
 import json
@@ -27,18 +28,25 @@ _EQUIVALENCE_LEVEL = 0.9  # of the interval that two one-sided tests at 5% need 
 _STEPS = {"step 1": slice(0, 1), "2 to 10": slice(1, 10), "11 to 100": slice(10, 100), "101 to 200": slice(100, 200)}
 _MICRO_BATCHES = "one GPU, micro-batches"
 
+_Columns = dict[str, Callable[[Mapping[str, Any]], str]]  # of a table: what each shows of a run's configuration
+
 
 def tables(root: Path) -> dict[str, str]:
     """Return the tables in Markdown by the name of their place on the page."""
+    workload: _Columns = {"workload": lambda config: config["workload"]["title"]}
+    network: _Columns = {
+        "network": lambda config: config["recipe"]["training"]["network"],
+        "precision": lambda config: config["precision"]["name"],
+    }
+    batch_per_gpu: _Columns = {"batch per GPU": lambda config: f"{_global_batch(config) // config['gpus']:,}"}
     return {
         "training": _training(seed_outcomes.read_ended(root / "training")),
         "losses": _losses(root / "losses.jsonl"),
-        "scaling": _throughput(root / "scaling", ("workload",), lambda config: (config["workload"]["title"],)),
-        "networks": _throughput(
-            root / "networks",
-            ("network", "precision"),
-            lambda config: (config["recipe"]["training"]["network"], config["precision"]["name"]),
+        "scaling": _throughput(root / "scaling", workload | batch_per_gpu),
+        "strong": _throughput(
+            root / "strong", workload | {"global batch": lambda config: f"{_global_batch(config):,}"}
         ),
+        "networks": _throughput(root / "networks", network | batch_per_gpu),
     }
 
 
@@ -92,7 +100,10 @@ def _losses(path: Path) -> str:
         label = "another seed" if overrides.get("seed", "1") != "1" else overrides["precision"]
         label = f"{run['gpus']} GPUs" if run["gpus"] > 1 else label
         label = _MICRO_BATCHES if "tuning.micro_batch_size" in overrides else label
-        runs.setdefault(run["workload"], {})[label] = run["losses"]
+        workload = run["workload"]
+        if overrides.get("recipe.training.dropout") == "0":
+            workload += ", no dropout"
+        runs.setdefault(workload, {})[label] = run["losses"]
     rows = []
     for workload, losses in runs.items():
         references = {"one GPU": losses.pop("bf16"), _MICRO_BATCHES: losses.pop(_MICRO_BATCHES, None)}
@@ -109,13 +120,12 @@ def _differences(losses: Sequence[float], base: Sequence[float]) -> list[str]:
     return [f"{np.median(differences[steps]):.1e}" for steps in _STEPS.values()]
 
 
-def _throughput(folder: Path, keys: Sequence[str], key_of: Callable[[Mapping[str, Any]], tuple[str, ...]]) -> str:
+def _throughput(folder: Path, columns: _Columns) -> str:
     """Return a row for each setting: its rates by number of GPUs, and the effect of GPU peer-to-peer transfers."""
     settings: dict[tuple[str, ...], defaultdict[tuple[int, bool], list[RunRecord]]] = {}
     for record in seed_outcomes.read_ended(folder):
         config = record.config
-        batch = config["recipe"]["global_batch_size"] // config["gpus"]
-        runs = settings.setdefault((*key_of(config), f"{batch:,}"), defaultdict(list))
+        runs = settings.setdefault(tuple(column(config) for column in columns.values()), defaultdict(list))
         runs[config["gpus"], config["peer_to_peer"]].append(record)
     counts = sorted({gpus for runs in settings.values() for gpus, _ in runs if gpus > 1})
     compared = [gpus for gpus in counts if any((gpus, False) in runs for runs in settings.values())]
@@ -126,9 +136,13 @@ def _throughput(folder: Path, keys: Sequence[str], key_of: Callable[[Mapping[str
             row += [_rate(runs[gpus, True]), study_page.ratio(rates(runs[gpus, True]), rates(runs[1, True]))]
         row += [study_page.ratio(rates(runs[gpus, False]), rates(runs[gpus, True])) for gpus in compared]
         rows.append(row)
-    header = [*keys, "batch per GPU", "one GPU"]
+    header = [*columns, "one GPU"]
     header += [name for gpus in counts for name in (f"{gpus} GPUs", f"{gpus} GPUs to one")]
     return study_page.markdown_table([*header, *(f"{gpus} GPUs, NVLink off to on" for gpus in compared)], rows)
+
+
+def _global_batch(config: Mapping[str, Any]) -> int:
+    return int(config["recipe"]["global_batch_size"])
 
 
 def _rate(records: Sequence[RunRecord]) -> str:

@@ -54,18 +54,17 @@ def test_unsupported_queries_are_none(nvml):
 
 
 def test_processes_of_this_run_are_not_other_processes(nvml):
-    def count(*pids):
-        return (
-            NvmlSensors(nvml(ComputeRunningProcesses=[SimpleNamespace(pid=pid) for pid in pids]))
-            .read(0)
-            .other_processes
-        )
+    def count(*pids, ranks=()):
+        library = nvml(ComputeRunningProcesses=[SimpleNamespace(pid=pid) for pid in pids])
+        return NvmlSensors(library, ranks=ranks).read(0).other_processes
 
     assert count(os.getpid()) == 0
     assert count(os.getpid(), 1) == (1 if os.getppid() != 1 else 0)
     assert count(2**22 + 1) == 0  # in a container the driver reports process ids of the host
     assert count(2**22 + 1, 2**22 + 2) == 1
     assert count() == 0
+    # The ranks of a sweep and those of torchrun have different parents.
+    assert count(1, os.getpid(), ranks=[1, os.getpid()]) == 0
 
 
 def test_constant_facts_and_links(nvml):

@@ -43,7 +43,7 @@ def kind(request, monkeypatch):
     monkeypatch.setattr(torch.xpu, "get_device_properties", lambda device: SimpleNamespace(has_fp64=True))
     for module in (torch.cuda, torch.xpu):
         monkeypatch.setattr(module, "max_memory_allocated", lambda device: 1)
-    monkeypatch.setattr(sensors, "_open", lambda tool, addresses: SimpleNamespace(source=tool))
+    monkeypatch.setattr(sensors, "_open", lambda tool, *_: SimpleNamespace(source=tool))
     monkeypatch.setattr(sensors.device_description, "pci_address", lambda index: "0000:01:00.0")
     # Triton has no wheels for macOS.
     has_triton = triton_support.has_triton() and type_ != "mps"

@@ -78,6 +78,9 @@ def test_rates_are_multiples_of_one_gpu_and_failures_are_named(tmp_path, study):
     study("networks/big", workload="CNN", network="nasnet", state=RunState.OUT_OF_MEMORY, global_batch_size=999)
     study("scaling/one", throughput=measured(5.0, tokens=70.0), state=RunState.MEASURED, global_batch_size=4)
     study("scaling/open", state=RunState.STOPPED, workload="NCF", global_batch_size=4)
+    for gpus in (1, 4):
+        options = {"state": RunState.MEASURED, "gpus": gpus, "global_batch_size": 2048}
+        study(f"strong/{gpus}", throughput=measured(50.0 * gpus), workload="NCF", **options)
     tables = multi_gpu_study.tables(tmp_path)
     vgg, nasnet = rows_of(tables["networks"])
     assert [vgg["network"], vgg["precision"], vgg["batch per GPU"], vgg["one GPU"]] == [
@@ -91,6 +94,8 @@ def test_rates_are_multiples_of_one_gpu_and_failures_are_named(tmp_path, study):
     assert (nasnet["batch per GPU"], nasnet["one GPU"], nasnet["2 GPUs"]) == ("999", "out of memory", "")
     (gpt,) = rows_of(tables["scaling"])
     assert list(gpt.values()) == ["GPT", "4", "70 tokens/s"]
+    (ncf,) = rows_of(tables["strong"])
+    assert list(ncf.values()) == ["NCF", "2,048", "50 samples/s", "200 samples/s", "4"]
 
 
 def test_losses_are_compared_with_those_of_one_gpu_in_bf16(tmp_path, study):
@@ -101,13 +106,16 @@ def test_losses_are_compared_with_those_of_one_gpu_in_bf16(tmp_path, study):
         "precision=bf16 tuning.micro_batch_size=4": (1, [2.002] * 200),
         "precision=fp32": (1, [2.02] * 200),
         "precision=bf16 seed=2": (1, [2.2] * 200),
+        "precision=bf16 recipe.training.dropout=0": (1, [1.0] * 200),
+        "precision=bf16 recipe.training.dropout=0 gpus=2": (2, [1.01] * 200),
     }
     (tmp_path / "losses.jsonl").write_text("".join(
         json.dumps({"run": f"recipe=gpt/mini {run}", "workload": "GPT", "gpus": gpus, "losses": losses}) + "\n"
         for run, (gpus, losses) in lines.items()
     ))  # fmt: skip
-    two, split, fp32, seed = rows_of(multi_gpu_study.tables(tmp_path)["losses"])
+    two, split, fp32, seed, no_dropout = rows_of(multi_gpu_study.tables(tmp_path)["losses"])
     assert list(two.values()) == ["GPT", "2 GPUs", "one GPU", "0.0e+00", "1.0e-03", "1.0e-03", "1.0e-03"]
     assert list(split.values())[2:5] == ["one GPU, micro-batches", "1.0e-03", "0.0e+00"]
     assert list(fp32.values())[1:4] == ["fp32", "one GPU", "1.0e-02"]
     assert list(seed.values())[1:4] == ["another seed", "one GPU", "1.0e-01"]
+    assert list(no_dropout.values())[:4] == ["GPT, no dropout", "2 GPUs", "one GPU", "1.0e-02"]
