@@ -9,17 +9,21 @@ scripts/measure/losses.py.
 """
 
 import json
+import statistics
 import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from timetrial.runner.record.record_file import read_record
 from timetrial.runner.record.run_record import RunRecord
+from timetrial.runner.record.telemetry_samples import read_samples
 from timetrial.runner.results.analysis.intervals import geometric_ratio
 from timetrial.scripts.measure import seed_outcomes, study_page
 
@@ -43,6 +47,7 @@ def tables(root: Path) -> dict[str, str]:
         "training": _training(seed_outcomes.read_ended(root / "training")),
         "losses": _losses(root / "losses.jsonl"),
         "scaling": _throughput(root / "scaling", workload | batch_per_gpu),
+        "clocks": _clocks(root / "scaling"),
         "strong": _throughput(
             root / "strong", workload | {"global batch": lambda config: f"{_global_batch(config):,}"}
         ),
@@ -139,6 +144,26 @@ def _throughput(folder: Path, columns: _Columns) -> str:
     header = [*columns, "one GPU"]
     header += [name for gpus in counts for name in (f"{gpus} GPUs", f"{gpus} GPUs to one")]
     return study_page.markdown_table([*header, *(f"{gpus} GPUs, NVLink off to on" for gpus in compared)], rows)
+
+
+def _clocks(folder: Path) -> str:
+    """Return the median clock of each GPU during training, in MHz; the same GPU has the same letter in all runs."""
+    clocks: defaultdict[tuple[str, int], defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for path in sorted(folder.rglob("status.json")):
+        if record := read_record(path.parent):
+            samples = read_samples(path.parent)
+            for index, gpu in enumerate(record.environment["gpus"]):
+                own = (each for each in samples.get(f"0/{index}", ()) if each.phase == "train")
+                setting = record.config["workload"]["title"], record.config["gpus"]
+                clocks[setting][gpu["id"]] += [each.values["core_mhz"] for each in own if "core_mhz" in each.values]
+    ids = [*max(clocks.values(), key=len, default={})]
+    rows = [
+        [workload, f"{gpus}", *(f"{statistics.median(by_gpu[id]):,.0f}" if by_gpu[id] else "" for id in ids)]
+        for (workload, gpus), by_gpu in sorted(clocks.items())
+    ]
+    return study_page.markdown_table(
+        ["workload", "GPUs", *(f"GPU {letter}" for letter in ascii_uppercase[: len(ids)])], rows
+    )
 
 
 def _global_batch(config: Mapping[str, Any]) -> int:

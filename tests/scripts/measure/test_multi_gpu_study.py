@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 from timetrial.runner.record.run_record import RunState
 from timetrial.runner.record.throughput_result import ThroughputResult
-from timetrial.scripts.measure import multi_gpu_study
+from timetrial.scripts.measure import multi_gpu_study, study_page
 
 spec = importlib.util.spec_from_file_location("seed_runs", Path(__file__).with_name("seed_runs.py"))
 seed_runs = importlib.util.module_from_spec(spec)
@@ -23,12 +24,23 @@ def study(tmp_path):
     """An empty study; study(path, training, throughput=..., ...) adds a run."""
 
     def add(
-        path, training=None, *, throughput=None, workload="GPT", network=None, gpus=1, peer_to_peer=True, **options
+        path,
+        training=None,
+        *,
+        throughput=None,
+        workload="GPT",
+        network=None,
+        gpus=1,
+        peer_to_peer=True,
+        ids="",
+        **options,
     ):
         record = seed_runs.make_record(training, recipe=f"{workload}/mini", **options)
         recipe = record.config["recipe"] | {"training": {"network": network}}
         config = {"workload": {"title": workload}, "gpus": gpus, "peer_to_peer": peer_to_peer, "recipe": recipe}
-        seed_runs.write(tmp_path / path, replace(record, config=record.config | config, throughput=throughput))
+        environment = {"gpus": [{"id": name} for name in ids]}
+        record = replace(record, config=record.config | config, throughput=throughput, environment=environment)
+        seed_runs.write(tmp_path / path, record)
 
     return add
 
@@ -47,10 +59,15 @@ def rows_of(table):
 
 
 def ratio_text(values, base, level=0.95):
-    """Return the ratio of geometric means with the interval of Welch's test on logs."""
+    """Return the ratio of geometric means with the interval of Welch's test on logs.
+
+    It has at most twice the degrees of freedom of the smaller side.
+    """
     logs = np.log(values), np.log(base)
-    low, high = np.exp(stats.ttest_ind(*logs, equal_var=False).confidence_interval(level))
-    return f"{np.exp(logs[0].mean() - logs[1].mean()):.3g} ({low:.3g} to {high:.3g})", low, high
+    freedom = min(stats.ttest_ind(*logs, equal_var=False).df, 2 * (min(map(len, logs)) - 1))
+    difference, error = logs[0].mean() - logs[1].mean(), np.hypot(*map(stats.sem, logs))
+    low, high = np.exp(stats.t.interval(level, freedom, difference, error))
+    return f"{np.exp(difference):.3g} ({low:.3g} to {high:.3g})", low, high
 
 
 def test_training_on_two_gpus_is_a_ratio_to_one(tmp_path, study):
@@ -98,6 +115,21 @@ def test_rates_are_multiples_of_one_gpu_and_failures_are_named(tmp_path, study):
     assert list(ncf.values()) == ["NCF", "2,048", "50 samples/s", "200 samples/s", "4"]
 
 
+def test_clocks_are_of_the_same_gpu_in_all_runs(tmp_path, study):
+    for ids, clocks in (("b", (1500,)), ("ab", (1800, 1600))):
+        study(f"scaling/{ids}", gpus=len(ids), ids=ids, global_batch_size=4)
+        rows = [
+            f"{second},{phase},{device},NVML,{clock + offset},"
+            for device, clock in enumerate(clocks)
+            for second, (phase, offset) in enumerate([("", -900), ("train", -10), ("train", 0), ("train", 20)])
+        ]
+        text = "\n".join(["time,phase,device,source,core_mhz,throttle_reasons", *rows])
+        (tmp_path / "scaling" / ids / "telemetry.csv").write_text(text + "\n")
+    one, two = rows_of(multi_gpu_study.tables(tmp_path)["clocks"])
+    assert list(one.values()) == ["GPT", "1", "", "1,500"]
+    assert list(two.values()) == ["GPT", "2", "1,800", "1,600"]
+
+
 def test_losses_are_compared_with_those_of_one_gpu_in_bf16(tmp_path, study):
     baseline = [2.0] * 200
     lines = {
@@ -119,3 +151,45 @@ def test_losses_are_compared_with_those_of_one_gpu_in_bf16(tmp_path, study):
     assert list(fp32.values())[1:4] == ["fp32", "one GPU", "1.0e-02"]
     assert list(seed.values())[1:4] == ["another seed", "one GPU", "1.0e-01"]
     assert list(no_dropout.values())[:4] == ["GPT, no dropout", "2 GPUs", "one GPU", "1.0e-02"]
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """The archive of the page, unpacked."""
+    return study_page.unpack(multi_gpu_study.ARCHIVE, tmp_path_factory.mktemp("archive"))
+
+
+@pytest.mark.integration
+def test_page_is_what_the_archive_says(published):
+    page = multi_gpu_study.PAGE.read_text()
+    assert study_page.fill(page, multi_gpu_study.tables(published)) == page
+
+
+@pytest.mark.integration
+def test_published_training_is_recomputed(published):
+    """From the plain files, with none of timetrial's code."""
+    runs = {}
+    for path in (published / "training").rglob("status.json"):
+        record, quality = json.loads(path.read_text()), pd.read_csv(path.with_name("quality.csv"))
+        place = record["config"]["workload"]["title"], record["config"]["gpus"]
+        ((metric, target),) = record["training"]["target"].items()
+        sign = -1 if record["config"]["recipe"]["lower_is_better"] else 1
+        met = int(np.argmax(sign * quality[metric].to_numpy() >= sign * target))
+        assert met  # the crossing is between an evaluation that missed the target and the first that met it
+        values, epochs = (quality[name][met - 1 : met + 1].to_numpy() for name in (metric, "epoch"))
+        epoch = np.interp(sign * target, sign * values, epochs)
+        figures = epoch, record["training"]["seconds"], record["telemetry"]["energy_joules"]
+        runs.setdefault(place, []).append(figures)
+    rows = rows_of(multi_gpu_study.tables(published)["training"])
+    assert len(rows) == len(runs) == 10
+    for row in rows:
+        epochs, seconds, joules = (
+            np.array(column, dtype=float) for column in zip(*runs[row["workload"], int(row["GPUs"])], strict=True)
+        )
+        base = [np.array(column) for column in zip(*runs[row["workload"], 1], strict=True)]
+        if row["GPUs"] == "1":
+            assert row["time-to-train"] == f"{stats.gmean(seconds):.3g} s"
+            continue
+        assert row["epochs"] == ratio_text(epochs, base[0])[0]
+        assert row["time-to-train"] == ratio_text(seconds, base[1])[0]
+        assert row["energy to target"] == ratio_text(joules, base[2])[0]
