@@ -1,4 +1,4 @@
-"""Write the tables of docs/studies/h100_h200.md from the runs in docs/studies/h200.tar.xz and h100.tar.xz.
+"""Write the tables of docs/studies/h100_h200.md from the runs in h200.tar.xz, h100.tar.xz and multi_gpu.tar.xz there.
 
     .venv/bin/python -P scripts/measure/h200_study.py [--check]
 
@@ -19,25 +19,38 @@ import timetrial
 from timetrial.scripts.measure import h100_expectations, study_page
 from timetrial.scripts.measure.h100_study import ARCHIVE as H100_ARCHIVE
 from timetrial.scripts.measure.h100_study import LEAST_SECONDS, NAMES, by_benchmark, group, interval, read_report
+from timetrial.scripts.measure.multi_gpu_study import ARCHIVE as MULTI_GPU_ARCHIVE
 
 PAGE, ARCHIVE = study_page.STUDIES / "h100_h200.md", study_page.STUDIES / "h200.tar.xz"
 _H100_MACHINES = ("a", "b")
 
 
-def read_studies(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Unpack both archives to a folder; return the report with the H200 as the baseline, and the runs of mini recipes.
+def read_studies(folder: Path) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
+    """Unpack the archives; return the report with the H200 as the baseline, its runs, and those of another H200.
 
-    The runs of a recipe have a column `per_epoch` of the seconds in training steps, and `per_evaluation`.
+    The runs are those of mini recipes on one GPU. They have a column `per_epoch` of the seconds in training steps, and
+    `per_evaluation`.
     """
     archived = [study_page.unpack(archive, folder) for archive in (H100_ARCHIVE, ARCHIVE)]
-    runs = pd.concat(h100_expectations.read_mini_runs(path, timetrial.read_runs(path)) for path in archived)
+    other = study_page.unpack(MULTI_GPU_ARCHIVE, folder) / "training"
+    return (
+        read_report(*archived, "--baseline", "H200"),
+        pd.concat(map(_read, archived), ignore_index=True),
+        _read(other),
+    )
+
+
+def _read(folder: Path) -> pd.DataFrame:
+    runs = h100_expectations.read_mini_runs(folder, timetrial.read_runs(folder))
+    runs = runs[[record.config["gpus"] == 1 for record in runs.record]]
     training = [record.training for record in runs.record]
-    runs["per_epoch"] = [each.train_seconds / each.epochs for each in training]
-    runs["per_evaluation"] = [each.eval_seconds / len(each.blocks) for each in training]
-    return read_report(*archived, "--baseline", "H200"), runs.reset_index(drop=True)
+    return runs.assign(
+        per_epoch=[each.train_seconds / each.epochs for each in training],
+        per_evaluation=[each.eval_seconds / len(each.blocks) for each in training],
+    )
 
 
-def tables(report: Mapping[str, Any], runs: pd.DataFrame) -> dict[str, str]:
+def tables(report: Mapping[str, Any], runs: pd.DataFrame, other: pd.DataFrame) -> dict[str, str]:
     """Return the tables in Markdown by the name of their place on the page."""
     return {
         "verdicts": _verdicts(report, runs),
@@ -46,6 +59,7 @@ def tables(report: Mapping[str, Any], runs: pd.DataFrame) -> dict[str, str]:
         "pairs": _equal_seeds(runs),
         "energy": _energy(runs),
         "predictions": _predictions(runs),
+        "machines": _machines(runs[runs.system == "h200"], other),
     }
 
 
@@ -123,6 +137,20 @@ def _energy(runs: pd.DataFrame) -> str:
 def _predictions(runs: pd.DataFrame) -> str:
     rows = h100_expectations.hit_rates(runs, NAMES, partial(h100_expectations.predict_on, "h200"))
     return study_page.markdown_table(["workload", "epochs", "time-to-train", "high over low"], rows)
+
+
+def _machines(runs: pd.DataFrame, other: pd.DataFrame) -> str:
+    """Return the ratios of the runs on another H200 to those on the first."""
+    rows = []
+    for name, same in by_benchmark(other):
+        own = runs[runs.benchmark == name]
+        pairs = own.merge(same, on="seed")
+        equal = (pairs.epochs_to_converge_x == pairs.epochs_to_converge_y).sum()
+        columns = ("duration_s", "per_epoch", "per_evaluation")
+        ratios = (study_page.ratio(same[column], own[column]) for column in columns)
+        rows.append([NAMES[name], f"{len(same)} + {len(own)}", *ratios, f"{equal} of {len(pairs)}"])
+    header = ["workload", "runs", "time-to-train, second over first", "training, an epoch", "an evaluation"]
+    return study_page.markdown_table([*header, "equal epochs at equal seeds"], rows)
 
 
 def main() -> int:

@@ -81,6 +81,16 @@ def test_ratios_are_of_the_means_and_verdicts_follow_the_intervals(results, cell
                 assert row[place + 1] == "cannot tell" or not float(low) <= 1 <= float(high)
 
 
+def test_scipy_gives_the_same_ratios_of_two_machines_with_an_h200(results, cells):
+    first, second = results[1][results[1].system == "h200"], results[2]
+    assert second.groupby("benchmark").size().to_dict() == {"gnmt": 10, "gpt": 10, "ncf": 10, "ssd": 10}
+    for benchmark, name in h200_study.NAMES.items():
+        sides = [side[side.benchmark == benchmark] for side in (second, first)]
+        if len(sides[0]):
+            columns = ("duration_s", "per_epoch", "per_evaluation")
+            assert cells("machines")[name][1:4] == [ratio_text(*(side[name] for side in sides)) for name in columns]
+
+
 def test_pandas_counts_the_same_equal_epochs(results, cells):
     runs = results[1][results[1].success]
     for benchmark, name in h200_study.NAMES.items():
