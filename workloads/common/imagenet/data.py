@@ -44,7 +44,7 @@ class ImageNetData(ImageData):
         eval_batch_size: int = 256
         """Images of an evaluation batch of one rank."""
         workers: int | None = None
-        """Decoding processes of a rank; 0: none; null: one for each of the rank's cores."""
+        """Processes of a rank that read and decode images; 0: none; null: one a core, and a few for few images."""
 
         def __post_init__(self) -> None:
             if self.image_size < 32 or self.eval_batch_size < 1:

@@ -8,6 +8,7 @@ from timetrial.datasets.synthetic.images import ClassificationSpec
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.common.imagenet.torch_loader import TorchImageNetData
+from timetrial.workloads.common.vision import decode_workers, image_data
 from timetrial.workloads.common.vision.pipeline import GpuDecoder
 from timetrial.workloads.maskrcnn.data import MaskRCNNData
 from timetrial.workloads.maskrcnn.synthetic import SyntheticMaskRCNNData
@@ -60,3 +61,22 @@ def test_synthetic_images_need_no_decoder(tmp_path, monkeypatch):
     data = build(SyntheticMaskRCNNData, tmp_path, short_edge=64, long_edge=96, **settings)
     monkeypatch.setattr(data, "build_decoder", None)
     list(data.warm_up_steps())
+
+
+@pytest.mark.parametrize(("decodes", "requested", "processes"), [(True, None, 2), (False, None, 9), (True, 5, 5)])
+def test_few_processes_read_few_images(decodes, requested, processes, tmp_path, monkeypatch):
+    """Each takes milliseconds to start on the clock; images that they decode themselves need all of them."""
+    started = []
+    monkeypatch.setattr(decode_workers.os, "sched_getaffinity", lambda pid: range(9))
+    monkeypatch.setattr(image_data, "ImageLoader", lambda dataset, *, workers, **_: started.append(workers))
+    data = build(
+        TorchImageNetData,
+        tmp_path,
+        folder=f"{tmp_path}/shapes",
+        image_size=32,
+        generate=ClassificationSpec(3, 20, 2, 48),
+    )
+    data.settings.workers = requested
+    monkeypatch.setattr(data, "build_decoder", lambda transform, train: GpuDecoder(transform, CPU) if decodes else None)
+    data.open()
+    assert (data.train_size, started) == (60, [processes, 2])
