@@ -20,7 +20,6 @@ from .decode_workers import Key, worker_count
 from .gpu_decode import can_decode
 from .pipeline import GpuDecoder, ImageDataset, ImageDecoder, ImageLoader, ImageSource, Loader, Transform
 
-
 # Of an epoch: a process on one core reads 2,700 images of 640x480 a second and draws their crops.
 _IMAGES_PER_READER = 32
 
