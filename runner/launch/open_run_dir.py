@@ -89,7 +89,12 @@ def _find_run_dir(config: Config) -> tuple[RunDir, bool]:
             )
         return run_dir, True
     if config.run_dir:
-        run_dir = claim_run_dir(Path(config.run_dir), seed)
+        try:
+            run_dir = claim_run_dir(Path(config.run_dir), seed)
+        except ConfigurationError:
+            if config.resume and RunDir(Path(config.run_dir).resolve(), seed).exists:
+                return _find_run_dir(config)  # another process has claimed it since: the lock decides between the two
+            raise
     else:
         gpus = f"{config.gpus}x{devices.display_name(config.accelerator.name)}"
         parts = [config.system, config.workload.name, config.recipe.scale, gpus, config.precision.name]
