@@ -51,14 +51,7 @@ def rows_of(root, name):
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
-def ratio_text(values, base):
-    """Return the ratio of geometric means with the interval of Welch's test on logs."""
-    logs = np.log(values), np.log(base)
-    low, high = np.exp(stats.ttest_ind(*logs, equal_var=False).confidence_interval())
-    return f"{np.exp(logs[0].mean() - logs[1].mean()):.3g} ({low:.3g} to {high:.3g})"
-
-
-def test_published_epochs_fall_with_gpus_and_ours_are_a_ratio(tmp_path, study):
+def test_published_epochs_fall_with_gpus_and_ours_are_a_ratio(tmp_path, study, ratio_text):
     epochs = {1: (3.5, 4.2, 3.9), 2: (3.4, 4.4, 3.6)}
     for gpus, values in epochs.items():
         for seed, value in enumerate(values, start=1):
@@ -90,7 +83,7 @@ def test_passes_are_predicted_by_the_published_peaks(tmp_path, study):
     assert (evaluation["measured"], evaluation["R² about zero"]) == ("7 ms", "0.976")
 
 
-def test_links_are_compared_at_equal_settings(tmp_path, study):
+def test_links_are_compared_at_equal_settings(tmp_path, study, ratio_text):
     rates = {(1, True): (100.0, 101.0), (2, True): (199.0, 200.0), (2, False): (150.0, 151.0)}
     for (gpus, link), values in rates.items():
         for seed, rate in enumerate(values):
@@ -119,7 +112,7 @@ def test_batches_have_rates_or_the_state_of_the_failure(tmp_path, study):
     assert (big["images/s"], big["published, 100 epochs"]) == ("out of memory", "")
 
 
-def test_precisions_have_speed_energy_and_cost(tmp_path, study):
+def test_precisions_have_speed_energy_and_cost(tmp_path, study, ratio_text):
     for precision, rate in (("fp32", 100.0), ("tf32", 200.0)):
         for seed in (1, 2):
             training = seed_runs.cross_at(3.5, seconds=1e3 / rate, rate=rate + seed)

@@ -1,6 +1,5 @@
 """The study of one H200: its page is what the tool says of the logs, and SciPy and pandas say the same."""
 
-import numpy as np
 import pytest
 from scipy import stats
 
@@ -28,19 +27,6 @@ def cells():
     return read
 
 
-def ratio_text(values, base):
-    """Return the ratio of geometric means with Welch's 95% interval.
-
-    It has at most twice the degrees of freedom of the smaller side.
-    """
-    logs = [np.log(side.to_numpy()) for side in (values, base)]
-    difference = logs[0].mean() - logs[1].mean()
-    freedom = min(stats.ttest_ind(*logs, equal_var=False).df, 2 * (min(map(len, logs)) - 1))
-    error = np.hypot(*(stats.sem(side) for side in logs))
-    bounds = np.exp(stats.t.interval(0.95, freedom, difference, error))
-    return "{:.3g} ({:.3g} to {:.3g})".format(np.exp(difference), *bounds)
-
-
 def test_page_has_the_tables_of_the_logs(results):
     page = h200_study.PAGE.read_text()
     for name, table in h200_study.tables(*results).items():
@@ -52,7 +38,7 @@ def test_every_run_of_the_h200_reached_its_target(results):
     assert (len(runs), runs.success.all()) == (52, True)
 
 
-def test_scipy_gives_the_same_parts_and_energies(results, cells):
+def test_scipy_gives_the_same_parts_and_energies(results, cells, ratio_text):
     runs = results[1]
     for benchmark, name in h200_study.NAMES.items():
         side = dict(iter(runs[runs.benchmark == benchmark].groupby("system")))
@@ -81,7 +67,7 @@ def test_ratios_are_of_the_means_and_verdicts_follow_the_intervals(results, cell
                 assert row[place + 1] == "cannot tell" or not float(low) <= 1 <= float(high)
 
 
-def test_scipy_gives_the_same_ratios_of_two_machines_with_an_h200(results, cells):
+def test_scipy_gives_the_same_ratios_of_two_machines_with_an_h200(results, cells, ratio_text):
     first, second = results[1][results[1].system == "h200"], results[2]
     assert second.groupby("benchmark").size().to_dict() == {"gnmt": 10, "gpt": 10, "ncf": 10, "ssd": 10}
     for benchmark, name in h200_study.NAMES.items():
