@@ -157,13 +157,12 @@ def _clocks(folder: Path) -> str:
                 setting = record.config["workload"]["title"], record.config["gpus"]
                 clocks[setting][gpu["id"]] += [each.values["core_mhz"] for each in own if "core_mhz" in each.values]
     ids = [*max(clocks.values(), key=len, default={})]
-    rows = [
-        [workload, f"{gpus}", *(f"{statistics.median(by_gpu[id]):,.0f}" if by_gpu[id] else "" for id in ids)]
-        for (workload, gpus), by_gpu in sorted(clocks.items())
-    ]
-    return study_page.markdown_table(
-        ["workload", "GPUs", *(f"GPU {letter}" for letter in ascii_uppercase[: len(ids)])], rows
-    )
+    rows = []
+    for (workload, gpus), by_gpu in sorted(clocks.items()):
+        medians = (f"{statistics.median(by_gpu[gpu]):,.0f}" if by_gpu[gpu] else "" for gpu in ids)
+        rows.append([workload, f"{gpus}", *medians])
+    letters = ascii_uppercase[: len(ids)]
+    return study_page.markdown_table(["workload", "GPUs", *(f"GPU {letter}" for letter in letters)], rows)
 
 
 def _global_batch(config: Mapping[str, Any]) -> int:

@@ -71,7 +71,8 @@ class CocoData(ImageData):
         eval_batch_size: int = 64
         """Images of an evaluation batch of one rank."""
         workers: int | None = None
-        """Processes of a rank that read and decode images; 0: none; null: one a core, and a few for few images."""
+        """Processes of a rank that read images, and decode them unless a GPU does; 0: none; null: one for each of the
+        rank's cores, at most 16, and where a GPU decodes, at most one for 32 training images."""
 
         def __post_init__(self) -> None:
             if self.eval_batch_size < 1 or (self.workers is not None and self.workers < 0):
