@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from ..core.errors import DeviceError, RunError
 from .devices import is_nvidia_gpu
+from .error_translation import to_run_error
 
 
 class DeviceGraph(Protocol):
@@ -37,7 +39,7 @@ def capture_graph(device: torch.device, function: Callable[[], object], eager_pa
     The function must not wait for the device. Kernels are compiled and workspaces allocated at their first use, which
     cannot be captured: run the function before, or let it run `eager_passes` times. The graphs of a device share their
     memory: none may be replayed while another runs, and replaying a graph may overwrite the outputs of others that did
-    not exist when it was captured.
+    not exist when it was captured. Raises `OutOfMemory` or `DeviceError` if the work cannot be captured.
     """
     current = torch.cuda.current_stream(device)
     stream = _capture_stream(device)
@@ -53,11 +55,26 @@ def capture_graph(device: torch.device, function: Callable[[], object], eager_pa
     torch.clear_autocast_cache()
     # Only this thread is watched: others, which decode images or pin memory, may go on allocating. The outer context
     # restores the stream even if the capture fails.
-    with torch.cuda.stream(current), torch.cuda.graph(graph, _pools[device], stream, capture_error_mode="thread_local"):
-        function()
+    try:
+        with (
+            torch.cuda.stream(current),
+            torch.cuda.graph(graph, _pools[device], stream, capture_error_mode="thread_local"),
+        ):
+            function()
+    except RuntimeError as error:
+        raise to_capture_error(error) from error
     torch.clear_autocast_cache()
     _graphs[device].add(graph)
     return graph
+
+
+def to_capture_error(error: RuntimeError) -> RunError:
+    """Return the run error behind an exception of a capture, whose end fails after the work that failed."""
+    first = error.__context__ or error
+    sentence = (str(first).strip().splitlines() or ["no reason given"])[0].rstrip(".")
+    return to_run_error(first) or DeviceError(
+        f"Work of the device cannot be captured in a graph ({sentence}): add engine.capture=false."
+    )
 
 
 @cache
