@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,13 +36,20 @@ class CorpusStatistics:
     """What the manifest of a corpus holds: a run reads nothing else of it before its clock starts.
 
     `dropped` counts the training pairs that the filter of sentences dropped, by reason. `lengths` is the distribution
-    of the others by the tokens of their longer side, without begin and end tokens, in ascending order.
+    of the others by the tokens of their longer side, `test_lengths` those of the test sources, longest first; both are
+    without begin and end tokens.
     """
 
     vocab_size: int
-    test_pairs: int
     dropped: Mapping[str, int]
     lengths: tuple[LengthCount, ...]
+    test_lengths: tuple[int, ...]
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "CorpusStatistics":
+        """Return the statistics that JSON holds."""
+        lengths = tuple(LengthCount(*row) for row in values["lengths"])
+        return cls(**{**values, "lengths": lengths, "test_lengths": tuple(values["test_lengths"])})
 
     @property
     def pairs(self) -> int:

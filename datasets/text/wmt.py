@@ -24,9 +24,9 @@ from ...runner.core.progress import ProgressCallback, no_progress
 from ..formats import parallel_text
 from ..formats.parallel_text import Pair
 from ..registry.missing import missing_data
-from .prepared_corpus import CorpusStatistics, LengthCount, PreparedCorpus, count_lengths
+from .prepared_corpus import CorpusStatistics, PreparedCorpus, count_lengths
 
-_CACHE_VERSION = 3  # increase it to discard older caches
+_CACHE_VERSION = 4  # increase it to discard older caches
 _CHUNK_PAIRS = 1000  # per task of a worker process
 _MIN_BYTES_FOR_WORKERS = 2_000_000  # less text is processed faster without worker processes
 _MAX_TEST_TOKENS = 2000  # twenty times the longest sentence of newstest2014
@@ -115,8 +115,7 @@ def prepare(
             _Preparation(corpus, vocabulary_class, temporary, pool, progress).run(size, vocabulary_path)
     try:
         manifest = json.loads((target / _MANIFEST).read_text(encoding="utf-8"))
-        manifest["lengths"] = tuple(LengthCount(*row) for row in manifest["lengths"])
-        return PreparedCorpus(target, CorpusStatistics(**manifest))
+        return PreparedCorpus(target, CorpusStatistics.from_dict(manifest))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{target} is incomplete ({error}): delete it, and it is prepared again.") from error
 
@@ -168,7 +167,8 @@ class _Preparation:
         for side in _SIDES:
             self._normalized_path(side).unlink()
         train_lengths = np.stack([np.diff(self._read_offsets("train", side)) for side in _SIDES])
-        statistics = CorpusStatistics(len(vocabulary), len(test), self._dropped, count_lengths(train_lengths))
+        test_lengths = tuple(sorted(np.diff(self._read_offsets("test", "source")).tolist(), reverse=True))
+        statistics = CorpusStatistics(len(vocabulary), self._dropped, count_lengths(train_lengths), test_lengths)
         (self._folder / _MANIFEST).write_text(json.dumps(asdict(statistics)) + "\n", encoding="utf-8")
 
     def _normalize(self) -> tuple[Counter[str], int]:

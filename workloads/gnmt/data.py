@@ -14,8 +14,9 @@ from ...datasets.text.prepared_corpus import LengthCount
 from ...runner.core.errors import ConfigurationError
 from ...runner.training.workload import Batch
 from ..common.nn.packing import copy_to_device, time_major_indices
-from ..common.translation.parallel_data import ParallelTextData, TokenizedPairs, TokenizedSide
+from ..common.translation.parallel_data import ParallelTextData
 from ..common.translation.synthetic import SyntheticParallelText
+from ..common.translation.tokenized_text import TokenizedPairs, TokenizedSide
 
 _NUM_BUCKETS = 5  # of equal width: 10 tokens at a maximum length of 50 (docs/mlperf_rules.md, "GNMT")
 

@@ -12,8 +12,9 @@ from ...datasets.text.prepared_corpus import LengthCount
 from ...datasets.text.subwords import EOS, PAD
 from ...runner.core.errors import ConfigurationError
 from ..common.nn.packing import copy_to_device, sentence_major_indices
-from ..common.translation.parallel_data import ParallelTextData, TokenizedPairs, TokenizedSide
+from ..common.translation.parallel_data import ParallelTextData
 from ..common.translation.synthetic import SyntheticParallelText
+from ..common.translation.tokenized_text import TokenizedPairs, TokenizedSide
 from .vocabulary import SharedVocabulary
 
 _SIZE_MULTIPLE = 128  # padded sizes of packed batches are multiples of this

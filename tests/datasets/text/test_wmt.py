@@ -37,7 +37,9 @@ def contents(folder):
 def test_prepared_text_decodes_to_the_files(corpus, tmp_path):
     prepared = wmt.prepare(corpus, MosesBPE, 300, tmp_path / "prepared")
     statistics = prepared.statistics
-    assert (statistics.pairs, statistics.test_pairs, statistics.dropped) == (3000, 50, {})
+    assert (statistics.pairs, statistics.dropped) == (3000, {})
+    offsets = prepared.tokens("test", "source").offsets
+    assert statistics.test_lengths == tuple(sorted((offsets[1:] - offsets[:-1]).tolist(), reverse=True))
     vocabulary = MosesBPE.read(prepared.folder / "vocabulary")
     for split, count in (("train", 3000), ("test", 50)):
         for side, path in zip(("source", "target"), corpus.train[0] if split == "train" else corpus.test, strict=True):

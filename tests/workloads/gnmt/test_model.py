@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from timetrial.workloads.common.translation.beam_search import BeamSearch, SharedBeam
-from timetrial.workloads.common.translation.parallel_data import TokenizedPairs, TokenizedSide
+from timetrial.workloads.common.translation.tokenized_text import TokenizedPairs, TokenizedSide
 from timetrial.workloads.gnmt.data import GNMTData
 from timetrial.workloads.gnmt.model import GNMT
 from timetrial.workloads.gnmt.workload import GNMTDecoder, length_coverage_score

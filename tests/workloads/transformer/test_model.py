@@ -14,7 +14,7 @@ from timetrial.runner.training import gradient_reduction
 from timetrial.runner.training.distributed import World
 from timetrial.runner.training.gradient_reduction import GradientReduction
 from timetrial.workloads.common.translation.beam_search import BeamSearch, SplitBeam
-from timetrial.workloads.common.translation.parallel_data import TokenizedSide
+from timetrial.workloads.common.translation.tokenized_text import TokenizedSide
 from timetrial.workloads.transformer import decoder
 from timetrial.workloads.transformer.data import PackedPairs, TransformerData
 from timetrial.workloads.transformer.decoder import TransformerDecoder

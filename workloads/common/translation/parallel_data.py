@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from omegaconf import MISSING
-from torch import Tensor
 
 from ....datasets.synthetic import language
 from ....datasets.synthetic.spec_digest import path_with_digest
@@ -19,31 +18,13 @@ from ....datasets.text.prepared_corpus import CorpusStatistics, LengthCount, Pre
 from ....datasets.text.wmt import Corpus, Vocabulary
 from ....runner.core.errors import ConfigurationError
 from ....runner.core.progress import ProgressCallback, no_progress
+from ....runner.hardware.device_graphs import supports_graphs
 from ....runner.training.seeds import Seeds
 from ....runner.training.workload import Batch, BatchSharding, Data
+from .tokenized_text import TokenizedPairs, TokenizedSide
 
+_MAX_WARM_UP_BATCHES = 4  # of evaluation: each is a whole search
 _VOCAB_MULTIPLE = 8  # embeddings are padded to a multiple of 8 rows for the matrix units, as in published submissions
-
-
-@dataclass(frozen=True)
-class TokenizedSide:
-    """All sentences of one language on the device: `ids` int32 [T], and `starts` and `lengths` int64 [P] of each.
-
-    `lengths` count the special tokens, which `ids` do not contain.
-    """
-
-    ids: Tensor
-    starts: Tensor
-    lengths: Tensor
-
-
-@dataclass(frozen=True)
-class TokenizedPairs:
-    """Both sides of the sentence pairs on the device, and their `lengths` [2, P] on the host."""
-
-    source: TokenizedSide
-    target: TokenizedSide
-    lengths: NDArray[np.int64]
 
 
 class ParallelTextData(Data):
@@ -100,7 +81,8 @@ class ParallelTextData(Data):
         self._settings, self._sharding, self._device, self._seeds = settings, sharding, device, seeds
         self.global_batch_size = global_batch_size
         statistics = self._read_statistics()
-        self.vocab_size, self.eval_size = statistics.vocab_size, statistics.test_pairs
+        self.vocab_size, self.eval_size = statistics.vocab_size, len(statistics.test_lengths)
+        self._sorted_test_lengths = np.array(statistics.test_lengths, dtype=np.int64) + self.num_special_tokens
         self.padded_vocab_size = -(-self.vocab_size // _VOCAB_MULTIPLE) * _VOCAB_MULTIPLE
         counts = map(self._add_special_tokens, statistics.lengths)
         self._counts = [count for count in counts if count.tokens <= settings.max_length]
@@ -186,9 +168,8 @@ class ParallelTextData(Data):
 
     def eval_batches(self) -> Iterable[Batch]:
         """Yield this rank's test sentences, each once, longest first; every rank gets sentences of all lengths."""
-        order = np.argsort(-self.test_lengths, kind="stable")[self._sharding.rank :: self._sharding.ranks]
-        size = self._settings.eval_batch_size
-        for numbers in (order[start : start + size] for start in range(0, len(order), size)):
+        order = np.argsort(-self.test_lengths, kind="stable")
+        for numbers in self._eval_shards(order):
             source = self.pack_source(numbers, self.test_lengths[numbers], self._test)
             tokens = int(self.test_lengths[numbers].sum())
             yield Batch((source, numbers), len(numbers), self.eval_size, self.eval_size, tokens)
@@ -199,11 +180,24 @@ class ParallelTextData(Data):
         yield self._micro_batches(np.arange(lengths.shape[1]), self._random_corpus(lengths))
 
     def warm_up_eval_batches(self) -> Iterator[Batch]:
-        """Yield random words in two sentences, one as long as those of training can be, the other half as long."""
-        lengths = np.array([self._settings.max_length, self._settings.max_length // 2])
-        numbers = np.arange(2)
-        source = self.pack_source(numbers, lengths, self._random_side(lengths))
-        yield Batch((source, numbers), len(numbers), len(numbers), len(numbers))
+        """Yield random words in sentences as long as those of an evaluation of few batches, so that they are captured.
+
+        Else, and where nothing is captured, yield two sentences, one as long as those of training can be, the other
+        half as long.
+        """
+        shards = self._eval_shards(self._sorted_test_lengths)
+        if len(shards) > _MAX_WARM_UP_BATCHES or not supports_graphs(self._device):
+            shards = [np.array([self._settings.max_length, self._settings.max_length // 2])]
+        for lengths in shards:
+            numbers = np.arange(len(lengths))
+            source = self.pack_source(numbers, lengths, self._random_side(lengths))
+            yield Batch((source, numbers), len(numbers), len(numbers), len(numbers))
+
+    def _eval_shards(self, in_order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Return this rank's part of each evaluation batch of what is in order of descending length."""
+        own = in_order[self._sharding.rank :: self._sharding.ranks]
+        size = self._settings.eval_batch_size
+        return [own[start : start + size] for start in range(0, len(own), size)]
 
     def mlperf_params(self) -> dict[str, Any]:
         """Return maximum length, vocabulary size, the pairs that each filter dropped, and the fraction of padding."""

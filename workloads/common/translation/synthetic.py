@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from ....datasets.text.prepared_corpus import CorpusStatistics, count_lengths
 from ....runner.core.progress import ProgressCallback
-from .parallel_data import ParallelTextData, TokenizedPairs, TokenizedSide
+from .parallel_data import ParallelTextData
+from .tokenized_text import TokenizedPairs, TokenizedSide
 
 _TRAIN_PAIRS, _TEST_SENTENCES = 1 << 19, 3003  # the test set is as large as newstest2014
 # Mean and standard deviation of the logarithms of the source length, in tokens of a vocabulary of 32,000, and of the
@@ -34,7 +35,8 @@ class SyntheticParallelText(ParallelTextData):
     def _read_statistics(self) -> CorpusStatistics:
         lengths, test_lengths = self._read_lengths()
         counts = count_lengths(lengths - self.num_special_tokens)
-        return CorpusStatistics(self._settings.vocabulary_size, len(test_lengths), {}, counts)
+        longest_first = np.sort(test_lengths - self.num_special_tokens)[::-1]
+        return CorpusStatistics(self._settings.vocabulary_size, {}, counts, tuple(longest_first.tolist()))
 
     def _read_lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         generator = np.random.default_rng(self._seeds.data_order)
