@@ -11,6 +11,7 @@ import functools
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ _PUBLISHED = {
     "inception_v3": "inception-v3",
     "inception_v4": "inception-v4",
     "nasnet_mobile": "nasnet",
+    "vgg16": "vgg-16",
     "wrn28_10": "wrn-28-10",
 }
 
@@ -174,27 +176,39 @@ def _links(runs: pd.DataFrame) -> str:
 def _batches(runs: pd.DataFrame) -> str:
     """Return a row for each network, batch size and number of GPUs, of training runs and of throughput runs."""
     rows = []
-    for (network, batch, gpus), group in runs.groupby(["network", "batch", "gpus"]):
-        name = _PUBLISHED.get(str(network), network)
-        query = {"workload": name, "accelerator": "RTX 2080 Ti", "num_accelerators": gpus, "batch": batch}
-        theirs = find("rtx2080ti_tpuv2_2019", metric="minutes_total", **query)
-        trained = group[group.record.map(lambda record: record.training is not None)]
-        results = [record.training for record in trained.record]
-        measured = rates(list(group.record)) or list(trained.rate.dropna())
-        failed = sorted({record.state.value for record in group.record if not (record.throughput or record.training)})
-        accuracy = [result.quality["accuracy"] for result in results]
-        watts = [telemetry.mean_watts for record in trained.record if (telemetry := record.telemetry)]
-        rows.append([
-            str(network), f"{batch:,}", f"{gpus}",
-            "".join(f"{row.value:.3g} min" if row.value else row.outcome for row in theirs),
-            mean([result.seconds / 60 for result in results], "{:.3g} min".format),
-            mean(measured, "{:,.0f}".format) or ", ".join(failed),
-            _seconds_of_first_epoch(trained.record),
-            f"{min(accuracy):.4f} to {max(accuracy):.4f}" if accuracy else "",
-            mean(filter(None, watts), "{:.0f} W".format),
-        ])  # fmt: skip
-    header = ["network", "batch", "GPUs", "published, 100 epochs", "100 epochs", "images/s", "first epoch longer by"]
-    return study_page.markdown_table([*header, "accuracy", "power of all GPUs"], rows)
+    for (network, batch), same in runs.groupby(["network", "batch"]):
+        query = {"accelerator": "RTX 2080 Ti", "metric": "minutes_total", "batch": batch}
+        query["workload"] = _PUBLISHED.get(str(network), str(network))
+        for gpus, group in same.groupby("gpus"):
+            theirs = find("rtx2080ti_tpuv2_2019", num_accelerators=gpus, **query)
+            minutes = {n: published("rtx2080ti_tpuv2_2019", num_accelerators=n, **query) for n in (1, gpus)}
+            is_ratio = gpus > 1 and all(minutes.values())
+            trained = group[group.record.map(lambda record: record.training is not None)]
+            results = [record.training for record in trained.record]
+            failed = sorted({r.state.value for r in group.record if not (r.throughput or r.training)})
+            accuracy = [result.quality["accuracy"] for result in results]
+            watts = [telemetry.mean_watts for record in group.record if (telemetry := record.telemetry)]
+            speeds = _speeds(group)
+            rows.append([
+                str(network), f"{batch:,}", f"{gpus}",
+                "".join(f"{row.value:.3g} min" if row.value else row.outcome for row in theirs),
+                f"{minutes[1][0] / minutes[gpus][0]:.3g}" if is_ratio else "",
+                mean(speeds, "{:,.0f}".format) or ", ".join(failed),
+                ratio(speeds, _speeds(same[same.gpus == 1])) if gpus > 1 else "",
+                mean([result.seconds / 60 for result in results], "{:.3g} min".format),
+                _seconds_of_first_epoch(trained.record),
+                f"{min(accuracy):.4f} to {max(accuracy):.4f}" if accuracy else "",
+                mean(filter(None, watts), "{:.0f} W".format),
+            ])  # fmt: skip
+    header = ["network", "batch", "GPUs", "published, 100 epochs", "published speed to one GPU", "images/s"]
+    header += ["speed to one GPU", "100 epochs", "first epoch longer by", "accuracy", "power of all GPUs"]
+    filled = [any(column) for column in zip(*rows, strict=True)]
+    return study_page.markdown_table(list(compress(header, filled)), [list(compress(row, filled)) for row in rows])
+
+
+def _speeds(runs: pd.DataFrame) -> list[float]:
+    """Return the images per second of throughput runs, or without one those of training runs."""
+    return rates(list(runs.record)) or list(runs.rate.dropna())
 
 
 def _seconds_of_first_epoch(records: pd.Series) -> str:

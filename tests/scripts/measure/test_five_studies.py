@@ -1,6 +1,7 @@
 """The five studies: published values and runs side by side, as SciPy and a few lines compute them."""
 
 import importlib.util
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from scipy import stats
 
 from timetrial.runner.record.run_record import Cost, RunState
 from timetrial.runner.record.throughput_result import ThroughputResult
-from timetrial.scripts.measure import five_studies
+from timetrial.scripts.measure import five_studies, study_page
 
 spec = importlib.util.spec_from_file_location("seed_runs", Path(__file__).with_name("seed_runs.py"))
 seed_runs = importlib.util.module_from_spec(spec)
@@ -106,7 +107,8 @@ def test_batches_have_rates_or_the_state_of_the_failure(tmp_path, study):
     study(f"{folder}/rate", throughput=measured(300.0), network="wrn28_10", global_batch_size=128)
     study(f"{folder}/big", network="wrn28_10", state=RunState.OUT_OF_MEMORY, global_batch_size=2048)
     trained, rate, big = rows_of(tmp_path, "batches")
-    assert list(trained.values())[:7] == ["cnn10", "128", "1", "19.6 min", "2 min", "200", "0.00 s"]
+    assert list(trained.values())[:4] == ["cnn10", "128", "1", "19.6 min"]
+    assert (trained["images/s"], trained["100 epochs"], trained["first epoch longer by"]) == ("200", "2 min", "0.00 s")
     assert trained["accuracy"] == "0.8800 to 0.9000"
     assert (rate["published, 100 epochs"], rate["images/s"]) == ("190 min", "300")
     assert (big["images/s"], big["published, 100 epochs"]) == ("out of memory", "")
@@ -124,3 +126,80 @@ def test_precisions_have_speed_energy_and_cost(tmp_path, study, ratio_text):
     assert tf32["to fp32"] == ratio_text((201, 202), (101, 102))
     assert (tf32["time-to-train"], tf32["energy"], tf32["cost"]) == ("5 s", "5 kJ", "")
     assert (cifar["precision"], cifar["time-to-train"], cifar["cost"]) == ("bf16", "2 s", "0.0017 USD")
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """The archives of the page, unpacked."""
+    folder = tmp_path_factory.mktemp("archives")
+    for archive in five_studies.ARCHIVES:
+        study_page.unpack(archive, folder)
+    return folder
+
+
+def read(folder):
+    return [json.loads(path.read_text()) for path in sorted(folder.rglob("status.json"))]
+
+
+@pytest.mark.integration
+def test_page_is_what_the_archives_say(published):
+    page = five_studies.PAGE.read_text()
+    assert study_page.fill(page, five_studies.tables(published)) == page
+
+
+@pytest.mark.integration
+def test_published_precisions_are_recomputed(published, ratio_text):
+    """Those of CIFAR-10, from the plain files, with none of timetrial's code."""
+    runs = {}
+    for record in read(published / "five_studies" / "cifar10"):
+        training = record["training"]  # of one block
+        figures = [training["samples"] / training["train_seconds"], training["seconds"]]
+        figures += [record["telemetry"]["energy_joules"] / 1e3, record["cost"]["usd"]]
+        runs.setdefault(record["config"]["precision"]["name"], []).append(figures)
+    rows = [row for row in rows_of(published, "precisions") if row["workload"] == "CIFAR-10"]
+    assert [row["precision"] for row in rows] == ["fp32", "tf32", "bf16", "fp16"]
+    for row in rows:
+        rate, *others = stats.gmean(runs[row["precision"]])
+        seconds, kilojoules, usd = others
+        assert (row["samples/s"], row["time-to-train"]) == (f"{rate:,.0f}", f"{seconds:.3g} s")
+        assert (row["energy"], row["cost"]) == (f"{kilojoules:.3g} kJ", f"{usd:.2g} USD")
+        if row["precision"] != "fp32":
+            sides = (np.array(runs[precision])[:, 0] for precision in (row["precision"], "fp32"))
+            assert row["to fp32"] == ratio_text(*sides)
+
+
+@pytest.mark.integration
+def test_published_speeds_on_two_gpus_are_recomputed(published, ratio_text):
+    """From the plain files; cells of one run have no interval."""
+    rates = {}
+    for record in read(published / "multi_gpu" / "networks") + read(published / "five_studies" / "batches"):
+        recipe, gpus = record["config"]["recipe"], record["config"]["gpus"]
+        place = (
+            record["config"]["workload"]["name"],
+            recipe["training"]["network"],
+            record["config"]["precision"]["name"],
+        )
+        setting = recipe["global_batch_size"], gpus, record["config"]["peer_to_peer"]
+        rates.setdefault((*place, *setting), []).append(record["throughput"]["samples_per_second"])
+
+    def text(values, base):
+        if not values or not base:
+            return ""
+        return (
+            ratio_text(values, base)
+            if min(len(values), len(base)) > 1
+            else f"{stats.gmean(values) / stats.gmean(base):.3g}"
+        )
+
+    for row in rows_of(published, "links"):
+        place, batch = ("cnn", row["network"], row["precision"]), int(row["batch per GPU"])
+        one, two, unlinked = (
+            rates.get((*place, batch * gpus, gpus, link)) for gpus, link in ((1, True), (2, True), (2, False))
+        )
+        assert row["two GPUs to one"] == text(two, one)
+        assert row["NVLink off to on"] == text(unlinked, two)
+    for row in rows_of(published, "batches"):
+        place, batch = ("cifar10", row["network"], "fp32"), int(row["batch"].replace(",", ""))
+        if row["GPUs"] == "2":
+            one, two = (rates.get((*place, batch, gpus, True)) for gpus in (1, 2))
+            assert row["speed to one GPU"] == text(two, one)

@@ -169,7 +169,7 @@ def test_published_training_is_recomputed(published, ratio_text):
         figures = epoch, record["training"]["seconds"], record["telemetry"]["energy_joules"]
         runs.setdefault(place, []).append(figures)
     rows = rows_of(multi_gpu_study.tables(published)["training"])
-    assert len(rows) == len(runs) == 10
+    assert len(rows) == len(runs) == 13
     for row in rows:
         epochs, seconds, joules = (
             np.array(column, dtype=float) for column in zip(*runs[row["workload"], int(row["GPUs"])], strict=True)
