@@ -22,6 +22,8 @@ class WorkloadConfig:
     """Import path of the data class for each value of `data=`."""
     engines: dict[str, str] = field(default_factory=dict)
     """Import path of the engine class for each framework other than PyTorch."""
+    late_imports: list[str] = field(default_factory=list)
+    """Modules that the workload imports only where it needs them; a rank that waits for its run imports them early."""
     compiled: bool = False
     """Whether the model is compiled by default, on accelerators that compile and at the scale `reference`."""
     faster_captured: bool = False
@@ -73,13 +75,11 @@ class EngineConfig:
     name: str = MISSING
     """torch or tensorflow."""
     compile: str | None = None
-    """Mode of torch.compile; `tuned` also searches the tiles of each generated kernel, which takes minutes; null: eager
-    execution. Default: `default` for compiled workloads at the scale `reference` on accelerators that compile."""
+    """Mode of torch.compile, or `tuned`: search tiles for minutes; null: eager. Default: see docs/running.md."""
     warm_up: bool = True
     """Compile and allocate on synthetic batches before the clock starts; the weights are restored afterwards."""
     capture: bool = True
-    """Capture training steps and beam searches in device graphs where the workload allows it; false: eager execution.
-    Default: true, but false for compiled models at the scale `reference` and with `engine.kernels=false`."""
+    """Capture training steps and beam searches in device graphs; false: eager. Default: see docs/running.md."""
     full_search: bool = True
     """Let cuDNN time 10 plans of each convolution; false: 4, and none in evaluations. Default: true at `reference`."""
     deterministic: bool = False

@@ -47,12 +47,12 @@ def with_seed(config: Config) -> Config:
 
 
 def modules_to_import(node: DictConfig) -> list[str]:
-    """Return the modules that validating and running `node` imports late: those of its classes, and a compiler."""
+    """Return the modules that validating and running `node` imports late."""
     loader, engine = OmegaConf.select(node, "data.loader"), OmegaConf.select(node, "engine.name")
     keys = ["workload.workload", f"workload.loaders.{loader}", f"workload.engines.{engine}"]
     classes = [str(path) for key in keys if (path := OmegaConf.select(node, key))]
     compiler = ["torch._dynamo"] if OmegaConf.select(node, "engine.compile") is not None else []
-    return [*(path.rpartition(".")[0] for path in classes), *compiler]
+    return [*(path.rpartition(".")[0] for path in classes), *compiler, *OmegaConf.select(node, "workload.late_imports")]
 
 
 def _refuse_several_tasks(config: Config) -> None:

@@ -1,0 +1,15 @@
+"""What is known of a run before its configuration is validated."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from timetrial.runner.launch.validate_run import modules_to_import
+
+
+@pytest.mark.parametrize(("workload", "late"), [("cnn", "timm"), ("gnmt", "sacrebleu.metrics.bleu")])
+def test_waiting_ranks_import_what_a_workload_imports_late(compose, workload, late):
+    names = modules_to_import(compose(f"workload={workload}"))
+    assert names[0] == f"timetrial.workloads.{workload}.workload"
+    assert names[-1] == late
+    assert all(find_spec(name) for name in names)
