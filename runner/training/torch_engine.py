@@ -139,8 +139,7 @@ class TorchEngine:
                 self.train_step(micro_batches)
             if self._captured_steps is not None:
                 self._captured_steps.capture(self._update, micro_batches)
-        # What an evaluation captures, it captures in the second pass.
-        self._warm_up_evaluation(steps if self.compiled else 1 + (self._captured_steps is not None))
+        self._warm_up_evaluation(steps if self.compiled else 1)
         self.load_state_dict(initial_state)
         self.optimizer.zero_grad(set_to_none=True)
 

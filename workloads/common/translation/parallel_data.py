@@ -182,11 +182,12 @@ class ParallelTextData(Data):
     def warm_up_eval_batches(self) -> Iterator[Batch]:
         """Yield random words in sentences as long as those of an evaluation of few batches, so that they are captured.
 
-        Else, and where nothing is captured, yield two sentences, one as long as those of training can be, the other
-        half as long.
+        Each batch comes twice, because the second search of a shape is captured. Of an evaluation of more batches, and
+        where nothing is captured, there are two sentences, one as long as those of training can be, the other half as
+        long.
         """
-        shards = self._eval_shards(self._sorted_test_lengths)
-        if len(shards) > _MAX_WARM_UP_BATCHES or not supports_graphs(self._device):
+        shards = [shard for shard in self._eval_shards(self._sorted_test_lengths) for _ in range(2)]
+        if len(shards) > 2 * _MAX_WARM_UP_BATCHES or not supports_graphs(self._device):
             shards = [np.array([self._settings.max_length, self._settings.max_length // 2])]
         for lengths in shards:
             numbers = np.arange(len(lengths))
