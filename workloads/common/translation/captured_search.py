@@ -16,7 +16,7 @@ from ....runner.hardware.device_graphs import (
 )
 from .beam_search import BeamSearch
 
-_MAX_SHAPES = 4  # of batches; a graph keeps some 1,000 kernels for each part of a search
+MAX_SHAPES = 4  # of batches; a graph keeps some 1,000 kernels for each part of a search
 
 StartSearch = Callable[[Any], BeamSearch]
 """Encode the packed source of a batch and return the search for its translations."""
@@ -60,7 +60,7 @@ class CapturedSearches:
             self._shapes[key] = _Shape(StaticInputs(source))
         shape = self._shapes[key]
         shape.source.copy_from(tensors)
-        may_capture = shape.parts or sum(bool(known.parts) for known in self._shapes.values()) < _MAX_SHAPES
+        may_capture = shape.parts or sum(bool(known.parts) for known in self._shapes.values()) < MAX_SHAPES
         known_parts = shape.eager_parts if may_capture else 0
         search, number = None, 0
         while search is None or not search.is_finished():

@@ -21,9 +21,9 @@ from ....runner.core.progress import ProgressCallback, no_progress
 from ....runner.hardware.device_graphs import supports_graphs
 from ....runner.training.seeds import Seeds
 from ....runner.training.workload import Batch, BatchSharding, Data
+from .captured_search import MAX_SHAPES
 from .tokenized_text import TokenizedPairs, TokenizedSide
 
-_MAX_WARM_UP_BATCHES = 4  # of evaluation: each is a whole search
 _VOCAB_MULTIPLE = 8  # embeddings are padded to a multiple of 8 rows for the matrix units, as in published submissions
 
 
@@ -180,16 +180,15 @@ class ParallelTextData(Data):
         yield self._micro_batches(np.arange(lengths.shape[1]), self._random_corpus(lengths))
 
     def warm_up_eval_batches(self) -> Iterator[Batch]:
-        """Yield random words in sentences as long as those of an evaluation of few batches, so that they are captured.
+        """Yield random words in sentences as long as those of an evaluation, if all of its searches can be captured.
 
-        Each batch comes twice, because the second search of a shape is captured. Of an evaluation of more batches, and
-        where nothing is captured, there are two sentences, one as long as those of training can be, the other half as
-        long.
+        Each batch comes twice, because the second search of a shape is captured. Otherwise yield two sentences, one as
+        long as those of training can be, the other half as long.
         """
-        shards = [shard for shard in self._eval_shards(self._sorted_test_lengths) for _ in range(2)]
-        if len(shards) > 2 * _MAX_WARM_UP_BATCHES or not supports_graphs(self._device):
-            shards = [np.array([self._settings.max_length, self._settings.max_length // 2])]
-        for lengths in shards:
+        shards, passes = self._eval_shards(self._sorted_test_lengths), 2
+        if len(shards) > MAX_SHAPES or not supports_graphs(self._device):
+            shards, passes = [np.array([self._settings.max_length, self._settings.max_length // 2])], 1
+        for lengths in (shard for shard in shards for _ in range(passes)):
             numbers = np.arange(len(lengths))
             source = self.pack_source(numbers, lengths, self._random_side(lengths))
             yield Batch((source, numbers), len(numbers), len(numbers), len(numbers))

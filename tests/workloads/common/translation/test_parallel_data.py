@@ -254,6 +254,8 @@ def test_warm_up_steps_do_not_depend_on_the_data(build, data_class, batch_size):
     """Equal for data of other lengths."""
     lengths = [build(data_class, batch_size, opened=False, **g).invented_lengths() for g in ({}, {"generate": OTHER})]
     assert np.array_equal(*lengths)
+    (synthetic,) = build(data_class, batch_size, opened=False).warm_up_eval_batches()
+    assert synthetic.weight == 2
 
 
 def test_rejects_settings_without_any_batch(build):
