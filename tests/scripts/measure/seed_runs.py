@@ -1,4 +1,4 @@
-"""Run directories of a study of random streams, with results that are made up."""
+"""Run directories of a study, with results that are made up, and the rows of its tables."""
 
 import math
 
@@ -68,3 +68,9 @@ def write(folder, record):
     blocks = record.training.blocks if record.training else ()
     rows = [{"epoch": block.last_epoch, "loss": block.loss} | block.quality for block in blocks]
     pd.DataFrame(rows).to_csv(folder / "quality.csv", index=False)
+
+
+def read_table(table):
+    """Return the rows of a table in Markdown as dictionaries by the header."""
+    header, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
+    return [dict(zip(header, row, strict=True)) for row in rows]

@@ -47,9 +47,7 @@ def measured(rate, train_ms=10.0, eval_ms=5.0, tflops=None):
 
 def rows_of(root, name):
     """Return the rows of a table as dictionaries by the header."""
-    table = five_studies.tables(root)[name]
-    header, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
-    return [dict(zip(header, row, strict=True)) for row in rows]
+    return seed_runs.read_table(five_studies.tables(root)[name])
 
 
 def test_published_epochs_fall_with_gpus_and_ours_are_a_ratio(tmp_path, study, ratio_text):

@@ -52,12 +52,6 @@ def measured(rate, tokens=None):
     )  # fmt: skip
 
 
-def rows_of(table):
-    """Return the rows of a table as dictionaries by the header."""
-    header, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
-    return [dict(zip(header, row, strict=True)) for row in rows]
-
-
 def test_training_on_two_gpus_is_a_ratio_to_one(tmp_path, study, ratio_text, welch_ratio):
     epochs = {1: (3.5, 4.2, 3.9), 2: (3.4, 4.4, 3.6)}
     for gpus, values in epochs.items():
@@ -65,7 +59,7 @@ def test_training_on_two_gpus_is_a_ratio_to_one(tmp_path, study, ratio_text, wel
             training = seed_runs.cross_at(value, seconds=10 / gpus + seed, rate=100.0 * gpus + seed)
             study(f"training/{gpus}/{seed}", training, gpus=gpus, seed=seed, joules=1000.0 * seed, global_batch_size=50)
     study("training/2/9", seed_runs.train({"quality": (0.1,)}, {"quality": 0.5}), gpus=2, seed=9, global_batch_size=50)
-    one, two = rows_of(multi_gpu_study.tables(tmp_path)["training"])
+    one, two = seed_runs.read_table(multi_gpu_study.tables(tmp_path)["training"])
     assert list(one.values()) == ["GPT", "1", "3", "490 ms", "3.86", "", "0.98 s", "12 s", "1.82 kJ"]
     assert (two["runs"], two["epochs"]) == ("4 (1 failed)", ratio_text(epochs[2], epochs[1]))
     _, low, high = welch_ratio(epochs[2], epochs[1], level=0.9)
@@ -87,7 +81,7 @@ def test_rates_are_multiples_of_one_gpu_and_failures_are_named(tmp_path, study, 
         options = {"state": RunState.MEASURED, "gpus": gpus, "global_batch_size": 2048}
         study(f"strong/{gpus}", throughput=measured(50.0 * gpus), workload="NCF", **options)
     tables = multi_gpu_study.tables(tmp_path)
-    vgg, nasnet = rows_of(tables["networks"])
+    vgg, nasnet = seed_runs.read_table(tables["networks"])
     assert [vgg["network"], vgg["precision"], vgg["batch per GPU"], vgg["one GPU"]] == [
         "vgg16",
         "bf16",
@@ -97,9 +91,9 @@ def test_rates_are_multiples_of_one_gpu_and_failures_are_named(tmp_path, study, 
     assert (vgg["2 GPUs"], vgg["2 GPUs to one"]) == ("200 samples/s", ratio_text(double, base))
     assert vgg["2 GPUs, NVLink off to on"] == ratio_text(slow, double)
     assert (nasnet["batch per GPU"], nasnet["one GPU"], nasnet["2 GPUs"]) == ("999", "out of memory", "")
-    (gpt,) = rows_of(tables["scaling"])
+    (gpt,) = seed_runs.read_table(tables["scaling"])
     assert list(gpt.values()) == ["GPT", "4", "70 tokens/s"]
-    (ncf,) = rows_of(tables["strong"])
+    (ncf,) = seed_runs.read_table(tables["strong"])
     assert list(ncf.values()) == ["NCF", "2,048", "50 samples/s", "200 samples/s", "4"]
 
 
@@ -113,7 +107,7 @@ def test_clocks_are_of_the_same_gpu_in_all_runs(tmp_path, study):
         ]
         text = "\n".join(["time,phase,device,source,core_mhz,throttle_reasons", *rows])
         (tmp_path / "scaling" / ids / "telemetry.csv").write_text(text + "\n")
-    one, two = rows_of(multi_gpu_study.tables(tmp_path)["clocks"])
+    one, two = seed_runs.read_table(multi_gpu_study.tables(tmp_path)["clocks"])
     assert list(one.values()) == ["GPT", "1", "", "1,500"]
     assert list(two.values()) == ["GPT", "2", "1,800", "1,600"]
 
@@ -133,7 +127,7 @@ def test_losses_are_compared_with_those_of_one_gpu_in_bf16(tmp_path, study):
         json.dumps({"run": f"recipe=gpt/mini {run}", "workload": "GPT", "gpus": gpus, "losses": losses}) + "\n"
         for run, (gpus, losses) in lines.items()
     ))  # fmt: skip
-    two, split, fp32, seed, no_dropout = rows_of(multi_gpu_study.tables(tmp_path)["losses"])
+    two, split, fp32, seed, no_dropout = seed_runs.read_table(multi_gpu_study.tables(tmp_path)["losses"])
     assert list(two.values()) == ["GPT", "2 GPUs", "one GPU", "0.0e+00", "1.0e-03", "1.0e-03", "1.0e-03"]
     assert list(split.values())[2:5] == ["one GPU, micro-batches", "1.0e-03", "0.0e+00"]
     assert list(fp32.values())[1:4] == ["fp32", "one GPU", "1.0e-02"]
@@ -168,7 +162,7 @@ def test_published_training_is_recomputed(published, ratio_text):
         epoch = np.interp(sign * target, sign * values, epochs)
         figures = epoch, record["training"]["seconds"], record["telemetry"]["energy_joules"]
         runs.setdefault(place, []).append(figures)
-    rows = rows_of(multi_gpu_study.tables(published)["training"])
+    rows = seed_runs.read_table(multi_gpu_study.tables(published)["training"])
     assert len(rows) == len(runs) == 13
     for row in rows:
         epochs, seconds, joules = (
