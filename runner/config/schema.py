@@ -22,8 +22,8 @@ class WorkloadConfig:
     """Import path of the data class for each value of `data=`."""
     engines: dict[str, str] = field(default_factory=dict)
     """Import path of the engine class for each framework other than PyTorch."""
-    late_imports: list[str] = field(default_factory=list)
-    """Modules that the workload imports only where it needs them; a rank that waits for its run imports them early."""
+    preload: list[str] = field(default_factory=list)
+    """Modules that the workload imports lazily, and that the processes of its ranks import ahead of the run."""
     compiled: bool = False
     """Whether the model is compiled by default, on accelerators that compile and at the scale `reference`."""
     faster_captured: bool = False
@@ -75,7 +75,7 @@ class EngineConfig:
     name: str = MISSING
     """torch or tensorflow."""
     compile: str | None = None
-    """Mode of torch.compile, or `tuned`: search tiles for minutes; null: eager. Default: see docs/running.md."""
+    """Mode of torch.compile; `tuned`: autotune each kernel, for minutes; null: eager. Default: see docs/running.md."""
     warm_up: bool = True
     """Compile and allocate on synthetic batches before the clock starts; the weights are restored afterwards."""
     capture: bool = True

@@ -73,7 +73,7 @@ def to_capture_error(error: RuntimeError) -> RunError:
     first = error.__context__ or error
     sentence = (str(first).strip().splitlines() or ["no reason given"])[0].rstrip(".")
     return to_run_error(first) or DeviceError(
-        f"Work of the device cannot be captured in a graph ({sentence}): add engine.capture=false."
+        f"The capture of a CUDA graph failed ({sentence}): add engine.capture=false."
     )
 
 

@@ -47,12 +47,12 @@ def with_seed(config: Config) -> Config:
 
 
 def modules_to_import(node: DictConfig) -> list[str]:
-    """Return the modules that validating and running `node` imports late."""
+    """Return the modules that validating and running `node` imports lazily."""
     loader, engine = OmegaConf.select(node, "data.loader"), OmegaConf.select(node, "engine.name")
     keys = ["workload.workload", f"workload.loaders.{loader}", f"workload.engines.{engine}"]
     classes = [str(path) for key in keys if (path := OmegaConf.select(node, key))]
     compiler = ["torch._dynamo"] if OmegaConf.select(node, "engine.compile") is not None else []
-    return [*(path.rpartition(".")[0] for path in classes), *compiler, *OmegaConf.select(node, "workload.late_imports")]
+    return [*(path.rpartition(".")[0] for path in classes), *compiler, *OmegaConf.select(node, "workload.preload")]
 
 
 def _refuse_several_tasks(config: Config) -> None:

@@ -7,9 +7,9 @@ import pytest
 from timetrial.runner.launch.validate_run import modules_to_import
 
 
-@pytest.mark.parametrize(("workload", "late"), [("cnn", "timm"), ("gnmt", "sacrebleu.metrics.bleu")])
-def test_waiting_ranks_import_what_a_workload_imports_late(compose, workload, late):
+@pytest.mark.parametrize(("workload", "lazy"), [("cnn", "timm"), ("gnmt", "sacrebleu.metrics.bleu")])
+def test_ranks_preload_what_a_workload_imports_lazily(compose, workload, lazy):
     names = modules_to_import(compose(f"workload={workload}"))
     assert names[0] == f"timetrial.workloads.{workload}.workload"
-    assert names[-1] == late
+    assert names[-1] == lazy
     assert all(find_spec(name) for name in names)
