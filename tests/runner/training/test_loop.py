@@ -1,10 +1,9 @@
 """The training loop, with a scripted engine and `list.append` as observer."""
 
-import time
-
 import pytest
 
 from timetrial.runner.core.errors import Diverged
+from timetrial.runner.training import clock
 from timetrial.runner.training.engine import EvalResult, StepResult, TrainingStats
 from timetrial.runner.training.loop import Outcome, TrainingPlan, train_to_target
 
@@ -19,7 +18,7 @@ class ScriptedEngine:
         return {"train_samples": 20}
 
     def open_data(self):
-        self.opened_at = time.time()
+        self.opened_at = clock.now()
 
     def train_epoch(self, number):
         self.epochs.append(number)
