@@ -13,11 +13,12 @@ _MAX_NVLINKS = 18
 # From this compute capability on, nvmlDeviceGetPowerUsage reports a mean over the last second (NVML documentation).
 _AVERAGED_POWER = (8, 6)
 # Error counters of a link by the kind that we report: those of nvmlDeviceGetNvLinkErrorCounter, and from NVLink 5 on
-# those of nvmlDeviceGetFieldValues.
+# those of nvmlDeviceGetFieldValues. As in nvidia-smi nvlink -e, the CRC of lanes (CRC_DATA) is not among them: it grows
+# on the idle links of healthy H200s.
 _NVLINK_ERRORS = {
     "replay": ("NVLINK_ERROR_DL_REPLAY",),
     "recovery": ("NVLINK_ERROR_DL_RECOVERY",),
-    "CRC": ("NVLINK_ERROR_DL_CRC_FLIT", "NVLINK_ERROR_DL_CRC_DATA"),
+    "CRC": ("NVLINK_ERROR_DL_CRC_FLIT",),
 }
 _NVLINK_5_ERRORS = {
     "recovery": ("FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS",),

@@ -1,5 +1,6 @@
 """Engines for measurements: built and warmed up as `timetrial run` does, on one rank or several."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from timetrial.runner.launch.overrides import with_accelerator
 from timetrial.runner.launch.staging import data_settings
 from timetrial.runner.training import distributed
 from timetrial.runner.training.distributed import World
+from timetrial.runner.training.engine import StepResult
 from timetrial.runner.training.torch_engine import TorchEngine
 
 _HANG_TIMEOUT_SECONDS = 300.0  # ranks compile at different speeds
@@ -37,6 +39,11 @@ def build(config: Config, world: World | None = None) -> TorchEngine:
     assert isinstance(engine, TorchEngine)
     engine.warm_up()
     return engine
+
+
+def training_steps(engine: TorchEngine) -> Iterator[StepResult]:
+    """Train epoch after epoch, and yield the result of each step."""
+    return itertools.chain.from_iterable(map(engine.train_epoch, itertools.count(1)))
 
 
 @contextmanager

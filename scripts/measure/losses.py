@@ -14,9 +14,8 @@ import itertools
 import json
 import tempfile
 
-from timetrial.runner.benchmarks.accept.training import training_steps
 from timetrial.runner.training.torch_engine import TorchEngine
-from timetrial.scripts.measure.engines import build, configure, joined_ranks
+from timetrial.scripts.measure.engines import build, configure, joined_ranks, training_steps
 
 
 def losses(engine: TorchEngine, steps: int) -> list[float]:

@@ -18,10 +18,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from timetrial.runner.benchmarks.accept.training import training_steps
 from timetrial.runner.hardware import devices
 from timetrial.runner.training.torch_engine import TorchEngine
-from timetrial.scripts.measure.engines import build, configure, joined_ranks
+from timetrial.scripts.measure.engines import build, configure, joined_ranks, training_steps
 from timetrial.scripts.measure.kernels import trace_kernels
 
 _WARM_UP_STEPS = 20

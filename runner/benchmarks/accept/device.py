@@ -1,6 +1,5 @@
 """The process that measures one device for `timetrial accept`; it sees no other device."""
 
-import itertools
 import json
 import os
 import sys
@@ -29,9 +28,14 @@ from .workloads import read_workloads
 PEAKS, TRAINING, REPLAY = "peaks", "training", "replay"
 _KINDS = ("gemm", "copy", "transfer")
 _SHARE = 0.2  # of the time for training, for each workload
-_BLOCKS, _MIN_SECONDS, _MIN_SUSTAINED_SECONDS = 8, 1.5, 5.0
-_REPLAYED_STEPS = 4
-_FIXED = ("engine.deterministic=true", "engine.kernels=false", "engine.capture=false", "engine.compile=null")
+_MIN_SUSTAINED_SECONDS = 5.0
+_REPLAYED = (
+    "engine.deterministic=true",
+    "engine.kernels=false",
+    "engine.capture=false",
+    "engine.compile=null",
+    "throughput.steps=4",
+)
 _GPU_GEMM_OPERATIONS = 2.0 * 4096**3  # smaller products do not fill a GPU
 
 
@@ -100,19 +104,19 @@ class DeviceMeasurement:
     def _measure_training(self) -> None:
         """Measure each workload, then go on with the last one until the deadline."""
         share = _SHARE * (self._request.deadline - time.time())
-        engine = rates = None
+        engine = rates = blocks = None
         for workload in read_workloads():
-            engine = rates = None  # frees the memory
+            engine = rates = blocks = None  # frees the memory
             with self._noting_problem(workload.limit):
                 until = time.time() + share
                 config, engine = open_engine([*workload.overrides(self._device.type), *self._common], self._device)
-                seconds = max(until - time.time(), _MIN_SECONDS)
-                rates = measure_rates(config, engine, self._request.baseline, seconds, _BLOCKS)
+                rates, blocks = measure_rates(config, engine, self._request.baseline, until)
                 self._result = replace(self._result, rates=(*self._result.rates, rates))
-        if engine is not None and rates is not None:
+        if rates is not None and blocks is not None:
             with self._noting_problem("sustained load"):
-                seconds = max(self._request.deadline - time.time(), _MIN_SUSTAINED_SECONDS)
-                sustained = sustain(engine, rates, seconds, self._folder, self._request.launcher_pid)
+                deadline = max(self._request.deadline, time.time() + _MIN_SUSTAINED_SECONDS)
+                num_gpus, launcher_pid = int(self._device.type != "cpu"), self._request.launcher_pid
+                sustained = sustain(rates, blocks, deadline, self._folder, num_gpus, launcher_pid)
                 self._result = replace(self._result, sustained=sustained)
 
     def _replay_all(self) -> None:
@@ -121,9 +125,9 @@ class DeviceMeasurement:
         for number, workload in enumerate(workloads):
             with self._noting_problem(f"replay, {workload.limit}"):
                 until = time.time() + (self._request.deadline - time.time()) / (len(workloads) - number)
-                overrides = [*workload.overrides(self._device.type), *self._common, *_FIXED]
+                overrides = [*workload.overrides(self._device.type), *self._common, *_REPLAYED]
                 config, engine = open_engine(overrides, self._device, can_repeat_bits=True)
-                batches = list(itertools.islice(engine.data.train_batches(1), _REPLAYED_STEPS))
+                batches = list(engine.data.train_batches(1))
                 done = replay(config.workload.title, engine, batches, until, flip_requested_bit)
                 self._result = replace(self._result, replays=(*self._result.replays, done))
 

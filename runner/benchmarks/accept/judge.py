@@ -1,5 +1,6 @@
 """Judge what was measured on a node: pure functions from figures to lines."""
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -7,7 +8,7 @@ from dataclasses import replace
 from ...core.errors import Exit
 from ...core.formatting import format_number
 from ...record import validity
-from ...results.analysis.intervals import LogEstimate, Sample, geometric_ratio, log_mean, log_ratio, serial_error
+from ...results.analysis.intervals import LogEstimate, Sample, geometric_ratio, log_mean, serial_error
 from ...results.analysis.verdicts import ALPHA, MARGIN
 from .expected import DISK, PHYSICAL, TOGETHER
 from .figures import ALL_GPUS, CPU, HOST, Figure, Host, Line, Problem, Replay, State, Sustained
@@ -92,8 +93,9 @@ def judge_figure(figure: Figure) -> Line:
 def judge_stragglers(figures: Iterable[Figure]) -> Iterator[Line]:
     """Judge the slowest GPU against the median of the node in each workload that several have trained.
 
-    The ratio has a Welch interval of the logs of its blocks, whose neighbors may correlate, at Bonferroni's level over
-    all GPUs and workloads: at most 5% of nodes with equal GPUs have a FAIL. A GPU fails that is slower by more than 5%.
+    The ratio is that of the same blocks, which have the same batches. It has a t interval of the logs, whose neighbors
+    may correlate, at Bonferroni's level over all GPUs and workloads: at most 5% of nodes with equal GPUs have a FAIL. A
+    GPU fails that is slower by more than 5%.
     """
     groups: dict[str, list[Figure]] = {}
     for figure in figures:
@@ -114,9 +116,9 @@ def judge_stragglers(figures: Iterable[Figure]) -> Iterator[Line]:
 
 
 def _ratio(values: Sequence[float], others: Sequence[float]) -> LogEstimate:
-    ratio = log_ratio(Sample(tuple(values)), Sample(tuple(others)))
-    errors = [ratio.error, serial_error(values), serial_error(others)]
-    return replace(ratio, error=sum(error**2 for error in errors) ** 0.5)
+    ratios = tuple(value / other for value, other in zip(values, others, strict=False))
+    ratio = log_mean(Sample(ratios))
+    return replace(ratio, error=math.hypot(ratio.error, serial_error(ratios)))
 
 
 def judge_sustained(device: str, load: Sustained) -> Iterator[Line]:

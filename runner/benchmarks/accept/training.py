@@ -25,13 +25,11 @@ from ...record.energy import summarize_telemetry
 from ...record.reference_throughput import reference_throughputs
 from ...training.clock import now
 from ...training.distributed import World
-from ...training.engine import StepResult
 from ...training.events import RunStarted, RunStopped
 from ...training.torch_engine import TorchEngine
 from .figures import Rates, Sustained
 
-_MAX_BLOCK_SECONDS = 5.0
-_MIN_BLOCKS = 9  # of sustained load
+_RATE_BLOCKS, _MIN_RATE_BLOCKS = 7, 2  # of each workload
 
 
 def common_overrides(device: torch.device, folder: Path) -> list[str]:
@@ -82,11 +80,19 @@ def _open(config: Config, device: torch.device, *, can_repeat_bits: bool) -> Tor
     return engine
 
 
-def measure_rates(config: Config, engine: TorchEngine, baseline: str, seconds: float, num_blocks: int) -> Rates:
-    """Return the throughput over some seconds, and the reference throughput of the accelerator config `baseline`."""
+def measure_rates(config: Config, engine: TorchEngine, baseline: str, deadline: float) -> tuple[Rates, Iterator[float]]:
+    """Return the throughput until `deadline` (wall time) with its reference, and the blocks that follow.
+
+    The blocks are those of `timetrial throughput`, of which the first is left out: each trains on other batches, so
+    that throughputs are comparable block by block. The reference throughput is that of the accelerator config
+    `baseline`.
+    """
     unit, reference, source = _reference(config, baseline)
-    values = tuple(measure_blocks(engine, seconds, seconds / num_blocks, unit))
-    return Rates(config.workload.title, unit, values, reference, source)
+    blocks, values = measure_blocks(engine, unit), []
+    next(blocks)
+    while len(values) < _MIN_RATE_BLOCKS or (len(values) < _RATE_BLOCKS and time.time() < deadline):
+        values.append(next(blocks))
+    return Rates(config.workload.title, unit, tuple(values), reference, source), blocks
 
 
 def _reference(config: Config, baseline: str) -> tuple[str, float | None, str]:
@@ -99,39 +105,31 @@ def _reference(config: Config, baseline: str) -> tuple[str, float | None, str]:
     return unit, found[0].value, f"{found[0].gpu} ({age}{found[0].date[:7]})"
 
 
-def measure_blocks(engine: TorchEngine, seconds: float, block_seconds: float, unit: str) -> Iterator[float]:
-    """Yield the throughput of training from the present state, in blocks of about `block_seconds`.
+def measure_blocks(engine: TorchEngine, unit: str) -> Iterator[float]:
+    """Yield the throughput of one block of `throughput.steps` after the other, each from the present state.
 
-    Each block starts from the same state, so that however long it takes, the work is the same.
+    A state that training changes could change the power that a GPU needs.
     """
     initial = copy.deepcopy(engine.state_dict())
-    until, steps = time.perf_counter() + seconds, 0
-    while time.perf_counter() < until:
+    for epoch in itertools.count(1):
         engine.load_state_dict(initial)
         engine.synchronize()
         started = time.perf_counter()
-        results = list(itertools.islice(training_steps(engine), steps or 1))
+        results = list(engine.train_epoch(epoch))
         engine.synchronize()
         duration = time.perf_counter() - started
-        if steps:
-            yield sum(result.tokens if unit == "tokens/s" else result.samples for result in results) / duration
-        steps = steps or max(1, round(block_seconds / duration))
+        yield sum(result.tokens if unit == "tokens/s" else result.samples for result in results) / duration
 
 
-def training_steps(engine: TorchEngine) -> Iterator[StepResult]:
-    """Train epoch after epoch, and yield the result of each step."""
-    return itertools.chain.from_iterable(map(engine.train_epoch, itertools.count(1)))
-
-
-def sustain(engine: TorchEngine, rates: Rates, seconds: float, folder: Path, launcher_pid: int) -> Sustained:
-    """Train for so many seconds with the sensors read every second; `folder` takes their samples."""
-    num_gpus = int(engine.device.type != "cpu")
+def sustain(
+    rates: Rates, blocks: Iterator[float], deadline: float, folder: Path, num_gpus: int, launcher_pid: int
+) -> Sustained:
+    """Train until `deadline` (wall time) with the sensors read every second; `folder` takes their samples."""
     sampler = TelemetrySampler(telemetry_path(folder, 0), open_sensors(num_gpus), 1.0, launcher_pid)
     started = time.perf_counter()
     try:
         sampler(RunStarted(time=now(), params={}))
-        block_seconds = min(seconds / _MIN_BLOCKS, _MAX_BLOCK_SECONDS)
-        values = tuple(measure_blocks(engine, seconds, block_seconds, rates.unit))
+        values = tuple(itertools.takewhile(lambda _: time.time() < deadline, blocks))
         sampler(RunStopped(time=now(), status="success"))
     finally:
         sampler.close()
