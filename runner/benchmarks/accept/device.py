@@ -28,7 +28,7 @@ from .workloads import read_workloads
 PEAKS, TRAINING, REPLAY = "peaks", "training", "replay"
 _KINDS = ("gemm", "copy", "transfer")
 _SHARE = 0.2  # of the time for training, for each workload
-_MIN_SUSTAINED_SECONDS = 5.0
+_MIN_SECONDS = 10.0  # of measuring a workload, and of the sustained load
 _REPLAYED = (
     "engine.deterministic=true",
     "engine.kernels=false",
@@ -110,11 +110,12 @@ class DeviceMeasurement:
             with self._noting_problem(workload.limit):
                 until = time.time() + share
                 config, engine = open_engine([*workload.overrides(self._device.type), *self._common], self._device)
+                until = max(until, time.time() + _MIN_SECONDS)
                 rates, blocks = measure_rates(config, engine, self._request.baseline, until)
                 self._result = replace(self._result, rates=(*self._result.rates, rates))
         if rates is not None and blocks is not None:
             with self._noting_problem("sustained load"):
-                deadline = max(self._request.deadline, time.time() + _MIN_SUSTAINED_SECONDS)
+                deadline = max(self._request.deadline, time.time() + _MIN_SECONDS)
                 num_gpus, launcher_pid = int(self._device.type != "cpu"), self._request.launcher_pid
                 sustained = sustain(rates, blocks, deadline, self._folder, num_gpus, launcher_pid)
                 self._result = replace(self._result, sustained=sustained)
