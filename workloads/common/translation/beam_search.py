@@ -2,8 +2,8 @@
 
 A search has parts of some steps each; between them the host asks whether it has finished.
 
-Shapes: N sentences, K hypotheses (beams) per sentence, R = N * K rows ordered by sentence, V vocabulary, S source
-tokens, L tokens of a hypothesis so far.
+Shapes: N sentences, K hypotheses (beams) per sentence, R = N * K rows ordered by sentence, W words that can continue a
+hypothesis, V vocabulary, S source tokens, L tokens of a hypothesis so far.
 """
 
 import copy
@@ -13,6 +13,8 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from .top_words import TopWords, top_words
 
 _STEPS_PER_PART = 8  # a check whether the search has finished waits for the device
 
@@ -39,8 +41,13 @@ class TokenDecoder(Protocol):
 class Beam(Protocol):
     """The hypotheses of all sentences."""
 
-    def advance(self, log_probabilities: Tensor, attention: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Append one token to each hypothesis; return the parent rows and the new tokens, int64 [R] each."""
+    @property
+    def num_words(self) -> int:
+        """How many words can continue a hypothesis: no others are among the best of their sentence."""
+        ...
+
+    def advance(self, words: TopWords, attention: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Append one of its W words to each hypothesis; return the parent rows and the new tokens, int64 [R] each."""
         ...
 
     def is_finished(self) -> bool:
@@ -71,7 +78,7 @@ class BeamSearch:
         steps = min(_STEPS_PER_PART, self._remaining)
         for _ in range(steps):
             logits, attention = self._decoder.step(self._ids)
-            rows, self._ids = self._beam.advance(logits.float().log_softmax(1), attention)
+            rows, self._ids = self._beam.advance(top_words(logits, self._beam.num_words), attention)
             self._decoder.reorder(rows)
         self._remaining -= steps
 
@@ -119,16 +126,23 @@ class SharedBeam:
         self._coverage = torch.zeros(num_sentences, beam_size, source_length, device=device)
         self._ids = torch.zeros(num_sentences, beam_size, 0, dtype=torch.int64, device=device)
 
-    def advance(self, log_probabilities: Tensor, attention: Tensor | None) -> tuple[Tensor, Tensor]:
+    @property
+    def num_words(self) -> int:
+        """The number of hypotheses: all the best can continue one."""
+        return self._log_probabilities.shape[1]
+
+    def advance(self, words: TopWords, attention: Tensor | None) -> tuple[Tensor, Tensor]:
         """Keep the K best continuations; a finished hypothesis continues as itself."""
         assert attention is not None
         num_sentences, beam_size = self._log_probabilities.shape
-        continuations = log_probabilities.view(num_sentences, beam_size, -1)
-        only_end = torch.full_like(continuations[:1, :1], float("-inf"))
-        only_end[..., self._end_id] = 0.0
-        continuations = torch.where(self._finished[..., None], only_end, continuations)
-        candidates = self._log_probabilities[..., None] + continuations
-        self._log_probabilities, parent, ids = _top_candidates(candidates, beam_size)
+        is_finished = self._finished.view(-1, 1)
+        only_end = torch.full_like(words.log_probabilities[:1], float("-inf"))
+        only_end[:, 0] = 0.0
+        words = TopWords(
+            torch.where(is_finished, only_end, words.log_probabilities),
+            words.ids.masked_fill(is_finished, self._end_id),
+        )
+        self._log_probabilities, parent, ids = _best_continuations(self._log_probabilities, words, beam_size)
         unfinished = ~self._finished.gather(1, parent)
         attention = attention.view(num_sentences, beam_size, -1) * ~self._finished[..., None]
         self._coverage = self._coverage + attention
@@ -163,12 +177,16 @@ class SplitBeam:
         self._ids = torch.zeros(num_sentences, beam_size, 0, dtype=torch.int64, device=device)
         self._finished_ids = self._ids
 
-    def advance(self, log_probabilities: Tensor, attention: Tensor | None) -> tuple[Tensor, Tensor]:
+    @property
+    def num_words(self) -> int:
+        """Twice the number of hypotheses, since as many continuations can end."""
+        return 2 * self._log_probabilities.shape[1]
+
+    def advance(self, words: TopWords, attention: Tensor | None) -> tuple[Tensor, Tensor]:
         """Keep the K best unfinished continuations; they are among the 2 K best, of which at most K end."""
-        num_sentences, beam_size = self._log_probabilities.shape
+        beam_size = self._log_probabilities.shape[1]
         length = self._ids.shape[2] + 1
-        candidates = self._log_probabilities[..., None] + log_probabilities.view(num_sentences, beam_size, -1)
-        sums, parent, ids = _top_candidates(candidates, 2 * beam_size)
+        sums, parent, ids = _best_continuations(self._log_probabilities, words, 2 * beam_size)
         extended_ids = torch.cat([_select_beams(self._ids, parent), ids[..., None]], 2)
         has_ended = ids == self._end_id
         scores = (sums / self._penalty(length)).masked_fill(~has_ended, float("-inf"))
@@ -201,11 +219,15 @@ def _initial_log_probabilities(num_sentences: int, beam_size: int, device: torch
     return log_probabilities
 
 
-def _top_candidates(sums: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the k largest of `sums` [N, K, V], in descending order, with their beams and tokens: [N, k] each."""
-    per_beam, ids = sums.topk(min(k, sums.shape[2]))  # at most k of each beam can be among the k largest
-    best, indices = per_beam.flatten(1).topk(k)
-    return best, indices // per_beam.shape[2], ids.flatten(1).gather(1, indices)
+def _best_continuations(log_probabilities: Tensor, words: TopWords, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the largest sums of hypotheses [N, K] and their words, in descending order, with their beams and tokens.
+
+    All three are [N, count].
+    """
+    num_sentences, beam_size = log_probabilities.shape
+    sums = log_probabilities[..., None] + words.log_probabilities.view(num_sentences, beam_size, -1)
+    best, indices = sums.flatten(1).topk(count)
+    return best, indices // sums.shape[2], words.ids.view(num_sentences, -1).gather(1, indices)
 
 
 def _select_beams(x: Tensor, beams: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Triton kernel of the cross entropy over a large vocabulary. Every sum is kept in float32.
+"""Triton kernels over a large vocabulary: the cross entropy, and the most probable words. Sums are kept in float32.
 
-Shapes: T rows, V vocabulary.
+Shapes: T or R rows, V vocabulary, W words.
 """
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 from ..nn.triton_support import tl, triton
 
 _BLOCK, _WARPS = 2048, 16  # logits and warps of a program, at a time
+_SEARCH_BLOCK, _SEARCH_WARPS = 4096, 8  # the same in the search for words
 
 
 def cross_entropy_(
@@ -77,6 +78,66 @@ def _cross_entropy(
         z = _load(row_ptr, column, vocab_size)
         dz = tl.exp(z - lse) - smoothing_weight - tl.where(column == label, target_weight, 0.0)
         tl.store(row_ptr + column, (dz * scale).to(logits_ptr.dtype.element_ty), mask=column < vocab_size)
+
+
+def top_words(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the log probabilities, float32 [R, W], and ids, int64 [R, W], of the `count` best words by falling logit.
+
+    `logits` [R, V], float32, float16 or bfloat16, must be contiguous and are read once. Of equal logits the lower id
+    comes first.
+    """
+    rows, vocab_size = logits.shape
+    log_probabilities = torch.empty(rows, count, dtype=torch.float32, device=logits.device)
+    ids = torch.empty(rows, count, dtype=torch.int64, device=logits.device)
+    _top_words[(rows,)](
+        logits_ptr=logits,
+        log_probabilities_ptr=log_probabilities,
+        ids_ptr=ids,
+        vocab_size=vocab_size,
+        count=count,
+        WORDS=triton.next_power_of_2(count),
+        BLOCK=min(_SEARCH_BLOCK, triton.next_power_of_2(vocab_size)),
+        num_warps=_SEARCH_WARPS,
+    )
+    return log_probabilities, ids
+
+
+@triton.jit
+def _top_words(
+    logits_ptr, log_probabilities_ptr, ids_ptr, vocab_size, count, WORDS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """One row per program: an online log-sum-exp, and the best words so far; a better one replaces the worst."""
+    row = tl.program_id(0)
+    row_ptr = logits_ptr + row.to(tl.int64) * vocab_size
+    slot = tl.arange(0, WORDS)
+    best = tl.where(slot < count, float("-inf"), float("inf"))  # slots beyond the count are never the worst
+    best_id = tl.zeros((WORDS,), tl.int32)
+    row_max, sum_exp = float("-inf"), 0.0
+    for start in range(0, vocab_size, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        z = _load(row_ptr, column, vocab_size)
+        highest = tl.max(z, 0)
+        new_max = tl.maximum(row_max, highest)
+        origin = tl.where(new_max > float("-inf"), new_max, 0.0)  # -inf minus itself would be NaN
+        sum_exp = sum_exp * tl.exp(row_max - origin) + tl.sum(tl.exp(z - origin), 0)
+        row_max = new_max
+        worst = tl.min(best, 0)
+        while highest > worst:
+            found = tl.min(tl.where(z == highest, column, vocab_size), 0)
+            replaced = tl.min(tl.where(best == worst, slot, WORDS), 0)
+            best = tl.where(slot == replaced, highest, best)
+            best_id = tl.where(slot == replaced, found, best_id)
+            z = tl.where(column == found, float("-inf"), z)
+            highest, worst = tl.max(z, 0), tl.min(best, 0)
+    lse = row_max + tl.log(sum_exp)
+    best = tl.where(slot < count, best, float("-inf"))
+    for place in range(count):
+        highest = tl.max(best, 0)
+        index = tl.min(tl.where(best == highest, best_id, vocab_size), 0)
+        target = row.to(tl.int64) * count + place
+        tl.store(log_probabilities_ptr + target, highest - lse)
+        tl.store(ids_ptr + target, index.to(tl.int64))
+        best = tl.where((best == highest) & (best_id == index), float("-inf"), best)
 
 
 @triton.jit

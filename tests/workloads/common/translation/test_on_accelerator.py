@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from timetrial.workloads.common.translation import fused_linear_cross_entropy
+from timetrial.workloads.common.translation.top_words import top_words
 
 pytestmark = pytest.mark.gpu
 
@@ -50,6 +51,17 @@ def test_fused_cross_entropy_equals_pytorch_in_float64(dtype, bound, monkeypatch
     reference = torch.autograd.grad(expected, wide)
     for mine, other in zip(torch.autograd.grad(loss, (hidden, weight)), reference, strict=True):
         assert (mine - other).norm() < bound * other.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_most_probable_words_equal_those_of_pytorch_in_float64(dtype):
+    """Of equal logits, which 16-bit types often have, any may be among the words."""
+    logits = torch.randn(64, 9016, device=torch.accelerator.current_accelerator()).mul(3).to(dtype)
+    words, probabilities = top_words(logits, 8), logits.double().log_softmax(1)
+    torch.testing.assert_close(words.log_probabilities.double(), probabilities.topk(8).values, rtol=1e-5, atol=2e-5)
+    torch.testing.assert_close(
+        words.log_probabilities.double(), probabilities.gather(1, words.ids), rtol=1e-5, atol=2e-5
+    )
 
 
 @pytest.mark.parametrize(
