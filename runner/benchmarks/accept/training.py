@@ -106,9 +106,10 @@ def _reference(config: Config, baseline: str) -> tuple[str, float | None, str]:
 
 
 def measure_blocks(engine: TorchEngine, unit: str) -> Iterator[float]:
-    """Yield the throughput of one block of `throughput.steps` after the other, each from the present state.
+    """Yield the throughput of one block after the other; the engine must not have trained yet.
 
-    A state that training changes could change the power that a GPU needs.
+    A block is the first `throughput.steps` of an epoch. Each starts from the same state, since a state that training
+    changes could change the power that a GPU needs.
     """
     initial = copy.deepcopy(engine.state_dict())
     for epoch in itertools.count(1):

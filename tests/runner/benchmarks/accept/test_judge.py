@@ -102,6 +102,13 @@ def test_equal_gpus_have_no_straggler_in_95_of_100_nodes():
     assert states.count(State.FAIL) <= 10
 
 
+def test_blocks_of_different_batches_are_compared_with_the_same_blocks_of_another_gpu():
+    work = np.exp(0.2 * np.random.default_rng(1).standard_normal(8))
+    slow, *others = (dataclasses.replace(each, values=tuple(work * each.values)) for each in node([0.9, 1.0, 1.0]))
+    assert only(judge.judge_stragglers([slow, *others])).state == State.FAIL
+    assert only(judge.judge_stragglers(others)).state == State.PASS
+
+
 def test_a_single_gpu_has_no_neighbors():
     assert list(judge.judge_stragglers(node([1.0]))) == []
 
