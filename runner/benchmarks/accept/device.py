@@ -126,7 +126,7 @@ class DeviceMeasurement:
         for number, workload in enumerate(workloads):
             with self._noting_problem(f"replay, {workload.limit}"):
                 until = time.time() + (self._request.deadline - time.time()) / (len(workloads) - number)
-                overrides = [*workload.overrides(self._device.type), *self._common, *_REPLAYED]
+                overrides = [*workload.overrides(self._device.type), *workload.replay, *self._common, *_REPLAYED]
                 config, engine = open_engine(overrides, self._device, can_repeat_bits=True)
                 batches = list(engine.data.train_batches(1))
                 done = replay(config.workload.title, engine, batches, until, flip_requested_bit)

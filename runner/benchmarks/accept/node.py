@@ -38,8 +38,8 @@ from .workloads import read_workloads
 _RESERVE_SECONDS = {1: 0.0, 2: 75.0}  # for what all GPUs do together
 _CPU_RESERVE_SECONDS = 12.0
 _REPLAY_SHARE = 0.3  # of what is left after the peaks
-_GRACE_SECONDS = 300.0  # after its deadline, for a process that builds engines slowly
-_TOGETHER_STEPS, _TOGETHER_BLOCKS = 10, 3
+_GRACE_SECONDS = 900.0  # after its deadline, for a process whose GPU takes a minute for a step
+_TOGETHER_STEPS, _TOGETHER_BLOCKS = 3, 3
 
 
 @dataclass

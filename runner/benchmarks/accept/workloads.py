@@ -9,11 +9,12 @@ import yaml
 
 @dataclass(frozen=True)
 class AcceptedWorkload:
-    """A workload with the resource that limits it, and its overrides on a GPU and on a CPU."""
+    """A workload with the resource that limits it, and its overrides: on a GPU, on a CPU, and after them in replays."""
 
     limit: str
     gpu: tuple[str, ...]
     cpu: tuple[str, ...]
+    replay: tuple[str, ...]
 
     def overrides(self, device_type: str) -> tuple[str, ...]:
         """Return the overrides for a device of PyTorch's type."""
@@ -24,4 +25,7 @@ class AcceptedWorkload:
 def read_workloads() -> tuple[AcceptedWorkload, ...]:
     """Return the workloads of workloads.yaml."""
     entries = yaml.safe_load((Path(__file__).parent / "workloads.yaml").read_text(encoding="utf-8"))
-    return tuple(AcceptedWorkload(entry["limit"], tuple(entry["gpu"]), tuple(entry["cpu"])) for entry in entries)
+    return tuple(
+        AcceptedWorkload(entry["limit"], *(tuple(entry.get(kind, ())) for kind in ("gpu", "cpu", "replay")))
+        for entry in entries
+    )
