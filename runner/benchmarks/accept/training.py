@@ -88,7 +88,8 @@ def measure_rates(config: Config, engine: TorchEngine, baseline: str, deadline: 
     `baseline`.
     """
     unit, reference, source = _reference(config, baseline)
-    blocks, values = measure_blocks(engine, unit), []
+    blocks = measure_blocks(engine, unit)
+    values: list[float] = []
     next(blocks)
     while len(values) < _MIN_RATE_BLOCKS or (len(values) < _RATE_BLOCKS and time.time() < deadline):
         values.append(next(blocks))
