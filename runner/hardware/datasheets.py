@@ -10,11 +10,23 @@ import yaml
 _CONFIG_DIR = Path(__file__).parents[2] / "conf" / "accelerator"
 
 
+def find_accelerator(device_name: str) -> str | None:
+    """Return the accelerator config of a device name such as "Tesla V100-SXM2-16GB"; None if there is none.
+
+    It is the one whose own words, such as those of "h100_pcie", are all in the device name, and the most.
+    """
+    words = set(_words(device_name))
+    known = [name for name, sheet in accelerator_configs().items() if sheet.get("tflops")]
+    return max((name for name in known if words.issuperset(_words(name))), key=len, default=None)
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"[^a-z0-9]+", name.lower())
+
+
 def find_datasheet(device_name: str) -> dict[str, Any] | None:
-    """Return the data sheet of the accelerator in a device name such as "Tesla V100-SXM2-16GB"; None if unknown."""
-    words = re.split(r"[^a-z0-9]+", device_name.lower())
-    sheets = accelerator_configs().items()
-    return next((sheet for accelerator, sheet in sheets if sheet.get("tflops") and accelerator in words), None)
+    """Return the data sheet of the accelerator in a device name; None if unknown."""
+    return accelerator_configs().get(find_accelerator(device_name) or "")
 
 
 @cache

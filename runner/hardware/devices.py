@@ -2,15 +2,13 @@
 
 import os
 import platform
-import re
 
 import torch
 from torch.profiler import ProfilerActivity
 
 from ..core.errors import DeviceError
+from .datasheets import find_accelerator
 
-# Accelerators with a file in conf/accelerator, by what the driver calls the device.
-_NAME_PATTERNS = {"t4": r"\bT4\b", "v100": r"\bV100\b", "a100": r"\bA100\b", "h100": r"\bH100\b", "h200": r"\bH200\b"}
 _MAX_RANKS_PER_CORE = 16  # on the CPU: enough for any test of ranks, and few enough to find a mistyped number
 _COLLECTIVE_BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
 
@@ -19,8 +17,7 @@ def detect_accelerator() -> str:
     """Return the accelerator config of this machine: a known GPU, `cpu` without a GPU, else `auto`."""
     if not torch.accelerator.is_available():
         return "cpu"
-    name = device_name(torch.device(accelerator_type(), 0))
-    return next((config for config, pattern in _NAME_PATTERNS.items() if re.search(pattern, name)), "auto")
+    return find_accelerator(device_name(torch.device(accelerator_type(), 0))) or "auto"
 
 
 def accelerator_type() -> str:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from timetrial.runner.core.errors import RunError
-from timetrial.runner.hardware.datasheets import accelerator_configs, find_datasheet
+from timetrial.runner.hardware.datasheets import find_accelerator
 from timetrial.runner.record.performance import PERFORMANCE_FILE, TRAINING, Measurement, read_measurements
 from timetrial.runner.record.record_file import read_record
 from timetrial.runner.record.run_record import RunRecord
@@ -125,8 +125,7 @@ def rows_of_peaks(document: Mapping[str, Any], command: str) -> list[Measurement
 
 def short_name(device: str) -> str:
     """Return "H100" of "h100" or "NVIDIA H100 80GB HBM3": the name of the accelerator config, if it has one."""
-    sheet = find_datasheet(device)
-    return next((name for name, config in accelerator_configs().items() if config is sheet), device).upper()
+    return (find_accelerator(device) or device).upper()
 
 
 def round_to_4(value: float) -> float:

@@ -53,6 +53,13 @@ def test_peaks_of_a_healthy_gpu_pass_beside_the_data_sheet():
     assert texts["host to device"] == "55 GB/s, 87% of 63 (the PCIe link)"
 
 
+def test_a_t4_at_its_power_cap_passes():
+    rows = (Row("gemm", "4096 x 4096 x 4096", "fp16", "fp16", tflops=24.0, gb_s=1.0),)
+    (figure,) = figures_of("GPU 0", DeviceResult(rows), "t4")
+    line = judge.judge_figure(figure)
+    assert (line.state, line.message) == (State.PASS, "24 TFLOP/s, 100% of 24 (at its power cap)")
+
+
 @pytest.mark.parametrize(("factor", "state"), [(0.7, State.WARN), (0.5, State.FAIL), (1.6, State.WARN)])
 def test_a_gpu_at_another_clock_or_beyond_its_data_sheet_does_not_pass(factor, state):
     figure = h100()["matrix product bf16"]
