@@ -18,6 +18,9 @@ def accept(
         str | None,
         typer.Option(help="What this machine should have: a config of conf/accelerator.", show_default="what it has"),
     ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(help="How many GPUs this machine should have.", show_default="what it has", min=1)
+    ] = None,
     data_dir: DataDir = Path("data"),
     out: Annotated[
         Path | None,
@@ -35,7 +38,7 @@ def accept(
 
     A line for each part says PASS, WARN, FAIL or not tested, with a remedy. Exits with 41 if a line says FAIL, else
     with 0. With --compare, ranks nodes and names those that are slower than the others; with --out too, as a page. For
-    example: timetrial accept --minutes 30 --baseline h100
+    example: timetrial accept --minutes 30 --baseline h100 --gpus 8
     """
     if compare:
         raise typer.Exit(int(_compare(compare, out, as_json=as_json)))
@@ -45,7 +48,7 @@ def accept(
 
     folder = out or document.default_folder()
     with StatusLine(Console(stderr=True)) as progress:
-        findings = node.check_node(minutes, baseline, data_dir, folder, progress)
+        findings = node.check_node(minutes, node.Bought(baseline, gpus), data_dir, folder, progress)
     content = document.to_document(findings, folder, minutes)
     if not as_json:
         document.show(Console(), content)

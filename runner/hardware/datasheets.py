@@ -7,15 +7,20 @@ from typing import Any
 
 import yaml
 
+# Words that NVIDIA's drivers add to the names of MIG instances and virtual GPUs: "A100 MIG 1g.5gb", "GRID A100-10C".
+_PART_OF_A_GPU = re.compile(r"mig|grid|\d+[abcq]")
 _CONFIG_DIR = Path(__file__).parents[2] / "conf" / "accelerator"
 
 
 def find_accelerator(device_name: str) -> str | None:
     """Return the accelerator config of a device name such as "Tesla V100-SXM2-16GB"; None if there is none.
 
-    It is the one whose own words, such as those of "h100_pcie", are all in the device name, and the most.
+    It is the one whose own words, such as those of "h100_pcie", are all in the device name, and the most. A part of a
+    GPU, a MIG instance or a virtual GPU, has none.
     """
     words = set(_words(device_name))
+    if any(_PART_OF_A_GPU.fullmatch(word) for word in words):
+        return None
     known = [name for name, sheet in accelerator_configs().items() if sheet.get("tflops")]
     return max((name for name in known if words.issuperset(_words(name))), key=len, default=None)
 

@@ -49,6 +49,8 @@ def device_count() -> int:
 def visible_devices() -> tuple[list[str], str]:
     """Return the names of the accelerators that this process sees, and the environment variable that restricts them."""
     variable = "ZE_AFFINITY_MASK" if accelerator_type() == "xpu" else "CUDA_VISIBLE_DEVICES"
+    if torch.version.hip and os.environ.get("HIP_VISIBLE_DEVICES"):  # HIP reads the other one only without it
+        variable = "HIP_VISIBLE_DEVICES"
     named = os.environ.get(variable, "")
     return named.split(",") if named else [str(index) for index in range(device_count())], variable
 
@@ -88,13 +90,18 @@ def collective_backend(device: torch.device) -> str:
     return _COLLECTIVE_BACKENDS[device.type]
 
 
+def can_forbid_peer_to_peer(device_type: str) -> bool:
+    """Return whether the collectives of a device type can do without direct transfers."""
+    return device_type != "xpu"
+
+
 def configure_collectives(device: torch.device, *, peer_to_peer: bool) -> None:
     """Allow or forbid direct GPU-to-GPU transfers (NVLink, PCIe) in collectives; call before the process group starts.
 
     RCCL reads the same variables. All values are set explicitly, so that the run matches its configuration. Raises
     `DeviceError` if the device's library has no such switch.
     """
-    if device.type == "xpu" and not peer_to_peer:
+    if not peer_to_peer and not can_forbid_peer_to_peer(device.type):
         raise DeviceError(
             f"{device_name(device)} cannot turn off peer-to-peer transfers: leave peer_to_peer out of the command."
         )

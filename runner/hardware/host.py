@@ -155,6 +155,11 @@ def max_pcie_width(pci_address: str, pci_devices: Path = Path("/sys/bus/pci/devi
     return int(text) if text and text.isdecimal() and 0 < int(text) <= _MAX_PCIE_WIDTH else None
 
 
+def slot_width(pci_address: str, pci_devices: Path = Path("/sys/bus/pci/devices")) -> int | None:
+    """Return how many lanes the port has that the device at a PCI address is plugged into; None where it is hidden."""
+    return max_pcie_width("..", (pci_devices / pci_address.lower()).resolve())
+
+
 def pci_gpu_vendors(pci_devices: Path = Path("/sys/bus/pci/devices")) -> set[str]:
     """Return the vendors of the GPUs on the PCI bus, with or without a driver."""
     vendors = set()

@@ -107,7 +107,7 @@ class NvmlSensors:
             "max_memory_mhz": self._query("MaxClockInfo", gpu, nvml.NVML_CLOCK_MEM),
             "persistence_mode": _to_bool(self._query("PersistenceMode", gpu)),
             "ecc_enabled": _to_bool(ecc[0]) if ecc else None,
-            "pcie": asdict(self._pcie_link(gpu, "Curr")),
+            "pcie": asdict(self._pcie_link(gpu)),
             "numa_node": host.numa_node(address.busId[-12:]) if address else None,
         }
 
@@ -117,21 +117,22 @@ class NvmlSensors:
         address = self._query("PciInfo", gpu)
         states = {number: self._query("NvLinkState", gpu, number) for number in range(_MAX_NVLINKS)}
         states = {number: state for number, state in states.items() if state is not None}
+        width = host.max_pcie_width(address.busId[-12:]) if address else None
+        slot_width = host.slot_width(address.busId[-12:]) if address else None
         return LinkReading(
-            pcie=self._pcie_link(gpu, "Curr"),
-            pcie_of_slot=self._pcie_link(gpu, "Max"),
-            pcie_of_gpu=PcieLink(
-                self._query("GpuMaxPcieLinkGeneration", gpu),
-                host.max_pcie_width(address.busId[-12:]) if address else None,
+            pcie=self._pcie_link(gpu),
+            pcie_of_slot=PcieLink(  # NVML's own width is often the GPU's, whatever the slot has
+                self._query("MaxPcieLinkGeneration", gpu), min(width, slot_width) if width and slot_width else None
             ),
+            pcie_of_gpu=PcieLink(self._query("GpuMaxPcieLinkGeneration", gpu), width),
             pcie_replays=self._query("PcieReplayCounter", gpu),
             peer_links=tuple(map(bool, states.values())) or None,
             peer_errors=self._nvlink_errors(gpu, [number for number, state in states.items() if state]),
         )
 
-    def _pcie_link(self, gpu: Any, which: str) -> PcieLink:
-        """Return the link in use ("Curr"), or the best that GPU and slot can do together ("Max")."""
-        return PcieLink(self._query(f"{which}PcieLinkGeneration", gpu), self._query(f"{which}PcieLinkWidth", gpu))
+    def _pcie_link(self, gpu: Any) -> PcieLink:
+        """Return the link in use."""
+        return PcieLink(self._query("CurrPcieLinkGeneration", gpu), self._query("CurrPcieLinkWidth", gpu))
 
     def _nvlink_errors(self, gpu: Any, links: Sequence[int]) -> dict[str, int] | None:
         """Return the sum over `links` of each kind of errors that this generation of NVLink counts."""

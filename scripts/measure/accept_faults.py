@@ -40,15 +40,13 @@ BUSY = "while True: pass"
 # Runs the command with files that are read at 5 MB/s.
 SLOW_DISK = """
 import time
-from pathlib import Path
 from timetrial.runner.benchmarks.accept import host
 from timetrial.runner.cli.main import main
-read_bytes = Path.read_bytes
-class SlowPath(type(Path())):
-    def read_bytes(self):
-        time.sleep(host.IMAGE_BYTES / (5e6 / 16))
-        return read_bytes(self)
-host.Path = SlowPath
+read = host._read
+def read_slowly(path):
+    time.sleep(host.IMAGE_BYTES / (5e6 / 16))
+    return read(path)
+host._read = read_slowly
 main()
 """
 

@@ -73,11 +73,15 @@ class Host:
 
 @dataclass(frozen=True)
 class Rates:
-    """Training throughput of one workload, by block; `expected` is the reference throughput of the same GPU."""
+    """Training throughput of one workload, by block; `expected` is the reference throughput of the same GPU.
+
+    `micro_batch` are the samples of a forward pass.
+    """
 
     name: str
     unit: str
     values: tuple[float, ...]
+    micro_batch: int
     expected: float | None = None
     source: str = ""
 
@@ -113,10 +117,12 @@ class Difference:
 class Replay:
     """Repeated training of the same steps from the same state.
 
-    `trace` has the checksum of each tensor after each step, of the first repeat.
+    `micro_batches` is how many micro-batches a step has. `trace` has the checksum of each tensor after each step, of
+    the first repeat.
     """
 
     name: str
+    micro_batches: int
     repeats: int
     trace: tuple[dict[str, int], ...]
     difference: Difference | None

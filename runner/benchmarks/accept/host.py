@@ -69,5 +69,14 @@ def _read_all(files: Sequence[Path], pool: ThreadPoolExecutor) -> float:
     if any(pool.map(page_cache.evict, files)):
         raise OSError(0, "the file system keeps its files in memory")
     started = time.perf_counter()
-    num_bytes = sum(pool.map(lambda path: len(path.read_bytes()), random.sample(files, len(files))))
+    num_bytes = sum(pool.map(_read, random.sample(files, len(files))))
     return num_bytes / 1e6 / (time.perf_counter() - started)
+
+
+def _read(path: Path) -> int:
+    """Read a file and return its bytes, with as little of Python's lock as possible: other threads read meanwhile."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return len(os.read(file, IMAGE_BYTES))
+    finally:
+        os.close(file)

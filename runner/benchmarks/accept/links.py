@@ -1,7 +1,8 @@
 """Judge the links of GPUs to the host and to each other: speed, errors, and links that are down."""
 
+import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from ...hardware.readings import LinkReading, PcieLink
@@ -11,6 +12,7 @@ from .figures import Line, State
 LINK, REPLAYS, PEERS, PEER_ERRORS = "PCIe link", "PCIe replays", "GPU links", "GPU link errors"
 _MAX_REPLAYS_PER_MINUTE = 8.0  # the most that NVIDIA recommends (DCGM_LIMIT_MAX_PCIREPLAY_RATE of DCGM)
 _FATAL = ("recovery", "XGMI")  # DCGM's health check fails a recovery, and warns of other errors of NVLink
+_MAX_RING_GPUS = 8
 _RESEAT = "Reseat the GPU or its riser, and check the slot's settings in the firmware."
 _REPEAT = "Repeat with more --minutes; if it stays, reseat the GPU or its riser."
 _SWITCHES = "Check the state of the links (nvidia-smi nvlink -s and -e, or amd-smi xgmi) and the links' connectors."
@@ -36,6 +38,19 @@ def watch_links(num_gpus: int, lines: list[Line]) -> Iterator[None]:
         lines += judge_errors(before, after, (time.monotonic() - started) / 60, sensors.source)
     finally:
         sensors.close()
+
+
+def has_nvlink_ring(links: Mapping[str, str], num_gpus: int) -> bool:
+    """Return whether NVLink connects all GPUs in a ring, as collectives use it; `links` are by pairs such as "0-1"."""
+    pairs = {pair for pair, link in links.items() if "NVLink" in link}
+    if num_gpus > _MAX_RING_GPUS:  # only switches connect so many
+        return len(pairs) == num_gpus * (num_gpus - 1) // 2
+
+    def is_linked(first: int, second: int) -> bool:
+        return f"{min(first, second)}-{max(first, second)}" in pairs
+
+    rings = ((0, *others, 0) for others in itertools.permutations(range(1, num_gpus)))
+    return any(all(itertools.starmap(is_linked, itertools.pairwise(ring))) for ring in rings)
 
 
 def judge_pcie(device: str, links: LinkReading | None) -> Line:
@@ -73,11 +88,13 @@ def judge_errors(
 ) -> Iterator[Line]:
     """Judge the growth of each GPU's error counts in some minutes, and links that are down while others are up."""
     most_up = max((sum(reading.peer_links or ()) for reading in after), default=0)
+    have_links = len(after) > 1 and any(reading.peer_links for reading in after)
     for index, (first, last) in enumerate(zip(before, after, strict=True)):
         device = f"GPU {index}"
         yield _judge_replays(device, first.pcie_replays, last.pcie_replays, minutes, source)
-        if most_up:
+        if most_up or have_links:
             yield _judge_peers(device, last.peer_links or (), most_up)
+        if most_up:
             yield _judge_peer_errors(device, first.peer_errors, last.peer_errors, minutes, source)
 
 
@@ -97,6 +114,8 @@ def _judge_replays(device: str, before: int | None, after: int | None, minutes: 
 def _judge_peers(device: str, links: Sequence[bool], most_up: int) -> Line:
     up, down = sum(links), [str(number) for number, is_up in enumerate(links) if not is_up]
     message = f"{up} of {len(links)} are up" if links else "none is reported"
+    if not most_up:
+        return Line(State.WARN, PEERS, device, message, f"Without bridges between GPUs, nothing to do. {_SWITCHES}")
     if down:
         message = f"{message}, down: {', '.join(down)}"
     if up < most_up:

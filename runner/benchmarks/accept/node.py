@@ -1,14 +1,13 @@
 """`timetrial accept`: measure this node, each GPU apart and all together, and judge it."""
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -16,30 +15,28 @@ import torch
 from ...config.compose import compose
 from ...core.console import StatusLine
 from ...core.errors import ConfigurationError, Exit, RunError
-from ...core.found_files import read_json
 from ...hardware import devices
-from ...hardware.datasheets import accelerator_configs
+from ...hardware.datasheets import accelerator_configs, find_accelerator
 from ...launch.overrides import with_accelerator
-from ...record.record_file import decode
 from ...training import all_reduce
 from ..check_result import CheckResult
 from ..check_result import State as CheckState
 from ..gpu_checks import Machine, check_gpus, inspect_machine
 from ..host_checks import check_disks, check_host
-from . import device, judge
-from .device import PEAKS, REPLAY, TRAINING, Request
+from . import judge
+from .device import PEAKS, REPLAY, TRAINING
 from .expected import figures_of, together_figure
 from .figures import ALL_GPUS, CPU, HOST, DeviceResult, Figure, Line, Problem, State
 from .host import measure_host
-from .links import judge_pcie, watch_links
+from .links import has_nvlink_ring, judge_pcie, watch_links
+from .processes import MeasuredDevice, run_processes
 from .training import common_overrides
 from .workloads import read_workloads
 
 _RESERVE_SECONDS = {1: 0.0, 2: 75.0}  # for what all GPUs do together
 _CPU_RESERVE_SECONDS = 12.0
 _REPLAY_SHARE = 0.3  # of what is left after the peaks
-_GRACE_SECONDS = 900.0  # after its deadline, for a process whose GPU takes a minute for a step
-_TOGETHER_STEPS, _TOGETHER_BLOCKS = 3, 3
+_TOGETHER_BLOCKS = 4
 
 
 @dataclass
@@ -59,46 +56,79 @@ class Findings:
         self.seconds[part] = round(self.seconds.get(part, 0.0) + time.monotonic() - started, 1)
 
 
-def check_node(minutes: float, bought: str | None, data_dir: Path, out: Path, progress: StatusLine) -> Findings:
-    """Measure and judge this node in about `minutes`; `bought` is the accelerator config that it should have.
+@dataclass(frozen=True)
+class Bought:
+    """What a node should have: GPUs of an accelerator config, and how many; None where that is open."""
+
+    accelerator: str | None = None
+    gpus: int | None = None
+
+
+def check_node(minutes: float, bought: Bought, data_dir: Path, out: Path, progress: StatusLine) -> Findings:
+    """Measure and judge this node in about `minutes`, beside what was bought.
 
     Raises `ConfigurationError` for an unknown accelerator config.
     """
-    if bought is not None and bought not in accelerator_configs():
+    if bought.accelerator is not None and bought.accelerator not in accelerator_configs():
         names = ", ".join(accelerator_configs())
-        raise ConfigurationError(f"--baseline {bought} is no accelerator config: choose from {names}.")
+        raise ConfigurationError(f"--baseline {bought.accelerator} is no accelerator config: choose from {names}.")
     deadline, findings, machine = time.time() + 60 * minutes, Findings(), inspect_machine()
-    num_gpus = len(machine.gpus) if machine.accelerator != "cpu" else 0
-    baseline = bought or machine.accelerator
+    measured = _find_devices(machine, bought)
+    num_gpus = len(measured) if machine.accelerator != "cpu" else 0
     with findings.timed("doctor", progress):
         checks = [*check_gpus(machine), *check_host(), *check_disks(out)]
-        findings.lines += [*_judge_doctor(checks), *judge.judge_model(bought, machine.accelerator)]
+        findings.lines += [*_judge_doctor(checks, has_gpus=num_gpus > 0), *_judge_delivery(machine, measured, bought)]
     with findings.timed("host", progress):
-        host = measure_host(data_dir, num_gpus, baseline)
+        host = measure_host(data_dir, num_gpus, next(iter(measured.values())).baseline)
         findings.figures += host.figures
         findings.lines += judge.judge_host(host, num_gpus)
     with watch_links(num_gpus, findings.lines):
-        results = _measure_devices(machine, baseline, deadline, findings, progress)
+        results = _measure_devices(measured, deadline, findings, progress)
         findings.figures += [
-            figure for name, result in results.items() for figure in figures_of(name, result, baseline)
+            figure for name, result in results.items() for figure in figures_of(name, result, measured[name].baseline)
         ]
         with findings.timed("together", progress):
-            _measure_together(machine, findings)
+            _measure_together(machine, results, findings)
     findings.lines += map(judge.judge_figure, findings.figures)
-    findings.lines += judge.judge_stragglers(findings.figures)
+    findings.lines += judge.judge_coverage(measured, findings.figures)
+    models = {name: device.model for name, device in measured.items()}
+    findings.lines += judge.judge_stragglers(findings.figures, models)
     for name, result in results.items():
         findings.lines += [judge.judge_problem(name, problem) for problem in result.problems]
         if num_gpus:
             findings.lines.append(judge_pcie(name, result.links))
         if result.sustained:
             findings.lines += judge.judge_sustained(name, result.sustained)
-    models = {str(gpu["name"]) for gpu in machine.gpus}
     replays = {name: result.replays for name, result in results.items()}
-    findings.lines += judge.judge_replays(replays, are_equal=len(models) == 1)
+    findings.lines += judge.judge_replays(replays, are_equal=len(set(models.values())) == 1)
     return findings
 
 
-def _judge_doctor(checks: Sequence[CheckResult]) -> Iterator[Line]:
+def _find_devices(machine: Machine, bought: Bought) -> dict[str, MeasuredDevice]:
+    """Return the GPUs by the names of their lines, or the CPU."""
+    if machine.accelerator == "cpu":
+        return {CPU: MeasuredDevice("", "cpu", bought.accelerator or "cpu", {})}
+    visible, variable = devices.visible_devices()
+    found = {}
+    for index, (gpu, visible_name) in enumerate(zip(machine.gpus, visible, strict=False)):
+        accelerator = find_accelerator(str(gpu["name"])) or "auto"
+        environment = {variable: visible_name}
+        baseline = bought.accelerator or accelerator
+        found[f"GPU {index}"] = MeasuredDevice(str(gpu["name"]), accelerator, baseline, environment)
+    return found
+
+
+def _judge_delivery(machine: Machine, measured: Mapping[str, MeasuredDevice], bought: Bought) -> Iterator[Line]:
+    """Yield a line for each GPU that is not what was bought."""
+    yield from judge.judge_number(bought.gpus, len(machine.gpus))
+    memory_gib = accelerator_configs()[bought.accelerator].get("memory_gib") if bought.accelerator else None
+    for index, (name, found) in enumerate(measured.items()):
+        yield from judge.judge_model(name, bought.accelerator, found.accelerator)
+        if machine.gpus and (num_bytes := machine.gpus[index].get("memory_bytes")):
+            yield from judge.judge_memory(name, memory_gib, num_bytes / 2**30)
+
+
+def _judge_doctor(checks: Sequence[CheckResult], *, has_gpus: bool) -> Iterator[Line]:
     """Yield a line for each check that is not OK, and one for all others."""
     passed = sum(check.state == CheckState.OK for check in checks)
     yield Line(State.PASS, "doctor", HOST, f"{passed} of {len(checks)} checks are OK")
@@ -107,69 +137,38 @@ def _judge_doctor(checks: Sequence[CheckResult]) -> Iterator[Line]:
             remedy = f"Run: {check.remedy}" if check.remedy else "Change it, then repeat."
             is_gpu = check.check.startswith("GPU")
             part, name = ("doctor", check.check) if is_gpu else (f"doctor, {check.check}", HOST)
-            yield Line(State(check.state.value), part, name, check.message, remedy)
+            is_lost = part == "doctor" and not has_gpus  # the machine has GPUs that PyTorch does not see
+            yield Line(State.FAIL if is_lost else State(check.state.value), part, name, check.message, remedy)
 
 
 def _measure_devices(
-    machine: Machine, baseline: str, deadline: float, findings: Findings, progress: StatusLine
+    measured: Mapping[str, MeasuredDevice], deadline: float, findings: Findings, progress: StatusLine
 ) -> dict[str, DeviceResult]:
-    """Return what each device measured: the peaks apart, training and replays on all devices at the same time."""
-    environments: dict[str, dict[str, str]] = {CPU: {}}
-    reserve = _CPU_RESERVE_SECONDS
-    if machine.accelerator != "cpu":
-        names, variable = devices.visible_devices()
-        environments = {f"GPU {index}": {variable: name} for index, name in enumerate(names)}
-        reserve = _RESERVE_SECONDS[min(len(names), 2)]
-    deadline -= reserve
-    results = dict.fromkeys(environments, DeviceResult())
+    """Return what each device measured: the peaks apart, training and replays on all devices at the same time.
 
-    def run(part: str, parts: tuple[str, ...], until: float, chosen: Mapping[str, dict[str, str]]) -> None:
-        request = Request(parts, machine.accelerator, baseline, until, os.getpid())
+    A device whose process had to be ended is not measured further.
+    """
+    deadline -= _CPU_RESERVE_SECONDS if CPU in measured else _RESERVE_SECONDS[min(len(measured), 2)]
+    results = dict.fromkeys(measured, DeviceResult())
+
+    def run(part: str, parts: tuple[str, ...], until: float, names: Iterable[str]) -> None:
+        chosen = {name: measured[name] for name in names if not _is_lost(results[name])}
         with findings.timed(part, progress):
-            for name, result in _run_processes(request, chosen).items():
+            for name, result in run_processes(parts, until, chosen).items():
                 results[name] = _merge(results[name], result)
 
     parts: tuple[str, ...] = (PEAKS, TRAINING)
-    if len(environments) > 1:
+    if len(measured) > 1:
         parts = (TRAINING,)
-        for name, environment in environments.items():
-            run(PEAKS, (PEAKS,), deadline, {name: environment})
-    run(TRAINING, parts, deadline - _REPLAY_SHARE * (deadline - time.time()), environments)
-    run(REPLAY, (REPLAY,), deadline, environments)
+        for name in measured:
+            run(PEAKS, (PEAKS,), deadline, [name])
+    run(TRAINING, parts, deadline - _REPLAY_SHARE * (deadline - time.time()), measured)
+    run(REPLAY, (REPLAY,), deadline, measured)
     return results
 
 
-def _run_processes(request: Request, environments: Mapping[str, dict[str, str]]) -> dict[str, DeviceResult]:
-    """Return the result of a process in each environment, all at the same time; a process that fails is a problem."""
-    results = {}
-    with tempfile.TemporaryDirectory(prefix="timetrial_") as folder, ExitStack() as closing:
-        processes = {}
-        for number, (name, environment) in enumerate(environments.items()):
-            path = Path(folder, f"{number}.json")
-            command = [sys.executable, "-P", "-m", device.__name__, json.dumps(asdict(request)), str(path)]
-            output = closing.enter_context(open(path.with_suffix(".txt"), "w+b"))
-            process = subprocess.Popen(command, env=os.environ | environment, stdout=output, stderr=output)
-            closing.callback(process.wait)
-            closing.callback(process.kill)  # would keep the device busy
-            processes[name] = (process, path)
-        for name, (process, path) in processes.items():
-            try:
-                process.wait(max(request.deadline - time.time(), 0.0) + _GRACE_SECONDS)
-            except subprocess.TimeoutExpired:
-                sentence = f"it did not end within {_GRACE_SECONDS:.0f} s of its time"
-                results[name] = _failed(request, Exit.LOST_RANK, sentence)
-                continue
-            if process.returncode:
-                text = path.with_suffix(".txt").read_text(errors="replace").strip()
-                sentence = text.splitlines()[-1] if text else f"it ended with exit code {process.returncode}"
-                results[name] = _failed(request, Exit.FAILURE, sentence)
-            else:
-                results[name] = decode(DeviceResult, read_json(path))
-    return results
-
-
-def _failed(request: Request, exit_code: Exit, sentence: str) -> DeviceResult:
-    return DeviceResult(problems=(Problem(" and ".join(request.parts), exit_code, sentence),))
+def _is_lost(result: DeviceResult) -> bool:
+    return any(problem.exit_code == Exit.LOST_RANK for problem in result.problems)
 
 
 def _merge(first: DeviceResult, second: DeviceResult) -> DeviceResult:
@@ -183,38 +182,48 @@ def _merge(first: DeviceResult, second: DeviceResult) -> DeviceResult:
     )
 
 
-def _measure_together(machine: Machine, findings: Findings) -> None:
+def _measure_together(machine: Machine, results: Mapping[str, DeviceResult], findings: Findings) -> None:
     """Measure the all-reduce over all devices, and a training run on all GPUs."""
     accelerator, is_cpu = machine.accelerator, machine.accelerator == "cpu"
     ranks = 2 if is_cpu else len(machine.gpus)
     if ranks == 1:
         findings.lines.append(Line(State.NOT_TESTED, "all-reduce", ALL_GPUS, "there is one GPU", "Nothing to do."))
         return
+    if any(map(_is_lost, results.values())):
+        line = Line(State.NOT_TESTED, "all-reduce", ALL_GPUS, "a GPU does not answer", "Exclude it, then repeat.")
+        findings.lines.append(line)
+        return
     node = compose(with_accelerator([])).node
     try:
         mib = 16 if is_cpu else 256
         gb_s = all_reduce.measure(accelerator, ranks, mib=mib, peer_to_peer=node.peer_to_peer)
-        through_host = None if is_cpu else all_reduce.measure(accelerator, ranks, mib=mib, peer_to_peer=False)
+        can_compare = not is_cpu and devices.can_forbid_peer_to_peer(devices.accelerator_type())
+        through_host = all_reduce.measure(accelerator, ranks, mib=mib, peer_to_peer=False) if can_compare else None
     except RunError as error:
         findings.lines.append(
             judge.judge_problem(CPU if is_cpu else ALL_GPUS, Problem("all-reduce", error.exit_code, str(error)))
         )
         return
-    links = machine.links.values()
-    findings.lines.append(judge.judge_all_reduce(gb_s, through_host, links, peer_to_peer=node.peer_to_peer))
+    is_ring = has_nvlink_ring(machine.links, ranks)
+    name = CPU if is_cpu else ALL_GPUS
+    findings.lines.append(
+        judge.judge_all_reduce(name, gb_s, through_host, is_ring=is_ring, peer_to_peer=node.peer_to_peer)
+    )
     if not is_cpu:
-        _train_together(ranks, findings)
+        _train_together(ranks, results, findings)
 
 
-def _train_together(ranks: int, findings: Findings) -> None:
-    """Add the throughput of the last workload on all GPUs at their batch sizes apart."""
+def _train_together(ranks: int, results: Mapping[str, DeviceResult], findings: Findings) -> None:
+    """Add the throughput of the last workload on all GPUs at their batch sizes and smallest micro-batch apart."""
     workload = read_workloads()[-1]
     with tempfile.TemporaryDirectory(prefix="timetrial_") as folder:
         overrides = [*workload.gpu, *common_overrides(torch.device(devices.accelerator_type(), 0), Path(folder))]
         node = compose(with_accelerator(overrides)).node
         command = [sys.executable, "-P", "-m", "timetrial", "throughput", "--json", *overrides, f"gpus={ranks}"]
         command += [f"recipe.global_batch_size={ranks * node.recipe.global_batch_size}"]
-        command += [f"throughput.steps={_TOGETHER_STEPS}", f"throughput.blocks={_TOGETHER_BLOCKS}"]
+        command += [f"throughput.blocks={_TOGETHER_BLOCKS}"]
+        fitting = [rates.micro_batch for result in results.values() for rates in result.rates[-1:]]
+        command += [f"tuning.micro_batch_size={min(fitting)}"] if fitting else []
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         sentence = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

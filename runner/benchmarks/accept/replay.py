@@ -43,7 +43,7 @@ def replay(
         engine.synchronize()
         first = first or trace
         difference = first_difference(first, trace, repeat)
-    return Replay(name, repeat, tuple(map(dict, first)), difference)
+    return Replay(name, len(batches[0]), repeat, tuple(map(dict, first)), difference)
 
 
 def checksums(model: nn.Module) -> dict[str, int]:

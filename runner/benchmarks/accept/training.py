@@ -93,7 +93,7 @@ def measure_rates(config: Config, engine: TorchEngine, baseline: str, deadline: 
     next(blocks)
     while len(values) < _MIN_RATE_BLOCKS or (len(values) < _RATE_BLOCKS and time.time() < deadline):
         values.append(next(blocks))
-    return Rates(config.workload.title, unit, tuple(values), reference, source), blocks
+    return Rates(config.workload.title, unit, tuple(values), micro_batch_size(config), reference, source), blocks
 
 
 def _reference(config: Config, baseline: str) -> tuple[str, float | None, str]:

@@ -88,6 +88,19 @@ def test_width_of_a_device_on_the_pci_bus(tmp_path):
         assert host.max_pcie_width("0000:3B:00.0", tmp_path) == width
 
 
+def test_width_of_the_slot_of_a_device(tmp_path):
+    devices = tmp_path / "devices"
+    devices.mkdir()
+    for port, text, width in (("root", None, None), ("port", "8", 8)):
+        device = tmp_path / port / "0000:3b:00.0"
+        device.mkdir(parents=True)
+        if text:
+            (tmp_path / port / "max_link_width").write_text(f"{text}\n")
+        (devices / "0000:3b:00.0").unlink(missing_ok=True)
+        (devices / "0000:3b:00.0").symlink_to(device)
+        assert host.slot_width("0000:3B:00.0", devices) == width
+
+
 def test_vendors_of_gpus_on_the_pci_bus(tmp_path):
     for number, (device_class, vendor) in enumerate(
         [("0x030200", "0x10de"), ("0x030000", "0x1a03"), ("0x020000", "0x8086")]

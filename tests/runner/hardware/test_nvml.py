@@ -81,6 +81,7 @@ def test_constant_facts_and_links(nvml):
 
 def test_links_to_the_host_and_to_other_gpus(nvml, monkeypatch):
     monkeypatch.setattr(host, "max_pcie_width", {"0000:3B:00.0": 16}.get)
+    monkeypatch.setattr(host, "slot_width", {"0000:3B:00.0": 8}.get)
     errors = {"REPLAY": 1, "RECOVERY": 2, "CRC_FLIT": 10, "CRC_DATA": 20}
     counts = {getattr(pynvml, f"NVML_NVLINK_ERROR_DL_{kind}"): count for kind, count in errors.items()}
     library = nvml(

@@ -80,7 +80,7 @@ def test_a_link_of_a_quarter_of_its_width_fails():
      (500, "H100 (older code, 2026-11)", State.WARN), (500, "", State.NOT_TESTED)],
 )  # fmt: skip
 def test_training_is_judged_by_the_reference_throughput(rate, source, state):
-    rates = Rates("LM", "tokens/s", (float(rate),), 1000.0 if source else None, source)
+    rates = Rates("LM", "tokens/s", (float(rate),), 8, 1000.0 if source else None, source)
     line = judge.judge_figure(h100(rates=(rates,))["training LM"])
     assert line.state == state
     assert line.message
@@ -95,29 +95,35 @@ def node(speeds, noise=0.002, seed=1):
 
 
 def test_a_slow_gpu_is_named_beside_the_median_of_the_node():
-    line = only(judge.judge_stragglers(node([1.0, 1.0, 0.85, 1.0])))
+    line = only(judge.judge_stragglers(node([1.0, 1.0, 0.85, 1.0]), {}))
     assert (line.state, line.device) == (State.FAIL, "GPU 2")
     assert "0.85" in line.message
 
 
 def test_a_gpu_that_only_seems_slow_is_a_warning():
-    assert only(judge.judge_stragglers(node([1.0, 0.93, 1.0], noise=0.05))).state == State.WARN
+    assert only(judge.judge_stragglers(node([1.0, 0.93, 1.0], noise=0.05), {})).state == State.WARN
 
 
 def test_equal_gpus_have_no_straggler_in_95_of_100_nodes():
-    states = [only(judge.judge_stragglers(node([1.0] * 8, noise=0.06, seed=seed))).state for seed in range(200)]
+    states = [only(judge.judge_stragglers(node([1.0] * 8, noise=0.06, seed=seed), {})).state for seed in range(200)]
     assert states.count(State.FAIL) <= 10
 
 
 def test_blocks_of_different_batches_are_compared_with_the_same_blocks_of_another_gpu():
     work = np.exp(0.2 * np.random.default_rng(1).standard_normal(8))
     slow, *others = (dataclasses.replace(each, values=tuple(work * each.values)) for each in node([0.9, 1.0, 1.0]))
-    assert only(judge.judge_stragglers([slow, *others])).state == State.FAIL
-    assert only(judge.judge_stragglers(others)).state == State.PASS
+    assert only(judge.judge_stragglers([slow, *others], {})).state == State.FAIL
+    assert only(judge.judge_stragglers(others, {})).state == State.PASS
 
 
 def test_a_single_gpu_has_no_neighbors():
-    assert list(judge.judge_stragglers(node([1.0]))) == []
+    assert list(judge.judge_stragglers(node([1.0]), {})) == []
+
+
+def test_gpus_of_different_models_are_no_stragglers_beside_each_other():
+    models = {"GPU 0": "T4", "GPU 1": "A100", "GPU 2": "A100"}
+    line = only(judge.judge_stragglers(node([0.1, 1.0, 0.999]), models))
+    assert (line.state, line.device) == (State.PASS, "GPU 2")
 
 
 def test_a_steady_load_passes_with_its_sensors():
@@ -152,11 +158,11 @@ def test_a_load_that_other_processes_can_have_slowed_down_is_a_warning():
 
 
 def replays(**traces):
-    return {device: [Replay("LM", 3, trace, None)] for device, trace in traces.items()}
+    return {device: [Replay("LM", 1, 3, trace, None)] for device, trace in traces.items()}
 
 
 def test_a_difference_between_replays_of_a_gpu_fails_with_step_and_tensor():
-    found = {"GPU 0": [Replay("LM", 2, TRACE, Difference(2, 7, "layer.weight"))]}
+    found = {"GPU 0": [Replay("LM", 1, 2, TRACE, Difference(2, 7, "layer.weight"))]}
     line = only(judge.judge_replays(found, are_equal=True))
     assert line.state == State.FAIL
     assert "repeat 2 differs from the first in step 7, layer.weight" in line.message
@@ -177,6 +183,15 @@ def test_of_two_gpus_that_differ_neither_is_accused():
     assert "step 1, weight" in failed.message
     assert "third GPU" in failed.remedy
     assert all(line.state == State.PASS for line in judge.judge_replays(replays(a=TRACE, b=odd), are_equal=False))
+
+
+def test_replays_with_other_micro_batches_are_not_comparable():
+    odd = ({"weight": 9, "bias": 2}, TRACE[1])
+    found = {"a": [Replay("LM", 1, 3, TRACE, None)], "b": [Replay("LM", 2, 3, odd, None)]}
+    assert {line.device: line.state for line in judge.judge_replays(found, are_equal=True)} == {
+        "a": "PASS",
+        "b": "PASS",
+    }
 
 
 @pytest.mark.parametrize(
@@ -200,18 +215,19 @@ def test_eight_h100s_need_more_of_a_disk_than_one():
 
 
 @pytest.mark.parametrize(
-    ("direct", "through_host", "links", "peer_to_peer", "state"),
+    ("direct", "through_host", "is_ring", "peer_to_peer", "state"),
     [
-        (296.0, 27.3, ["NVLink, 18 links per GPU"], True, State.PASS),
-        (30.0, 27.3, ["NVLink, 18 links per GPU"], True, State.FAIL),
-        (27.3, 27.3, ["NVLink, 18 links per GPU"], False, State.FAIL),
-        (22.0, 18.0, ["one PCIe switch"], True, State.PASS),
-        (9.0, 18.0, ["one PCIe switch"], True, State.WARN),
-        (0.5, None, [], True, State.PASS),
+        (296.0, 27.3, True, True, State.PASS),
+        (60.0, 27.3, True, True, State.WARN),
+        (30.0, 27.3, True, True, State.FAIL),
+        (27.3, 27.3, True, False, State.FAIL),
+        (22.0, 18.0, False, True, State.PASS),
+        (9.0, 18.0, False, True, State.WARN),
+        (0.5, None, False, True, State.PASS),
     ],
 )
-def test_a_missing_peer_link_is_found(direct, through_host, links, peer_to_peer, state):
-    line = judge.judge_all_reduce(direct, through_host, links, peer_to_peer=peer_to_peer)
+def test_a_missing_peer_link_is_found(direct, through_host, is_ring, peer_to_peer, state):
+    line = judge.judge_all_reduce("all GPUs", direct, through_host, is_ring=is_ring, peer_to_peer=peer_to_peer)
     assert (line.part, line.state) == ("all-reduce", state)
 
 
@@ -222,8 +238,27 @@ def test_gpus_that_slow_each_other_down_are_found():
 
 
 def test_another_gpu_than_was_bought_fails():
-    assert judge.judge_model("h100", "h100") == judge.judge_model(None, "a100") == []
-    assert "h100 was expected and a100 was found" in only(judge.judge_model("h100", "a100")).message
+    assert judge.judge_model("GPU 0", "h100", "h100") == judge.judge_model("GPU 0", None, "a100") == []
+    line = only(judge.judge_model("GPU 3", "h100", "a100"))
+    assert (line.device, line.message) == ("GPU 3", "h100 was expected and a100 was found")
+
+
+def test_fewer_or_smaller_gpus_than_were_bought_fail():
+    assert judge.judge_number(8, 8) == judge.judge_number(None, 7) == []
+    assert only(judge.judge_number(8, 7)).message == "8 were expected and 7 found"
+    assert judge.judge_memory("GPU 0", 16, 14.6) == judge.judge_memory("GPU 0", None, 1.0) == []
+    assert only(judge.judge_memory("GPU 0", 32, 15.8)).state == State.FAIL
+
+
+def test_a_gpu_of_which_nothing_could_be_measured_fails():
+    line = only(judge.judge_coverage(["GPU 0", "GPU 1"], node([1.0])))
+    assert (line.state, line.device) == (State.FAIL, "GPU 1")
+
+
+@pytest.mark.parametrize(("seconds", "state"), [(15.0, State.WARN), (300.0, State.FAIL)])
+def test_a_sample_with_lowered_clocks_in_a_short_load_is_a_warning(seconds, state):
+    load = dataclasses.replace(LOAD, seconds=seconds, flags={"throttled": "clocks were lowered (hardware)"})
+    assert [line.state for line in judge.judge_sustained("GPU 0", load) if line.part == "throttled"] == [state]
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ def test_errors_between_gpus_are_judged_by_their_growth(errors, state, words):
         (11, 12, State.FAIL, "11 of 12 are up, down: 11; another GPU has 12 up"),
         (8, 8, State.WARN, "8 of 12 are up, down: 8, 9, 10, 11"),
         (0, 12, State.WARN, "another GPU has 12 up"),
+        (0, 0, State.WARN, "0 of 12 are up"),
     ],
 )
 def test_links_that_are_down_are_found(up, other_up, state, words):
@@ -77,6 +78,28 @@ def test_links_that_are_down_are_found(up, other_up, state, words):
     line = judge(NVLINK, with_up(up), with_up(other_up))["GPU links"]
     assert line.state == state
     assert words in line.message
+
+
+@pytest.mark.parametrize(
+    ("pairs", "num_gpus", "expected"),
+    [
+        ("0-1", 2, True),
+        ("", 2, False),
+        ("0-1 2-3", 4, False),  # bridges in pairs
+        ("0-1 0-2 1-3 2-3", 4, True),
+        ("0-1 0-2 0-3 1-2", 4, False),  # GPU 3 hangs on one link
+        ("0-1 0-2 0-3 0-4 1-2 1-3 1-5 2-3 2-6 3-7 4-5 4-6 4-7 5-6 5-7 6-7", 8, True),  # a hybrid cube mesh
+    ],
+)
+def test_collectives_need_a_ring_of_nvlinks(pairs, num_gpus, expected):
+    found = dict.fromkeys(pairs.split(), "NVLink, 2 links per GPU")
+    assert links.has_nvlink_ring({"0-9": "one PCIe switch"} | found, num_gpus) == expected
+
+
+def test_sixteen_gpus_need_switches():
+    pairs = {f"{first}-{second}": "NVLink, 6 links per GPU" for second in range(16) for first in range(second)}
+    assert links.has_nvlink_ring(pairs, 16)
+    assert not links.has_nvlink_ring({pair: link for pair, link in pairs.items() if pair != "3-7"}, 16)
 
 
 def test_gpus_without_links_to_each_other_have_no_line_of_them():
