@@ -34,7 +34,7 @@ def test_every_measurement_is_one_that_the_file_has():
     assert set(record.MEASUREMENTS) == synthetic - {"cnn"}
 
 
-@pytest.mark.parametrize(("name", "short"), [("h100", "H100"), ("NVIDIA H200 NVL", "H200"), ("cpu", "CPU")])
+@pytest.mark.parametrize(("name", "short"), [("h100", "H100"), ("NVIDIA H200", "H200"), ("cpu", "CPU")])
 def test_names_a_gpu_after_its_configuration(name, short):
     assert record.short_name(name) == short
 
