@@ -15,8 +15,8 @@ _CONFIG_DIR = Path(__file__).parents[2] / "conf" / "accelerator"
 def find_accelerator(device_name: str) -> str | None:
     """Return the accelerator config of a device name such as "Tesla V100-SXM2-16GB"; None if there is none.
 
-    It is the one whose own words, such as those of "h100_pcie", are all in the device name, and the most. A part of a
-    GPU, a MIG instance or a virtual GPU, has none.
+    All words of the config's name, such as the two of "h100_pcie", are in the device name; of several such configs it
+    is the one with the longest name. A part of a GPU, a MIG instance or a virtual GPU, has none.
     """
     words = set(_words(device_name))
     if any(_PART_OF_A_GPU.fullmatch(word) for word in words):

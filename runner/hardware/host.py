@@ -151,13 +151,17 @@ def numa_node(pci_address: str) -> int | None:
 
 def max_pcie_width(pci_address: str, pci_devices: Path = Path("/sys/bus/pci/devices")) -> int | None:
     """Return how many lanes of PCI Express the device at a PCI address has, whatever its slot offers."""
-    text = _read_text(pci_devices / pci_address.lower() / "max_link_width")
-    return int(text) if text and text.isdecimal() and 0 < int(text) <= _MAX_PCIE_WIDTH else None
+    return _max_link_width(pci_devices / pci_address.lower())
 
 
 def slot_width(pci_address: str, pci_devices: Path = Path("/sys/bus/pci/devices")) -> int | None:
     """Return how many lanes the port has that the device at a PCI address is plugged into; None where it is hidden."""
-    return max_pcie_width("..", (pci_devices / pci_address.lower()).resolve())
+    return _max_link_width((pci_devices / pci_address.lower()).resolve().parent)
+
+
+def _max_link_width(folder: Path) -> int | None:
+    text = _read_text(folder / "max_link_width")
+    return int(text) if text and text.isdecimal() and 0 < int(text) <= _MAX_PCIE_WIDTH else None
 
 
 def pci_gpu_vendors(pci_devices: Path = Path("/sys/bus/pci/devices")) -> set[str]:

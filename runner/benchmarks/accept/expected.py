@@ -1,7 +1,6 @@
 """Measured rates beside what is expected of them: data sheet, reference throughput, what training needs."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ...hardware.datasheets import accelerator_configs
 from ...hardware.readings import LinkReading
@@ -18,7 +17,7 @@ PHYSICAL = (_DATA_SHEET, _PCIE_LINK)
 """Sources that no rate can exceed."""
 # TFLOP/s at the power cap where the data sheet is far above it by design: a T4 at 70 W (NVIDIA Developer Forums, "About
 # GPU peak performance", 2023).
-_AT_POWER_CAP = {"t4": {"matrix product fp16": 24.0}}
+_AT_POWER_CAP = {("t4", "fp16"): 24.0}
 # GB/s of a lane of PCI Express by generation, with the line code's overhead (PCI-SIG).
 _LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 _MIN_IMAGES_PER_SECOND = 1000.0  # of a GPU without a reference throughput
@@ -28,20 +27,16 @@ _IMAGE_SIZE = "data.image_size=224"
 def figures_of(device: str, result: DeviceResult, baseline: str) -> list[Figure]:
     """Return the rates of a device, beside the data sheet of the accelerator config `baseline`."""
     sheet, peaks = accelerator_configs().get(baseline, {}), find_peaks(result.rows)
-    figures = [
-        Figure(f"matrix product {compute}", device, "TFLOP/s", (value,), (sheet.get("tflops") or {}).get(compute))
-        for compute, value in peaks["tflops"].items()
-    ]
+    figures = []
+    for compute, value in peaks["tflops"].items():
+        at_power_cap = _AT_POWER_CAP.get((baseline, compute))
+        expected = at_power_cap or (sheet.get("tflops") or {}).get(compute)
+        source = "at its power cap" if at_power_cap else _DATA_SHEET if expected else ""
+        figures.append(Figure(f"matrix product {compute}", device, "TFLOP/s", (value,), expected, source))
     if peaks["gb_s"]:
-        figures.append(Figure("memory copy", device, "GB/s", (peaks["gb_s"],), sheet.get("bandwidth_gb_s")))
-    figures = [replace(figure, source=_DATA_SHEET if figure.expected else "") for figure in figures]
-    at_power_cap = _AT_POWER_CAP.get(baseline, {})
-    figures = [
-        replace(figure, expected=at_power_cap[figure.name], source="at its power cap")
-        if figure.name in at_power_cap
-        else figure
-        for figure in figures
-    ]
+        expected = sheet.get("bandwidth_gb_s")
+        source = _DATA_SHEET if expected else ""
+        figures.append(Figure("memory copy", device, "GB/s", (peaks["gb_s"],), expected, source))
     expected = pcie_gb_s(result.links)
     for direction in ("host to device", "device to host"):
         rates = [row.gb_s for row in result.rows if f"{direction}, pinned" in row.shape and row.gb_s]

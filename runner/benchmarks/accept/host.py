@@ -74,7 +74,7 @@ def _read_all(files: Sequence[Path], pool: ThreadPoolExecutor) -> float:
 
 
 def _read(path: Path) -> int:
-    """Read a file and return its bytes, with as little of Python's lock as possible: other threads read meanwhile."""
+    """Read a file and return its number of bytes; `Path.read_bytes` holds the GIL longer, which slows other threads."""
     file = os.open(path, os.O_RDONLY)
     try:
         return len(os.read(file, IMAGE_BYTES))
