@@ -163,7 +163,7 @@ MASKS = (
         ),
     ),
     Mask(
-        r"workload\.(compiled|faster_captured)",
+        r"workload\.compiled",
         _when(
             lambda node: node.recipe.scale != "reference",
             "below the scale reference: write engine.compile=default or engine.compile=null",

@@ -26,8 +26,6 @@ class WorkloadConfig:
     """Modules that the workload imports lazily, and that the processes of its ranks import ahead of the run."""
     compiled: bool = False
     """Whether the model is compiled by default, on accelerators that compile and at the scale `reference`."""
-    faster_captured: bool = False
-    """Whether captured steps are as fast as compiled ones: the model is then compiled by default in fp16 only."""
     max_micro_batch: int | None = None
     """Default of `tuning.micro_batch_size` at the scale `reference`, for a global batch that needs more than 80 GB."""
 

@@ -7,21 +7,15 @@ CONVOLUTION_PLANS = {True: (10, 10), False: (4, 0)}
 _OWN_GRAPH_MODES = ("reduce-overhead", "max-autotune")  # their compiled code records device graphs itself
 
 
-def can_capture(precision: str, compile_mode: str | None) -> bool:
-    """Return whether steps can be captured in device graphs.
-
-    In fp16 the loss scaler decides on the host whether to update, and some modes of the compiler record graphs of
-    their own, which no other can contain.
-    """
-    return precision != "fp16" and compile_mode not in _OWN_GRAPH_MODES
+def can_capture(compile_mode: str | None) -> bool:
+    """Return whether steps can be captured in device graphs: some modes of the compiler record graphs of their own."""
+    return compile_mode not in _OWN_GRAPH_MODES
 
 
-def default_compile_mode(
-    engine: str, accelerator_compiles: bool, scale: str, workload: WorkloadConfig, precision: str
-) -> str | None:
+def default_compile_mode(engine: str, accelerator_compiles: bool, scale: str, workload: WorkloadConfig) -> str | None:
     """Return the default of `engine.compile`."""
-    pays = workload.compiled and not (workload.faster_captured and can_capture(precision, None))
-    return "default" if engine == "torch" and accelerator_compiles and scale == "reference" and pays else None
+    pays = engine == "torch" and accelerator_compiles and scale == "reference" and workload.compiled
+    return "default" if pays else None
 
 
 def default_capture(compile_mode: str | None, scale: str, kernels: bool) -> bool:

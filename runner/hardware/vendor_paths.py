@@ -54,7 +54,7 @@ def _row(*paths: VendorPath) -> dict[str, VendorPath]:
 
 
 PATHS: dict[str, dict[str, VendorPath]] = {
-    "captured steps": _row(_used("CUDA graphs, except in fp16"), _replaced("Python submits every kernel")),
+    "captured steps": _row(_used("CUDA graphs"), _replaced("Python submits every kernel")),
     "captured beam search": _row(_used("CUDA graphs"), _replaced("Python submits every kernel")),
     "custom kernels": _row(
         _used("Triton"),

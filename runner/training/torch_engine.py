@@ -101,13 +101,17 @@ class TorchEngine:
         )
         self._loss_sum, self._steps = torch.zeros((), device=self.device), 0
         self._captured_steps: CapturedSteps | None = None
-        can_capture = workload.capturable and supports_graphs(self.device)
-        if capture and can_capture and step_execution.can_capture(precision.name, compile_mode):
+        can_capture = workload.capturable and supports_graphs(self.device) and step_execution.can_capture(compile_mode)
+        if capture and can_capture and self._updates_on_device():
             self._captured_steps = CapturedSteps(self.optimizer, self.device)
         self._run_ahead = RunAhead(self.device, world.hang_timeout_seconds)
         self._data_wait = device_timing.DeviceTimer(self.device)
         self._position = (0, 0)  # epoch last trained in, and steps completed in it
         seeds.seed_everything(seeds.derive_seed(run_seeds.dropout, world.rank))
+
+    def _updates_on_device(self) -> bool:
+        """Whether the host decides nothing in an update: a loss scaler else asks it whether to skip one."""
+        return not self.scaler.is_enabled() or getattr(self.optimizer, "_step_supports_amp_scaling", False)
 
     def mlperf_params(self) -> dict[str, Any]:
         """Return sizes and hyperparameters under their MLPerf names."""

@@ -46,6 +46,9 @@ CAPTURED = {
     "maskrcnn": [],
     "resnet50": [],
     "resnet50 lars": ["recipe.training.optimizer=lars"],
+    "ncf fp16": ["precision=fp16"],
+    "gpt fp16": ["precision=fp16", "tuning.micro_batch_size=8"],
+    "ssd fp16": ["precision=fp16"],
 }
 
 
@@ -61,7 +64,8 @@ def build(build_on_accelerator):
     """build(name of CAPTURED, capture): an engine after its warm-up, with its data opened."""
 
     def run(name, capture):
-        overrides = [f"workload={name.split()[0]}", "precision=bf16", *CAPTURED[name], f"engine.capture={capture}"]
+        precision = [] if name.endswith("fp16") else ["precision=bf16"]
+        overrides = [f"workload={name.split()[0]}", *precision, *CAPTURED[name], f"engine.capture={capture}"]
         return build_on_accelerator(*overrides, warm_up=True)
 
     return run

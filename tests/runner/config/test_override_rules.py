@@ -92,7 +92,7 @@ MASKED = [
         ["engine.capture", "engine.deterministic", "engine.full_search", "engine.kernels"],
     ),
     ([], ["launcher=slurm", "launcher.nodes=2"], ["launcher.interface"]),
-    ([], ["scale=reference"], ["workload.compiled", "workload.faster_captured", "workload.max_micro_batch"]),
+    ([], ["scale=reference"], ["workload.compiled", "workload.max_micro_batch"]),
     ([], ["throughput.steps=1"], ["throughput.blocks"]),
     (["usd_per_gpu_hour=3"], [], ["accelerator.usd_per_gpu_hour"]),
 ]

@@ -10,7 +10,6 @@ from torch.profiler import ProfilerActivity
 from typer.testing import CliRunner
 
 from timetrial.runner.cli.app import app
-from timetrial.runner.config import step_execution
 from timetrial.runner.config.compose import compose
 from timetrial.runner.config.error_messages import format_error
 from timetrial.runner.core import execution_paths
@@ -72,7 +71,6 @@ def refusal(function, *arguments, **named):
 
 def captured_steps(device, path):
     assert device_graphs.supports_graphs(device) is (path.support == USED)
-    assert not step_execution.can_capture("fp16", None)
 
 
 def captured_beam_search(device, path, monkeypatch):

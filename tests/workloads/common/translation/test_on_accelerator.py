@@ -69,7 +69,7 @@ def test_most_probable_words_equal_those_of_pytorch_in_float64(dtype):
     [("workload=gnmt", "+recipe.data.pad_to_bucket=true"), ("workload=transformer", "tuning.micro_batch_size=512")],
 )
 def test_captured_searches_use_the_weights_of_their_time(build_on_accelerator, overrides):
-    """Searches are eager in the first of four evaluations, captured in the second, and replayed after it."""
+    """Parts that the warm-up did not reach are eager in the first of four evaluations, and captured in the second."""
     captured, eager = (
         build_on_accelerator(
             *overrides, "recipe.training.dropout=0.1", "precision=bf16", f"engine.capture={capture}", warm_up=True
