@@ -30,7 +30,7 @@ _NEW_OBJECTS = 100_000  # between garbage collections: the imports of a run woul
 _MAX_EARLY_RANKS = 8
 _PRINTING_OPTIONS = {"--help", "-h", "--hydra-help", "--version", "--cfg", "-c", "--info", "-i"}
 _SWEEP_OPTIONS = {"-m", "--multirun"}
-_SILENT_OPTIONS = {*_PRINTING_OPTIONS, "--quiet", "--json"}
+_SILENT_OPTIONS = {*_PRINTING_OPTIONS, "--quiet", "--json", "--compare"}  # the last one measures nothing
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from .outliers import MIN_VALUES, find_low_outliers
 MIN_DEFICIT = 0.02
 """A device that is slower than the median by less is no outlier, however little the others differ."""
 _SHOWN = 20  # of the ranking, the slowest
+_GPU = "GPU "  # the names of GPUs begin with it
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Node:
     figures: tuple[Figure, ...]
     models: dict[str, str]
     before: tuple[Figure, ...] = ()
+
+    @property
+    def num_gpus(self) -> int:
+        """Return how many GPUs the node has."""
+        return sum(device.startswith(_GPU) for device in self.models)
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,11 @@ class Ranking:
     suspects: tuple[Outlier, ...]
     tests: int
     left_out: tuple[str, ...] = field(default=())
+
+    @property
+    def usual_gpus(self) -> int:
+        """Return how many GPUs most nodes have."""
+        return max(statistics.multimode(node.num_gpus for node, _ in self.speeds))
 
 
 def read_nodes(paths: Iterable[Path]) -> tuple[list[Node], list[str]]:
@@ -99,7 +110,7 @@ def _read_node(file: Path) -> tuple[tuple[str, str], Node]:
         if not all(figure.values and min(figure.values) > 0 for figure in figures):
             raise ValueError("a figure is not positive")
         gpus = values["system"]["gpus"]
-        models = {f"GPU {index}": as_name(gpu["name"]) for index, gpu in enumerate(gpus)}
+        models = {f"{_GPU}{index}": as_name(gpu["name"]) for index, gpu in enumerate(gpus)}
         cpu = as_name(values["system"]["cpu"]["model"])
         node = Node(as_name(values["node"]), as_name(values["id"]), State(values["result"]), figures, models)
         node.models.update({device: cpu for figure in figures if (device := figure.device) not in models})
@@ -158,7 +169,10 @@ def _find_low(groups: Sequence[Sequence[tuple[Node, Figure]]]) -> tuple[dict[Any
 def to_json(ranking: Ranking) -> dict[str, Any]:
     """Return the ranking as a JSON object."""
     return {
-        "nodes": [{"node": node.name, "result": node.result.value, "speed": speed} for node, speed in ranking.speeds],
+        "nodes": [
+            {"node": node.name, "gpus": node.num_gpus, "result": node.result.value, "speed": speed}
+            for node, speed in ranking.speeds
+        ],
         "outliers": [asdict(outlier) for outlier in ranking.outliers],
         "suspects": [asdict(outlier) for outlier in ranking.suspects],
         "tests": ranking.tests,
@@ -169,12 +183,13 @@ def to_json(ranking: Ranking) -> dict[str, Any]:
 def show(console: Console, ranking: Ranking) -> None:
     """Print the slowest nodes, then each outlier."""
     table = Table(box=None, pad_edge=False)
-    for column in ("rank", "node", "result", "speed"):
-        table.add_column(column, justify="right" if column in ("rank", "speed") else "left")
+    for column in ("rank", "node", "result", "GPUs", "speed"):
+        table.add_column(column, justify="left" if column in ("node", "result") else "right")
     ranked = list(enumerate(ranking.speeds, start=1))
     for rank, (node, speed) in ranked[-_SHOWN:]:
         word = Text(node.result, style=COLORS[node.result])
-        table.add_row(str(rank), Text(node.name), word, f"{speed:.3f}")
+        gpus = Text(str(node.num_gpus), style=COLORS[State.WARN] if node.num_gpus < ranking.usual_gpus else "")
+        table.add_row(str(rank), Text(node.name), word, gpus, f"{speed:.3f}")
     if len(ranked) > _SHOWN:
         print_text(console, f"The slowest {_SHOWN} of {len(ranked)} nodes; speed is over the median of all.")
     table_console(console).print(table)
@@ -184,6 +199,10 @@ def show(console: Console, ranking: Ranking) -> None:
         print_text(console, Text(f"slow once: {describe(each)}", style="yellow"))
     if ranking.suspects:
         print_text(console, advise(ranking))
+    for node, _ in ranking.speeds:
+        if node.num_gpus < ranking.usual_gpus:
+            found = f"fewer GPUs: {node.name} has {node.num_gpus}, most nodes have {ranking.usual_gpus}"
+            print_text(console, Text(found, style="yellow"))
     for sentence in ranking.left_out:
         print_text(console, Text(sentence, style="yellow"))
     if not ranking.tests:

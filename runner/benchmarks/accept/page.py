@@ -133,16 +133,28 @@ def write_ranking(ranking: Ranking, folder: Path) -> Path:
     elif ranking.suspects:
         verdict = Cell("Measure again", CAUTION, advise(ranking))
     rows = [
-        (Cell(str(rank)), Cell(node.name), Cell(node.result.value, TONES[node.result]), Cell(f"{speed:.3f}"))
+        (
+            Cell(str(rank)),
+            Cell(node.name),
+            Cell(node.result.value, TONES[node.result]),
+            _gpu_cell(node.num_gpus, ranking.usual_gpus),
+            Cell(f"{speed:.3f}"),
+        )
         for rank, (node, speed) in enumerate(ranking.speeds, start=1)
     ]
     lead = f"{count(len(ranking.speeds), 'node')}, from the fastest to the slowest."
     tables = [
         PageTable("Slow devices", _COLUMNS, [_outlier_row(*each) for each in slow], 4),
-        PageTable("Ranking", ("rank", "node", "result", "speed"), rows, 3, "Speed is over the median of all nodes."),
+        PageTable(
+            "Ranking", ("rank", "node", "result", "GPUs", "speed"), rows, 3, "Speed is over the median of all nodes."
+        ),
         PageTable("Files that were left out", ("reason",), [(Cell(reason),) for reason in ranking.left_out]),
     ]
     return write_table_page(folder / RANKING_NAME, "Nodes of a cluster", lead, verdict, tables, {})
+
+
+def _gpu_cell(number: int, usual: int) -> Cell:
+    return Cell(str(number), CAUTION, f"most nodes have {usual}") if number < usual else Cell(str(number))
 
 
 _COLUMNS = ("node", "device", "figure", "unit", "measured", "median", "share", "result")

@@ -14,7 +14,7 @@ def test_the_slow_gpu_of_a_simulated_cluster_is_the_one_that_is_named():
     assert not cluster.is_slow("0", "GPU 1")
     assert not cluster.is_slow("0", "host")
     figures = cluster.measure()[0].figures
-    assert len(figures) == accept_cluster.GPUS * accept_cluster.GPU_FIGURES + accept_cluster.HOST_FIGURES
+    assert len(figures) == accept_cluster.GPUS * 10 + 2
 
 
 @pytest.mark.parametrize("tails", [accept_cluster.NORMAL, accept_cluster.NOISE, accept_cluster.MACHINES])
@@ -26,6 +26,18 @@ def test_a_simulated_cluster_varies_as_stated(tails):
     )
     assert abs(first.std() - np.sqrt(2) * accept_cluster.SPREAD) < 0.0006
     assert abs(np.corrcoef(first, second)[0, 1] - 0.5) < 0.05  # half of the variance stays
+
+
+def test_measured_noise_differs_by_figure():
+    noise = accept_cluster.MEASURED
+    cluster = accept_cluster.Cluster(np.random.default_rng(4), 400, 0, 0.0, accept_cluster.NORMAL, noise)
+    first, second = ([figure for node in cluster.measure() for figure in node.figures] for _ in range(2))
+    changes = np.log([after.value / before.value for before, after in zip(first, second, strict=True)]).reshape(400, -1)
+    gpus, hosts = changes[:, :-2].reshape(400 * accept_cluster.GPUS, 10), changes[:, -2:]
+    np.testing.assert_allclose(
+        gpus.std(axis=0), 2 * np.asarray(noise[0]), rtol=0.1
+    )  # twice: GPU and node, and two draws
+    np.testing.assert_allclose(hosts.std(axis=0), np.sqrt(2) * np.asarray(noise[1]), rtol=0.1)
 
 
 def test_noise_with_heavy_tails_makes_suspects_but_no_outliers():

@@ -113,6 +113,19 @@ def test_the_command_names_the_slow_node_and_exits_with_41(folder, write_result,
     assert "slow twice" in (folder / "page" / "ranking.html").read_text()
 
 
+def test_a_node_with_fewer_gpus_than_most_is_named(folder, write_result, capsys):
+    write_result("half", 1.0, num_gpus=1)
+    write_result("double", 1.0, num_gpus=4)
+    assert run_command(["accept", "--compare", str(folder), "--out", str(folder / "page")], RankPool()) == 0
+    shown = capsys.readouterr().out
+    assert "fewer GPUs: half has 1, most nodes have 2\n" in shown
+    assert "double has" not in shown
+    assert (folder / "page" / "ranking.html").read_text().count("most nodes have 2") == 1
+    assert run_command(["accept", "--compare", str(folder), "--json"], RankPool()) == 0
+    gpus = {node["node"]: node["gpus"] for node in json.loads(capsys.readouterr().out)["nodes"]}
+    assert gpus == {f"node{number:02}": 2 for number in range(12)} | {"half": 1, "double": 4}
+
+
 def test_of_many_nodes_the_slowest_are_shown(write_result, tmp_path):
     for number in range(30):
         write_result(f"node{number}", 1 - 0.001 * number)
