@@ -14,6 +14,7 @@ from ..hardware.readings import GpuReading, GpuSensors
 from .check_result import CheckResult, State
 
 _GIB = 2**30
+_IDLE_MIB = 2048  # the driver and a context use less: the driver of an H200 0.6 GiB
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,9 @@ def _check_state(index: int, gpu: SensedGpu) -> Iterator[CheckResult]:
         yield CheckResult(State.FAIL, name, message, "sudo reboot")
     if reading.other_processes:
         yield CheckResult(State.WARN, name, f"{reading.other_processes} other processes use it and affect timings")
+    elif (reading.memory_mib or 0.0) > _IDLE_MIB:
+        message = f"{(reading.memory_mib or 0.0) / 1024:.1f} GiB of its memory are in use, though no process is visible"
+        yield CheckResult(State.WARN, name, f"{message}: another container may use it and affect timings")
     reasons = [reason for reason in (reading.throttle_reasons or "").split("+") if reason in ("thermal", "hardware")]
     if reasons:
         message = f"clocks are lowered ({', '.join(reasons)}) at {reading.temperature_c or 0:.0f} degrees C"

@@ -121,6 +121,15 @@ def test_gpu_without_driver_is_found_on_the_pci_bus(vendors, state):
     assert state == "OK" or "nvidia-driver" in result.message
 
 
+@pytest.mark.parametrize(("memory_mib", "is_reported"), [(None, False), (618.0, False), (30_720.0, True)])
+def test_memory_that_no_visible_process_uses_is_reported(memory_mib, is_reported):
+    reading = GpuReading(other_processes=0, memory_mib=memory_mib)
+    results = check_gpus(Machine(CUDA_13, T4.gpus, [sensed("Tesla T4", "7.5", reading=reading)], "t4"))
+    warnings = [result.message for result in results if result.state == "WARN"]
+    assert any("30.0 GiB of its memory are in use" in message for message in warnings) == is_reported
+    assert len(warnings) == is_reported
+
+
 def test_conditions_that_spoil_measurements_are_reported():
     reading = GpuReading(
         other_processes=2, throttle_reasons="power+thermal", temperature_c=88.0, core_mhz=585.0, ecc_uncorrected=1
