@@ -110,7 +110,10 @@ class TorchEngine:
         seeds.seed_everything(seeds.derive_seed(run_seeds.dropout, world.rank))
 
     def _updates_on_device(self) -> bool:
-        """Whether the host decides nothing in an update: a loss scaler else asks it whether to skip one."""
+        """Whether the host decides nothing in an update.
+
+        With a loss scaler, PyTorch's fused optimizers skip an update on the device; for others the host decides.
+        """
         return not self.scaler.is_enabled() or getattr(self.optimizer, "_step_supports_amp_scaling", False)
 
     def mlperf_params(self) -> dict[str, Any]:

@@ -24,8 +24,7 @@ from timetrial.runner.benchmarks.accept.figures import Figure, State
 CLUSTERS = {3: 1.0, 10: 1.0, 100: 0.25, 1000: 0.06}  # share of --clusters that is simulated of each size
 SPREAD = 0.01
 GPUS = 8
-HALF = math.sqrt(0.5) * SPREAD
-EQUAL = (10 * [HALF], 2 * [HALF])
+EQUAL = (10 * [math.sqrt(0.5) * SPREAD], 2 * [math.sqrt(0.5) * SPREAD])
 # Noise in fp32, tf32, bf16 and fp16 products, copies on the GPU, to it and from it, NCF, GNMT and GPT, half of each
 # variance between GPUs and half between nodes; in copies and reads of files on the host.
 MEASURED = (
