@@ -181,8 +181,11 @@ def to_yaml(config: Config) -> str:
 
 def load_config(path: Path) -> Config:
     """Return the typed configuration of a run directory's config.yaml, in which nothing is resolved."""
+    values = read_config(path)
+    if isinstance(workload := values.get("workload"), dict):
+        workload.pop("faster_captured", None)  # which runs had until steps in fp16 were captured
     try:
-        node = OmegaConf.merge(OmegaConf.structured(Config), read_config(path))
+        node = OmegaConf.merge(OmegaConf.structured(Config), values)
     except (OmegaConfBaseException, AssertionError) as error:
         raise UnreadableFile(path, format_error(error).rstrip(".")) from error
     return validate(node)  # type: ignore[arg-type]

@@ -171,6 +171,14 @@ def test_saved_configuration_loads_unchanged(compose, tmp_path):
     assert load_config(tmp_path / "config.yaml") == config
 
 
+def test_the_configuration_of_an_older_run_loads(compose, tmp_path):
+    node = compose("seed=5")
+    values = OmegaConf.to_container(node, resolve=True)
+    values["workload"]["faster_captured"] = True
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(values))
+    assert load_config(tmp_path / "config.yaml") == validate(node)
+
+
 def test_the_default_recipe_is_the_same_choice_in_hydra_1_3_and_1_4():
     from timetrial.runner.config.compose import Composition, compose
 
