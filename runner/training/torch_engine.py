@@ -110,10 +110,7 @@ class TorchEngine:
         seeds.seed_everything(seeds.derive_seed(run_seeds.dropout, world.rank))
 
     def _updates_on_device(self) -> bool:
-        """Whether the host decides nothing in an update.
-
-        With a loss scaler, PyTorch's fused optimizers skip an update on the device; for others the host decides.
-        """
+        """Whether the host decides nothing: of a loss scaler's updates, only fused optimizers skip on the device."""
         return not self.scaler.is_enabled() or getattr(self.optimizer, "_step_supports_amp_scaling", False)
 
     def mlperf_params(self) -> dict[str, Any]:
