@@ -185,10 +185,10 @@ def show(console: Console, ranking: Ranking) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("rank", "node", "result", "GPUs", "speed"):
         table.add_column(column, justify="left" if column in ("node", "result") else "right")
-    ranked = list(enumerate(ranking.speeds, start=1))
+    ranked, usual_gpus = list(enumerate(ranking.speeds, start=1)), ranking.usual_gpus
     for rank, (node, speed) in ranked[-_SHOWN:]:
         word = Text(node.result, style=COLORS[node.result])
-        gpus = Text(str(node.num_gpus), style=COLORS[State.WARN] if node.num_gpus < ranking.usual_gpus else "")
+        gpus = Text(str(node.num_gpus), style=COLORS[State.WARN] if node.num_gpus < usual_gpus else "")
         table.add_row(str(rank), Text(node.name), word, gpus, f"{speed:.3f}")
     if len(ranked) > _SHOWN:
         print_text(console, f"The slowest {_SHOWN} of {len(ranked)} nodes; speed is over the median of all.")
@@ -200,8 +200,8 @@ def show(console: Console, ranking: Ranking) -> None:
     if ranking.suspects:
         print_text(console, advise(ranking))
     for node, _ in ranking.speeds:
-        if node.num_gpus < ranking.usual_gpus:
-            found = f"fewer GPUs: {node.name} has {node.num_gpus}, most nodes have {ranking.usual_gpus}"
+        if node.num_gpus < usual_gpus:
+            found = f"fewer GPUs: {node.name} has {node.num_gpus}, most nodes have {usual_gpus}"
             print_text(console, Text(found, style="yellow"))
     for sentence in ranking.left_out:
         print_text(console, Text(sentence, style="yellow"))

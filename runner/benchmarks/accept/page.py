@@ -132,12 +132,13 @@ def write_ranking(ranking: Ranking, folder: Path) -> Path:
         verdict = Cell("Slow devices", BAD, f"on {list_nodes(ranking.outliers)}: slower than luck explains, twice.")
     elif ranking.suspects:
         verdict = Cell("Measure again", CAUTION, advise(ranking))
+    usual_gpus = ranking.usual_gpus
     rows = [
         (
             Cell(str(rank)),
             Cell(node.name),
             Cell(node.result.value, TONES[node.result]),
-            _gpu_cell(node.num_gpus, ranking.usual_gpus),
+            _gpu_cell(node.num_gpus, usual_gpus),
             Cell(f"{speed:.3f}"),
         )
         for rank, (node, speed) in enumerate(ranking.speeds, start=1)

@@ -34,9 +34,8 @@ def test_measured_noise_differs_by_figure():
     first, second = ([figure for node in cluster.measure() for figure in node.figures] for _ in range(2))
     changes = np.log([after.value / before.value for before, after in zip(first, second, strict=True)]).reshape(400, -1)
     gpus, hosts = changes[:, :-2].reshape(400 * accept_cluster.GPUS, 10), changes[:, -2:]
-    np.testing.assert_allclose(
-        gpus.std(axis=0), 2 * np.asarray(noise[0]), rtol=0.1
-    )  # twice: GPU and node, and two draws
+    # A change is of two draws, and each has the noise of the GPU and that of its node.
+    np.testing.assert_allclose(gpus.std(axis=0), 2 * np.asarray(noise[0]), rtol=0.1)
     np.testing.assert_allclose(hosts.std(axis=0), np.sqrt(2) * np.asarray(noise[1]), rtol=0.1)
 
 
