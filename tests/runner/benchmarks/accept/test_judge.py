@@ -88,14 +88,15 @@ def test_training_is_judged_by_the_reference_throughput(rate, source, state):
 
 @pytest.mark.parametrize(
     ("blocks", "state"),
-    [((984, 1053, 1085, 1161), State.PASS), ((1070, 1071, 1072, 1071), State.WARN), ((1070,), State.WARN),
+    [((984, 1053, 1085, 1161), State.NOT_TESTED), ((1070, 1071, 1072, 1071), State.WARN), ((1070,), State.WARN),
      ((880, 953, 985, 1061), State.FAIL)],
 )  # fmt: skip
-def test_a_low_throughput_within_the_noise_of_its_blocks_is_no_warning(blocks, state):
+def test_a_low_throughput_within_the_noise_of_its_blocks_is_not_tested(blocks, state):
     """The first case is of a healthy H200 (GNMT, thousands of tokens/s)."""
     line = judge.judge_figure(Figure("training LM", "GPU 1", "tokens/s", blocks, 1194.0, "H200 (2026-11)"))
     assert line.state == state
-    assert ("within the noise of its blocks" in line.message) == (state == State.PASS)
+    assert ("within the noise of its blocks" in line.message) == (state == State.NOT_TESTED)
+    assert (line.remedy == "Raise --minutes.") == (state == State.NOT_TESTED)
 
 
 def node(speeds, noise=0.002, seed=1):
@@ -116,15 +117,15 @@ def test_a_gpu_that_may_be_slower_by_less_is_a_warning():
     assert only(judge.judge_stragglers(node([1.0, 0.93, 1.0], noise=0.015), {})).state == State.WARN
 
 
-def test_noise_that_explains_a_slow_gpu_is_no_warning():
+def test_a_gpu_that_noise_explains_is_not_tested():
     line = only(judge.judge_stragglers(node([1.0, 0.93, 1.0], noise=0.06), {}))
-    assert "0.9" in line.message
-    assert line.state == State.PASS
+    assert "within the noise of the blocks" in line.message
+    assert (line.state, line.remedy) == (State.NOT_TESTED, "Raise --minutes.")
 
 
 def test_equal_gpus_have_no_straggler_in_95_of_100_nodes():
     states = [only(judge.judge_stragglers(node([1.0] * 8, noise=0.06, seed=seed), {})).state for seed in range(200)]
-    assert states.count(State.PASS) >= 190
+    assert states.count(State.FAIL) + states.count(State.WARN) <= 10
 
 
 def test_blocks_of_different_batches_are_compared_with_the_same_blocks_of_another_gpu():
