@@ -31,7 +31,12 @@ def find(overrides: list[str], steps: int, seconds: float) -> dict[str, Any]:
     where = {"differs": found is not None}
     if found:
         where |= {"repeat": found.repeat, "step": found.step, "tensor": found.tensor}
-    return {"workload": done.name, "steps": len(batches), "replays": done.repeats} | where
+    return {
+        "accelerator": config.accelerator.name,
+        "workload": done.name,
+        "steps": len(batches),
+        "replays": done.repeats,
+    } | where
 
 
 def main() -> None:

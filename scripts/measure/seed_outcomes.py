@@ -50,25 +50,34 @@ def varied_seed(record: RunRecord, arm: str) -> int:
 
 
 def tabulate(records: Sequence[RunRecord]) -> pd.DataFrame:
-    """Return a row per run: `outcome`, `reached`, `at_first` evaluation, and what the tables state of it.
+    """Return a row per run: `processor`, `outcome`, `reached`, `at_first` evaluation, and what the tables state of it.
 
     Values that a run without its target or without a result does not have are NaN.
     """
-    columns = ["record", "reached", "at_first", "outcome", "fractional", "epochs", "seconds", "joules", "rate"]
+    columns = ["outcome", "fractional", "epochs", "seconds", "joules", "rate"]
     rows = []
     for record in records:
         training = record.training
         reached = training is not None and training.reached
         if training is None:
-            rows.append([record, False, False, *[math.nan] * 6])
+            rows.append([record, processor(record), False, False, *[math.nan] * len(columns)])
             continue
         fractional = fractional_epochs(training, lower_is_better=record.config["recipe"]["lower_is_better"])
         joules = record.telemetry.energy_joules if record.telemetry else None
         of_target = [training.epochs_to_converge, training.seconds, joules]
         at_first = reached and len(timed_blocks(training)) == 1 and not has_fixed_length(record)
-        rows.append([record, reached, at_first, outcome(record), fractional])
+        rows.append([record, processor(record), reached, at_first, outcome(record), fractional])
         rows[-1] += [*(value if reached else None for value in of_target), training_rate(training)]
-    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[3:], float))
+    table = pd.DataFrame(rows, columns=["record", "processor", "reached", "at_first", *columns])
+    return table.astype(dict.fromkeys(columns, float))
+
+
+def processor(record: RunRecord) -> str:
+    """Return the name of the accelerator that a run used, of a CPU its model."""
+    accelerator: str = record.config["accelerator"]["name"]
+    if accelerator == "cpu":
+        return str(record.environment["cpu"]["model"])
+    return accelerator.upper()
 
 
 def timed_blocks(training: TrainingResult) -> list[Block]:
@@ -156,12 +165,19 @@ class Variance:
     dof: int
 
     @classmethod
-    def of(cls, outcomes: pd.Series) -> "Variance | None":
-        """Return the variance of the outcomes that are no NaN, exactly 0 of equal ones; None for fewer than two."""
-        known = outcomes.dropna()
-        if len(known) < 2:
+    def of(cls, runs: pd.DataFrame) -> "Variance | None":
+        """Return the variance of the outcomes on one processor, exactly 0 of equal ones; None without two on any.
+
+        Each outcome counts by its distance from the mean of its processor, so that what processors differ by is left
+        out; each mean costs a degree of freedom. Outcomes that are NaN are left out.
+        """
+        by_processor = runs.dropna(subset="outcome").groupby("processor").outcome
+        dof = int(by_processor.count().sum()) - by_processor.ngroups
+        if dof < 1:
             return None
-        return cls(float(known.var()) if known.nunique() > 1 else 0.0, len(known) - 1)
+        differ = by_processor.nunique() > 1
+        squares = (by_processor.var() * (by_processor.count() - 1))[differ].sum()
+        return cls(float(squares) / dof, dof)
 
 
 def share(part: Variance, whole: Variance) -> Interval:

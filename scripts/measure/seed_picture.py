@@ -7,14 +7,15 @@ import pandas as pd
 
 from timetrial.runner.results.report.chart import Axis, Chart
 from timetrial.scripts.measure import study_page
+from timetrial.scripts.measure.seed_outcomes import Variance
 
 _ROW, _GAP = 26.0, 14.0
 _LOW, _HIGH = 0.7, 1.6
 _TICKS = (0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6)
 
 
-def picture(runs: Mapping[str, Mapping[str, pd.Series]]) -> str:
-    """Return an SVG of the outcomes, which are logs, by workload and arm; each over the median of the arm "all"."""
+def picture(runs: Mapping[str, Mapping[str, pd.DataFrame]]) -> str:
+    """Return an SVG of the runs' outcomes, which are logs, by workload and arm; each over the median of "all"."""
     height = sum(_ROW * len(arms) + _GAP for arms in runs.values())
     label = "fractional epochs over the median of all"
     ticks = [(tick, f"{tick:g}") for tick in _TICKS]
@@ -22,12 +23,13 @@ def picture(runs: Mapping[str, Mapping[str, pd.Series]]) -> str:
     chart.rule(1.0, is_vertical=True)
     down, spreads = _GAP, []
     for workload, arms in runs.items():
-        middle = arms["all"].median()
-        for arm, outcomes in arms.items():
-            ratios = (outcomes.dropna() - middle).map(math.exp).sort_values()
+        middle = arms["all"].outcome.median()
+        for arm, same in arms.items():
+            ratios = (same.outcome.dropna() - middle).map(math.exp).sort_values()
             chart.row_label(down + 10, f"{workload}, {arm}")
             chart.swarm(list(ratios), down + 6, 0)
-            spreads.append(f"{workload}, {arm}: {outcomes.std():.1%}")
+            if variance := Variance.of(same):
+                spreads.append(f"{workload}, {arm}: {math.sqrt(variance.value):.1%}")
             down += _ROW
         down += _GAP
     title = "Luck of each random stream"

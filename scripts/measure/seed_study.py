@@ -42,8 +42,8 @@ _ARMS = {name: name.replace("_", " ") for name in (*STREAMS, "all")}
 _PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 _PLAIN, _DETERMINISTIC = False, True  # engine.deterministic
 
-Replays = Mapping[tuple[str, bool], Mapping[str, Any]]
-"""The lines of first_difference.jsonl by recipe and engine.deterministic."""
+Replays = Mapping[tuple[str, str, bool], Mapping[str, Any]]
+"""The lines of first_difference.jsonl by processor, recipe and engine.deterministic."""
 
 
 def tables(root: Path) -> dict[str, str]:
@@ -64,7 +64,8 @@ def read_replays(path: Path) -> Replays:
     for line in path.read_text().splitlines() if path.exists() else ():
         replay = json.loads(line)
         overrides = dict(word.partition("=")[::2] for word in replay["run"].split())
-        found[overrides["recipe"], overrides.get("engine.deterministic") == "true"] = replay
+        deterministic = overrides.get("engine.deterministic") == "true"
+        found[replay["accelerator"].upper(), overrides["recipe"], deterministic] = replay
     return found
 
 
@@ -77,7 +78,7 @@ def _streams(folder: Path, repeats: Path) -> str:
 def _stream_rows(place: Path, repeats: Path, name: str) -> Iterator[list[str]]:
     """Yield a row for each arm, one for repeats and one for the sum of the streams' shares."""
     runs = _read_arms(place, repeats)
-    variances = {arm: variance for arm, same in runs.items() if (variance := Variance.of(same.outcome))}
+    variances = {arm: variance for arm, same in runs.items() if (variance := Variance.of(same))}
     whole = variances.get("all")
     repeat = variances.get("none")
     for arm, same in runs.items():
@@ -101,39 +102,39 @@ def _read_arms(place: Path, repeats: Path) -> dict[str, pd.DataFrame]:
     return {arm: seed_outcomes.tabulate(records) for arm, records in arms.items() if records}
 
 
-def outcomes(root: Path) -> dict[str, dict[str, pd.Series]]:
-    """Return the outcomes of the GPU runs by the names of workload and arm, of workloads whose length is not fixed."""
+def runs_to_draw(root: Path) -> dict[str, dict[str, pd.DataFrame]]:
+    """Return the GPU runs by the names of workload and arm, of workloads whose length is not fixed."""
     found = {}
     for place, name in _workloads(root / "streams" / "gpu"):
         runs = _read_arms(place, root / "repeats" / place.name)
         if "all" in runs and not seed_outcomes.has_fixed_length(runs["all"].record.iloc[0]):
-            found[name] = {_ARMS.get(arm, arm): same.outcome for arm, same in runs.items()}
+            found[name] = {_ARMS.get(arm, arm): same for arm, same in runs.items()}
     return found
 
 
 def _repeats(folder: Path, replays: Replays) -> str:
     rows = []
-    for device, parent in (("GPU", folder), ("CPU", folder / "cpu")):
-        for place, name in _workloads(parent):
-            if not (records := seed_outcomes.read_ended(place)):
-                continue
-            runs, epoch = seed_outcomes.tabulate(records), seed_outcomes.first_unequal_epoch(records)
+    for place, name in (pair for parent in (folder, folder / "cpu") for pair in _workloads(parent)):
+        for processor, runs in _by_processor(place):
+            records = list(runs.record)
+            epoch = seed_outcomes.first_unequal_epoch(records)
             differ = [_equality(records), "" if epoch is None else f"{epoch}"]
             distinct = f"{runs.epochs.nunique()}: {_range(runs.epochs)}" if runs.reached.any() else ""
-            spread = _spread(Variance.of(runs.outcome))
-            replayed = _replayed(replays.get((_recipe(records), _PLAIN)))
-            rows.append([name, device, _count(runs), *differ, distinct, spread, replayed])
-    header = ["workload", "device", "runs", "identical", "differ from epoch", "distinct epochs", "spread"]
+            replayed = _replayed(replays.get((processor, _recipe(records), _PLAIN)))
+            rows.append([name, processor, _count(runs), *differ, distinct, _spread(Variance.of(runs)), replayed])
+    header = ["workload", "processor", "runs", "identical", "differ from epoch", "distinct epochs", "spread"]
     return study_page.markdown_table([*header, "first step of a replay that differs"], rows)
 
 
 def _deterministic(folder: Path, repeats: Path, replays: Replays) -> str:
-    """Return a row for each workload; the runs without are those of the repeats too."""
+    """Return a row for each workload; the runs without are those of the repeats on the same processor too."""
     rows = []
     for place, name in _workloads(folder):
         if not (own := seed_outcomes.read_ended(place)):
             continue
-        records = [*own, *seed_outcomes.read_ended(repeats / place.name)]
+        (processor,) = set(map(seed_outcomes.processor, own))
+        repeated = seed_outcomes.read_ended(repeats / place.name)
+        records = [*own, *(record for record in repeated if seed_outcomes.processor(record) == processor)]
         sides = [
             [record for record in records if record.config["engine"]["deterministic"] == setting]
             for setting in (_PLAIN, _DETERMINISTIC)
@@ -144,7 +145,7 @@ def _deterministic(folder: Path, repeats: Path, replays: Replays) -> str:
         cells = [
             *(f"{len(side)}" if side else "" for side in sides),
             *map(_equality, sides),
-            _replayed(replays.get((_recipe(records), _DETERMINISTIC))),
+            _replayed(replays.get((processor, _recipe(records), _DETERMINISTIC))),
             *("" if side.empty else f"{side.median():.3g} s" for side in seconds),
             next(refused, "" if ratio is None else f"{ratio}").replace("\n", " ").replace("|", "\\|"),
         ]
@@ -156,8 +157,8 @@ def _deterministic(folder: Path, repeats: Path, replays: Replays) -> str:
 
 def _precision(folder: Path) -> str:
     rows = []
-    for place, name in _workloads(folder):
-        runs = seed_outcomes.tabulate(seed_outcomes.read_ended(place))
+    measured = ((name, *group) for place, name in _workloads(folder) for group in _by_processor(place))
+    for name, processor, runs in measured:
         runs["seed"] = [record.config["seed"] for record in runs.record]
         runs["precision"] = [record.config["precision"]["name"] for record in runs.record]
         runs = runs.drop_duplicates(["seed", "precision"]).set_index("seed")
@@ -175,8 +176,8 @@ def _precision(folder: Path) -> str:
                 values = side[column].dropna()
                 ratio = None if precision == "fp32" else paired_ratio(values, sides.get("fp32", side[:0])[column])
                 cells += [study_page.mean(values, show), "" if ratio is None else f"{ratio}"]
-            rows.append([name, precision, *cells])
-    header = ["workload", "precision", "runs"]
+            rows.append([name, precision, processor, *cells])
+    header = ["workload", "precision", "processor", "runs"]
     for column in ("samples/s", "epochs", "time-to-train", "energy to target"):
         header += [column, "to fp32"]
     return study_page.markdown_table(header, rows)
@@ -211,6 +212,11 @@ def _workloads(folder: Path) -> Iterator[tuple[Path, str]]:
     """Yield the folders `<workload>_<scale>` and the names of their workloads, in the order of the names."""
     for workload, name in _NAMES.items():
         yield from ((place, name) for place in sorted(folder.glob(f"{workload}_*")))
+
+
+def _by_processor(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the processors and their runs that have ended, in the order of their first runs."""
+    yield from seed_outcomes.tabulate(seed_outcomes.read_ended(folder)).groupby("processor", sort=False)
 
 
 def _recipe(records: Sequence[RunRecord]) -> str:
@@ -265,7 +271,7 @@ def main() -> int:
     check = study_page.only_checks(__doc__)
     with tempfile.TemporaryDirectory() as folder:
         root = study_page.unpack(ARCHIVE, Path(folder))
-        texts = {PAGE: study_page.fill(PAGE.read_text(), tables(root)), PICTURE: picture(outcomes(root))}
+        texts = {PAGE: study_page.fill(PAGE.read_text(), tables(root)), PICTURE: picture(runs_to_draw(root))}
     return study_page.write_or_compare(texts, check=check)
 
 

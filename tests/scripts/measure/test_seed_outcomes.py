@@ -154,8 +154,28 @@ def test_least_ratio_is_found_in_four_of_five_studies():
     assert (p < 0.05).mean() == pytest.approx(0.8, abs=0.01)
 
 
+def outcomes_on(**by_processor):
+    """Return a table of runs with these outcomes by processor."""
+    rows = [(name, outcome) for name, outcomes in by_processor.items() for outcome in outcomes]
+    return pd.DataFrame(rows, columns=["processor", "outcome"])
+
+
 def test_equal_runs_have_no_share_and_no_interval():
     assert math.isnan(seed_outcomes.share(Variance(1.0, 9), Variance(0.0, 9)).estimate)
     assert seed_study._interval(seed_outcomes.share(Variance(0.0, 9), Variance(1.0, 9))) == "0%"
-    assert Variance.of(pd.Series([1.0, math.nan])) is None
-    assert Variance.of(pd.Series([0.1, 0.1, 0.1])) == Variance(0.0, 2)
+    assert Variance.of(outcomes_on(h100=[1.0, math.nan])) is None
+    assert Variance.of(outcomes_on(h100=[0.1, 0.1, 0.1])) == Variance(0.0, 2)
+
+
+def test_what_processors_differ_by_is_no_luck():
+    """A one-way analysis of variance by hand: within processors 1 + 2 squares, 1 + 2 degrees of freedom."""
+    runs = outcomes_on(h100=[0.0, math.sqrt(2)], h200=[9.0, 10.0, 11.0], cpu=[5.0], tpu=[math.nan])
+    variance = Variance.of(runs)
+    assert (variance.value, variance.dof) == (pytest.approx(1.0), 3)
+    assert Variance.of(outcomes_on(h100=[0.1, 0.1], h200=[0.3, 0.3])) == Variance(0.0, 2)
+    assert Variance.of(outcomes_on(h100=[1.0], h200=[2.0])) is None
+
+
+def test_processor_is_the_accelerator_or_the_model_of_the_cpu():
+    records = [make_record(cross_at(2.5), accelerator=name) for name in ("h200", "AMD EPYC")]
+    assert seed_outcomes.tabulate(records).processor.tolist() == ["H200", "AMD EPYC"]

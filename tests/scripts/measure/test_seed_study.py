@@ -74,7 +74,7 @@ def test_known_shares_are_recovered(simulated):
 
 
 def test_tables_of_repeats_determinism_and_precision(tmp_path):
-    replays = {"workload": "NCF", "steps": 100, "replays": 3}
+    replays = {"accelerator": "h100", "workload": "NCF", "steps": 100, "replays": 3}
     lines = [
         {"run": "recipe=ncf/mini precision=bf16"} | replays | {"differs": True, "step": 7, "tensor": "fc.weight"},
         {"run": "recipe=ncf/mini engine.deterministic=true"} | replays | {"differs": False},
@@ -82,7 +82,10 @@ def test_tables_of_repeats_determinism_and_precision(tmp_path):
     (tmp_path / "first_difference.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for place, epochs in enumerate((2.5, 2.5, 3.25)):
         write(tmp_path / f"repeats/ncf_mini/{place}", make_record(cross_at(epochs)))
-        write(tmp_path / f"repeats/cpu/gpt_embedded/{place}", make_record(cross_at(2.5), recipe="gpt/embedded"))
+        on_cpu = make_record(cross_at(2.5), recipe="gpt/embedded", accelerator="AMD EPYC")
+        write(tmp_path / f"repeats/cpu/gpt_embedded/{place}", on_cpu)
+        elsewhere = make_record(cross_at(4.5, rate=9.0), accelerator="h200", seed=2)
+        write(tmp_path / f"repeats/ncf_mini/h200-{place}", elsewhere)
         for deterministic, rate in ((False, 100.0 + place), (True, 50.0 + place)):
             training = cross_at(2.5 if deterministic else epochs, rate=rate)
             folder = tmp_path / f"deterministic/ncf_mini/{deterministic}{place}"
@@ -99,10 +102,11 @@ def test_tables_of_repeats_determinism_and_precision(tmp_path):
 
     spread = np.log([2.5, 2.5, 3.25]).std(ddof=1)
     step = "7: `fc.weight`"
-    assert tables["repeats"]["NCF", "GPU"] == ["3", "no", "1", "2: 3 to 4", f"{spread:.1%}", step]
-    assert tables["repeats"]["GPT", "CPU"] == ["3", "yes", "", "1: 3", "0.0%", ""]
+    assert tables["repeats"]["NCF", "H100"] == ["3", "no", "1", "2: 3 to 4", f"{spread:.1%}", step]
+    assert tables["repeats"]["NCF", "H200"] == ["3", "yes", "", "1: 5", "0.0%", ""]
+    assert tables["repeats"]["GPT", "AMD EPYC"] == ["3", "yes", "", "1: 3", "0.0%", ""]
 
-    fewer = tables["deterministic"]["NCF", "6"]  # the repeats are among those without
+    fewer = tables["deterministic"]["NCF", "6"]  # the repeats on the same processor are among those without
     ratio = stats.ttest_ind(-np.log([50, 51, 52]), -np.log([100, 101, 102, 100, 100, 100]), equal_var=False)
     low, high = np.exp(ratio.confidence_interval())
     equal = ["no", "yes", "none of 100, 3 replays"]
@@ -110,12 +114,12 @@ def test_tables_of_repeats_determinism_and_precision(tmp_path):
     assert fewer[6].endswith(f"({low:.3g} to {high:.3g})")
     assert tables["deterministic"]["SSD", ""] == ["1", *[""] * 5, "No deterministic algorithm: a \\| b."]
 
-    assert tables["precision"]["GNMT", "fp32"] == ["3", "100", "", "2.7", "", "8 s", "", "1 kJ", ""]
+    assert tables["precision"]["GNMT", "fp32"] == ["H100", "3", "100", "", "2.7", "", "8 s", "", "1 kJ", ""]
     factors = np.log([2.1, 2.2, 2.3])
     mean = math.exp(factors.mean())
     low, high = np.exp(stats.t.interval(0.95, 2, factors.mean(), stats.sem(factors)))
     to_fp32 = f"{mean:.3g} ({low:.3g} to {high:.3g})"
-    runs, rate, of_rate, epochs, of_epochs, *_, joules, of_joules = tables["precision"]["GNMT", "bf16"]
+    _, runs, rate, of_rate, epochs, of_epochs, *_, joules, of_joules = tables["precision"]["GNMT", "bf16"]
     assert [runs, rate, of_rate, epochs, of_epochs] == ["3", f"{100 * mean:.0f}", to_fp32, "2.7", "1"]
     assert [joules, of_joules] == [f"{mean:.3g} kJ", to_fp32]
 
@@ -167,7 +171,7 @@ def outcome_of(run_dir):
 
 
 def outcomes_of(folder, *, once_a_seed):
-    """Return the outcomes of the runs below a folder that have ended."""
+    """Return an array of outcomes for each processor on which runs below a folder have ended."""
     found = {}
     for path in folder.rglob("status.json"):
         status = json.loads(path.read_text())
@@ -176,9 +180,19 @@ def outcomes_of(folder, *, once_a_seed):
             seeds = str([status["config"][key] for key in ("seed", "seeds")])
             order = (status["training"] is None, start)
             key = seeds if once_a_seed else str(path)
-            found[key] = min(found.get(key, (order, math.nan)), (order, outcome_of(path.parent)))
-    values = np.array([value for _, value in found.values()])
-    return values[~np.isnan(values)]
+            name = status["config"]["accelerator"]["name"]
+            where = status["environment"]["cpu"]["model"] if name == "cpu" else name
+            this = order, outcome_of(path.parent), where
+            found[key] = min(found.get(key, this), this)
+    values = pd.DataFrame([rest for _, *rest in found.values()], columns=["outcome", "processor"]).dropna()
+    return [group.to_numpy() for _, group in values.groupby("processor").outcome]
+
+
+def pooled(groups):
+    """Return the variance within groups and its degrees of freedom; NaN without any."""
+    dof = sum(len(group) - 1 for group in groups)
+    squares = [len(group) * group.var() for group in groups if np.ptp(group)]
+    return (sum(squares) / dof if dof else math.nan), dof
 
 
 def check_shares(root, device, repeats, table):
@@ -186,31 +200,31 @@ def check_shares(root, device, repeats, table):
     rows = cells_of(table)
     for place in filter(Path.is_dir, sorted((root / "streams" / device).iterdir())):
         name = seed_study._NAMES[place.name.split("_")[0]]
-        values = {arm: outcomes_of(place / arm, once_a_seed=True) for arm in (*STREAMS, "all")}
-        values["none"] = outcomes_of(repeats / place.name, once_a_seed=False)
-        whole = values.pop("all", np.array([]))
-        values = {arm: logs for arm, logs in values.items() if len(logs) > 1}
-        for arm, logs in values.items():
+        values = {arm: pooled(outcomes_of(place / arm, once_a_seed=True)) for arm in (*STREAMS, "all")}
+        values["none"] = pooled(outcomes_of(repeats / place.name, once_a_seed=False))
+        whole, whole_dof = values.pop("all")
+        values = {arm: known for arm, known in values.items() if known[1]}
+        for arm, (variance, dof) in values.items():
             cells = rows[name, arm.replace("_", " ")]
-            assert cells[2] == f"{logs.std(ddof=1):.1%}", (name, arm)
-            if len(whole) < 2 or not np.ptp(whole):
+            assert cells[2] == f"{math.sqrt(variance):.1%}", (name, arm)
+            if not whole_dof or not whole:
                 continue
-            if not np.ptp(logs):
+            if not variance:
                 assert cells[3:5] == ["0%", ""], (name, arm)
                 continue
-            share, dofs = logs.var(ddof=1) / whole.var(ddof=1), (len(whole) - 1, len(logs) - 1)
-            expected = [share, *share * stats.f.ppf([0.025, 0.975], *dofs)]
+            expected = [variance / whole, *variance / whole * stats.f.ppf([0.025, 0.975], whole_dof, dof)]
             assert percentages(cells[3]) == pytest.approx(expected, abs=0.0051), (name, arm)
-            least = stats.f.isf(0.025, *dofs) / stats.f.isf(0.8, *dofs)
+            least = stats.f.isf(0.025, whole_dof, dof) / stats.f.isf(0.8, whole_dof, dof)
             assert float(cells[4]) == pytest.approx(least, abs=0.051)
-            if arm != "none" and len(values.get("none", ())) and np.ptp(values["none"]):
-                over = logs.var(ddof=1) / values["none"].var(ddof=1)
-                bounds = over / stats.f.isf([0.025, 0.975], len(logs) - 1, len(values["none"]) - 1)
+            fixed, fixed_dof = values.get("none", (0, 0))
+            if arm != "none" and fixed:
+                over = variance / fixed
+                bounds = over / stats.f.isf([0.025, 0.975], dof, fixed_dof)
                 assert cells[5] == f"{over:.3g} ({bounds[0]:.3g} to {bounds[1]:.3g})", (name, arm)
-        if "none" in values and len(values) > 2 and len(whole) > 1 and np.ptp(whole):
+        if "none" in values and len(values) > 2 and whole_dof and whole:
             parts = {
-                arm: logs.var(ddof=1) * (len(logs) - 1) / stats.chi2.rvs(len(logs) - 1, size=200_000, random_state=seed)
-                for seed, (arm, logs) in enumerate((values | {"all": whole}).items())
+                arm: variance * dof / stats.chi2.rvs(dof, size=200_000, random_state=seed)
+                for seed, (arm, (variance, dof)) in enumerate((values | {"all": (whole, whole_dof)}).items())
             }
             total, fixed = parts.pop("all"), parts.pop("none")
             drawn = (sum(parts.values()) - (len(parts) - 1) * fixed) / total
