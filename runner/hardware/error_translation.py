@@ -7,6 +7,8 @@ import torch
 from ..core.atomic_files import is_disk_full, write_failure
 from ..core.errors import DeviceError, HardwareError, LostRank, OutOfMemory, RunError
 
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
 
 def to_run_error(error: BaseException) -> RunError | None:
     """Return the run error behind a framework's exception, or None if it is unknown."""
@@ -19,7 +21,13 @@ def to_run_error(error: BaseException) -> RunError | None:
         r"DefaultCPUAllocator|(CUDA|HIP) error: out of memory", text
     ):
         return OutOfMemory(
-            "The micro-batch does not fit into memory: halve tuning.micro_batch_size (the global batch stays the same)."
+            _others_hold_memory(text)
+            or "The micro-batch does not fit into memory: "
+            "halve tuning.micro_batch_size (the global batch stays the same)."
+        )
+    if re.search(r"CUDA-capable device\S* (is/)?are busy or unavailable", text):
+        return DeviceError(
+            "Another process has the GPU for itself: wait for it, or choose another GPU with CUDA_VISIBLE_DEVICES."
         )
     if re.search(r"DataLoader worker .*(killed by signal|exited unexpectedly)", text):
         return LostRank(
@@ -44,6 +52,23 @@ def to_run_error(error: BaseException) -> RunError | None:
     ):
         return HardwareError(f"The device reported a fault ({text.splitlines()[0]}): exclude this node and run again.")
     return None
+
+
+def _others_hold_memory(text: str) -> str:
+    """Return the sentence for a GPU of which other processes hold more than half, by PyTorch's message; else ""."""
+    size = r"([\d.]+ (?:bytes|[KMG]iB))"
+    found = re.search(rf"total capacity of {size} of which {size} is free.* this process has {size} memory", text, re.S)
+    if not found:
+        return ""
+    total, free, own = (float(number) * _UNITS[unit] for number, unit in map(str.split, found.groups()))
+    others = total - free - own
+    if others < total / 2:
+        return ""
+    gib = _UNITS["GiB"]
+    return (
+        f"Other processes hold {others / gib:.0f} of the GPU's {total / gib:.0f} GiB of memory: "
+        "end them, or choose another GPU with CUDA_VISIBLE_DEVICES."
+    )
 
 
 def _is_device_error(error: BaseException) -> bool:
