@@ -58,6 +58,7 @@ def tables(report: Mapping[str, Any], runs: pd.DataFrame, other: pd.DataFrame) -
         "parts": _parts(runs),
         "pairs": _equal_seeds(runs),
         "energy": _energy(runs),
+        "prices": _prices(report, runs),
         "predictions": _predictions(runs),
         "machines": _machines(runs[runs.system == "h200"], other),
     }
@@ -70,14 +71,19 @@ def _verdicts(report: Mapping[str, Any], runs: pd.DataFrame) -> str:
         counts = " + ".join(f"{(same.system == system).sum()}" for system in ("h200", *_H100_MACHINES))
         row = [NAMES[name], counts, interval(own["time_to_train"], "estimate", " s")]
         for system in _H100_MACHINES:
-            pairs = (each for each in report["comparisons"] if each["other"].startswith(f"{system} ({name} "))
-            pair = next(pairs, None)
+            pair = _comparison(report, name, system)
             row += [interval(pair, "ratio"), pair["verdict"]] if pair else ["", ""]
         needed = own["runs_needed"]["0.1"]
         rows.append([*row, "" if needed is None else "{} to {}".format(*needed)])
     header = ["workload", "runs, H200 + a + b", "time-to-train on the H200"]
     header += [name for system in _H100_MACHINES for name in (f"H200 over {system}", f"{system} is")]
     return study_page.markdown_table([*header, "runs for 10%"], rows)
+
+
+def _comparison(report: Mapping[str, Any], name: str, system: str) -> Mapping[str, Any] | None:
+    """Return the comparison of the H200 with a machine, by the benchmark's name; None if they are not comparable."""
+    pairs = (each for each in report["comparisons"] if each["other"].startswith(f"{system} ({name} "))
+    return next(pairs, None)
 
 
 def _scores(report: Mapping[str, Any]) -> str:
@@ -132,6 +138,24 @@ def _energy(runs: pd.DataFrame) -> str:
         rows.append(row)
     header = ["workload", "energy to target on the H200", *(f"H200 over {system}" for system in _H100_MACHINES)]
     return study_page.markdown_table([*header, *(f"power, {system}" for system in ("H200", *_H100_MACHINES))], rows)
+
+
+def _prices(report: Mapping[str, Any], runs: pd.DataFrame) -> str:
+    """Return how many times an H100's price per hour an H200 may cost for equal cost: the H100's time over its own."""
+    rows = []
+    for name, same in by_benchmark(runs):
+        row = [NAMES[name]]
+        for system in _H100_MACHINES:
+            pair = _comparison(report, name, system)
+            inverse = None
+            if pair and pair["ratio"] is not None:
+                inverse = {"ratio": 1 / pair["ratio"], "low": 1 / pair["high"], "high": 1 / pair["low"]}
+            row.append(interval(inverse, "ratio"))
+        sides = dict(iter(same.groupby("system").per_epoch))
+        row += [study_page.ratio(sides.get(system, []), sides["h200"]) for system in _H100_MACHINES]
+        rows.append(row)
+    header = [f"{what}, against {system}" for what in ("to the target", "training") for system in _H100_MACHINES]
+    return study_page.markdown_table(["workload", *header], rows)
 
 
 def _predictions(runs: pd.DataFrame) -> str:

@@ -54,6 +54,23 @@ def test_scipy_gives_the_same_parts_and_energies(results, cells, ratio_text):
                 assert cells("energy")[name][place] == ratio_text(side["h200"].energy_j, side[system].energy_j)
 
 
+def test_prices_of_equal_cost_are_the_inverse_of_the_times(results, cells, ratio_text):
+    runs = results[1]
+    for benchmark, name in h200_study.NAMES.items():
+        sides = dict(iter(runs[runs.benchmark == benchmark].groupby("system").per_epoch))
+        for place, system in enumerate("ab"):
+            time, price = cells("verdicts")[name][2 + 2 * place], cells("prices")[name][place]
+            assert bool(time) == bool(price)
+            if time:
+                ratio, low, high = (1 / float(word.strip("()")) for word in time.split() if word != "to")
+                expected = [ratio, high, low]
+                assert [float(word.strip("()")) for word in price.split() if word != "to"] == pytest.approx(
+                    expected, rel=0.01
+                )
+            if system in sides:
+                assert cells("prices")[name][2 + place] == ratio_text(sides[system], sides["h200"])
+
+
 def test_ratios_are_of_the_means_and_verdicts_follow_the_intervals(results, cells):
     runs = results[1]
     for benchmark, name in h200_study.NAMES.items():
