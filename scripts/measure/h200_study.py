@@ -1,4 +1,4 @@
-"""Write the tables of docs/studies/h100_h200.md from the runs in h200.tar.xz, h100.tar.xz and multi_gpu.tar.xz there.
+"""Write the tables of docs/studies/h100_h200.md from the runs in the archives of this and the other studies there.
 
     .venv/bin/python -P scripts/measure/h200_study.py [--check]
 
@@ -6,6 +6,7 @@ The archives are unpacked to a temporary folder. With --check nothing is written
 differs.
 """
 
+import itertools
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -13,31 +14,55 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from scipy import stats
 
 import timetrial
-from timetrial.scripts.measure import h100_expectations, study_page
+from timetrial.scripts.measure import h100_expectations, seed_outcomes, study_page
 from timetrial.scripts.measure.h100_study import ARCHIVE as H100_ARCHIVE
 from timetrial.scripts.measure.h100_study import LEAST_SECONDS, NAMES, by_benchmark, group, interval, read_report
 from timetrial.scripts.measure.multi_gpu_study import ARCHIVE as MULTI_GPU_ARCHIVE
+from timetrial.scripts.measure.seed_study import ARCHIVE as SEEDS_ARCHIVE
 
 PAGE, ARCHIVE = study_page.STUDIES / "h100_h200.md", study_page.STUDIES / "h200.tar.xz"
 _H100_MACHINES = ("a", "b")
+_LEAST_PAIRS = 5  # for a correlation
 
 
-def read_studies(folder: Path) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
-    """Unpack the archives; return the report with the H200 as the baseline, its runs, and those of another H200.
+def read_studies(folder: Path) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Unpack the archives; return the report with the H200 as the baseline, its runs, those of another H200, epochs.
 
     The runs are those of mini recipes on one GPU. They have a column `per_epoch` of the seconds in training steps, and
-    `per_evaluation`.
+    `per_evaluation`. For the epochs see `_read_epochs`.
     """
     archived = [study_page.unpack(archive, folder) for archive in (H100_ARCHIVE, ARCHIVE)]
     other = study_page.unpack(MULTI_GPU_ARCHIVE, folder) / "training"
+    seeds = sorted((study_page.unpack(SEEDS_ARCHIVE, folder) / "streams" / "gpu").glob("*/all"))
     return (
         read_report(*archived, "--baseline", "H200"),
         pd.concat(map(_read, archived), ignore_index=True),
         _read(other),
+        _read_epochs(*archived, other, *seeds),
     )
+
+
+def _read_epochs(*folders: Path) -> pd.DataFrame:
+    """Return `fractional` epochs to the target by `benchmark`, `processor` and `seed`, of the first run of each.
+
+    The runs are those of mini recipes on one GPU that reached their target, of recipes whose length is not fixed.
+    """
+    rows = []
+    for record in itertools.chain.from_iterable(map(seed_outcomes.read_ended, folders)):
+        recipe = record.config["recipe"]
+        if not record.training or (record.config["gpus"], recipe["scale"]) != (1, "mini"):
+            continue
+        fractional = seed_outcomes.fractional_epochs(record.training, lower_is_better=recipe["lower_is_better"])
+        if not seed_outcomes.has_fixed_length(record):
+            benchmark, processor = record.config["workload"]["benchmark"], seed_outcomes.processor(record)
+            rows.append([record.attempts[0].started_at, benchmark, processor, record.config["seed"], fractional])
+    table = pd.DataFrame(rows, columns=["started_at", "benchmark", "processor", "seed", "fractional"])
+    return table.dropna().sort_values("started_at").drop_duplicates(["benchmark", "processor", "seed"])
 
 
 def _read(folder: Path) -> pd.DataFrame:
@@ -50,13 +75,14 @@ def _read(folder: Path) -> pd.DataFrame:
     )
 
 
-def tables(report: Mapping[str, Any], runs: pd.DataFrame, other: pd.DataFrame) -> dict[str, str]:
+def tables(report: Mapping[str, Any], runs: pd.DataFrame, other: pd.DataFrame, epochs: pd.DataFrame) -> dict[str, str]:
     """Return the tables in Markdown by the name of their place on the page."""
     return {
         "verdicts": _verdicts(report, runs),
         "scores": _scores(report),
         "parts": _parts(runs),
         "pairs": _equal_seeds(runs),
+        "epochs": _epochs(epochs),
         "energy": _energy(runs),
         "prices": _prices(report, runs),
         "predictions": _predictions(runs),
@@ -123,6 +149,22 @@ def _equal_seeds(runs: pd.DataFrame) -> str:
         rows.append([NAMES[name], *counts, listed.replace("nan", "-")])
     header = ["workload", *(f"equal on the H200 and {system}" for system in _H100_MACHINES)]
     return study_page.markdown_table([*header, "epochs on H200/a/b, seeds 1 to 5"], rows)
+
+
+def _epochs(epochs: pd.DataFrame) -> str:
+    """Return the ratio of the epochs on the two GPUs, and how far those of equal seeds go together."""
+    rows = []
+    for name, same in by_benchmark(epochs):
+        sides = [same[same.processor == gpu].fractional for gpu in ("H200", "H100")]
+        logs = np.log(same.pivot(index="seed", columns="processor", values="fractional").dropna())
+        correlation = ""
+        if len(logs) >= _LEAST_PAIRS:
+            found = stats.pearsonr(logs.H100, logs.H200)
+            correlation = "{:.2f} ({:.2f} to {:.2f})".format(found.statistic, *found.confidence_interval())
+        counts = [*(f"{len(side)}" for side in sides), f"{len(logs)}"]
+        rows.append([NAMES[name], *counts[:2], study_page.ratio(*sides), counts[2], correlation])
+    header = ["workload", "seeds, H200", "seeds, H100", "epochs, H200 over H100", "seeds on both", "correlation"]
+    return study_page.markdown_table(header, rows)
 
 
 def _energy(runs: pd.DataFrame) -> str:

@@ -1,5 +1,6 @@
 """The study of one H200: its page is what the tool says of the logs, and SciPy and pandas say the same."""
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -82,6 +83,27 @@ def test_ratios_are_of_the_means_and_verdicts_follow_the_intervals(results, cell
                 ratio, low, _, high = row[place].replace("(", "").replace(")", "").split()
                 assert float(ratio) == pytest.approx(mean["h200"] / mean[system], rel=5e-3)
                 assert row[place + 1] == "cannot tell" or not float(low) <= 1 <= float(high)
+
+
+def test_numpy_gives_the_same_ratios_of_epochs_and_correlations(results, cells, ratio_text):
+    epochs = results[3]
+    assert not epochs.duplicated(["benchmark", "processor", "seed"]).any()
+    for benchmark, name in h200_study.NAMES.items():
+        sides = [epochs[(epochs.benchmark == benchmark) & (epochs.processor == gpu)] for gpu in ("H200", "H100")]
+        if not all(map(len, sides)):
+            assert name not in cells("epochs")
+            continue
+        counts = [f"{len(side)}" for side in sides]
+        own, theirs = (side.set_index("seed").fractional for side in sides)
+        both = sorted(set(own.index) & set(theirs.index))
+        row = cells("epochs")[name]
+        assert row[:4] == [*counts, ratio_text(own, theirs), f"{len(both)}"]
+        if len(both) < 5:
+            assert not row[4]
+            continue
+        found = np.corrcoef(np.log(own[both]), np.log(theirs[both]))[0, 1]
+        bounds = np.tanh(np.arctanh(min(found, 1 - 1e-12)) + np.array([-1, 1]) * 1.959964 / np.sqrt(len(both) - 3))
+        assert row[4] == "{:.2f} ({:.2f} to {:.2f})".format(found, *bounds)
 
 
 def test_scipy_gives_the_same_ratios_of_two_machines_with_an_h200(results, cells, ratio_text):
