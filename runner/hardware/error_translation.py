@@ -27,7 +27,8 @@ def to_run_error(error: BaseException) -> RunError | None:
         )
     if re.search(r"CUDA-capable device\S* (is/)?are busy or unavailable", text):
         return DeviceError(
-            "Another process has the GPU for itself: wait for it, or choose another GPU with CUDA_VISIBLE_DEVICES."
+            "Another process has the GPU for itself, or its compute mode forbids processes: see nvidia-smi, or choose "
+            "another GPU with CUDA_VISIBLE_DEVICES."
         )
     if re.search(r"DataLoader worker .*(killed by signal|exited unexpectedly)", text):
         return LostRank(

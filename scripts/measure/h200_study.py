@@ -19,6 +19,7 @@ import pandas as pd
 from scipy import stats
 
 import timetrial
+from timetrial.runner.results.analysis.intervals import Interval
 from timetrial.scripts.measure import h100_expectations, seed_outcomes, study_page
 from timetrial.scripts.measure.h100_study import ARCHIVE as H100_ARCHIVE
 from timetrial.scripts.measure.h100_study import LEAST_SECONDS, NAMES, by_benchmark, group, interval, read_report
@@ -189,10 +190,11 @@ def _prices(report: Mapping[str, Any], runs: pd.DataFrame) -> str:
         row = [NAMES[name]]
         for system in _H100_MACHINES:
             pair = _comparison(report, name, system)
-            inverse = None
-            if pair and pair["ratio"] is not None:
-                inverse = {"ratio": 1 / pair["ratio"], "low": 1 / pair["high"], "high": 1 / pair["low"]}
-            row.append(interval(inverse, "ratio"))
+            if pair is None or pair["ratio"] is None:
+                row.append("")
+                continue
+            times = Interval(pair["ratio"], pair["low"], pair["high"], min(pair["runs"].values()))
+            row.append(f"{times.inverse}")
         sides = dict(iter(same.groupby("system").per_epoch))
         row += [study_page.ratio(sides.get(system, []), sides["h200"]) for system in _H100_MACHINES]
         rows.append(row)

@@ -33,11 +33,11 @@ def read_ended(folder: Path) -> list[RunRecord]:
 
 
 def read_arm(folder: Path, arm: str) -> list[RunRecord]:
-    """Return one ended run per value of the seed that an arm varies; of several, the first with a result."""
-    by_seed: dict[int, RunRecord] = {}
+    """Return one ended run per processor and value of the seed that an arm varies; of several, the first result."""
+    found: dict[tuple[int, str], RunRecord] = {}
     for record in sorted(read_ended(folder), key=lambda record: record.training is None):
-        by_seed.setdefault(varied_seed(record, arm), record)
-    return [by_seed[seed] for seed in sorted(by_seed)]
+        found.setdefault((varied_seed(record, arm), processor(record)), record)
+    return [found[key] for key in sorted(found)]
 
 
 def varied_seed(record: RunRecord, arm: str) -> int:
@@ -57,27 +57,28 @@ def tabulate(records: Sequence[RunRecord]) -> pd.DataFrame:
     columns = ["outcome", "fractional", "epochs", "seconds", "joules", "rate"]
     rows = []
     for record in records:
-        training = record.training
+        training, where = record.training, processor(record)
         reached = training is not None and training.reached
         if training is None:
-            rows.append([record, processor(record), False, False, *[math.nan] * len(columns)])
+            rows.append([record, where, False, False, *[math.nan] * len(columns)])
             continue
         fractional = fractional_epochs(training, lower_is_better=record.config["recipe"]["lower_is_better"])
         joules = record.telemetry.energy_joules if record.telemetry else None
         of_target = [training.epochs_to_converge, training.seconds, joules]
         at_first = reached and len(timed_blocks(training)) == 1 and not has_fixed_length(record)
-        rows.append([record, processor(record), reached, at_first, outcome(record), fractional])
+        rows.append([record, where, reached, at_first, outcome(record), fractional])
         rows[-1] += [*(value if reached else None for value in of_target), training_rate(training)]
     table = pd.DataFrame(rows, columns=["record", "processor", "reached", "at_first", *columns])
     return table.astype(dict.fromkeys(columns, float))
 
 
 def processor(record: RunRecord) -> str:
-    """Return the name of the accelerator that a run used, of a CPU its model."""
+    """Return the name of the accelerator that a run used, of a CPU its model and the machine's number of cores."""
     accelerator: str = record.config["accelerator"]["name"]
-    if accelerator == "cpu":
-        return str(record.environment["cpu"]["model"])
-    return accelerator.upper()
+    if accelerator != "cpu":
+        return accelerator.upper()
+    cpu = record.environment["cpu"]
+    return f"{cpu['model']}, {cpu['logical_cores']} cores"
 
 
 def timed_blocks(training: TrainingResult) -> list[Block]:
@@ -162,22 +163,25 @@ class Variance:
     """A variance that was estimated with `dof` degrees of freedom."""
 
     value: float
-    dof: int
+    dof: float
 
     @classmethod
     def of(cls, runs: pd.DataFrame) -> "Variance | None":
         """Return the variance of the outcomes on one processor, exactly 0 of equal ones; None without two on any.
 
         Each outcome counts by its distance from the mean of its processor, so that what processors differ by is left
-        out; each mean costs a degree of freedom. Outcomes that are NaN are left out.
+        out. The variances of processors may differ, so their mean has Satterthwaite's (1946) degrees of freedom: all
+        of theirs if they are equal, else fewer. Outcomes that are NaN are left out.
         """
         by_processor = runs.dropna(subset="outcome").groupby("processor").outcome
-        dof = int(by_processor.count().sum()) - by_processor.ngroups
-        if dof < 1:
+        dofs = by_processor.count() - 1
+        dofs, variances = dofs[dofs > 0], by_processor.var()[dofs > 0].where(by_processor.nunique() > 1, 0.0)
+        if dofs.empty:
             return None
-        differ = by_processor.nunique() > 1
-        squares = (by_processor.var() * (by_processor.count() - 1))[differ].sum()
-        return cls(float(squares) / dof, dof)
+        squares = dofs * variances
+        if not squares.any():
+            return cls(0.0, float(dofs.sum()))
+        return cls(float(squares.sum() / dofs.sum()), float(squares.sum() ** 2 / (squares * variances).sum()))
 
 
 def share(part: Variance, whole: Variance) -> Interval:
@@ -186,7 +190,7 @@ def share(part: Variance, whole: Variance) -> Interval:
         return UNKNOWN
     ratio = part.value / whole.value
     high, low = ratio / stats.f.ppf(_TAILS, part.dof, whole.dof)
-    return Interval(ratio, float(low), float(high), part.dof + 1)
+    return Interval(ratio, float(low), float(high), round(part.dof) + 1)
 
 
 def least_ratio(part: Variance, whole: Variance) -> float:
@@ -200,7 +204,7 @@ def sum_of_shares(streams: Sequence[Variance], repeats: Variance, whole: Varianc
 
     Every variance, that of all streams too, contains the variance of repeats once, so that all but one of those in the
     sum are subtracted. The interval is a generalized one (Weerahandi 1993): each variance is drawn by its chi-squared
-    distribution. Satterthwaite's approximation (1946) fails for differences of variances.
+    distribution. Satterthwaite's approximation fails for differences of variances.
     """
     if not whole.value:
         return UNKNOWN
@@ -212,4 +216,4 @@ def sum_of_shares(streams: Sequence[Variance], repeats: Variance, whole: Varianc
     )
     sums = (sum(each) - (len(each) - 1) * fixed) / total
     low, high = np.quantile(sums[1:], _TAILS)
-    return Interval(float(sums[0]), float(low), float(high), whole.dof + 1)
+    return Interval(float(sums[0]), float(low), float(high), round(whole.dof) + 1)

@@ -15,17 +15,20 @@ _TICKS = (0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.6)
 
 
 def picture(runs: Mapping[str, Mapping[str, pd.DataFrame]]) -> str:
-    """Return an SVG of the runs' outcomes, which are logs, by workload and arm; each over the median of "all"."""
+    """Return an SVG of the runs' outcomes, which are logs, by workload and arm.
+
+    Each is shown over the median of the arm "all" on its processor.
+    """
     height = sum(_ROW * len(arms) + _GAP for arms in runs.values())
-    label = "fractional epochs over the median of all"
+    label = "epochs over the median of all"
     ticks = [(tick, f"{tick:g}") for tick in _TICKS]
     chart = Chart(Axis(_LOW, _HIGH, label, is_log=True, ticks=ticks), None, height, left=160)
     chart.rule(1.0, is_vertical=True)
     down, spreads = _GAP, []
     for workload, arms in runs.items():
-        middle = arms["all"].outcome.median()
+        middles = arms["all"].groupby("processor").outcome.median()
         for arm, same in arms.items():
-            ratios = (same.outcome.dropna() - middle).map(math.exp).sort_values()
+            ratios = (same.outcome - same.processor.map(middles)).dropna().map(math.exp).sort_values()
             chart.row_label(down + 10, f"{workload}, {arm}")
             chart.swarm(list(ratios), down + 6, 0)
             if variance := Variance.of(same):

@@ -114,7 +114,7 @@ def runs_to_draw(root: Path) -> dict[str, dict[str, pd.DataFrame]]:
 
 def _repeats(folder: Path, replays: Replays) -> str:
     rows = []
-    for place, name in (pair for parent in (folder, folder / "cpu") for pair in _workloads(parent)):
+    for place, name in (*_workloads(folder), *_workloads(folder / "cpu")):
         for processor, runs in _by_processor(place):
             records = list(runs.record)
             epoch = seed_outcomes.first_unequal_epoch(records)
@@ -130,57 +130,62 @@ def _deterministic(folder: Path, repeats: Path, replays: Replays) -> str:
     """Return a row for each workload; the runs without are those of the repeats on the same processor too."""
     rows = []
     for place, name in _workloads(folder):
-        if not (own := seed_outcomes.read_ended(place)):
-            continue
-        (processor,) = set(map(seed_outcomes.processor, own))
-        repeated = seed_outcomes.read_ended(repeats / place.name)
-        records = [*own, *(record for record in repeated if seed_outcomes.processor(record) == processor)]
-        sides = [
-            [record for record in records if record.config["engine"]["deterministic"] == setting]
-            for setting in (_PLAIN, _DETERMINISTIC)
-        ]
-        seconds = [pd.Series(list(map(seed_outcomes.epoch_seconds, side)), dtype=float).dropna() for side in sides]
-        ratio = welch_ratio(seconds[1], seconds[0])
-        refused = (record.error for record in sides[1] if record.exit_code == Exit.DEVICE)
-        cells = [
-            *(f"{len(side)}" if side else "" for side in sides),
-            *map(_equality, sides),
-            _replayed(replays.get((processor, _recipe(records), _DETERMINISTIC))),
-            *("" if side.empty else f"{side.median():.3g} s" for side in seconds),
-            next(refused, "" if ratio is None else f"{ratio}").replace("\n", " ").replace("|", "\\|"),
-        ]
-        rows.append([name, *cells])
-    header = ["workload", "runs without", "with", "identical without", "identical with"]
+        repeated = dict(_by_processor(repeats / place.name))
+        for processor, own in _by_processor(place):
+            records = [*own.record, *(repeated[processor].record if processor in repeated else ())]
+            sides = [
+                [record for record in records if record.config["engine"]["deterministic"] == setting]
+                for setting in (_PLAIN, _DETERMINISTIC)
+            ]
+            seconds = [pd.Series(list(map(seed_outcomes.epoch_seconds, side)), dtype=float).dropna() for side in sides]
+            ratio = welch_ratio(seconds[1], seconds[0])
+            refused = (record.error for record in sides[1] if record.exit_code == Exit.DEVICE)
+            cells = [
+                *(f"{len(side)}" if side else "" for side in sides),
+                *map(_equality, sides),
+                _replayed(replays.get((processor, _recipe(records), _DETERMINISTIC))),
+                *("" if side.empty else f"{side.median():.3g} s" for side in seconds),
+                next(refused, "" if ratio is None else f"{ratio}").replace("\n", " ").replace("|", "\\|"),
+            ]
+            rows.append([name, processor, *cells])
+    header = ["workload", "processor", "runs without", "with", "identical without", "identical with"]
     header += ["first step of a replay that differs", "time per epoch without", "with", "with over without"]
     return study_page.markdown_table(header, rows)
 
 
 def _precision(folder: Path) -> str:
     rows = []
-    measured = ((name, *group) for place, name in _workloads(folder) for group in _by_processor(place))
-    for name, processor, runs in measured:
-        runs["seed"] = [record.config["seed"] for record in runs.record]
-        runs["precision"] = [record.config["precision"]["name"] for record in runs.record]
-        runs = runs.drop_duplicates(["seed", "precision"]).set_index("seed")
-        sides = dict(iter(runs.groupby("precision")))
-        columns: dict[str, Callable[[float], str]] = {
-            "rate": lambda value: f"{value:,.0f}",
-            "fractional": lambda value: f"{value:.3g}",
-            "seconds": lambda value: f"{value:.3g} s",
-            "joules": lambda value: f"{value / 1000:.3g} kJ",
-        }
-        for precision in filter(sides.__contains__, _PRECISIONS):
-            side = sides[precision]
-            cells = [_count(side)]
-            for column, show in columns.items():
-                values = side[column].dropna()
-                ratio = None if precision == "fp32" else paired_ratio(values, sides.get("fp32", side[:0])[column])
-                cells += [study_page.mean(values, show), "" if ratio is None else f"{ratio}"]
-            rows.append([name, precision, processor, *cells])
+    for place, name in _workloads(folder):
+        for processor, runs in _by_processor(place):
+            rows += [[name, precision, processor, *cells] for precision, cells in _precision_cells(runs)]
     header = ["workload", "precision", "processor", "runs"]
     for column in ("samples/s", "epochs", "time-to-train", "energy to target"):
         header += [column, "to fp32"]
     return study_page.markdown_table(header, rows)
+
+
+def _precision_cells(runs: pd.DataFrame) -> Iterator[tuple[str, list[str]]]:
+    """Yield each precision and its cells, of the runs on one processor."""
+    runs = runs.assign(
+        seed=[record.config["seed"] for record in runs.record],
+        precision=[record.config["precision"]["name"] for record in runs.record],
+    )
+    runs = runs.drop_duplicates(["seed", "precision"]).set_index("seed")
+    sides = dict(iter(runs.groupby("precision")))
+    columns: dict[str, Callable[[float], str]] = {
+        "rate": lambda value: f"{value:,.0f}",
+        "fractional": lambda value: f"{value:.3g}",
+        "seconds": lambda value: f"{value:.3g} s",
+        "joules": lambda value: f"{value / 1000:.3g} kJ",
+    }
+    for precision in filter(sides.__contains__, _PRECISIONS):
+        side = sides[precision]
+        cells = [_count(side)]
+        for column, show in columns.items():
+            values = side[column].dropna()
+            ratio = None if precision == "fp32" else paired_ratio(values, sides.get("fp32", side[:0])[column])
+            cells += [study_page.mean(values, show), "" if ratio is None else f"{ratio}"]
+        yield precision, cells
 
 
 def welch_ratio(values: pd.Series, base: pd.Series) -> Interval | None:

@@ -168,14 +168,41 @@ def test_equal_runs_have_no_share_and_no_interval():
 
 
 def test_what_processors_differ_by_is_no_luck():
-    """A one-way analysis of variance by hand: within processors 1 + 2 squares, 1 + 2 degrees of freedom."""
-    runs = outcomes_on(h100=[0.0, math.sqrt(2)], h200=[9.0, 10.0, 11.0], cpu=[5.0], tpu=[math.nan])
-    variance = Variance.of(runs)
-    assert (variance.value, variance.dof) == (pytest.approx(1.0), 3)
+    """By hand: 1 and 8 squares with 1 and 2 degrees of freedom; 9^2 / (1 * 1 + 8 * 4) of them by Satterthwaite."""
+    variance = Variance.of(outcomes_on(h100=[0.0, math.sqrt(2)], h200=[8.0, 10.0, 12.0], cpu=[5.0], tpu=[math.nan]))
+    assert (variance.value, variance.dof) == (pytest.approx(3.0), pytest.approx(81 / 33))
+    equal = Variance.of(outcomes_on(h100=[0.0, math.sqrt(2)], h200=[9.0, 10.0, 11.0]))
+    assert (equal.value, equal.dof) == (pytest.approx(1.0), pytest.approx(3.0))
     assert Variance.of(outcomes_on(h100=[0.1, 0.1], h200=[0.3, 0.3])) == Variance(0.0, 2)
     assert Variance.of(outcomes_on(h100=[1.0], h200=[2.0])) is None
 
 
-def test_processor_is_the_accelerator_or_the_model_of_the_cpu():
-    records = [make_record(cross_at(2.5), accelerator=name) for name in ("h200", "AMD EPYC")]
-    assert seed_outcomes.tabulate(records).processor.tolist() == ["H200", "AMD EPYC"]
+@pytest.mark.parametrize("deviations", [(1.0, 1.0), (1.0, 2.0), (3.0, 1.0)])
+def test_intervals_contain_the_true_shares_of_two_processors(deviations):
+    """Ten runs on each, whose variances may differ; the share of the mean variances is 40%, the sum 80%."""
+    draws, hits = np.random.default_rng(5), np.zeros(2)
+    for _ in range(400):
+
+        def arm(share):
+            logs = {
+                name: place + deviation * math.sqrt(share) * draws.normal(size=10)
+                for place, (name, deviation) in enumerate(zip("ab", deviations, strict=True))
+            }
+            return Variance.of(outcomes_on(**logs))
+
+        streams, fixed, whole = [arm(0.4), arm(0.4), arm(0.2)], arm(0.1), arm(1.0)
+        first, total = seed_outcomes.share(streams[0], whole), seed_outcomes.sum_of_shares(streams, fixed, whole, 2000)
+        hits += first.low <= 0.4 <= first.high, total.low <= 0.8 <= total.high
+    assert 0.93 <= hits[0] / 400 <= 0.98
+    assert 0.93 <= hits[1] / 400 <= 0.99
+
+
+def test_processor_is_the_accelerator_or_the_cpu_of_the_machine():
+    records = [make_record(cross_at(2.5), accelerator=name) for name in ("h200", "cpu")]
+    assert seed_outcomes.tabulate(records).processor.tolist() == ["H200", "EPYC, 2 cores"]
+
+
+def test_a_seed_on_two_processors_counts_on_both(tmp_path):
+    for name in ("h100", "h200"):
+        write(tmp_path / name, make_record(cross_at(3.5), seed=7, accelerator=name))
+    assert len(seed_outcomes.read_arm(tmp_path, "all")) == 2

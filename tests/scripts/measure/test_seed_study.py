@@ -82,7 +82,7 @@ def test_tables_of_repeats_determinism_and_precision(tmp_path):
     (tmp_path / "first_difference.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     for place, epochs in enumerate((2.5, 2.5, 3.25)):
         write(tmp_path / f"repeats/ncf_mini/{place}", make_record(cross_at(epochs)))
-        on_cpu = make_record(cross_at(2.5), recipe="gpt/embedded", accelerator="AMD EPYC")
+        on_cpu = make_record(cross_at(2.5), recipe="gpt/embedded", accelerator="cpu")
         write(tmp_path / f"repeats/cpu/gpt_embedded/{place}", on_cpu)
         elsewhere = make_record(cross_at(4.5, rate=9.0), accelerator="h200", seed=2)
         write(tmp_path / f"repeats/ncf_mini/h200-{place}", elsewhere)
@@ -104,15 +104,15 @@ def test_tables_of_repeats_determinism_and_precision(tmp_path):
     step = "7: `fc.weight`"
     assert tables["repeats"]["NCF", "H100"] == ["3", "no", "1", "2: 3 to 4", f"{spread:.1%}", step]
     assert tables["repeats"]["NCF", "H200"] == ["3", "yes", "", "1: 5", "0.0%", ""]
-    assert tables["repeats"]["GPT", "AMD EPYC"] == ["3", "yes", "", "1: 3", "0.0%", ""]
+    assert tables["repeats"]["GPT", "EPYC, 2 cores"] == ["3", "yes", "", "1: 3", "0.0%", ""]
 
-    fewer = tables["deterministic"]["NCF", "6"]  # the repeats on the same processor are among those without
+    fewer = tables["deterministic"]["NCF", "H100"]  # the repeats on the same processor are among those without
     ratio = stats.ttest_ind(-np.log([50, 51, 52]), -np.log([100, 101, 102, 100, 100, 100]), equal_var=False)
     low, high = np.exp(ratio.confidence_interval())
     equal = ["no", "yes", "none of 100, 3 replays"]
-    assert fewer[:6] == ["3", *equal, "1 s", "1.96 s"]
-    assert fewer[6].endswith(f"({low:.3g} to {high:.3g})")
-    assert tables["deterministic"]["SSD", ""] == ["1", *[""] * 5, "No deterministic algorithm: a \\| b."]
+    assert fewer[:7] == ["6", "3", *equal, "1 s", "1.96 s"]
+    assert fewer[7].endswith(f"({low:.3g} to {high:.3g})")
+    assert tables["deterministic"]["SSD", "H100"] == ["", "1", *[""] * 5, "No deterministic algorithm: a \\| b."]
 
     assert tables["precision"]["GNMT", "fp32"] == ["H100", "3", "100", "", "2.7", "", "8 s", "", "1 kJ", ""]
     factors = np.log([2.1, 2.2, 2.3])
@@ -181,18 +181,24 @@ def outcomes_of(folder, *, once_a_seed):
             order = (status["training"] is None, start)
             key = seeds if once_a_seed else str(path)
             name = status["config"]["accelerator"]["name"]
-            where = status["environment"]["cpu"]["model"] if name == "cpu" else name
+            cpu = status["environment"]["cpu"]
+            where = f"{cpu['model']} {cpu['logical_cores']}" if name == "cpu" else name
             this = order, outcome_of(path.parent), where
-            found[key] = min(found.get(key, this), this)
+            found[key, where] = min(found.get((key, where), this), this)
     values = pd.DataFrame([rest for _, *rest in found.values()], columns=["outcome", "processor"]).dropna()
     return [group.to_numpy() for _, group in values.groupby("processor").outcome]
 
 
 def pooled(groups):
-    """Return the variance within groups and its degrees of freedom; NaN without any."""
-    dof = sum(len(group) - 1 for group in groups)
-    squares = [len(group) * group.var() for group in groups if np.ptp(group)]
-    return (sum(squares) / dof if dof else math.nan), dof
+    """Return the mean variance within groups and its degrees of freedom by Satterthwaite; NaN and 0 without any."""
+    known = [(group.var(ddof=1) if np.ptp(group) else 0.0, len(group) - 1) for group in groups if len(group) > 1]
+    total = sum(dof for _, dof in known)
+    if not total:
+        return math.nan, 0
+    value = sum(variance * dof for variance, dof in known) / total
+    # The variance of an estimated variance is 2 v^2 / dof; that of the weighted mean of several gives its dof.
+    spread = sum((dof / total) ** 2 * 2 * variance**2 / dof for variance, dof in known)
+    return value, 2 * value**2 / spread if spread else total
 
 
 def check_shares(root, device, repeats, table):
