@@ -151,6 +151,12 @@ def test_page_has_the_tables_of_the_logs(archived):
     assert study_page.fill(page, archived[1]) == page
 
 
+@pytest.mark.integration
+def test_every_run_of_the_archive_has_its_log(archived):
+    run_dirs = [path.parent for path in archived[0].rglob("status.json")]
+    assert run_dirs and not [run_dir for run_dir in run_dirs if not list(run_dir.glob("result_*.txt"))]
+
+
 def outcome_of(run_dir):
     """Return the log outcome of a run by its quality.csv; NaN without one."""
     status = json.loads((run_dir / "status.json").read_text())
