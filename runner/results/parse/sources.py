@@ -24,6 +24,7 @@ _RESULT_FILE = re.compile(r"result_[\w-]+\.(txt|log|out)(\.(gz|xz|bz2))?")
 # Files next to logs that are no logs, although some contain the marker as text.
 _OTHER_SUFFIXES = {".py", ".json", ".csv", ".md", ".html", ".yaml", ".yml", ".sh", ".cc", ".cu", ".cpp", ".h", ".ipynb"}
 _OTHER_SUFFIXES |= {".pt", ".npz", ".tar", ".zip", ".pdf", ".png", ".svg", ".patch", ".diff"}
+_FILES_OF_A_RUN = {"status.json", "quality.csv"}  # of one that trained; its log is there before both
 _MAX_SYSTEM_FOLDERS = 18  # searched for the description of a published system
 
 
@@ -58,7 +59,7 @@ def read_runs(paths: Iterable[Path], *, needed: bool = True, pass_over: PassOver
             raise DataError(
                 f"{make_visible(str(path))} does not exist: pass run directories, published result trees or log files."
             )
-        locations += find_logs(path)
+        locations += find_logs(path, pass_over)
     unique = list({location.path.resolve(): location for location in locations}.values())
     companions = Companions(pass_over)
     runs = [run for location in unique if (run := _read_location(location, companions)) is not None]
@@ -75,8 +76,11 @@ def require_results(paths: Iterable[Path], unreadable: Sequence[UnreadableFile])
     raise DataError(f"No MLPerf log was found in {names}: pass result_*.txt files or their folders.")
 
 
-def find_logs(path: Path) -> Iterator[LogLocation]:
-    """Yield the logs at or below `path`; in a folder with result_* files only these are logs."""
+def find_logs(path: Path, pass_over: PassOver = ignore) -> Iterator[LogLocation]:
+    """Yield the logs at or below `path`; in a folder with result_* files only these are logs.
+
+    `pass_over` receives an error for each run directory that was copied without its log.
+    """
     if not path.is_dir():
         if path.is_file():  # a pipe would block forever
             yield _locate(path, path.parent)
@@ -84,6 +88,8 @@ def find_logs(path: Path) -> Iterator[LogLocation]:
     for folder, subfolders, names in os.walk(path):
         subfolders.sort()
         results = [name for name in names if _RESULT_FILE.fullmatch(name)]
+        if not results and _FILES_OF_A_RUN <= set(names):
+            pass_over(UnreadableFile(Path(folder), "its result_*.txt is missing: copy run directories as a whole"))
         candidates = results or [name for name in names if _may_be_log(name)]
         for name in sorted(candidates, key=_natural_sort_key):
             if Path(folder, name).is_file():

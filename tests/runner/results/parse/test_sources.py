@@ -82,6 +82,15 @@ def test_damaged_run_record_leaves_the_log(launch):
         assert any("run record" in sentence for sentence in run.inferred)
 
 
+def test_run_directory_without_its_log_is_passed_over(launch):
+    _, folder = launch("recipe.max_epochs=12")
+    folder.log.unlink()
+    passed_over = []
+    assert sources.read_runs([folder.path], needed=False, pass_over=passed_over.append) == []
+    (error,) = passed_over
+    assert "its result_*.txt is missing" in str(error)
+
+
 def test_file_with_several_runs_is_passed_over(log, tmp_path):
     """The first start and the last end were once taken for one run."""
     writer = log("two/result_0.txt")("run_start").evaluate(4, 0.76).stop()
