@@ -88,7 +88,7 @@ def find_logs(path: Path, pass_over: PassOver = ignore) -> Iterator[LogLocation]
     for folder, subfolders, names in os.walk(path):
         subfolders.sort()
         results = [name for name in names if _RESULT_FILE.fullmatch(name)]
-        if not results and _FILES_OF_A_RUN <= set(names):
+        if not results and set(names) >= _FILES_OF_A_RUN:
             pass_over(UnreadableFile(Path(folder), "its result_*.txt is missing: copy run directories as a whole"))
         candidates = results or [name for name in names if _may_be_log(name)]
         for name in sorted(candidates, key=_natural_sort_key):

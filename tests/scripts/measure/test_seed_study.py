@@ -154,7 +154,8 @@ def test_page_has_the_tables_of_the_logs(archived):
 @pytest.mark.integration
 def test_every_run_of_the_archive_has_its_log(archived):
     run_dirs = [path.parent for path in archived[0].rglob("status.json")]
-    assert run_dirs and not [run_dir for run_dir in run_dirs if not list(run_dir.glob("result_*.txt"))]
+    assert run_dirs
+    assert not [run_dir for run_dir in run_dirs if not list(run_dir.glob("result_*.txt"))]
 
 
 def outcome_of(run_dir):
