@@ -53,17 +53,18 @@ def _read_epochs(*folders: Path) -> pd.DataFrame:
 
     The runs are those of mini recipes on one GPU that reached their target, of recipes whose length is not fixed.
     """
-    rows = []
-    for record in itertools.chain.from_iterable(map(seed_outcomes.read_ended, folders)):
-        recipe = record.config["recipe"]
-        if not record.training or (record.config["gpus"], recipe["scale"]) != (1, "mini"):
-            continue
-        fractional = seed_outcomes.fractional_epochs(record.training, lower_is_better=recipe["lower_is_better"])
-        if not seed_outcomes.has_fixed_length(record):
-            benchmark, processor = record.config["workload"]["benchmark"], seed_outcomes.processor(record)
-            rows.append([record.attempts[0].started_at, benchmark, processor, record.config["seed"], fractional])
-    table = pd.DataFrame(rows, columns=["started_at", "benchmark", "processor", "seed", "fractional"])
-    return table.dropna().sort_values("started_at").drop_duplicates(["benchmark", "processor", "seed"])
+    ended = itertools.chain.from_iterable(map(seed_outcomes.read_ended, folders))
+    records = [
+        record
+        for record in sorted(ended, key=lambda record: record.attempts[0].started_at)
+        if (record.config["gpus"], record.config["recipe"]["scale"]) == (1, "mini")
+        and not seed_outcomes.has_fixed_length(record)
+    ]
+    runs = seed_outcomes.tabulate(records).assign(
+        benchmark=[record.config["workload"]["benchmark"] for record in records],
+        seed=[record.config["seed"] for record in records],
+    )
+    return runs.dropna(subset="fractional").drop_duplicates(["benchmark", "processor", "seed"])
 
 
 def _read(folder: Path) -> pd.DataFrame:

@@ -76,7 +76,7 @@ def require_results(paths: Iterable[Path], unreadable: Sequence[UnreadableFile])
     raise DataError(f"No MLPerf log was found in {names}: pass result_*.txt files or their folders.")
 
 
-def find_logs(path: Path, pass_over: PassOver = ignore) -> Iterator[LogLocation]:
+def find_logs(path: Path, pass_over: PassOver) -> Iterator[LogLocation]:
     """Yield the logs at or below `path`; in a folder with result_* files only these are logs.
 
     `pass_over` receives an error for each run directory that was copied without its log.
@@ -89,7 +89,7 @@ def find_logs(path: Path, pass_over: PassOver = ignore) -> Iterator[LogLocation]
         subfolders.sort()
         results = [name for name in names if _RESULT_FILE.fullmatch(name)]
         if not results and set(names) >= _FILES_OF_A_RUN:
-            pass_over(UnreadableFile(Path(folder), "its result_*.txt is missing: copy run directories as a whole"))
+            pass_over(UnreadableFile(Path(folder), "its result_*.txt is missing"))
         candidates = results or [name for name in names if _may_be_log(name)]
         for name in sorted(candidates, key=_natural_sort_key):
             if Path(folder, name).is_file():
