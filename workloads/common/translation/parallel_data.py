@@ -19,6 +19,7 @@ from ....datasets.text.wmt import Corpus, Vocabulary
 from ....runner.core.errors import ConfigurationError
 from ....runner.core.progress import ProgressCallback, no_progress
 from ....runner.hardware.device_graphs import supports_graphs
+from ....runner.hardware.side_stream import SideStream
 from ....runner.training.seeds import Seeds
 from ....runner.training.workload import Batch, BatchSharding, Data
 from .captured_search import MAX_SHAPES
@@ -94,6 +95,7 @@ class ParallelTextData(Data):
             )
         self._longer_side = int(np.diff(self._num_tokens())[0] > 0)
         self.train_size, self.steps_per_epoch = self._epoch_size(self._counts)
+        self._side_stream = SideStream(device)
 
     @classmethod
     def prepare_data(cls, settings: Settings, progress: ProgressCallback) -> None:
@@ -162,9 +164,13 @@ class ParallelTextData(Data):
         return self.vocabulary.decode(ids)
 
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
-        """Yield this rank's micro-batches of every global batch of the epoch."""
-        for numbers in self.plan_batches(epoch):
-            yield self._micro_batches(numbers, self._train)
+        """Yield this rank's micro-batches of every global batch of the epoch.
+
+        On a GPU, a batch is packed while the step before it runs.
+        """
+        return self._side_stream.make_ahead(
+            self._micro_batches(numbers, self._train) for numbers in self.plan_batches(epoch)
+        )
 
     def eval_batches(self) -> Iterable[Batch]:
         """Yield this rank's test sentences, each once, longest first; every rank gets sentences of all lengths."""

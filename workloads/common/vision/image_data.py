@@ -4,7 +4,7 @@ import atexit
 import itertools
 import math
 import weakref
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
@@ -197,41 +197,62 @@ class ImageData(Data):
 
 
 class LoadedBatches:
-    """Reads the planned images by two loaders, the first batches of an epoch during the evaluation before it."""
+    """Reads the planned images by two loaders, each of which reads ahead while the other is used."""
 
     def __init__(self, train_loader: Loader, eval_loader: Loader) -> None:
-        self._train_loader, self._eval_loader = train_loader, eval_loader
-        self._images: Generator[ImageBatch] | None = None
-        self._next_epoch = 0  # that of the next batch of `_images`; 0: none
+        self._train, self._eval = _ReadAhead(train_loader, _train_plans), _ReadAhead(eval_loader, _eval_plans)
+        self._evaluations = itertools.count(1)
         # TensorFlow can hang if Python ends while it reads ahead.
         atexit.register(_stop_reading_ahead, weakref.ref(self))
 
     def close(self) -> None:
         """Stop reading ahead."""
-        if self._images is not None:
-            self._images.close()
-        self._next_epoch = 0
+        self._train.close()
+        self._eval.close()
 
     def train_batches(self, data: ImageData, epoch: int) -> Iterator[Sequence[Batch]]:
         """Yield the images of the epoch's plan."""
-        if self._images is None or epoch != self._next_epoch:
-            self.close()
-            # A proxy: the loader holds the plan until the data are freed, so the plan must not hold the data.
-            self._images = self._train_loader.batches(_plan_from(weakref.proxy(data), epoch))
-        images, self._next_epoch = self._images, 0
-        try:
-            for _ in range(data.steps_per_epoch):
-                parts = [next(images) for _ in range(data.sharding.accumulation)]
-                yield [data.make_batch(part, data.step_size) for part in parts]
-            self._next_epoch = epoch + 1
-        finally:
-            if not self._next_epoch:  # aborted: what is read ahead is of no use
-                images.close()
+        accumulation = data.sharding.accumulation
+        images = self._train.take(data, epoch, data.steps_per_epoch * accumulation)
+        for parts in zip(*[images] * accumulation, strict=True):
+            yield [data.make_batch(part, data.step_size) for part in parts]
 
     def eval_batches(self, data: ImageData) -> Iterator[Batch]:
         """Yield every image of the rank's plan once."""
-        for images in self._eval_loader.batches((0, indices) for indices in data.eval_plan()):
+        for images in self._eval.take(data, next(self._evaluations), len(data.eval_plan())):
             yield data.make_batch(images, data.eval_size)
+
+
+class _ReadAhead:
+    """Takes the images of an endless plan from a loader, which goes on to read those that will be asked for next.
+
+    `plans` yields the keys of the batches of a round (an epoch or an evaluation) and of all rounds after it.
+    """
+
+    def __init__(self, loader: Loader, plans: Callable[[ImageData, int], Iterator[Key]]) -> None:
+        self._loader, self._plans = loader, plans
+        self._images: Generator[ImageBatch] | None = None
+        self._next_round = 0  # that of the next batch of `_images`; 0: none
+
+    def take(self, data: ImageData, number: int, batches: int) -> Iterator[ImageBatch]:
+        """Yield the images of the `batches` batches of round `number`."""
+        if self._images is None or number != self._next_round:
+            self.close()
+            # A proxy: the loader holds the plan until the data are freed, so the plan must not hold the data.
+            self._images = self._loader.batches(self._plans(weakref.proxy(data), number))
+        images, self._next_round = self._images, 0
+        try:
+            yield from itertools.islice(images, batches)
+            self._next_round = number + 1
+        finally:
+            if not self._next_round:  # aborted: what is read ahead is of no use
+                images.close()
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        if self._images is not None:
+            self._images.close()
+        self._next_round = 0
 
 
 def _stop_reading_ahead(owner: "weakref.ref[LoadedBatches]") -> None:
@@ -239,10 +260,16 @@ def _stop_reading_ahead(owner: "weakref.ref[LoadedBatches]") -> None:
         batches.close()
 
 
-def _plan_from(data: ImageData, epoch: int) -> Iterator[Key]:
+def _train_plans(data: ImageData, epoch: int) -> Iterator[Key]:
     """Yield the keys of the batches of this and all later epochs."""
     for number in itertools.count(epoch):
         yield from ((number, indices) for indices in data.train_plan(number))
+
+
+def _eval_plans(data: ImageData, _evaluation: int) -> Iterator[Key]:
+    """Yield the keys of the batches of endless evaluations."""
+    while True:
+        yield from ((0, indices) for indices in data.eval_plan())
 
 
 class SyntheticBatches:
