@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from ...runner.core.errors import DataError
 
+MANIFEST = "manifest.json"
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -82,6 +84,10 @@ class PreparedCorpus:
             return Tokens(np.memmap(stem.with_suffix(f".{side}.ids"), dtype="<u2", mode="r"), offsets)
         except (OSError, ValueError) as error:
             raise DataError(f"{self.folder} is incomplete ({error}): delete it, and it is prepared again.") from error
+
+    def content(self) -> list[Path]:
+        """Return the files of the vocabulary, the ids and the references; the manifest may change its form."""
+        return sorted(path for path in self.folder.rglob("*") if path.is_file() and path.name != MANIFEST)
 
     def references(self) -> list[str]:
         """Return the unchanged reference translations of the test set."""

@@ -24,14 +24,13 @@ from ...runner.core.progress import ProgressCallback, no_progress
 from ..formats import parallel_text
 from ..formats.parallel_text import Pair
 from ..registry.missing import missing_data
-from .prepared_corpus import CorpusStatistics, PreparedCorpus, count_lengths
+from .prepared_corpus import MANIFEST, CorpusStatistics, PreparedCorpus, count_lengths
 
 _CACHE_VERSION = 4  # increase it to discard older caches
 _CHUNK_PAIRS = 1000  # per task of a worker process
 _MIN_BYTES_FOR_WORKERS = 2_000_000  # less text is processed faster without worker processes
 _MAX_TEST_TOKENS = 2000  # twenty times the longest sentence of newstest2014
 _SIDES = ("source", "target")
-_MANIFEST = "manifest.json"
 
 
 class Vocabulary(Protocol):
@@ -114,7 +113,7 @@ def prepare(
         with atomic_directory(target) as temporary, _worker_pool(corpus, workers) as pool:
             _Preparation(corpus, vocabulary_class, temporary, pool, progress).run(size, vocabulary_path)
     try:
-        manifest = json.loads((target / _MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((target / MANIFEST).read_text(encoding="utf-8"))
         return PreparedCorpus(target, CorpusStatistics.from_dict(manifest))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{target} is incomplete ({error}): delete it, and it is prepared again.") from error
@@ -169,7 +168,7 @@ class _Preparation:
         train_lengths = np.stack([np.diff(self._read_offsets("train", side)) for side in _SIDES])
         test_lengths = tuple(sorted(np.diff(self._read_offsets("test", "source")).tolist(), reverse=True))
         statistics = CorpusStatistics(len(vocabulary), self._dropped, count_lengths(train_lengths), test_lengths)
-        (self._folder / _MANIFEST).write_text(json.dumps(asdict(statistics)) + "\n", encoding="utf-8")
+        (self._folder / MANIFEST).write_text(json.dumps(asdict(statistics)) + "\n", encoding="utf-8")
 
     def _normalize(self) -> tuple[Counter[str], int]:
         """Write the normalized lines of the kept pairs; return the counts of their words and the number of pairs."""

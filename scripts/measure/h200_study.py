@@ -9,10 +9,9 @@ differs.
 import itertools
 import sys
 import tempfile
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,25 +25,38 @@ from timetrial.scripts.measure.h100_study import LEAST_SECONDS, NAMES, by_benchm
 from timetrial.scripts.measure.multi_gpu_study import ARCHIVE as MULTI_GPU_ARCHIVE
 from timetrial.scripts.measure.seed_study import ARCHIVE as SEEDS_ARCHIVE
 
-PAGE, ARCHIVE = study_page.STUDIES / "h100_h200.md", study_page.STUDIES / "h200.tar.xz"
+PAGE = study_page.STUDIES / "h100_h200.md"
+H200_MACHINES = {"h200": "", "h200b": ", third H200"}  # by the archive, which is also their system; and its name
 _H100_MACHINES = ("a", "b")
 _LEAST_PAIRS = 5  # for a correlation
 
 
-def read_studies(folder: Path) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Unpack the archives; return the report with the H200 as the baseline, its runs, those of another H200, epochs.
+class Studies(NamedTuple):
+    """What the tables are made of. The runs are those of mini recipes on one GPU.
 
-    The runs are those of mini recipes on one GPU. They have a column `per_epoch` of the seconds in training steps, and
-    `per_evaluation`. For the epochs see `_read_epochs`.
+    They have a column `per_epoch` of the seconds in training steps, and `per_evaluation`. For the epochs see
+    `_read_epochs`.
     """
-    archived = [study_page.unpack(archive, folder) for archive in (H100_ARCHIVE, ARCHIVE)]
-    other = study_page.unpack(MULTI_GPU_ARCHIVE, folder) / "training"
+
+    reports: dict[str, dict[str, Any]]
+    """What `timetrial report` says of the H100s and an H200, which is the baseline, by the system of the H200."""
+    runs: pd.DataFrame
+    second: pd.DataFrame
+    """Runs on the second H200, whose machine is that of another study."""
+    epochs: pd.DataFrame
+
+
+def read_studies(folder: Path) -> Studies:
+    """Unpack the archives and read their runs."""
+    h100 = study_page.unpack(H100_ARCHIVE, folder)
+    h200s = {system: study_page.unpack(study_page.STUDIES / f"{system}.tar.xz", folder) for system in H200_MACHINES}
+    second = study_page.unpack(MULTI_GPU_ARCHIVE, folder) / "training"
     seeds = sorted((study_page.unpack(SEEDS_ARCHIVE, folder) / "streams" / "gpu").glob("*/all"))
-    return (
-        read_report(*archived, "--baseline", "H200"),
-        pd.concat(map(_read, archived), ignore_index=True),
-        _read(other),
-        _read_epochs(*archived, other, *seeds),
+    return Studies(
+        {system: read_report(h100, h200, "--baseline", "H200") for system, h200 in h200s.items()},
+        pd.concat(map(_read, (h100, *h200s.values())), ignore_index=True),
+        _read(second),
+        _read_epochs(h100, *h200s.values(), second, *seeds),
     )
 
 
@@ -77,31 +89,41 @@ def _read(folder: Path) -> pd.DataFrame:
     )
 
 
-def tables(report: Mapping[str, Any], runs: pd.DataFrame, other: pd.DataFrame, epochs: pd.DataFrame) -> dict[str, str]:
+def tables(studies: Studies) -> dict[str, str]:
     """Return the tables in Markdown by the name of their place on the page."""
+    reports, runs, second, epochs = studies
     return {
-        "verdicts": _verdicts(report, runs),
-        "scores": _scores(report),
+        "verdicts": _verdicts(reports, runs),
+        "scores": _scores(reports["h200"]),
         "parts": _parts(runs),
         "pairs": _equal_seeds(runs),
         "epochs": _epochs(epochs),
         "energy": _energy(runs),
-        "prices": _prices(report, runs),
+        "prices": _prices(reports, runs),
         "predictions": _predictions(runs),
-        "machines": _machines(runs[runs.system == "h200"], other),
+        "machines": _machines(runs, second),
     }
 
 
-def _verdicts(report: Mapping[str, Any], runs: pd.DataFrame) -> str:
-    rows = []
+def by_h200(runs: pd.DataFrame) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
+    """Yield each benchmark on each H200 that ran it: label, benchmark, system, and its runs with those of the H100s."""
     for name, same in by_benchmark(runs):
-        own = group(report, name, "h200")
-        counts = " + ".join(f"{(same.system == system).sum()}" for system in ("h200", *_H100_MACHINES))
-        row = [NAMES[name], counts, interval(own["time_to_train"], "estimate", " s")]
+        for own, label in H200_MACHINES.items():
+            if (same.system == own).any():
+                yield NAMES[name] + label, name, own, same[same.system.isin([own, *_H100_MACHINES])]
+
+
+def _verdicts(reports: Mapping[str, Mapping[str, Any]], runs: pd.DataFrame) -> str:
+    rows = []
+    for label, name, own, same in by_h200(runs):
+        report = reports[own]
+        times = group(report, name, own)
+        counts = " + ".join(f"{(same.system == system).sum()}" for system in (own, *_H100_MACHINES))
+        row = [label, counts, interval(times["time_to_train"], "estimate", " s")]
         for system in _H100_MACHINES:
             pair = _comparison(report, name, system)
             row += [interval(pair, "ratio"), pair["verdict"]] if pair else ["", ""]
-        needed = own["runs_needed"]["0.1"]
+        needed = times["runs_needed"]["0.1"]
         rows.append([*row, "" if needed is None else "{} to {}".format(*needed)])
     header = ["workload", "runs, H200 + a + b", "time-to-train on the H200"]
     header += [name for system in _H100_MACHINES for name in (f"H200 over {system}", f"{system} is")]
@@ -126,12 +148,12 @@ def _scores(report: Mapping[str, Any]) -> str:
 def _parts(runs: pd.DataFrame) -> str:
     """Return the seconds of an epoch's training steps and of an evaluation, as ratios to those of the H100 machines."""
     rows = []
-    for name, same in by_benchmark(runs):
-        row = [NAMES[name]]
+    for label, _, own, same in by_h200(runs):
+        row = [label]
         for column in ("per_epoch", "per_evaluation"):
             sides = dict(iter(same.groupby("system")[column]))
-            row.append(study_page.mean(sides["h200"], "{:.3g} s".format))
-            row += [study_page.ratio(sides["h200"], sides.get(system, [])) for system in _H100_MACHINES]
+            row.append(study_page.mean(sides[own], "{:.3g} s".format))
+            row += [study_page.ratio(sides[own], sides.get(system, [])) for system in _H100_MACHINES]
         rows.append(row)
     over = [f"H200 over {system}" for system in _H100_MACHINES]
     return study_page.markdown_table(["workload", "training, an epoch", *over, "evaluation", *over], rows)
@@ -171,54 +193,64 @@ def _epochs(epochs: pd.DataFrame) -> str:
 
 def _energy(runs: pd.DataFrame) -> str:
     rows = []
-    for name, same in by_benchmark(runs[runs.success]):
+    for label, _, own, same in by_h200(runs[runs.success]):
         if same.duration_s.min() < LEAST_SECONDS:
             continue
         sides = {system: side.energy_j for system, side in same.groupby("system")}
         watts = same.energy_j / same.duration_s
-        row = [NAMES[name], study_page.mean(sides["h200"], lambda joules: f"{joules / 1e3:.3g} kJ")]
-        row += [study_page.ratio(sides["h200"], sides[system]) for system in _H100_MACHINES]
-        row += [f"{watts[same.system == system].median():.0f} W" for system in ("h200", *_H100_MACHINES)]
+        row = [label, study_page.mean(sides[own], lambda joules: f"{joules / 1e3:.3g} kJ")]
+        row += [study_page.ratio(sides[own], sides[system]) for system in _H100_MACHINES]
+        row += [f"{watts[same.system == system].median():.0f} W" for system in (own, *_H100_MACHINES)]
         rows.append(row)
     header = ["workload", "energy to target on the H200", *(f"H200 over {system}" for system in _H100_MACHINES)]
     return study_page.markdown_table([*header, *(f"power, {system}" for system in ("H200", *_H100_MACHINES))], rows)
 
 
-def _prices(report: Mapping[str, Any], runs: pd.DataFrame) -> str:
+def _prices(reports: Mapping[str, Mapping[str, Any]], runs: pd.DataFrame) -> str:
     """Return how many times an H100's price per hour an H200 may cost for equal cost: the H100's time over its own."""
     rows = []
-    for name, same in by_benchmark(runs):
-        row = [NAMES[name]]
+    for label, name, own, same in by_h200(runs):
+        row = [label]
         for system in _H100_MACHINES:
-            pair = _comparison(report, name, system)
+            pair = _comparison(reports[own], name, system)
             if pair is None or pair["ratio"] is None:
                 row.append("")
                 continue
             times = Interval(pair["ratio"], pair["low"], pair["high"], min(pair["runs"].values()))
             row.append(f"{times.inverse}")
         sides = dict(iter(same.groupby("system").per_epoch))
-        row += [study_page.ratio(sides.get(system, []), sides["h200"]) for system in _H100_MACHINES]
+        row += [study_page.ratio(sides.get(system, []), sides[own]) for system in _H100_MACHINES]
         rows.append(row)
     header = [f"{what}, against {system}" for what in ("to the target", "training") for system in _H100_MACHINES]
     return study_page.markdown_table(["workload", *header], rows)
 
 
 def _predictions(runs: pd.DataFrame) -> str:
-    rows = h100_expectations.hit_rates(runs, NAMES, partial(h100_expectations.predict_on, "h200"))
+    rows = h100_expectations.hit_rates(runs, NAMES, _predict)
     return study_page.markdown_table(["workload", "epochs", "time-to-train", "high over low"], rows)
 
 
-def _machines(runs: pd.DataFrame, other: pd.DataFrame) -> str:
-    """Return the ratios of the runs on another H200 to those on the first."""
+def _predict(same: pd.DataFrame) -> Iterator[h100_expectations.Prediction]:
+    """Predict the runs on each H200 from those on the H100s."""
+    for _, _, own, sides in by_h200(same):
+        yield from h100_expectations.predict_on(own, sides)
+
+
+def _machines(runs: pd.DataFrame, second: pd.DataFrame) -> str:
+    """Return the ratios of the runs on the other H200s to those on the first."""
+    first, third = (runs[runs.system == system] for system in H200_MACHINES)
     rows = []
-    for name, same in by_benchmark(other):
-        own = runs[runs.benchmark == name]
-        pairs = own.merge(same, on="seed")
-        equal = (pairs.epochs_to_converge_x == pairs.epochs_to_converge_y).sum()
-        columns = ("duration_s", "per_epoch", "per_evaluation")
-        ratios = (study_page.ratio(same[column], own[column]) for column in columns)
-        rows.append([NAMES[name], f"{len(same)} + {len(own)}", *ratios, f"{equal} of {len(pairs)}"])
-    header = ["workload", "runs", "time-to-train, second over first", "training, an epoch", "an evaluation"]
+    for name, own in by_benchmark(first):
+        for label, other in (("second", second), ("third", third)):
+            same = other[other.benchmark == name]
+            if not len(same):
+                continue
+            pairs = own.merge(same, on="seed")
+            equal = (pairs.epochs_to_converge_x == pairs.epochs_to_converge_y).sum()
+            columns = ("duration_s", "per_epoch", "per_evaluation")
+            ratios = (study_page.ratio(same[column], own[column]) for column in columns)
+            rows.append([f"{NAMES[name]}, {label}", f"{len(same)} + {len(own)}", *ratios, f"{equal} of {len(pairs)}"])
+    header = ["workload, H200", "runs", "time-to-train over the first", "training, an epoch", "an evaluation"]
     return study_page.markdown_table([*header, "equal epochs at equal seeds"], rows)
 
 
@@ -226,7 +258,7 @@ def main() -> int:
     """Write the page, or compare it with what would be written."""
     check = study_page.only_checks(__doc__)
     with tempfile.TemporaryDirectory() as folder:
-        page = study_page.fill(PAGE.read_text(), tables(*read_studies(Path(folder))))
+        page = study_page.fill(PAGE.read_text(), tables(read_studies(Path(folder))))
     return study_page.write_or_compare({PAGE: page}, check=check)
 
 

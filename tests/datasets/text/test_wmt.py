@@ -112,6 +112,14 @@ def test_manifest_holds_the_distribution_of_lengths(corpus, tmp_path):
         assert count == (tokens, len(of_length), *map(sum, zip(*of_length, strict=True)))
 
 
+def test_content_is_all_but_the_manifest(corpus, tmp_path):
+    """Its digest says whether two runs had the same data, also runs of versions with other manifests."""
+    prepared = wmt.prepare(corpus, MosesBPE, 100, tmp_path / "prepared")
+    files = {path for path in prepared.folder.rglob("*") if path.is_file()}
+    assert {path.name for path in files - set(prepared.content())} == {"manifest.json"}
+    assert len(prepared.content()) > 8
+
+
 def test_rejects_text_without_usable_pairs(corpus, tmp_path):
     for path in corpus.train[0]:
         path.write_text("\n\n")

@@ -1,4 +1,4 @@
-"""The study of one H200: its page is what the tool says of the logs, and SciPy and pandas say the same."""
+"""The study of H200s: its page is what the tool says of the logs, and SciPy and pandas say the same."""
 
 import numpy as np
 import pytest
@@ -8,10 +8,21 @@ from timetrial.scripts.measure import h200_study
 
 pytestmark = pytest.mark.integration
 
+MACHINES = (("h200", ""), ("h200b", ", third H200"))
+
+
+def rows(runs):
+    """The name in the tables and the runs of each system of each workload on the first and the third H200."""
+    for benchmark, name in h200_study.NAMES.items():
+        for own, label in MACHINES:
+            same = runs[(runs.benchmark == benchmark) & runs.system.isin([own, "a", "b"])]
+            if (same.system == own).any():
+                yield name + label, own, dict(iter(same.groupby("system")))
+
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """What `timetrial report --json` says of the runs, and those of mini recipes."""
+    """What `timetrial report --json` says of the runs, and what the tables are made of."""
     return h200_study.read_studies(tmp_path_factory.mktemp("studies"))
 
 
@@ -30,35 +41,31 @@ def cells():
 
 def test_page_has_the_tables_of_the_logs(results):
     page = h200_study.PAGE.read_text()
-    for name, table in h200_study.tables(*results).items():
+    for name, table in h200_study.tables(results).items():
         assert f"<!-- begin {name} -->\n{table}<!-- end {name} -->" in page
 
 
-def test_every_run_of_the_h200_reached_its_target(results):
-    runs = results[1][results[1].system == "h200"]
-    assert (len(runs), runs.success.all()) == (52, True)
+@pytest.mark.parametrize(("system", "count"), [("h200", 52), ("h200b", 50)])
+def test_every_run_of_an_h200_reached_its_target(results, system, count):
+    runs = results.runs[results.runs.system == system]
+    assert (len(runs), runs.success.all()) == (count, True)
 
 
 def test_scipy_gives_the_same_parts_and_energies(results, cells, ratio_text):
-    runs = results[1]
-    for benchmark, name in h200_study.NAMES.items():
-        side = dict(iter(runs[runs.benchmark == benchmark].groupby("system")))
-        records = [record.training for record in side["h200"].record]
+    for name, own, sides in rows(results.runs):
+        records = [record.training for record in sides[own].record]
         epoch = stats.gmean([each.train_seconds / each.epochs for each in records])
         assert cells("parts")[name][0] == f"{epoch:.3g} s"
-        for place, system in enumerate(sorted(side.keys() - {"h200"}), start=1):
-            assert cells("parts")[name][place] == ratio_text(side["h200"].per_epoch, side[system].per_epoch)
-            assert cells("parts")[name][place + 3] == ratio_text(
-                side["h200"].per_evaluation, side[system].per_evaluation
-            )
+        for place, system in enumerate(sorted(sides.keys() - {own}), start=1):
+            mine, theirs = sides[own], sides[system]
+            assert cells("parts")[name][place] == ratio_text(mine.per_epoch, theirs.per_epoch)
+            assert cells("parts")[name][place + 3] == ratio_text(mine.per_evaluation, theirs.per_evaluation)
             if name in cells("energy"):
-                assert cells("energy")[name][place] == ratio_text(side["h200"].energy_j, side[system].energy_j)
+                assert cells("energy")[name][place] == ratio_text(mine.energy_j, theirs.energy_j)
 
 
 def test_prices_of_equal_cost_are_the_inverse_of_the_times(results, cells, ratio_text):
-    runs = results[1]
-    for benchmark, name in h200_study.NAMES.items():
-        sides = dict(iter(runs[runs.benchmark == benchmark].groupby("system").per_epoch))
+    for name, own, sides in rows(results.runs):
         for place, system in enumerate("ab"):
             time, price = cells("verdicts")[name][2 + 2 * place], cells("prices")[name][place]
             assert bool(time) == bool(price)
@@ -69,24 +76,24 @@ def test_prices_of_equal_cost_are_the_inverse_of_the_times(results, cells, ratio
                     expected, rel=0.01
                 )
             if system in sides:
-                assert cells("prices")[name][2 + place] == ratio_text(sides[system], sides["h200"])
+                assert cells("prices")[name][2 + place] == ratio_text(sides[system].per_epoch, sides[own].per_epoch)
 
 
 def test_ratios_are_of_the_means_and_verdicts_follow_the_intervals(results, cells):
-    runs = results[1]
-    for benchmark, name in h200_study.NAMES.items():
-        same = runs[(runs.benchmark == benchmark) & runs.success]
-        row, mean = cells("verdicts")[name], same.groupby("system").duration_s.apply(stats.gmean)
-        assert row[1].startswith(f"{mean['h200']:.3g} s")
+    for name, own, sides in rows(results.runs[results.runs.success]):
+        row, mean = cells("verdicts")[name], {system: stats.gmean(side.duration_s) for system, side in sides.items()}
+        assert row[1].startswith(f"{mean[own]:.3g} s")
         for place, system in ((2, "a"), (4, "b")):
-            if system in mean:
+            if row[place]:
                 ratio, low, _, high = row[place].replace("(", "").replace(")", "").split()
-                assert float(ratio) == pytest.approx(mean["h200"] / mean[system], rel=5e-3)
+                assert float(ratio) == pytest.approx(mean[own] / mean[system], rel=5e-3)
                 assert row[place + 1] == "cannot tell" or not float(low) <= 1 <= float(high)
+            else:
+                assert row[place + 1] in ("", "not comparable")
 
 
 def test_numpy_gives_the_same_ratios_of_epochs_and_correlations(results, cells, ratio_text):
-    epochs = results[3]
+    epochs = results.epochs
     assert not epochs.duplicated(["benchmark", "processor", "seed"]).any()
     for benchmark, name in h200_study.NAMES.items():
         sides = [epochs[(epochs.benchmark == benchmark) & (epochs.processor == gpu)] for gpu in ("H200", "H100")]
@@ -106,18 +113,22 @@ def test_numpy_gives_the_same_ratios_of_epochs_and_correlations(results, cells, 
         assert row[4] == "{:.2f} ({:.2f} to {:.2f})".format(found, *bounds)
 
 
-def test_scipy_gives_the_same_ratios_of_two_machines_with_an_h200(results, cells, ratio_text):
-    first, second = results[1][results[1].system == "h200"], results[2]
+def test_scipy_gives_the_same_ratios_of_machines_with_an_h200(results, cells, ratio_text):
+    first, third = (results.runs[results.runs.system == system] for system, _ in MACHINES)
+    second = results.second
     assert second.groupby("benchmark").size().to_dict() == {"gnmt": 10, "gpt": 10, "ncf": 10, "resnet": 5, "ssd": 10}
     for benchmark, name in h200_study.NAMES.items():
-        sides = [side[side.benchmark == benchmark] for side in (second, first)]
-        if len(sides[0]):
-            columns = ("duration_s", "per_epoch", "per_evaluation")
-            assert cells("machines")[name][1:4] == [ratio_text(*(side[name] for side in sides)) for name in columns]
+        for label, other in (("second", second), ("third", third)):
+            sides = [side[side.benchmark == benchmark] for side in (other, first)]
+            row = cells("machines").get(f"{name}, {label}")
+            assert bool(len(sides[0])) == bool(row)
+            if row:
+                columns = ("duration_s", "per_epoch", "per_evaluation")
+                assert row[1:4] == [ratio_text(*(side[column] for side in sides)) for column in columns]
 
 
 def test_pandas_counts_the_same_equal_epochs(results, cells):
-    runs = results[1][results[1].success]
+    runs = results.runs[results.runs.success]
     for benchmark, name in h200_study.NAMES.items():
         own = runs[(runs.benchmark == benchmark) & (runs.system == "h200")]
         for place, system in enumerate("ab"):

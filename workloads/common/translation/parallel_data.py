@@ -105,7 +105,7 @@ class ParallelTextData(Data):
     @classmethod
     def prepared_content(cls, settings: Settings) -> Iterator[Path | bytes]:
         """Yield the vocabulary, the ids and the references."""
-        yield from sorted(path for path in cls._prepare(settings).folder.rglob("*") if path.is_file())
+        yield from cls._prepare(settings).content()
 
     @classmethod
     def _prepare(cls, settings: Settings, progress: ProgressCallback = no_progress) -> PreparedCorpus:
