@@ -146,6 +146,8 @@ class LauncherConfig:
     """Nodes that share the run's GPUs evenly."""
     hang_timeout_seconds: float = 45.0
     """Seconds after which a rank that no longer answers ends the run; in an evaluation, four times as long."""
+    reuse_process: bool = False
+    """Let runs of a sweep on one device that differ only in seeds share a process (docs/running.md, "Sweeps")."""
     interface: str | None = None
     """Network interface between several nodes, such as ib0; null: the one with the address of the node's name."""
 

@@ -172,6 +172,13 @@ def profiler_activities(device: torch.device) -> list[ProfilerActivity]:
     return [ProfilerActivity.CPU, *kinds.get(device.type, [])]
 
 
+def release_cached_memory() -> None:
+    """Give memory that no tensor occupies back to the device."""
+    for backend in (torch.cuda, torch.xpu):
+        if backend.is_initialized():
+            backend.empty_cache()
+
+
 def reset_peak_memory(device: torch.device) -> None:
     """Restart the measurement of `peak_memory_bytes`."""
     if device.type in ("cuda", "xpu"):

@@ -1,6 +1,8 @@
 """The stage of a rank that builds its engine, warms it up, and records how long that took."""
 
 import gc
+import os
+import weakref
 from dataclasses import asdict, replace
 
 import torch
@@ -24,10 +26,14 @@ from ..training.engine import Engine
 from ..training.torch_engine import TorchEngine
 from ..training.workload import BatchSharding
 from .rank import Rank
+from .rank_pool import EARLIER_RUNS
 from .staging import data_settings
 from .startup_clock import StartupClock
 
 _ALL_REDUCE_MIB = 64  # tensor by which the speed of the interconnect is measured: milliseconds
+
+built_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
+"""The engines of this process that `prepare_engine` has built and nothing has freed."""
 
 
 def prepare_engine(rank: Rank) -> Engine:
@@ -36,6 +42,7 @@ def prepare_engine(rank: Rank) -> Engine:
     clock = StartupClock(rank.run_dir.record().attempts[-1])
     devices.reset_peak_memory(rank.device)
     engine = build_engine(config, rank.world, rank.device)
+    built_engines.add(engine)
     clock.end("model and data")
     if config.division == "closed":
         closed_division.check_sizes(config, train_size=engine.data.train_size, eval_size=engine.data.eval_size)
@@ -120,7 +127,8 @@ def _warm_up(engine: Engine, rank: Rank, activity: str) -> None:
 def _record_startup(rank: Rank, clock: StartupClock) -> None:
     def change(record: RunRecord) -> RunRecord:
         *earlier, attempt = record.attempts
-        return replace(record, attempts=(*earlier, replace(attempt, startup=clock.seconds)))
+        earlier_runs = int(os.environ.get(EARLIER_RUNS, "0"))
+        return replace(record, attempts=(*earlier, replace(attempt, startup=clock.seconds, earlier_runs=earlier_runs)))
 
     rank.run_dir.update(change)
     if not is_quiet():

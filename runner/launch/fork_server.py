@@ -2,9 +2,13 @@
 
 The server imports modules and touches no device; each rank that it forks is a new process to device and libraries. So
 the clock of a later run finds nothing warmer than that of the first.
+
+Runs that share a setting take the same rank one after the other. Between them it waits on the server's channel, which
+the server does not read while it waits for the end of the rank.
 """
 
 import json
+import mmap
 import os
 import select
 import signal
@@ -68,6 +72,37 @@ class ForkedRank:
         return int(json.loads(line)[key])
 
 
+class ServedRank:
+    """In a rank: its end of the server's channel, and a byte in memory shared with the server: is the rank idle?"""
+
+    def __init__(self, channel: socket.socket, idle: mmap.mmap) -> None:
+        self._channel, self._idle = channel, idle
+
+    def end_run(self, exit_code: int) -> None:
+        """Report how a run ended; this process stays for the next one."""
+        self._idle[0] = 1
+        _send(self._channel, {"exit_code": exit_code})
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which the end of the server sends
+
+    def begin_run(self) -> None:
+        """Report that this process takes another run."""
+        self._idle[0] = 0
+        _send(self._channel, {"pid": os.getpid()})
+
+    def read(self) -> dict[str, Any]:
+        """Return the launcher's next message; end this process if there is none.
+
+        Messages are read to the end of their line and no further: the server reads those that follow.
+        """
+        line = b""
+        while not line.endswith(b"\n"):
+            if not (received := self._channel.recv(1)):
+                os._exit(0)
+            line += received
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+
 class ForkServer:
     """The server's process, and the launcher's end of the socket to it."""
 
@@ -76,6 +111,8 @@ class ForkServer:
         with theirs:
             self._process = subprocess.Popen(command, env=environment, stdin=theirs.fileno(), start_new_session=True)
         self._rank: ForkedRank | None = None
+        self.setting = ""
+        """What the runs have in common for which the last rank stays; empty: it does not."""
 
     @property
     def is_idle(self) -> bool:
@@ -91,7 +128,10 @@ class ForkServer:
         return True
 
     def fork(self, message: Mapping[str, object]) -> ForkedRank:
-        """Fork a rank that takes the message."""
+        """Let the last rank take the message if it stayed for runs of its setting; otherwise fork one."""
+        if self.setting and self.setting != message["setting"]:
+            self.tell({"end": True})
+        self.setting = str(message["setting"])
         self.tell({**message, "fork": True})
         self._rank = ForkedRank(self._channel)
         return self._rank
@@ -103,24 +143,32 @@ class ForkServer:
         self._channel.close()
 
 
-def fork_rank() -> bool:
-    """In the server: fork, and return True in the rank; return False in the server once the rank has ended."""
-    server = os.getpid()
+def fork_rank() -> ServedRank | None:
+    """In the server: fork, and return the rank's end in the rank; return None in the server once the rank has ended."""
+    server, idle = os.getpid(), mmap.mmap(-1, 1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads: those of OpenBLAS know forks
         pid = os.fork()
     if pid:
         _report({"pid": pid})
-        _report({"exit_code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])})
-        return False
+        exit_code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if not idle[0]:  # otherwise the rank has reported its last run
+            _report({"exit_code": exit_code})
+        return None
     signal_when_parent_ends(signal.SIGTERM)
     if os.getppid() != server:  # it ended before the kernel knew
         sys.exit(1)
+    channel = socket.socket(fileno=os.dup(0))
     nowhere = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nowhere, 0)
     os.close(nowhere)
-    return True
+    return ServedRank(channel, idle)
 
 
 def _report(message: Mapping[str, Any]) -> None:
-    socket.socket(fileno=os.dup(0)).sendall(json.dumps(message).encode() + b"\n")
+    with socket.socket(fileno=os.dup(0)) as channel:
+        _send(channel, message)
+
+
+def _send(channel: socket.socket, message: Mapping[str, Any]) -> None:
+    channel.sendall(json.dumps(message).encode() + b"\n")

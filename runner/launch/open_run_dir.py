@@ -21,8 +21,9 @@ from ..core.signals import defer_stop
 from ..hardware import devices
 from ..record import environment
 from ..record.acceptance import find_acceptance
+from ..record.attempt import Attempt
 from ..record.run_dir import RunDir, claim_run_dir, create_run_dir
-from ..record.run_record import Attempt, RunClass, RunRecord
+from ..record.run_record import RunClass, RunRecord
 from ..training.clock import boot_id
 
 _CHANGES_SHOWN = 4  # keys in a message

@@ -1,8 +1,8 @@
 """The processes of this node's ranks, and the clock of the command.
 
 A rank's process starts with the command, so that its imports run beside those of the launcher. It then waits for the
-launcher to say what to run. In a sweep, it forks a rank for each run (fork_server.py). This module imports nothing
-that takes long.
+launcher to say what to run. In a sweep, it forks a rank for each run, or for several (fork_server.py). This module
+imports nothing that takes long.
 """
 
 import importlib
@@ -13,12 +13,15 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from .fork_server import ForkedRank, ForkServer, fork_rank
+from .fork_server import ForkedRank, ForkServer, ServedRank, fork_rank
 
 LAUNCHER_PID = "TIMETRIAL_LAUNCHER_PID"
 RANK_STARTED = "TIMETRIAL_RANK_STARTED"  # when the launcher let a rank begin, in seconds since the epoch
+EARLIER_RUNS = "TIMETRIAL_EARLIER_RUNS"  # how many runs the process of a rank has made before
 _WORKER = "timetrial.runner.launch.worker"
 RankProcess = subprocess.Popen[bytes] | ForkedRank
 
@@ -65,12 +68,17 @@ class RankPool:
         for server in self._servers:
             server.tell(message)
 
-    def spawn_rank(self, run_dir: Path, variables: Mapping[str, str]) -> RankProcess:
-        """Let a waiting rank, or a new one, run with these environment variables beside those of the launcher."""
+    def spawn_rank(self, run_dir: Path, variables: Mapping[str, str], setting: str = "") -> RankProcess:
+        """Let a waiting rank, or a new one, run with these environment variables beside those of the launcher.
+
+        In a sweep, runs of one `setting` that is not empty take the same process, one after the other.
+        """
         environment = os.environ | {LAUNCHER_PID: str(os.getpid()), **variables, RANK_STARTED: str(time.time())}
-        message = {"run_dir": str(run_dir), "environment": environment, "folder": os.getcwd()}
+        message: dict[str, Any] = {"run_dir": str(run_dir), "environment": environment, "folder": os.getcwd()}
         if self._for_sweep:
+            message["setting"] = setting
             idle = [server for server in self._servers if server.is_idle]
+            idle.sort(key=lambda server: server.setting != setting)
             ranks = (server.fork(message) for server in idle)
             return next((rank for rank in ranks if rank.was_forked), None) or self._start_server().fork(message)
         while self._waiting:
@@ -95,8 +103,39 @@ class RankPool:
         self._began = time.time()
 
 
-def wait_for_run_dir() -> Path:
-    """Return the run directory that the launcher names, and take over its environment variables and working directory.
+@dataclass
+class Assignment:
+    """The run that a rank was given."""
+
+    run_dir: Path
+    setting: str
+    """What runs have in common that this process can make after it; empty: it makes none."""
+    _served: ServedRank | None
+
+    def end(self, exit_code: int) -> None:
+        """Report how the run ended, where the process stays for others."""
+        assert self._served is not None
+        self._served.end_run(exit_code)
+
+    def wait_for_next(self) -> "Assignment":
+        """Return the next run of this process; end the process if there is none."""
+        assert self._served is not None
+        while True:
+            message = self._served.read()
+            if "modules" in message:
+                _import(message["modules"])
+            elif "run_dir" in message:
+                self._served.begin_run()
+                earlier = int(os.environ.get(EARLIER_RUNS, "0")) + 1
+                following = _accept(message, self._served)
+                os.environ[EARLIER_RUNS] = f"{earlier}"
+                return following
+            else:
+                os._exit(0)
+
+
+def wait_for_run() -> Assignment:
+    """Return the run that the launcher names, and take over its environment variables and working directory.
 
     Ends this process if the launcher needs no rank.
     """
@@ -104,12 +143,19 @@ def wait_for_run_dir() -> Path:
         message = json.loads(line)
         if "modules" in message:
             _import(message["modules"])
-        elif "fork" not in message or fork_rank():
-            os.environ.clear()
-            os.environ.update(message["environment"])
-            os.chdir(message["folder"])
-            return Path(message["run_dir"])
+        elif "fork" in message:
+            if (served := fork_rank()) is not None:
+                return _accept(message, served)
+        elif "run_dir" in message:
+            return _accept(message, None)
     sys.exit(0)
+
+
+def _accept(message: Mapping[str, Any], served: ServedRank | None) -> Assignment:
+    os.environ.clear()
+    os.environ.update(message["environment"])
+    os.chdir(message["folder"])
+    return Assignment(Path(message["run_dir"]), message.get("setting", ""), served)
 
 
 def _import(names: Iterable[str]) -> None:

@@ -3,12 +3,13 @@
 import signal
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import psutil
 
 from ..config.schema import Config
 from ..config.validation import num_ranks
+from ..core.atomic_files import to_json
 from ..core.errors import Exit
 from ..core.signals import StopSignal
 from ..record.run_dir import RankError, RunDir
@@ -20,6 +21,7 @@ from .worker import run_rank
 
 _POLL_SECONDS = 0.25
 _END_POLL_SECONDS = 0.02  # how soon the end of all ranks is seen, for which a user waits
+_OWN_KEYS = ("seed", "seeds", "run_dir", "resume")  # of a run that shares its process
 _GRACE_SECONDS = 4.0  # in which other ranks may still write what they know of a failure
 
 
@@ -49,9 +51,21 @@ def run_processes(config: Config, run_dir: RunDir, stop: StopSignal, pool: RankP
         for local_rank in range(local_size):
             rank = first_rank + local_rank
             variables = distributed.rank_environment(store, rank, local_rank, world_size, interface)
-            processes[rank] = process = pool.spawn_rank(run_dir.path, variables)
+            processes[rank] = process = pool.spawn_rank(run_dir.path, variables, shared_setting(config))
             closing.callback(_end, process)
         return _Watch(run_dir, config.launcher.hang_timeout_seconds, stop, processes).until_all_ended()
+
+
+def shared_setting(config: Config) -> str:
+    """Return what runs must have in common to share a process; empty if this one shares none.
+
+    Not for several ranks, whose collectives belong to one run, for compiled models, whose compiler gives up after some
+    models, and for other frameworks. Runs of the closed division share nothing.
+    """
+    is_alone = num_ranks(config) > 1 or config.engine.compile is not None or config.engine.name != "torch"
+    if is_alone or config.division == "closed" or not config.launcher.reuse_process:
+        return ""
+    return to_json({key: value for key, value in asdict(config).items() if key not in _OWN_KEYS})
 
 
 @dataclass

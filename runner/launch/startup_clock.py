@@ -3,7 +3,7 @@
 import os
 import time
 
-from ..record.run_record import Attempt
+from ..record.attempt import Attempt
 from .rank_pool import RANK_STARTED
 
 

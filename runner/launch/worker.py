@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import torch
 from rich.console import Console
@@ -28,12 +29,14 @@ from ..training import distributed
 from ..training.checkpoint import load_checkpoint
 from ..training.clock import start_clock
 from ..training.events import Observer
+from . import build_engine
 from .measure_throughput import measure_throughput
 from .rank import Rank
-from .rank_pool import LAUNCHER_PID, wait_for_run_dir
+from .rank_pool import LAUNCHER_PID, wait_for_run
 from .train import train
 
-_RESULTS = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED, Exit.STOPPED, Exit.TIME_LIMIT)
+_COMPLETE = (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED)
+_RESULTS = (*_COMPLETE, Exit.STOPPED, Exit.TIME_LIMIT)
 
 
 def run_rank(config: Config, run_dir: RunDir, console: Console, stop: StopSignal) -> Exit:
@@ -106,13 +109,31 @@ def _stop_with_the_launcher() -> None:
 
 
 def main() -> None:
-    """Run one rank, for the launcher that started this process."""
+    """Run one rank, for the launcher that started this process, or the ranks of several runs, one after the other."""
     _stop_with_the_launcher()
-    path = wait_for_run_dir()
+    assignment = wait_for_run()
     gc.freeze()  # what was imported; collections were off until here
     gc.enable()
-    rank = int(os.environ["RANK"])
     terminal = os.fdopen(os.dup(2), "w")
+    while True:
+        exit_code = _run_in(assignment.run_dir, terminal)
+        if not assignment.setting or exit_code not in _COMPLETE:
+            break
+        assignment.end(int(Exit.TARGET_REACHED))
+        if not _free_run():
+            os._exit(0)
+        assignment = assignment.wait_for_next()
+    if exit_code in _RESULTS:
+        atexit._run_exitfuncs()  # ends the workers of loaders
+        exit_code = Exit.TARGET_REACHED
+    _flush(terminal)
+    # At once: work queued on the device may wait for ranks that never come, and to free every object takes a second.
+    os._exit(int(exit_code))
+
+
+def _run_in(path: Path, terminal: TextIO) -> Exit:
+    """Run the rank of a run directory, which keeps what it prints."""
+    rank = int(os.environ["RANK"])
     for number, name in ((1, "stdout"), (2, "stderr")):
         with open(path / f"{name}_{rank}.txt", "ab") as file:
             os.dup2(file.fileno(), number)
@@ -121,10 +142,22 @@ def main() -> None:
     # The launcher may repeat a signal that the batch system has sent to all processes.
     with run_dir.locked_by_rank(), StopSignal().listen(ignore_after=True) as stop:
         exit_code = run_rank(config, run_dir, Console(file=terminal), stop)
-    if exit_code in _RESULTS:
-        atexit._run_exitfuncs()  # ends the workers of loaders
-        exit_code = Exit.TARGET_REACHED
+    _flush(terminal)
+    return exit_code
+
+
+def _free_run() -> bool:
+    """Free what a run made; return False if not all of it is gone, which would add up over runs."""
+    gc.unfreeze()
+    for _ in range(2):  # finalizers leave garbage of their own
+        gc.collect()
+    is_free = not build_engine.built_engines
+    if is_free:
+        devices.release_cached_memory()
+        gc.freeze()
+    return is_free
+
+
+def _flush(terminal: TextIO) -> None:
     for stream in (sys.stdout, sys.stderr, terminal):
         stream.flush()
-    # At once: work queued on the device may wait for ranks that never come, and to free every object takes a second.
-    os._exit(int(exit_code))

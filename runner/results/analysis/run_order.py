@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from ...record.run_record import Attempt
+from ...record.attempt import Attempt
 from ..parse.runs import Run
 from . import samples
 from .distortion import Distortion

@@ -12,8 +12,9 @@ from typing import Any
 from ...config.diff import flatten
 from ...core.execution_paths import merge_paths
 from ...core.found_files import PassOver, UnreadableFile, as_name
+from ...record.attempt import Attempt
 from ...record.record_file import FILE_NAME, read_record
-from ...record.run_record import Acceptance, Attempt, RunRecord, RunState
+from ...record.run_record import Acceptance, RunRecord, RunState
 from ...record.throughput_result import ThroughputResult
 from ..parse.sources import ignore
 

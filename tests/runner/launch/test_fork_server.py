@@ -1,4 +1,4 @@
-"""Ranks of a sweep: new processes that share their imports, end with their launcher, and report how they ended."""
+"""Ranks of a sweep: processes that share their imports, or all, end with their launcher, and report how they ended."""
 
 import os
 import signal
@@ -10,16 +10,17 @@ import psutil
 import pytest
 
 from timetrial.runner.core.errors import Exit
+from timetrial.runner.record.record_file import read_record
 
 # The worker counts its imports in a file; a rank prints what it has, or waits for a signal.
 WORKER = """
 import os, signal, sys, time
 from timetrial.runner.core.signals import signal_when_parent_ends
-from timetrial.runner.launch.rank_pool import wait_for_run_dir
+from timetrial.runner.launch.rank_pool import wait_for_run
 open(os.environ["IMPORTS"], "a").write("x")
 def main():
     signal_when_parent_ends(signal.SIGTERM)
-    path = wait_for_run_dir()
+    path = wait_for_run().run_dir
     print(path, os.getpid(), os.getppid(), os.environ["RANK"], sys.stdin.read() == "", flush=True)
     if path.name == "long":
         time.sleep(60)
@@ -72,6 +73,84 @@ def test_a_server_forks_the_ranks_of_one_run_after_another(tmp_path, monkeypatch
     while any(map(psutil.pid_exists, {*pids, *servers})) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(psutil.pid_exists, {*pids, *servers}))
+
+
+# The worker ends runs as a rank does, and stays for those of its setting unless it cannot free one.
+STAYING_WORKER = """
+import os, signal, sys
+from timetrial.runner.core.signals import signal_when_parent_ends
+from timetrial.runner.launch.rank_pool import EARLIER_RUNS, wait_for_run
+def main():
+    signal_when_parent_ends(signal.SIGTERM)
+    assignment = wait_for_run()
+    while True:
+        name, earlier = assignment.run_dir.name, os.environ.get(EARLIER_RUNS, "0")
+        print(name, earlier, os.getpid(), os.environ["RANK"], "colorsys" in sys.modules, flush=True)
+        if not assignment.setting:
+            os._exit(7)
+        assignment.end(0)
+        if name == "not freed":
+            os._exit(0)
+        assignment = assignment.wait_for_next()
+"""
+STAYING_LAUNCHER = """
+import os, signal, time
+from pathlib import Path
+from timetrial.runner.launch import rank_pool
+rank_pool._WORKER = "staying_worker"
+with rank_pool.RankPool(for_sweep=True) as pool:
+    pool.start_waiting(1)
+    def run(name, setting, code=0):
+        rank = pool.spawn_rank(Path("/") / name, {"RANK": "0"}, setting)
+        assert rank.wait() == code, (name, rank.returncode)
+        return rank
+    run("first", "a")
+    pool.import_modules(["colorsys"])
+    run("second", "a")
+    run("other", "b")
+    run("alone", "", 7)
+    run("not freed", "b")
+    run("after it", "b")
+    os.kill(run("killed", "b").pid, signal.SIGKILL)
+    run("after that", "b")
+    assert len(pool._servers) == 1
+"""
+
+
+def test_a_rank_stays_for_runs_of_its_setting(tmp_path, monkeypatch):
+    (tmp_path / "staying_worker.py").write_text(STAYING_WORKER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    completed = subprocess.run(
+        [sys.executable, "-P", "-c", STAYING_LAUNCHER], capture_output=True, text=True, timeout=60
+    )
+    assert completed.returncode == 0, completed.stderr
+    lines = [line.rsplit(maxsplit=4) for line in completed.stdout.splitlines()]
+    names = ["first", "second", "other", "alone", "not freed", "after it", "killed", "after that"]
+    assert [line[0] for line in lines] == names
+    assert [line[1] for line in lines] == ["0", "1", "0", "0", "0", "0", "1", "0"]
+    assert len({line[2] for line in lines}) == 6  # the second run and the killed one took the process of the one before
+    assert lines[1][4] == "True"  # a rank that stays imports what its server would
+    deadline = time.monotonic() + 30
+    while any(psutil.pid_exists(int(line[2])) for line in lines) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(psutil.pid_exists(int(line[2])) for line in lines)
+
+
+@pytest.mark.integration
+def test_runs_that_share_a_process_are_those_of_separate_ones(tiny_ncf, tmp_path):
+    earlier_runs, qualities = [], []
+    for shares in ("true", "false"):
+        words = ["run", "-m", *tiny_ncf, "recipe.max_epochs=2", "seed=1,2,3", f"launcher.reuse_process={shares}"]
+        command = [sys.executable, "-P", "-m", "timetrial", *words, f"runs_dir=runs_{shares}"]
+        completed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+        assert completed.returncode in (Exit.TARGET_REACHED, Exit.TARGET_NOT_REACHED), completed.stderr
+        records = [read_record(path.parent) for path in (tmp_path / f"runs_{shares}").rglob("status.json")]
+        records.sort(key=lambda record: record.attempts[0].started_at)
+        earlier_runs.append([record.attempts[0].earlier_runs for record in records])
+        qualities.append([[block.quality for block in record.training.blocks] for record in records])
+    assert earlier_runs == [[0, 1, 2], [0, 0, 0]]
+    assert qualities[0] == qualities[1]
+    assert qualities[0][0] != qualities[0][1]
 
 
 @pytest.mark.integration

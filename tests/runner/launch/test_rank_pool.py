@@ -35,10 +35,10 @@ print(*(process.pid for process in waiting))
 """
 ECHO_WORKER = """
 import os, sys
-from timetrial.runner.launch.rank_pool import LAUNCHER_PID, wait_for_run_dir
+from timetrial.runner.launch.rank_pool import LAUNCHER_PID, wait_for_run
 def main():
     assert int(os.environ[LAUNCHER_PID]) == os.getppid()
-    path = wait_for_run_dir()
+    path = wait_for_run().run_dir
     print(path, os.environ["RANK"], os.environ["ADDED"], "REMOVED" in os.environ, "noisy" in sys.modules, os.getcwd())
 """
 

@@ -7,9 +7,10 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from timetrial.runner.launch.result_table import show_result
+from timetrial.runner.record.attempt import Attempt
 from timetrial.runner.record.reference_throughput import reference_throughputs
 from timetrial.runner.record.run_dir import RunDir
-from timetrial.runner.record.run_record import Attempt, ComplianceVerdict, RunRecord, RunState
+from timetrial.runner.record.run_record import ComplianceVerdict, RunRecord, RunState
 from timetrial.runner.record.throughput_result import StepCost, ThroughputResult
 from timetrial.runner.record.training_result import Block, TrainingResult
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from timetrial.runner.launch import startup_clock
-from timetrial.runner.record.run_record import Attempt
+from timetrial.runner.record.attempt import Attempt
 
 
 @pytest.fixture

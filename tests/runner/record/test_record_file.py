@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timetrial.runner.core.found_files import UnreadableFile
+from timetrial.runner.record.attempt import Attempt
 from timetrial.runner.record.record_file import encode_record, read_record
 from timetrial.runner.record.run_record import (
-    Attempt,
     ComplianceVerdict,
     Cost,
     RunClass,

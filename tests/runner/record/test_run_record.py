@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from timetrial.runner.core.errors import Exit
-from timetrial.runner.record.run_record import Attempt, RunRecord
+from timetrial.runner.record.attempt import Attempt
+from timetrial.runner.record.run_record import RunRecord
 from timetrial.runner.record.throughput_result import ThroughputResult
 
 THROUGHPUT = ThroughputResult(

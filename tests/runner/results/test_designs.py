@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from timetrial.runner.cli.app import app
+from timetrial.runner.record.attempt import Attempt
 from timetrial.runner.record.record_file import encode_record
-from timetrial.runner.record.run_record import Attempt, RunRecord, RunState
+from timetrial.runner.record.run_record import RunRecord, RunState
 
 CONFIG = {
     "round": {"name": "v07"},

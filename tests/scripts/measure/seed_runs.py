@@ -4,8 +4,9 @@ import math
 
 import pandas as pd
 
+from timetrial.runner.record.attempt import Attempt
 from timetrial.runner.record.record_file import encode_record
-from timetrial.runner.record.run_record import Attempt, RunRecord, RunState, TelemetrySummary
+from timetrial.runner.record.run_record import RunRecord, RunState, TelemetrySummary
 from timetrial.runner.record.training_result import Block, TrainingResult
 from timetrial.scripts.measure.seed_outcomes import STREAMS
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from timetrial.runner.record.run_record import Attempt
+from timetrial.runner.record.attempt import Attempt
 from timetrial.runner.results.analysis import run_order
 from timetrial.runner.results.analysis.groups import RunGroup, group_runs
 from timetrial.runner.results.analysis.throughput_groups import ThroughputGroup

@@ -1,4 +1,4 @@
-"""What image data do before the clock starts."""
+"""What image data do before the clock starts, and what they read ahead."""
 
 import pytest
 import torch
@@ -17,8 +17,8 @@ from timetrial.workloads.ssd.data import SSDData
 CPU = torch.device("cpu")
 
 
-def build(data_class, place, /, **settings):
-    chosen = data_class.Settings(cache_dir=f"{place}/prepared", eval_batch_size=4, workers=0, **settings)
+def build(data_class, place, /, workers=0, **settings):
+    chosen = data_class.Settings(cache_dir=f"{place}/prepared", eval_batch_size=4, workers=workers, **settings)
     data_class.prepare_data(chosen, lambda *progress: None)
     sharding = BatchSharding(0, 1, 2)
     return data_class(chosen, global_batch_size=8, sharding=sharding, device=CPU, seeds=seeds.derive_streams(1))
@@ -80,3 +80,40 @@ def test_few_processes_read_few_images(decodes, requested, processes, tmp_path, 
     monkeypatch.setattr(data, "build_decoder", lambda transform, train: GpuDecoder(transform, CPU) if decodes else None)
     data.open()
     assert (data.train_size, started) == (60, [processes, 2])
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Images that a number of processes read: 6 for the evaluation, in batches of 4 and 2."""
+
+    def open_with(workers):
+        images = ClassificationSpec(3, 5, 2, 48)
+        data = build(
+            TorchImageNetData, tmp_path, folder=f"{tmp_path}/shapes", image_size=32, generate=images, workers=workers
+        )
+        data.open()
+        return data
+
+    return open_with
+
+
+def eval_pixels(data):
+    return torch.cat([batch.inputs[0] for batch in data.eval_batches()])
+
+
+def test_evaluations_are_read_ahead(opened, monkeypatch):
+    data, planned, expected = opened(2), [], eval_pixels(opened(0))
+    plan = data.eval_plan
+    monkeypatch.setattr(data, "eval_plan", lambda: planned.append(None) or plan())
+    for evaluation in (1, 2, 3):
+        assert torch.equal(eval_pixels(data), expected)
+        # Each counts its 2 batches. The first requests them and, 4 ahead, those of two more evaluations.
+        assert len(planned) == 2 * evaluation + 2
+
+
+def test_aborted_evaluation_leaves_no_batches_for_the_next(opened):
+    data = opened(2)
+    aborted = iter(data.eval_batches())
+    next(aborted)
+    del aborted
+    assert torch.equal(eval_pixels(data), eval_pixels(opened(0)))
