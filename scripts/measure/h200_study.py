@@ -34,8 +34,8 @@ _LEAST_PAIRS = 5  # for a correlation
 class Studies(NamedTuple):
     """What the tables are made of. The runs are those of mini recipes on one GPU.
 
-    They have a column `per_epoch` of the seconds in training steps, and `per_evaluation`. For the epochs see
-    `_read_epochs`.
+    They have a column `per_epoch` of the seconds in training steps without those waiting for batches, the share
+    `waiting` of these in both, and `per_evaluation`. For the epochs see `_read_epochs`.
     """
 
     reports: dict[str, dict[str, Any]]
@@ -84,7 +84,8 @@ def _read(folder: Path) -> pd.DataFrame:
     runs = runs[[record.config["gpus"] == 1 for record in runs.record]]
     training = [record.training for record in runs.record]
     return runs.assign(
-        per_epoch=[each.train_seconds / each.epochs for each in training],
+        per_epoch=[(each.train_seconds - each.data_wait_seconds) / each.epochs for each in training],
+        waiting=[each.data_wait_seconds / each.train_seconds for each in training],
         per_evaluation=[each.eval_seconds / len(each.blocks) for each in training],
     )
 
@@ -146,7 +147,7 @@ def _scores(report: Mapping[str, Any]) -> str:
 
 
 def _parts(runs: pd.DataFrame) -> str:
-    """Return the seconds of an epoch's training steps and of an evaluation, as ratios to those of the H100 machines."""
+    """Return the seconds of an epoch's steps and of an evaluation, with ratios to those of the H100s, and waits."""
     rows = []
     for label, _, own, same in by_h200(runs):
         row = [label]
@@ -154,9 +155,11 @@ def _parts(runs: pd.DataFrame) -> str:
             sides = dict(iter(same.groupby("system")[column]))
             row.append(study_page.mean(sides[own], "{:.3g} s".format))
             row += [study_page.ratio(sides[own], sides.get(system, [])) for system in _H100_MACHINES]
-        rows.append(row)
+        waiting = same.groupby("system").waiting.median().reindex([own, *_H100_MACHINES]).dropna()
+        rows.append([*row, ", ".join(f"{share:.1%}" for share in waiting)])
     over = [f"H200 over {system}" for system in _H100_MACHINES]
-    return study_page.markdown_table(["workload", "training, an epoch", *over, "evaluation", *over], rows)
+    header = ["workload", "steps of an epoch", *over, "evaluation", *over, "waiting for batches, H200, a, b"]
+    return study_page.markdown_table(header, rows)
 
 
 def _equal_seeds(runs: pd.DataFrame) -> str:
@@ -221,7 +224,7 @@ def _prices(reports: Mapping[str, Mapping[str, Any]], runs: pd.DataFrame) -> str
         sides = dict(iter(same.groupby("system").per_epoch))
         row += [study_page.ratio(sides.get(system, []), sides[own]) for system in _H100_MACHINES]
         rows.append(row)
-    header = [f"{what}, against {system}" for what in ("to the target", "training") for system in _H100_MACHINES]
+    header = [f"{what}, against {system}" for what in ("to the target", "steps") for system in _H100_MACHINES]
     return study_page.markdown_table(["workload", *header], rows)
 
 
@@ -250,7 +253,7 @@ def _machines(runs: pd.DataFrame, second: pd.DataFrame) -> str:
             columns = ("duration_s", "per_epoch", "per_evaluation")
             ratios = (study_page.ratio(same[column], own[column]) for column in columns)
             rows.append([f"{NAMES[name]}, {label}", f"{len(same)} + {len(own)}", *ratios, f"{equal} of {len(pairs)}"])
-    header = ["workload, H200", "runs", "time-to-train over the first", "training, an epoch", "an evaluation"]
+    header = ["workload, H200", "runs", "time-to-train over the first", "steps of an epoch", "an evaluation"]
     return study_page.markdown_table([*header, "equal epochs at equal seeds"], rows)
 
 
