@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from ..core.signals import signal_when_parent_ends
+from ..core.signals import STOP_SIGNALS, signal_when_parent_ends
 
 _LOST = -int(signal.SIGKILL)  # exit code of a rank whose server was killed
 
@@ -69,7 +69,7 @@ class ForkedRank:
                 return _LOST
             self._unread += received
         line, _, self._unread = self._unread.partition(b"\n")
-        return int(json.loads(line)[key])
+        return int(json.loads(line).get(key, _LOST))
 
 
 class ServedRank:
@@ -79,25 +79,26 @@ class ServedRank:
         self._channel, self._idle = channel, idle
 
     def end_run(self, exit_code: int) -> None:
-        """Report how a run ended; this process stays for the next one."""
+        """Report how a run ended; this process stays for the next one, and ends at a signal until that listens."""
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
         self._idle[0] = 1
         _send(self._channel, {"exit_code": exit_code})
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which the end of the server sends
 
     def begin_run(self) -> None:
         """Report that this process takes another run."""
         self._idle[0] = 0
         _send(self._channel, {"pid": os.getpid()})
 
-    def read(self) -> dict[str, Any]:
-        """Return the launcher's next message; end this process if there is none.
+    def read(self) -> dict[str, Any] | None:
+        """Return the launcher's next message, None if it has ended.
 
         Messages are read to the end of their line and no further: the server reads those that follow.
         """
         line = b""
         while not line.endswith(b"\n"):
             if not (received := self._channel.recv(1)):
-                os._exit(0)
+                return None
             line += received
         message: dict[str, Any] = json.loads(line)
         return message
@@ -111,6 +112,7 @@ class ForkServer:
         with theirs:
             self._process = subprocess.Popen(command, env=environment, stdin=theirs.fileno(), start_new_session=True)
         self._rank: ForkedRank | None = None
+        self._modules: list[str] = []
         self.setting = ""
         """What the runs have in common for which the last rank stays; empty: it does not."""
 
@@ -127,10 +129,22 @@ class ForkServer:
             return False
         return True
 
+    def import_modules(self, names: list[str]) -> None:
+        """Import modules in the server, or in a rank that waits for its next run."""
+        self._modules = names
+        self.tell({"modules": names})
+
+    def end_idle_rank(self) -> None:
+        """End a rank that stayed for runs of its setting; its server imports what the rank was told to."""
+        if self.setting:
+            self.setting = ""
+            self.tell({"end": True})
+            self.tell({"modules": self._modules})
+
     def fork(self, message: Mapping[str, object]) -> ForkedRank:
         """Let the last rank take the message if it stayed for runs of its setting; otherwise fork one."""
-        if self.setting and self.setting != message["setting"]:
-            self.tell({"end": True})
+        if self.setting != message["setting"]:
+            self.end_idle_rank()
         self.setting = str(message["setting"])
         self.tell({**message, "fork": True})
         self._rank = ForkedRank(self._channel)

@@ -66,7 +66,7 @@ class RankPool:
         for process in self._waiting:
             _tell(process, message)
         for server in self._servers:
-            server.tell(message)
+            server.import_modules(message["modules"])
 
     def spawn_rank(self, run_dir: Path, variables: Mapping[str, str], setting: str = "") -> RankProcess:
         """Let a waiting rank, or a new one, run with these environment variables beside those of the launcher.
@@ -79,6 +79,8 @@ class RankPool:
             message["setting"] = setting
             idle = [server for server in self._servers if server.is_idle]
             idle.sort(key=lambda server: server.setting != setting)
+            for server in idle[1:]:  # whose ranks would hold memory of a GPU that is measured
+                server.end_idle_rank()
             ranks = (server.fork(message) for server in idle)
             return next((rank for rank in ranks if rank.was_forked), None) or self._start_server().fork(message)
         while self._waiting:
@@ -117,21 +119,18 @@ class Assignment:
         assert self._served is not None
         self._served.end_run(exit_code)
 
-    def wait_for_next(self) -> "Assignment":
-        """Return the next run of this process; end the process if there is none."""
+    def wait_for_next(self) -> "Assignment | None":
+        """Return the next run of this process, None if there is none."""
         assert self._served is not None
-        while True:
-            message = self._served.read()
-            if "modules" in message:
-                _import(message["modules"])
-            elif "run_dir" in message:
-                self._served.begin_run()
-                earlier = int(os.environ.get(EARLIER_RUNS, "0")) + 1
-                following = _accept(message, self._served)
-                os.environ[EARLIER_RUNS] = f"{earlier}"
-                return following
-            else:
-                os._exit(0)
+        while (message := self._served.read()) is not None and "modules" in message:
+            _import(message["modules"])
+        if message is None or "run_dir" not in message:
+            return None
+        self._served.begin_run()
+        earlier_runs = int(os.environ.get(EARLIER_RUNS, "0")) + 1
+        following = _accept(message, self._served)
+        os.environ[EARLIER_RUNS] = f"{earlier_runs}"
+        return following
 
 
 def wait_for_run() -> Assignment:

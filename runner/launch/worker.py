@@ -117,12 +117,13 @@ def main() -> None:
     terminal = os.fdopen(os.dup(2), "w")
     while True:
         exit_code = _run_in(assignment.run_dir, terminal)
-        if not assignment.setting or exit_code not in _COMPLETE:
+        # Memory is freed while the launcher still watches this process.
+        if not assignment.setting or exit_code not in _COMPLETE or not _free_run():
             break
         assignment.end(int(Exit.TARGET_REACHED))
-        if not _free_run():
-            os._exit(0)
-        assignment = assignment.wait_for_next()
+        if (following := assignment.wait_for_next()) is None:
+            break
+        assignment = following
     if exit_code in _RESULTS:
         atexit._run_exitfuncs()  # ends the workers of loaders
         exit_code = Exit.TARGET_REACHED

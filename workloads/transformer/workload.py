@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from ...datasets.text.subwords import EOS, PAD
 from ..common.translation.beam_search import BeamSearch, SplitBeam
 from ..common.translation.workload import TranslationWorkload
-from .bleu import uncased_bleu
+from .bleu import forget_references, uncased_bleu
 from .data import PackedSentences, TransformerData
 from .decoder import TransformerDecoder
 from .model import Transformer
@@ -81,6 +81,7 @@ class TransformerWorkload(TranslationWorkload):
 
     def __init__(self, settings: Settings, data: TransformerData) -> None:
         self.settings, self.data = settings, data
+        forget_references()
 
     def build_model(self) -> nn.Module:
         """Build the Transformer for the data's vocabulary."""

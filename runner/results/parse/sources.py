@@ -227,6 +227,8 @@ def _apply_config(run: Run, config: Mapping[str, Any]) -> None:
     run.execution["peer_to_peer"] = config["peer_to_peer"]
     if config.get("engine", {}).get("deterministic"):
         run.execution["deterministic"] = True
+    if config.get("launcher", {}).get("reuse_process"):
+        run.execution["reuse_process"] = True
 
 
 def _description_paths(location: LogLocation) -> list[Path]:

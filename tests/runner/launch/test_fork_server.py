@@ -11,6 +11,8 @@ import pytest
 
 from timetrial.runner.core.errors import Exit
 from timetrial.runner.record.record_file import read_record
+from timetrial.runner.results.analysis.groups import group_runs
+from timetrial.runner.results.parse.sources import read_runs
 
 # The worker counts its imports in a file; a rank prints what it has, or waits for a signal.
 WORKER = """
@@ -88,10 +90,10 @@ def main():
         print(name, earlier, os.getpid(), os.environ["RANK"], "colorsys" in sys.modules, flush=True)
         if not assignment.setting:
             os._exit(7)
-        assignment.end(0)
         if name == "not freed":
             os._exit(0)
-        assignment = assignment.wait_for_next()
+        assignment.end(0)
+        assignment = assignment.wait_for_next() or os._exit(0)
 """
 STAYING_LAUNCHER = """
 import os, signal, time
@@ -151,6 +153,8 @@ def test_runs_that_share_a_process_are_those_of_separate_ones(tiny_ncf, tmp_path
     assert earlier_runs == [[0, 1, 2], [0, 0, 0]]
     assert qualities[0] == qualities[1]
     assert qualities[0][0] != qualities[0][1]
+    groups = group_runs(read_runs([tmp_path / "runs_true", tmp_path / "runs_false"]))
+    assert [len(group.runs) for group in groups] == [3, 3]
 
 
 @pytest.mark.integration

@@ -214,7 +214,7 @@ class LoadedBatches:
         """Yield the images of the epoch's plan."""
         accumulation = data.sharding.accumulation
         images = self._train.take(data, epoch, data.steps_per_epoch * accumulation)
-        for parts in zip(*[images] * accumulation, strict=True):
+        while parts := list(itertools.islice(images, accumulation)):
             yield [data.make_batch(part, data.step_size) for part in parts]
 
     def eval_batches(self, data: ImageData) -> Iterator[Batch]:
