@@ -119,8 +119,10 @@ def build_report(paths: Sequence[Path], baseline: str = "", *, published: bool =
 
 def _require_system(report: Report, name: str) -> None:
     """Raise `ConfigurationError` if no system has the name."""
-    systems = dict.fromkeys(system for lineup in report.lineups for system in lineup.systems)
-    if any(has_name(system, name) for system in systems) or has_system(report.measurements, name):
+    systems = {system: lineup.groups_of(system) for lineup in report.lineups for system in lineup.systems}
+    if any(has_name(system, groups, name) for system, groups in systems.items()):
+        return
+    if has_system(report.measurements, name):
         return
     known = [system.label for system in systems] + [entry.accelerator for entry in report.measurements]
     names = "; ".join(list(dict.fromkeys(known))[:12])

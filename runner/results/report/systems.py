@@ -76,6 +76,10 @@ class Lineup:
             for workload in self.workloads
         }
 
+    def groups_of(self, system: System) -> list[RunGroup]:
+        """Return the run groups of a system."""
+        return [group for (row, _), group in self.groups.items() if row == system]
+
     @property
     def pairs(self) -> list[tuple[RunGroup, RunGroup]]:
         """The group of each benchmark's baseline with each other group of the benchmark; none if they are ranked."""
@@ -167,7 +171,7 @@ def _line_up(title: str, groups: Sequence[RunGroup], names: dict[str, System], w
         own = [(workload, group) for (row, workload), group in cells.items() if row == system]
         shared, runs = sum(rivals[workload] for workload, _ in own), sum(len(group.converged_runs) for _, group in own)
         minutes = math.prod(group.mean_minutes.estimate if group.converged_runs else 1.0 for _, group in own)
-        return bool(wanted) and has_name(system, wanted), shared, runs, minutes
+        return bool(wanted) and has_name(system, (group for _, group in own), wanted), shared, runs, minutes
 
     ranks = {system: rank(system) for system in systems}
     systems.sort(key=ranks.__getitem__, reverse=True)
@@ -176,10 +180,11 @@ def _line_up(title: str, groups: Sequence[RunGroup], names: dict[str, System], w
     return Lineup(title, systems[0], systems, workloads, cells, is_ranked)
 
 
-def has_name(system: System, wanted: str) -> bool:
-    """Return whether the name of the system contains the text."""
+def has_name(system: System, groups: Iterable[RunGroup], wanted: str) -> bool:
+    """Return whether the name of the system contains the text, or the text is `system` of one of its groups."""
 
     def normalized(text: str) -> str:
         return " ".join(text.lower().replace("×", "x").split())
 
-    return normalized(wanted) in normalized(system.label)
+    text = normalized(wanted)
+    return text in normalized(system.label) or text in (normalized(group.system) for group in groups)

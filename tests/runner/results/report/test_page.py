@@ -190,13 +190,13 @@ def test_clear_answers_on_gpus_come_first(tmp_path):
 
 def test_baseline_is_chosen_by_name(tmp_path):
     for number in range(3):
-        for box, devices in (("a", 4), ("b", 8), ("c", 16)):
+        for box, devices in (("left", 4), ("middle", 8), ("right", 16)):
             pages.write_log(
                 tmp_path, box, number, qualities=[0.25], seconds=4000 / devices + number, num_accelerators=devices
             )
-    for baseline in ("16 x GPU", "4 × gpu"):
+    for baseline, devices in (("16 x GPU", 16), ("4 × gpu", 4), ("Middle", 8)):  # part of a name, or a whole `system`
         built = build.build_report([tmp_path], baseline)
-        assert {pair.baseline.runs[0].num_accelerators for pair in built.comparisons} == {int(baseline.split()[0])}
+        assert {pair.baseline.runs[0].num_accelerators for pair in built.comparisons} == {devices}
     with pytest.raises(ConfigurationError, match="No system is called --baseline 'T4': choose part of one of: "):
         build.build_report([tmp_path], "T4")
     table = external.REFERENCE_DATA / "studies" / "t4_v100_2019.csv"
