@@ -86,7 +86,7 @@ class PreparedCorpus:
             raise DataError(f"{self.folder} is incomplete ({error}): delete it, and it is prepared again.") from error
 
     def content(self) -> list[Path]:
-        """Return the files of the vocabulary, the ids and the references; the manifest may change its form."""
+        """Return the files of vocabulary, ids and references, without the manifest, whose format may change."""
         return sorted(path for path in self.folder.rglob("*") if path.is_file() and path.name != MANIFEST)
 
     def references(self) -> list[str]:

@@ -22,8 +22,8 @@ def report(
     baseline: Annotated[
         str,
         typer.Option(
-            help="Compare with the GPUs whose name has TEXT, such as '8 x A100', or with a system; default: that with "
-            "most benchmarks in common.",
+            help="Compare with the GPUs whose name has TEXT, such as '8 x A100', or with the system TEXT; default: the "
+            "one with most benchmarks in common.",
             metavar="TEXT",
             show_default=False,
         ),

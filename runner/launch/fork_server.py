@@ -72,14 +72,14 @@ class ForkedRank:
         return int(json.loads(line).get(key, _LOST))
 
 
-class ServedRank:
-    """In a rank: its end of the server's channel, and a byte in memory shared with the server: is the rank idle?"""
+class RankChannel:
+    """A rank's end of the server's channel, and the byte of shared memory that tells the server whether it is idle."""
 
     def __init__(self, channel: socket.socket, idle: mmap.mmap) -> None:
         self._channel, self._idle = channel, idle
 
     def end_run(self, exit_code: int) -> None:
-        """Report how a run ended; this process stays for the next one, and ends at a signal until that listens."""
+        """Report how a run ended, and let stop signals end this process until the next run handles them."""
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         self._idle[0] = 1
@@ -157,8 +157,8 @@ class ForkServer:
         self._channel.close()
 
 
-def fork_rank() -> ServedRank | None:
-    """In the server: fork, and return the rank's end in the rank; return None in the server once the rank has ended."""
+def fork_rank() -> RankChannel | None:
+    """In the server: fork, and return the channel in the rank; return None in the server once the rank has ended."""
     server, idle = os.getpid(), mmap.mmap(-1, 1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads: those of OpenBLAS know forks
@@ -176,7 +176,7 @@ def fork_rank() -> ServedRank | None:
     nowhere = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nowhere, 0)
     os.close(nowhere)
-    return ServedRank(channel, idle)
+    return RankChannel(channel, idle)
 
 
 def _report(message: Mapping[str, Any]) -> None:

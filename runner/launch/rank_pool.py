@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .fork_server import ForkedRank, ForkServer, ServedRank, fork_rank
+from .fork_server import ForkedRank, ForkServer, RankChannel, fork_rank
 
 LAUNCHER_PID = "TIMETRIAL_LAUNCHER_PID"
 RANK_STARTED = "TIMETRIAL_RANK_STARTED"  # when the launcher let a rank begin, in seconds since the epoch
@@ -112,23 +112,23 @@ class Assignment:
     run_dir: Path
     setting: str
     """What runs have in common that this process can make after it; empty: it makes none."""
-    _served: ServedRank | None
+    _channel: RankChannel | None
 
     def end(self, exit_code: int) -> None:
         """Report how the run ended, where the process stays for others."""
-        assert self._served is not None
-        self._served.end_run(exit_code)
+        assert self._channel is not None
+        self._channel.end_run(exit_code)
 
     def wait_for_next(self) -> "Assignment | None":
         """Return the next run of this process, None if there is none."""
-        assert self._served is not None
-        while (message := self._served.read()) is not None and "modules" in message:
+        assert self._channel is not None
+        while (message := self._channel.read()) is not None and "modules" in message:
             _import(message["modules"])
         if message is None or "run_dir" not in message:
             return None
-        self._served.begin_run()
+        self._channel.begin_run()
         earlier_runs = int(os.environ.get(EARLIER_RUNS, "0")) + 1
-        following = _accept(message, self._served)
+        following = _accept(message, self._channel)
         os.environ[EARLIER_RUNS] = f"{earlier_runs}"
         return following
 
@@ -143,18 +143,18 @@ def wait_for_run() -> Assignment:
         if "modules" in message:
             _import(message["modules"])
         elif "fork" in message:
-            if (served := fork_rank()) is not None:
-                return _accept(message, served)
+            if (channel := fork_rank()) is not None:
+                return _accept(message, channel)
         elif "run_dir" in message:
             return _accept(message, None)
     sys.exit(0)
 
 
-def _accept(message: Mapping[str, Any], served: ServedRank | None) -> Assignment:
+def _accept(message: Mapping[str, Any], channel: RankChannel | None) -> Assignment:
     os.environ.clear()
     os.environ.update(message["environment"])
     os.chdir(message["folder"])
-    return Assignment(Path(message["run_dir"]), message.get("setting", ""), served)
+    return Assignment(Path(message["run_dir"]), message.get("setting", ""), channel)
 
 
 def _import(names: Iterable[str]) -> None:

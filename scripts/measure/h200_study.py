@@ -26,7 +26,7 @@ from timetrial.scripts.measure.multi_gpu_study import ARCHIVE as MULTI_GPU_ARCHI
 from timetrial.scripts.measure.seed_study import ARCHIVE as SEEDS_ARCHIVE
 
 PAGE = study_page.STUDIES / "h100_h200.md"
-H200_MACHINES = {"h200": "", "h200b": ", third H200"}  # by the archive, which is also their system; and its name
+H200_MACHINES = {"h200": "", "h200b": ", third H200"}  # by system, which also names the archive: the end of its labels
 _H100_MACHINES = ("a", "b")
 _LEAST_PAIRS = 5  # for a correlation
 

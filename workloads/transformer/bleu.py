@@ -36,7 +36,7 @@ def uncased_bleu(references: Sequence[str], hypotheses: Sequence[str]) -> float:
 
 
 def forget_references() -> None:
-    """Let the next score take as long as the first one of a process, for a run that is not its first."""
+    """Clear the cache of reference n-grams, so that a later run of a process starts as cold as its first."""
     _count_reference.cache_clear()
 
 

@@ -226,33 +226,33 @@ class LoadedBatches:
 class _ReadAhead:
     """Takes the images of an endless plan from a loader, which goes on to read those that will be asked for next.
 
-    `plans` yields the keys of the batches of a round (an epoch or an evaluation) and of all rounds after it.
+    `plans` yields the keys of the batches of a pass over the images (an epoch or an evaluation) and of all later ones.
     """
 
     def __init__(self, loader: Loader, plans: Callable[[ImageData, int], Iterator[Key]]) -> None:
         self._loader, self._plans = loader, plans
         self._images: Generator[ImageBatch] | None = None
-        self._next_round = 0  # that of the next batch of `_images`; 0: none
+        self._next_pass = 0  # that of the next batch of `_images`; 0: none
 
     def take(self, data: ImageData, number: int, batches: int) -> Iterator[ImageBatch]:
-        """Yield the images of the `batches` batches of round `number`."""
-        if self._images is None or number != self._next_round:
+        """Yield the images of the `batches` batches of pass `number`."""
+        if self._images is None or number != self._next_pass:
             self.close()
             # A proxy: the loader holds the plan until the data are freed, so the plan must not hold the data.
             self._images = self._loader.batches(self._plans(weakref.proxy(data), number))
-        images, self._next_round = self._images, 0
+        images, self._next_pass = self._images, 0
         try:
             yield from itertools.islice(images, batches)
-            self._next_round = number + 1
+            self._next_pass = number + 1
         finally:
-            if not self._next_round:  # aborted: what is read ahead is of no use
+            if not self._next_pass:  # aborted: what is read ahead is of no use
                 images.close()
 
     def close(self) -> None:
         """Stop reading ahead."""
         if self._images is not None:
             self._images.close()
-        self._next_round = 0
+        self._next_pass = 0
 
 
 def _stop_reading_ahead(owner: "weakref.ref[LoadedBatches]") -> None:
