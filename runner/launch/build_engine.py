@@ -1,7 +1,7 @@
 """The stage of a rank that builds its engine, warms it up, and records how long that took."""
 
 import gc
-import os
+import itertools
 import weakref
 from dataclasses import asdict, replace
 
@@ -26,7 +26,6 @@ from ..training.engine import Engine
 from ..training.torch_engine import TorchEngine
 from ..training.workload import BatchSharding
 from .rank import Rank
-from .rank_pool import EARLIER_RUNS
 from .staging import data_settings
 from .startup_clock import StartupClock
 
@@ -34,11 +33,13 @@ _ALL_REDUCE_MIB = 64  # tensor by which the speed of the interconnect is measure
 
 built_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
 """The engines of this process that `prepare_engine` has built and nothing has freed."""
+_runs_of_process = itertools.count()
 
 
 def prepare_engine(rank: Rank) -> Engine:
     """Return the engine of this rank, warmed up; with `division=closed`, refuse data of another size."""
     config = rank.config
+    earlier_runs = next(_runs_of_process)
     clock = StartupClock(rank.run_dir.record().attempts[-1])
     devices.reset_peak_memory(rank.device)
     engine = build_engine(config, rank.world, rank.device)
@@ -52,7 +53,7 @@ def prepare_engine(rank: Rank) -> Engine:
     clock.end(activity)
     clock.split(activity, "compiling Triton kernels", sum(seconds))
     if rank.is_main:
-        _record_startup(rank, clock)
+        _record_startup(rank, clock, earlier_runs)
     if rank.world.size > 1:
         _measure_all_reduce(rank)
     if config.launcher.name != "inline":  # whose process is the caller's
@@ -124,10 +125,9 @@ def _warm_up(engine: Engine, rank: Rank, activity: str) -> None:
         engine.synchronize()
 
 
-def _record_startup(rank: Rank, clock: StartupClock) -> None:
+def _record_startup(rank: Rank, clock: StartupClock, earlier_runs: int) -> None:
     def change(record: RunRecord) -> RunRecord:
         *earlier, attempt = record.attempts
-        earlier_runs = int(os.environ.get(EARLIER_RUNS, "0"))
         return replace(record, attempts=(*earlier, replace(attempt, startup=clock.seconds, earlier_runs=earlier_runs)))
 
     rank.run_dir.update(change)

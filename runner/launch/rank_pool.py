@@ -21,7 +21,6 @@ from .fork_server import ForkedRank, ForkServer, RankChannel, fork_rank
 
 LAUNCHER_PID = "TIMETRIAL_LAUNCHER_PID"
 RANK_STARTED = "TIMETRIAL_RANK_STARTED"  # when the launcher let a rank begin, in seconds since the epoch
-EARLIER_RUNS = "TIMETRIAL_EARLIER_RUNS"  # how many runs the process of a rank has made before
 _WORKER = "timetrial.runner.launch.worker"
 RankProcess = subprocess.Popen[bytes] | ForkedRank
 
@@ -127,10 +126,7 @@ class Assignment:
         if message is None or "run_dir" not in message:
             return None
         self._channel.begin_run()
-        earlier_runs = int(os.environ.get(EARLIER_RUNS, "0")) + 1
-        following = _accept(message, self._channel)
-        os.environ[EARLIER_RUNS] = f"{earlier_runs}"
-        return following
+        return _accept(message, self._channel)
 
 
 def wait_for_run() -> Assignment:

@@ -1,5 +1,6 @@
 """Ranks of a sweep: processes that share their imports, or all, end with their launcher, and report how they ended."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -81,13 +82,13 @@ def test_a_server_forks_the_ranks_of_one_run_after_another(tmp_path, monkeypatch
 STAYING_WORKER = """
 import os, signal, sys
 from timetrial.runner.core.signals import signal_when_parent_ends
-from timetrial.runner.launch.rank_pool import EARLIER_RUNS, wait_for_run
+from timetrial.runner.launch.rank_pool import wait_for_run
 def main():
     signal_when_parent_ends(signal.SIGTERM)
     assignment = wait_for_run()
     while True:
-        name, earlier = assignment.run_dir.name, os.environ.get(EARLIER_RUNS, "0")
-        print(name, earlier, os.getpid(), os.environ["RANK"], "colorsys" in sys.modules, flush=True)
+        name = assignment.run_dir.name
+        print(name, os.getpid(), os.environ["RANK"], "colorsys" in sys.modules, flush=True)
         if not assignment.setting:
             os._exit(7)
         if name == "not freed":
@@ -126,16 +127,18 @@ def test_a_rank_stays_for_runs_of_its_setting(tmp_path, monkeypatch):
         [sys.executable, "-P", "-c", STAYING_LAUNCHER], capture_output=True, text=True, timeout=60
     )
     assert completed.returncode == 0, completed.stderr
-    lines = [line.rsplit(maxsplit=4) for line in completed.stdout.splitlines()]
+    lines = [line.rsplit(maxsplit=3) for line in completed.stdout.splitlines()]
     names = ["first", "second", "other", "alone", "not freed", "after it", "killed", "after that"]
     assert [line[0] for line in lines] == names
-    assert [line[1] for line in lines] == ["0", "1", "0", "0", "0", "0", "1", "0"]
-    assert len({line[2] for line in lines}) == 6  # the second run and the killed one took the process of the one before
-    assert lines[1][4] == "True"  # a rank that stays imports what its server would
+    processes = [line[1] for line in lines]
+    stayed = [one == other for one, other in itertools.pairwise(processes)]
+    assert stayed == [True, False, False, False, False, True, False]
+    assert len({*processes}) == 6
+    assert lines[1][3] == "True"  # a rank that stays imports what its server would
     deadline = time.monotonic() + 30
-    while any(psutil.pid_exists(int(line[2])) for line in lines) and time.monotonic() < deadline:
+    while any(psutil.pid_exists(int(line[1])) for line in lines) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not any(psutil.pid_exists(int(line[2])) for line in lines)
+    assert not any(psutil.pid_exists(int(line[1])) for line in lines)
 
 
 @pytest.mark.integration
