@@ -143,6 +143,7 @@ class TorchEngine:
                 self.train_step(micro_batches)
             if self._captured_steps is not None:
                 self._captured_steps.capture(self._update, micro_batches)
+                self.train_step(micro_batches)  # a first replay uploads the graph
         self._warm_up_evaluation(steps if self.compiled else 1)
         self.load_state_dict(initial_state)
         self.optimizer.zero_grad(set_to_none=True)

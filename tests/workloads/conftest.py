@@ -66,7 +66,8 @@ def data_files_opened_before_run_start(tmp_path):
     """Run a configuration on one rank; return the data files opened between init_start and run_start.
 
     Data files are all files and folders below `data_dir` but manifests: the files whose names end with `manifest.json`.
-    Fails if the run reads no data file after run_start, because the trace would then prove nothing.
+    Fails if the run reads no data file after run_start, because the trace would then prove nothing, and if it imports
+    a library that scores on the clock.
 
     data_files_opened_before_run_start(["workload=ssd", "data=dali"]) -> []
     """
@@ -82,6 +83,9 @@ def data_files_opened_before_run_start(tmp_path):
         assert done.returncode == 0, done.stderr
         lines = trace.read_text().splitlines()
         before, after = lines.index("init_start"), lines.index("run_start")
+        on_clock = {Path(line).parts for line in lines[after : lines.index("run_stop")]}
+        libraries = {parts[parts.index("site-packages") + 1] for parts in on_clock if "site-packages" in parts}
+        assert libraries.isdisjoint({"sacrebleu", "hotcoco", "pycocotools"})
 
         def data_files(opened):
             paths = [Path(line) for line in opened if data_dir in Path(line).parents]

@@ -2,8 +2,8 @@
 
     python -P trace_file_opens.py TRACE OVERRIDE...
 
-Each line of TRACE is a marker of the MLPerf log, `init_start` or `run_start`, or the path of an opened file or a listed
-folder. Processes that are forked write to it too.
+Each line of TRACE is a marker of the MLPerf log, `init_start`, `run_start` or `run_stop`, or the path of an opened file
+or a listed folder. Processes that are forked write to it too.
 """
 
 import os
@@ -19,7 +19,7 @@ def main():
     from timetrial.runner.core.errors import Exit
     from timetrial.runner.launch.run import launch
     from timetrial.runner.mlperf.log_writer import MLPerfLog
-    from timetrial.runner.training.events import InitStarted, RunStarted
+    from timetrial.runner.training.events import InitStarted, RunStarted, RunStopped
 
     trace = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     node = compose(sys.argv[2:]).node
@@ -27,8 +27,9 @@ def main():
 
     def write_log_and_marker(self, event):
         write_log(self, event)
-        if isinstance(event, (InitStarted, RunStarted)):
-            os.write(trace, b"init_start\n" if isinstance(event, InitStarted) else b"run_start\n")
+        for kind, marker in ((InitStarted, b"init_start\n"), (RunStarted, b"run_start\n"), (RunStopped, b"run_stop\n")):
+            if isinstance(event, kind):
+                os.write(trace, marker)
 
     def write_path(event, arguments):
         if event in OPENING and isinstance(arguments[0], (str, bytes, os.PathLike)):

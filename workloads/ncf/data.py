@@ -143,11 +143,12 @@ class NCFData(Data):
         )
         data = _OnDevice(users, items, bits, *evaluation)
 
-        def first_batch() -> Iterator[list[Batch]]:
-            order = sampling.shuffle_into_batches(self.train_size, self._global_batch_size, 0, self._device)
-            yield from self._gather(order[None, : self._global_batch_size], data, 0)
+        def batches() -> Iterator[list[Batch]]:
+            first, *_, last = self._batches_to_gather(0)
+            for samples in (first, last):
+                yield from self._gather(samples, data, 0)
 
-        for _ in self._side_stream.make_ahead(first_batch()):
+        for _ in self._side_stream.make_ahead(batches()):
             pass
 
     def _read_sizes(self) -> movielens.Sizes:
@@ -170,16 +171,15 @@ class NCFData(Data):
         return self._side_stream.make_ahead(self._gather_epoch(epoch))
 
     def _gather_epoch(self, epoch: int) -> Iterator[list[Batch]]:
-        data = self._opened
-        order = sampling.shuffle_into_batches(
-            self.train_size, self._global_batch_size, self._seeds.derive("data_order", epoch), self._device
-        )
+        for samples in self._batches_to_gather(self._seeds.derive("data_order", epoch)):
+            yield from self._gather(samples, self._opened, self._seeds.derive("sampling", epoch))
+
+    def _batches_to_gather(self, seed: int) -> list[Tensor]:
+        """Return the samples of an epoch's batches: several full ones [n, B] at a time, then the partial one [1, b]."""
+        order = sampling.shuffle_into_batches(self.train_size, self._global_batch_size, seed, self._device)
         num_full = self.train_size // self._global_batch_size * self._global_batch_size
-        for batches in (
-            *order[:num_full].view(-1, self._global_batch_size).split(self._batches_at_a_time),
-            order[None, num_full:],
-        ):
-            yield from self._gather(batches, data, self._seeds.derive("sampling", epoch))
+        full = order[:num_full].view(-1, self._global_batch_size)
+        return [*full.split(self._batches_at_a_time), order[None, num_full:]]
 
     def eval_batches(self) -> Iterable[Batch]:
         """Yield this rank's users with their negatives; the held-out positive is the last item.

@@ -64,6 +64,7 @@ class SingleShotDetection:
 
     def __init__(self, settings: Settings, data: SSDData) -> None:
         self.settings, self._data = settings, data
+        coco_evaluation.import_evaluation()  # for which the first evaluation would wait on the clock
 
     def build_model(self) -> nn.Module:
         """Build the model and load its backbone if `backbone` is set."""

@@ -1,5 +1,6 @@
 """CIFAR-10: published network sizes, learning rate schedules, and batches gathered on the device."""
 
+import copy
 import json
 
 import numpy as np
@@ -203,6 +204,24 @@ def test_whitening_is_fitted_in_place_to_the_training_images_when_they_are_opene
     unopened.open()
     assert torch.equal(whitening.filters, expected.filters)
     assert whitening.filters.data_ptr() == address  # where captured steps read them
+
+
+def test_warm_up_fits_without_the_data_and_leaves_no_trace(tmp_path, monkeypatch):
+    unopened = data(tmp_path, opened=False)
+    model, whitening = airbench(unopened)
+    initial, fitted = whitening.filters.clone(), []
+    monkeypatch.setattr(unopened, "fit", lambda pixels: [fitted.append(len(pixels)), whitening.fit(pixels)])
+    state = copy.deepcopy(model.state_dict())
+    list(unopened.warm_up_steps())
+    assert fitted == [60]
+    assert not torch.equal(whitening.filters, initial)
+    model.load_state_dict(state)  # as the engine does after its warm-up
+    unopened.open()
+    assert fitted == [60, 60]
+    pixels, _ = read_images(unopened.folder, cifar.TRAIN_FILES)
+    expected = Whitening()
+    expected.fit(torch.from_numpy(pixels))
+    assert torch.equal(whitening.filters, expected.filters)
 
 
 def test_all_ranks_fit_equal_filters(tmp_path):

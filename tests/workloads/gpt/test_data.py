@@ -236,6 +236,16 @@ def test_synthetic_batches_have_the_shapes_of_real_ones(make_data):
         assert batch.inputs.shape[1] == first.inputs.shape[1]
 
 
+@pytest.mark.parametrize("ranks", [(0, 1), (0, 2), (1, 2)])
+@pytest.mark.parametrize("eval_batch_size", [4, 5, 1000])
+def test_warm_up_has_the_shapes_of_the_evaluation(make_data, ranks, eval_batch_size):
+    data = make_data(batch=6, ranks=(*ranks, 1), eval_batch_size=eval_batch_size)
+    shapes = dict.fromkeys(batch.inputs.shape for batch in data.eval_batches())
+    warm = list(data.warm_up_eval_batches())
+    assert [batch.inputs.shape for batch in warm] == list(shapes)
+    assert [batch.is_partial for batch in warm] == [False, True][: len(warm)]
+
+
 @pytest.mark.integration
 def test_text_is_opened_after_the_clock_has_started(data_files_opened_before_run_start):
     small = ["recipe.data.generate.num_train=600", "recipe.data.generate.num_test=40", "recipe.training.hidden_size=16"]

@@ -10,6 +10,7 @@ from timetrial.datasets.synthetic.ratings import RatingsSpec
 from timetrial.runner.core.errors import ConfigurationError
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
+from timetrial.workloads.ncf import sampling
 from timetrial.workloads.ncf.data import NCFData
 from timetrial.workloads.ncf.sampling import IGNORED
 from timetrial.workloads.ncf.synthetic import SyntheticNCFData
@@ -143,6 +144,22 @@ def test_synthetic_batches_have_the_shapes_of_real_ones(tmp_path):
         assert [tensor.dtype for tensor in real_batch.inputs] == [tensor.dtype for tensor in synthetic_batch.inputs]
     real_batch, synthetic_batch = next(iter(data.eval_batches())), next(data.warm_up_eval_batches())
     assert [tensor.shape for tensor in real_batch.inputs] == [tensor.shape for tensor in synthetic_batch.inputs]
+
+
+@pytest.mark.parametrize("batch", [512, 100_000])
+def test_warm_up_gathers_in_the_shapes_of_an_epoch(tmp_path, monkeypatch, batch):
+    shapes, gather = set(), sampling.gather_batches
+    monkeypatch.setattr(
+        sampling,
+        "gather_batches",
+        lambda samples, *rest, **own: [shapes.add(samples.shape), gather(samples, *rest, **own)][1],
+    )
+    data = build(tmp_path, BatchSharding(1, 2), batch=batch)
+    list(data.warm_up_steps())
+    warm = set(shapes)
+    shapes.clear()
+    list(data.train_batches(1))
+    assert shapes == warm
 
 
 def test_sizes_and_synthetic_batches_come_from_the_manifest(tmp_path):

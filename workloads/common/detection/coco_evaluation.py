@@ -2,7 +2,7 @@
 
 import contextlib
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
@@ -65,6 +65,18 @@ def concatenate(parts: Sequence[Detections]) -> Detections:
     return Detections(image_id, category_id, box, score, joined_masks)
 
 
+def import_evaluation() -> tuple[Any, Callable[..., tuple[Any, Any]]]:
+    """Return the class COCOeval of hotcoco or pycocotools, and the function that builds its two indexes.
+
+    Raises `ConfigurationError` if neither is installed.
+    """
+    try:
+        import hotcoco
+    except ImportError:
+        return import_pycocotools().cocoeval.COCOeval, _pycocotools_indexes
+    return hotcoco.COCOeval, _hotcoco_indexes
+
+
 def import_pycocotools() -> Any:
     """Import pycocotools with its submodules; raise `ConfigurationError` if it is not installed."""
     try:
@@ -124,13 +136,7 @@ def _precision(ground_truth: CocoSet, detections: Detections, iou_type: IouType)
     masks: _Masks = None, None
     if iou_type == "segm" and detections.mask is not None:
         masks = ground_truth.rles, [detections.mask[row] for row in rows.tolist()]
-    COCOeval: Any
-    try:
-        import hotcoco
-
-        COCOeval, build_indexes = hotcoco.COCOeval, _hotcoco_indexes
-    except ImportError:
-        COCOeval, build_indexes = import_pycocotools().cocoeval.COCOeval, _pycocotools_indexes
+    COCOeval, build_indexes = import_evaluation()
     with contextlib.redirect_stdout(io.StringIO()):
         evaluation = COCOeval(*build_indexes(ground_truth, annotation_columns, detection_columns, masks), iou_type)
         params = evaluation.params
