@@ -59,6 +59,7 @@ def _tabulate(folder: Path) -> pd.DataFrame:
         "network": lambda record: record.config["recipe"]["training"].get("network"),
         "precision": lambda record: record.config["precision"]["name"],
         "gpus": lambda record: record.config["gpus"],
+        "steps": lambda record: record.execution_paths.get("steps", ""),
         "batch": lambda record: record.config["recipe"]["global_batch_size"],
         "link": lambda record: "NVLink" if record.config["peer_to_peer"] else "no NVLink",
         "gpu": lambda record: next((gpu["name"] for gpu in record.environment["gpus"]), ""),
@@ -114,17 +115,25 @@ def _published_epochs() -> Iterator[list[str]]:
 
 
 def _passes(runs: pd.DataFrame) -> str:
-    """Return the milliseconds of a pass, and in fp32 what the published passes and peaks predict for this GPU."""
+    """Return the milliseconds of a pass, and in fp32 what the published passes and peaks predict for this GPU.
+
+    A network that was measured with training steps that are captured and with others has rows of both.
+    """
+    networks = list(runs.network.unique())
+    settings = sorted(
+        runs.groupby(["network", "precision", "steps"]),
+        key=lambda item: (networks.index(item[0][0]), _PRECISIONS.index(item[0][1]), item[0][2]),
+    )
     rows = []
-    for (network, precision), group in runs.groupby(["network", "precision"], sort=False):
+    for (network, precision, steps), group in settings:
         for task in ("eval", "train"):
             results = [record.throughput for record in group.record if record.throughput]
             own = [result.eval_ms if task == "eval" else result.train_ms for result in results]
             cells = ["", "", "", ""]
             if precision == "fp32" and results and results[0].datasheet_tflops:
                 cells = _predict(network, task, results[0].datasheet_tflops, own)
-            rows.append([str(network), str(precision), task, mean(own, "{:.3g} ms".format), *cells])
-    header = ["network", "precision", "pass", "measured", "predicted", "measured over predicted"]
+            rows.append([str(network), str(precision), str(steps), task, mean(own, "{:.3g} ms".format), *cells])
+    header = ["network", "precision", "training steps", "pass", "measured", "predicted", "measured over predicted"]
     return study_page.markdown_table([*header, "R² about zero", "R² about the mean"], rows)
 
 
@@ -224,18 +233,20 @@ def _seconds_of_first_epoch(records: pd.Series) -> str:
 def _precisions(resnet: pd.DataFrame, cifar: pd.DataFrame) -> str:
     """Return speed, time, energy and cost to the target in each number format."""
     rows = []
-    for runs in (resnet[resnet.workload == "resnet50"], cifar):
+    resnet = resnet[resnet.workload == "resnet50"]
+    for runs in (*(own for _, own in resnet.groupby("processor", sort=False)), cifar):
         for precision in (name for name in _PRECISIONS if (runs.precision == name).any()):
             group = runs[runs.precision == precision]
             base = runs[runs.precision == "fp32"]
             usd = [record.cost.usd for record in group.record[group.reached] if record.cost]
+            reached = f"{int(group.reached.sum())} of {len(group)}"
             rows.append([
-                str(group.title.iloc[0]), precision, f"{int(group.reached.sum())} of {len(group)}",
+                str(group.title.iloc[0]), str(group.processor.iloc[0]), precision, reached,
                 mean(group.rate, "{:,.0f}".format), "" if precision == "fp32" else ratio(group.rate, base.rate),
                 mean(group.fractional, "{:.3g}".format), mean(group.seconds, "{:.3g} s".format),
                 mean(group.joules, lambda joules: f"{joules / 1e3:.3g} kJ"), mean(usd, "{:.2g} USD".format),
             ])  # fmt: skip
-    header = ["workload", "precision", "reached the target", "samples/s", "to fp32", "epochs", "time-to-train"]
+    header = ["workload", "GPU", "precision", "reached the target", "samples/s", "to fp32", "epochs", "time-to-train"]
     return study_page.markdown_table([*header, "energy", "cost"], rows)
 
 

@@ -26,7 +26,7 @@ from timetrial.scripts.measure.multi_gpu_study import ARCHIVE as MULTI_GPU_ARCHI
 from timetrial.scripts.measure.seed_study import ARCHIVE as SEEDS_ARCHIVE
 
 PAGE = study_page.STUDIES / "h100_h200.md"
-H200_MACHINES = {"h200": "", "h200b": ", third H200"}  # by system, which also names the archive: the end of its labels
+H200_MACHINES = {"h200": "", "h200b": ", later H200"}  # by system, which also names the archive: the end of its labels
 _H100_MACHINES = ("a", "b")
 _LEAST_PAIRS = 5  # for a correlation
 
@@ -241,10 +241,10 @@ def _predict(same: pd.DataFrame) -> Iterator[h100_expectations.Prediction]:
 
 def _machines(runs: pd.DataFrame, second: pd.DataFrame) -> str:
     """Return the ratios of the runs on the other H200s to those on the first."""
-    first, third = (runs[runs.system == system] for system in H200_MACHINES)
+    first, later = (runs[runs.system == system] for system in H200_MACHINES)
     rows = []
     for name, own in by_benchmark(first):
-        for label, other in (("second", second), ("third", third)):
+        for label, other in (("second", second), ("later", later)):
             same = other[other.benchmark == name]
             if not len(same):
                 continue

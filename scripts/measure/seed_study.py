@@ -8,6 +8,7 @@ differs.
 
 import json
 import math
+import string
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -156,8 +157,8 @@ def _deterministic(folder: Path, repeats: Path, replays: Replays) -> str:
 def _precision(folder: Path) -> str:
     rows = []
     for place, name in _workloads(folder):
-        for processor, runs in _by_processor(place):
-            rows += [[name, precision, processor, *cells] for precision, cells in _precision_cells(runs)]
+        for machine, runs in _by_machine(place):
+            rows += [[name, precision, machine, *cells] for precision, cells in _precision_cells(runs)]
     header = ["workload", "precision", "processor", "runs"]
     for column in ("samples/s", "epochs", "time-to-train", "energy to target"):
         header += [column, "to fp32"]
@@ -165,7 +166,7 @@ def _precision(folder: Path) -> str:
 
 
 def _precision_cells(runs: pd.DataFrame) -> Iterator[tuple[str, list[str]]]:
-    """Yield each precision and its cells, of the runs on one processor."""
+    """Yield each precision and its cells, of the runs on one machine."""
     runs = runs.assign(
         seed=[record.config["seed"] for record in runs.record],
         precision=[record.config["precision"]["name"] for record in runs.record],
@@ -222,6 +223,14 @@ def _workloads(folder: Path) -> Iterator[tuple[Path, str]]:
 def _by_processor(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield the processors and their runs that have ended, in the order of their first runs."""
     yield from seed_outcomes.tabulate(seed_outcomes.read_ended(folder)).groupby("processor", sort=False)
+
+
+def _by_machine(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield what `_by_processor` does, but several machines with the same processor apart: "H200 a", "H200 b"."""
+    for processor, runs in _by_processor(folder):
+        machines = list(runs.groupby([record.attempts[0].boot for record in runs.record], sort=False))
+        for letter, (_, own) in zip(string.ascii_lowercase, machines, strict=False):
+            yield f"{processor} {letter}" if len(machines) > 1 else processor, own
 
 
 def _recipe(records: Sequence[RunRecord]) -> str:

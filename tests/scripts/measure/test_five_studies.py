@@ -22,7 +22,19 @@ spec.loader.exec_module(seed_runs)
 def study(tmp_path):
     """An empty study; study(path, training, throughput=..., ...) adds a run."""
 
-    def add(path, training=None, *, throughput=None, usd=None, network=None, gpus=1, link=True, name="cnn", **options):
+    def add(
+        path,
+        training=None,
+        *,
+        throughput=None,
+        usd=None,
+        network=None,
+        gpus=1,
+        link=True,
+        name="cnn",
+        steps="",
+        **options,
+    ):
         record = seed_runs.make_record(training, **{"global_batch_size": 64} | options)
         config = record.config | {
             "workload": {"name": name, "title": name.upper()},
@@ -33,6 +45,7 @@ def study(tmp_path):
         environment = {"gpus": [{"name": "H100"}]}
         cost = usd and Cost(usd, 3.0)
         record = replace(record, config=config, environment=environment, throughput=throughput, cost=cost)
+        record = replace(record, execution_paths={"steps": steps})
         seed_runs.write(tmp_path / path, record)
 
     return add
@@ -68,9 +81,12 @@ def test_published_epochs_fall_with_gpus_and_ours_are_a_ratio(tmp_path, study, r
 def test_passes_are_predicted_by_the_published_peaks(tmp_path, study):
     for seed, ms in enumerate((20.0, 21.0)):
         study(f"five_studies/passes/{seed}", throughput=measured(1.0, ms, 7.0, 67.0), network="vgg16", precision="fp32")
-    study("five_studies/passes/half", throughput=measured(1.0, 6.0, 2.0, 990.0), network="vgg16", precision="fp16")
+    for steps, factor in (("not captured", 1), ("captured", 2)):
+        throughput = measured(1.0, 6.0 / factor, 2.0 / factor, 990.0)
+        study(f"five_studies/passes/{steps}", throughput=throughput, network="vgg16", precision="fp16", steps=steps)
     evaluation, training, *half = rows_of(tmp_path, "passes")
-    assert [row["measured"] for row in half] == ["2 ms", "6 ms"]
+    assert [row["measured"] for row in half] == ["1 ms", "3 ms", "2 ms", "6 ms"]
+    assert [row["training steps"] for row in half] == ["captured", "captured", "not captured", "not captured"]
     assert {row["predicted"] for row in half} == {""}
     peaks = np.array([14.9, 11.34, 14.13, 13.45, 8.14, 12.74])
     speeds = 1e3 / np.array([108.8, 131.9, 83.5, 102.9, 223.6, 146.9])
@@ -118,9 +134,12 @@ def test_precisions_have_speed_energy_and_cost(tmp_path, study, ratio_text):
             training = seed_runs.cross_at(3.5, seconds=1e3 / rate, rate=rate + seed)
             options = {"precision": precision, "seed": seed, "joules": 5000.0, "name": "resnet50"}
             study(f"seeds/precision/resnet50_mini/{precision}{seed}", training, **options)
+    other_gpu = {"precision": "fp32", "name": "resnet50", "accelerator": "h200"}
+    study("seeds/precision/resnet50_mini/other", seed_runs.cross_at(3.5, rate=300.0), **other_gpu)
     study("five_studies/cifar10/1", seed_runs.cross_at(3.5, seconds=2.0), usd=0.0017, name="cifar10")
-    fp32, tf32, cifar = rows_of(tmp_path, "precisions")
-    assert list(fp32.values())[:4] == ["RESNET50", "fp32", "2 of 2", "101"]
+    fp32, tf32, other, cifar = rows_of(tmp_path, "precisions")
+    assert list(fp32.values())[:5] == ["RESNET50", "H100", "fp32", "2 of 2", "101"]
+    assert list(other.values())[:5] == ["RESNET50", "H200", "fp32", "1 of 1", "300"]
     assert tf32["to fp32"] == ratio_text((201, 202), (101, 102))
     assert (tf32["time-to-train"], tf32["energy"], tf32["cost"]) == ("5 s", "5 kJ", "")
     assert (cifar["precision"], cifar["time-to-train"], cifar["cost"]) == ("bf16", "2 s", "0.0017 USD")
