@@ -77,7 +77,7 @@ def _train(corpus: PreparedCorpus, recorder: Recorder) -> None:
     files.SRC_TEST_FNAME = "test.source"
     _divide_by_whole_numbers(beam_search)
     iterate, translate = train.trainers.Seq2SeqTrainer.iterate, inference.Translator.run
-    vocabulary, references = MosesBPE.read(corpus.folder / "vocabulary"), corpus.references()
+    vocabulary, bleu = MosesBPE.read(corpus.folder / "vocabulary"), GNMTWorkload.build_bleu(corpus.references())
 
     def observe_step(self: Any, source: Any, target: Any, update: bool = True, training: bool = True) -> Any:
         result = iterate(self, source, target, update, training)
@@ -93,7 +93,7 @@ def _train(corpus: PreparedCorpus, recorder: Recorder) -> None:
     def score(self: Any, path: str, _: Any) -> float:
         lines = Path(path.removesuffix(".detok")).read_text().splitlines()
         hypotheses = [vocabulary.decode(_token_ids(line.split())) for line in lines]
-        return 100 * GNMTWorkload.bleu(None, references, hypotheses)  # type: ignore[arg-type]
+        return 100 * bleu(hypotheses)
 
     train.trainers.Seq2SeqTrainer.iterate = observe_step
     inference.Translator.run, inference.Translator.run_sacrebleu = observe_evaluation, score

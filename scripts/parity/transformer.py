@@ -208,7 +208,7 @@ def _bleu(model: _Transformer, corpus: PreparedCorpus, settings: Any, device: to
         found |= zip(numbers, _search(model, source, settings), strict=True)
     vocabulary = SharedVocabulary.read(corpus.folder / "vocabulary")
     hypotheses = [vocabulary.decode(found[number]) for number in range(len(sources))]
-    return TransformerWorkload.bleu(None, corpus.references(), hypotheses)  # type: ignore[arg-type]
+    return TransformerWorkload.build_bleu(corpus.references())(hypotheses)
 
 
 def _search(model: _Transformer, source: Tensor, settings: Any) -> list[list[int]]:

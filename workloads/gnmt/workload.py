@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from ...datasets.text.moses_bpe import BEGIN, END
 from ..common import schedule
 from ..common.translation.beam_search import BeamSearch, ScoreFunction, SharedBeam, length_penalty
-from ..common.translation.workload import TranslationWorkload
+from ..common.translation.workload import Bleu, TranslationWorkload
 from .data import GNMTData, PackedSentences
 from .model import GNMT, Memory, State
 
@@ -25,7 +25,6 @@ class GNMTWorkload(TranslationWorkload):
     """Translation with GNMT; quality is BLEU of lower-cased text with international tokenization."""
 
     data: GNMTData
-    _scored: Sequence[str] = ()  # the references of `_scorer`
 
     @dataclass
     class Settings:
@@ -80,7 +79,7 @@ class GNMTWorkload(TranslationWorkload):
 
     def __init__(self, settings: Settings, data: GNMTData) -> None:
         self.settings, self.data = settings, data
-        self._scorer = _make_scorer()  # imports what the first evaluation would wait for on the clock
+        self.build_bleu([""])  # imports what the first evaluation would wait for on the clock
 
     @property
     def capturable(self) -> bool:
@@ -120,14 +119,16 @@ class GNMTWorkload(TranslationWorkload):
         start_ids = torch.full((count * beam_size,), BEGIN, device=lengths.device)
         return BeamSearch(GNMTDecoder(model, memory), beam, start_ids, self.settings.max_decode_length)
 
-    def bleu(self, references: Sequence[str], hypotheses: Sequence[str]) -> float:
-        """Return sacreBLEU of lower-cased text with international tokenization, as a fraction.
+    @staticmethod
+    def build_bleu(references: Sequence[str]) -> Bleu:
+        """Return sacreBLEU of lower-cased text with international tokenization.
 
         The reference reads it from sacreBLEU's output, which has two decimals of percent.
         """
-        if self._scored != references:  # the first evaluation
-            self._scorer, self._scored = _make_scorer([references]), references
-        return round(float(self._scorer.corpus_score(hypotheses, None).score), 2) / 100
+        from sacrebleu.metrics.bleu import BLEU
+
+        scorer = BLEU(lowercase=True, tokenize="intl", force=True, references=[references])
+        return lambda hypotheses: round(float(scorer.corpus_score(hypotheses, None).score), 2) / 100
 
     def mlperf_params(self) -> dict[str, Any]:
         """Return the hyperparameters under their names in ruleset 0.7.0."""
@@ -152,13 +153,6 @@ class GNMTWorkload(TranslationWorkload):
         settings, data = self.settings, self.data
         remain, interval = (schedule.updates(settings, key, data) for key in ("remain", "decay_interval"))
         return min(remain, round(settings.warmup_samples / data.global_batch_size)), remain, max(1, interval)
-
-
-def _make_scorer(references: Sequence[Sequence[str]] | None = None) -> Any:
-    """Return sacreBLEU of lower-cased text with international tokenization; it keeps the n-grams of the references."""
-    from sacrebleu.metrics.bleu import BLEU
-
-    return BLEU(lowercase=True, tokenize="intl", force=True, references=references)
 
 
 def length_coverage_score(alpha: float, beta: float) -> ScoreFunction:

@@ -10,34 +10,39 @@ from functools import cache, lru_cache
 _MAX_ORDER = 4  # of n-grams
 
 
-def uncased_bleu(references: Sequence[str], hypotheses: Sequence[str]) -> float:
-    """Return the corpus BLEU, from 0 to 1, of raw text with one reference for each hypothesis.
+class UncasedBleu:
+    """Corpus BLEU of raw text with one reference for each hypothesis, whose n-grams it counts once.
 
     Papineni et al. 2002 with n-grams up to 4. An order without a match is smoothed as in NIST's mteval (method 3 of
-    Chen and Cherry 2014). The score is 0 if no hypothesis has 4 tokens. Raises `ValueError` for unequal counts.
+    Chen and Cherry 2014).
     """
-    if len(references) != len(hypotheses):
-        raise ValueError(f"{len(references)} references and {len(hypotheses)} hypotheses: give one reference each.")
-    matches, possible = [0] * _MAX_ORDER, [0] * _MAX_ORDER
-    reference_length = hypothesis_length = 0
-    for reference, hypothesis in zip(references, hypotheses, strict=True):
-        num_tokens, counts_by_order = _count_reference(reference)
-        tokens = tokenize(hypothesis.lower())
-        reference_length += num_tokens
-        hypothesis_length += len(tokens)
-        for index, known in enumerate(counts_by_order):
-            possible[index] += max(len(tokens) - index, 0)
-            found = Counter(ngram for ngram in _ngrams(tokens, index + 1) if ngram in known)
-            matches[index] += sum(min(count, known[ngram]) for ngram, count in found.items())
-    if not all(possible):
-        return 0.0
-    log_bleu = _mean_log_precision(matches, possible) + min(0.0, 1 - reference_length / hypothesis_length)
-    return math.exp(log_bleu)
 
+    def __init__(self, references: Sequence[str]) -> None:
+        self._tokens = [tokenize(reference.lower()) for reference in references]
+        self._counts = [[Counter(_ngrams(tokens, 1 + index)) for index in range(_MAX_ORDER)] for tokens in self._tokens]
 
-def forget_references() -> None:
-    """Clear the cache of reference n-grams, so that a later run of a process starts as cold as its first."""
-    _count_reference.cache_clear()
+    def score(self, hypotheses: Sequence[str]) -> float:
+        """Return the BLEU, from 0 to 1, which is 0 if no hypothesis has 4 tokens.
+
+        Raises `ValueError` for more or fewer hypotheses than references.
+        """
+        if len(self._tokens) != len(hypotheses):
+            raise ValueError(
+                f"{len(self._tokens)} references and {len(hypotheses)} hypotheses: give one reference each."
+            )
+        matches, possible = [0] * _MAX_ORDER, [0] * _MAX_ORDER
+        hypothesis_length = 0
+        for counts_by_order, hypothesis in zip(self._counts, hypotheses, strict=True):
+            tokens = tokenize(hypothesis.lower())
+            hypothesis_length += len(tokens)
+            for index, known in enumerate(counts_by_order):
+                possible[index] += max(len(tokens) - index, 0)
+                found = Counter(ngram for ngram in _ngrams(tokens, index + 1) if ngram in known)
+                matches[index] += sum(min(count, known[ngram]) for ngram, count in found.items())
+        if not all(possible):
+            return 0.0
+        brevity = min(0.0, 1 - sum(map(len, self._tokens)) / hypothesis_length)
+        return math.exp(_mean_log_precision(matches, possible) + brevity)
 
 
 def tokenize(text: str) -> list[str]:
@@ -52,13 +57,6 @@ def tokenize(text: str) -> list[str]:
     text = after_non_digit.sub(r"\1 \2 ", text)
     text = before_non_digit.sub(r" \1 \2", text)
     return text.translate(_SPACED_SYMBOLS).split()
-
-
-@lru_cache(16_384)
-def _count_reference(text: str) -> tuple[int, list[Counter[tuple[str, ...]]]]:
-    """Return the number of tokens and the n-grams of each order; kept, since every evaluation has the same text."""
-    tokens = tokenize(text.lower())
-    return len(tokens), [Counter(_ngrams(tokens, order)) for order in range(1, _MAX_ORDER + 1)]
 
 
 def _ngrams(tokens: list[str], order: int) -> Iterator[tuple[str, ...]]:

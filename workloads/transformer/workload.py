@@ -12,8 +12,8 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from ...datasets.text.subwords import EOS, PAD
 from ..common.translation.beam_search import BeamSearch, SplitBeam
-from ..common.translation.workload import TranslationWorkload
-from .bleu import forget_references, uncased_bleu
+from ..common.translation.workload import Bleu, TranslationWorkload
+from .bleu import UncasedBleu
 from .data import PackedSentences, TransformerData
 from .decoder import TransformerDecoder
 from .model import Transformer
@@ -81,7 +81,6 @@ class TransformerWorkload(TranslationWorkload):
 
     def __init__(self, settings: Settings, data: TransformerData) -> None:
         self.settings, self.data = settings, data
-        forget_references()
 
     def build_model(self) -> nn.Module:
         """Build the Transformer for the data's vocabulary."""
@@ -116,9 +115,10 @@ class TransformerWorkload(TranslationWorkload):
         start_ids = torch.full((count * beam_size,), PAD, device=source.ids.device)
         return BeamSearch(TransformerDecoder(model, source), beam, start_ids, max_length)
 
-    def bleu(self, references: Sequence[str], hypotheses: Sequence[str]) -> float:
+    @staticmethod
+    def build_bleu(references: Sequence[str]) -> Bleu:
         """Return the reference's uncased BLEU."""
-        return uncased_bleu(references, hypotheses)
+        return UncasedBleu(references).score
 
     def mlperf_params(self) -> dict[str, Any]:
         """Return the hyperparameters under their names in ruleset 0.7.0."""

@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from timetrial.workloads.transformer.bleu import tokenize, uncased_bleu
+from timetrial.workloads.transformer.bleu import UncasedBleu, tokenize
 
 WORDS = ["Der", "die", "Straße", "über", "7", "1999", "3,5", "1.000", "10-jährige", "E-Mail", "„Haus“", "»so«", "can't"]
 WORDS += ["U.S.", "(ja)", "5%", "20€", "a+b=c", "...", "?!", "—", "§5", "\\"]
@@ -61,27 +61,27 @@ def test_tokenize_by_hand(text, tokens):
     ],
 )
 def test_scores_by_hand(reference, hypothesis, expected):
-    assert uncased_bleu([reference], [hypothesis]) == pytest.approx(expected, rel=1e-12)
+    assert UncasedBleu([reference]).score([hypothesis]) == pytest.approx(expected, rel=1e-12)
 
 
 def test_corpus_score_sums_counts_over_sentences():
     # Orders 1 to 4 have 4+1 of 4+3, 3+0 of 3+2, 2+0 of 2+1, 1+0 of 1+0 matches; 7 tokens of 9. The second sentence has
     # no 4-gram but counts in the other orders.
-    score = uncased_bleu(["a b c d", "e f g h i"], ["a b c d", "e x y"])
+    score = UncasedBleu(["a b c d", "e f g h i"]).score(["a b c d", "e x y"])
     assert score == pytest.approx((5 / 7 * 3 / 5 * 2 / 3) ** 0.25 * math.exp(1 - 9 / 7), rel=1e-12)
-    assert uncased_bleu(["a b c d", "e f"], ["a b c d", ""]) == pytest.approx(math.exp(1 - 6 / 4), rel=1e-12)
+    assert UncasedBleu(["a b c d", "e f"]).score(["a b c d", ""]) == pytest.approx(math.exp(1 - 6 / 4), rel=1e-12)
 
 
 def test_identical_texts_score_one():
     texts = random_texts(50)
-    assert uncased_bleu(texts, texts) == 1.0
-    assert uncased_bleu(texts, [text.upper().replace("SS", "ß") for text in texts]) == 1.0
+    assert UncasedBleu(texts).score(texts) == 1.0
+    assert UncasedBleu(texts).score([text.upper().replace("SS", "ß") for text in texts]) == 1.0
 
 
 def test_rejects_unequal_counts():
     with pytest.raises(ValueError, match="2 references and 1 hypotheses"):
-        uncased_bleu(["a", "b"], ["a"])
-    assert uncased_bleu([], []) == 0.0
+        UncasedBleu(["a", "b"]).score(["a"])
+    assert UncasedBleu([]).score([]) == 0.0
 
 
 def random_texts(count):
@@ -106,7 +106,7 @@ def test_scores_equal_sacrebleu(count):
     references = random_texts(count)
     hypotheses = [corrupt(text, generator) for text in references]
     expected = metrics.BLEU(lowercase=True, tokenize="intl", smooth_method="exp").corpus_score(hypotheses, [references])
-    assert uncased_bleu(references, hypotheses) == pytest.approx(expected.score / 100, abs=1e-6)
+    assert UncasedBleu(references).score(hypotheses) == pytest.approx(expected.score / 100, abs=1e-6)
     assert 0.1 < expected.score / 100 < 0.99
 
 
@@ -115,10 +115,10 @@ def test_smoothed_scores_equal_sacrebleu_except_without_any_match():
     sacrebleu = metrics.BLEU(lowercase=True, tokenize="intl", smooth_method="exp")
     for hypothesis in ("the the the the the", "the cat x y z", "dog, cat. the mat", "a b the c", "the cat", ""):
         expected = sacrebleu.corpus_score([hypothesis], [["the cat the dog sat"]]).score / 100
-        assert uncased_bleu(["the cat the dog sat"], [hypothesis]) == pytest.approx(expected, abs=1e-6)
+        assert UncasedBleu(["the cat the dog sat"]).score([hypothesis]) == pytest.approx(expected, abs=1e-6)
     # Without any match sacrebleu returns 0 for all smoothing methods; the reference smooths all four orders.
     assert sacrebleu.corpus_score(["v w x y z"], [["a b c d e"]]).score == 0
-    assert uncased_bleu(["a b c d e"], ["v w x y z"]) > 0
+    assert UncasedBleu(["a b c d e"]).score(["v w x y z"]) > 0
 
 
 def test_tokens_equal_sacrebleu_except_for_numbers_that_are_not_digits():

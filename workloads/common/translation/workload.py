@@ -1,6 +1,6 @@
 """What the translation workloads share."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from .parallel_data import ParallelTextData
 
 Translations = list[tuple[int, list[int]]]
 """(number of the test sentence, output token ids) for each translated sentence."""
+Bleu = Callable[[Sequence[str]], float]
+"""Returns the corpus BLEU of hypotheses, as a fraction, against references whose n-grams it keeps."""
 
 
 class TranslationWorkload:
@@ -22,6 +24,7 @@ class TranslationWorkload:
     data: ParallelTextData
     settings: Any
     _searches: CapturedSearches | None = None
+    _bleu: tuple[list[str], Bleu] | None = None  # with the references
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the summed loss, which the model computes itself."""
@@ -50,14 +53,17 @@ class TranslationWorkload:
     def score(self, parts: Sequence[TextPredictions]) -> dict[str, float]:
         """Return the corpus BLEU of all translated sentences, as a fraction."""
         translations = sorted(pair for part in parts for pair in part.predictions)
-        references = self.data.references()
-        hypotheses = [self.data.decode(ids) for _, ids in translations]
-        return {"bleu": self.bleu([references[number] for number, _ in translations], hypotheses)}
+        all_references = self.data.references()
+        references = [all_references[number] for number, _ in translations]
+        if self._bleu is None or self._bleu[0] != references:  # the first evaluation
+            self._bleu = references, self.build_bleu(references)
+        return {"bleu": self._bleu[1]([self.data.decode(ids) for _, ids in translations])}
 
     def start_search(self, model: Any, source: Any) -> BeamSearch:
         """Encode a packed source and return the search for the translation of each sentence."""
         raise NotImplementedError
 
-    def bleu(self, references: Sequence[str], hypotheses: Sequence[str]) -> float:
-        """Return the corpus BLEU as a fraction."""
+    @staticmethod
+    def build_bleu(references: Sequence[str]) -> Bleu:
+        """Return the workload's BLEU against these references."""
         raise NotImplementedError
