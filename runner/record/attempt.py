@@ -20,7 +20,7 @@ class Attempt:
     boot: str = ""
     """Identity of the boot of the host, which tells apart hosts of one name; empty where the system states none."""
     earlier_runs: int = 0
-    """Runs that the process of the first rank had made before (`launcher.reuse_process`)."""
+    """Runs that the process of the first rank had made before: with `launcher.reuse_process`, or `launcher=inline`."""
 
     @property
     def host(self) -> tuple[str, str]:

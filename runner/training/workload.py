@@ -60,6 +60,12 @@ class BatchSharding:
         """Return this rank's slice of `items` evaluation items: no overlap, no padding."""
         return slice(items * self.rank // self.ranks, items * (self.rank + 1) // self.ranks)
 
+    def eval_spans(self, items: int, batch_size: int) -> list[slice]:
+        """Return this rank's evaluation batches as slices of `items` items, each item once; the last may be smaller."""
+        own = self.shard(items)
+        starts = range(own.start, own.stop, batch_size)
+        return [slice(start, min(start + batch_size, own.stop)) for start in starts]
+
 
 class Data(Protocol):
     """The samples of one rank, one class per loader.

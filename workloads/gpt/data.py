@@ -170,10 +170,13 @@ class GPTData(Data):
         for tokens in self._validation.sizes:
             starts.append(first + np.arange(self._eval_windows(tokens)) * self.context)
             first += tokens
-        own = np.concatenate(starts)[self._sharding.shard(self.eval_size)]
-        for start in range(0, len(own), self._settings.eval_batch_size):
-            part = own[start : start + self._settings.eval_batch_size]
-            yield self._eval_batch(self._validation.windows(part, self.context + 1))
+        all_starts = np.concatenate(starts)
+        for span in self._eval_spans():
+            yield self._eval_batch(self._validation.windows(all_starts[span], self.context + 1))
+
+    def _eval_spans(self) -> list[slice]:
+        """Return this rank's evaluation batches as slices of the validation windows."""
+        return self._sharding.eval_spans(self.eval_size, self._settings.eval_batch_size)
 
     def _eval_windows(self, tokens: int) -> int:
         return max(0, tokens - 1) // self.context
@@ -188,10 +191,9 @@ class GPTData(Data):
 
     def warm_up_eval_batches(self) -> Iterator[Batch]:
         """Yield random tokens in the shape of the first evaluation batch, and of the last one if that is smaller."""
-        own, size = len(range(self.eval_size)[self._sharding.shard(self.eval_size)]), self._settings.eval_batch_size
-        sizes = dict.fromkeys(min(size, own - start) for start in range(0, own, size))
-        for count in sizes:
-            yield replace(self._eval_batch(self._random_windows(count)), is_partial=count < max(sizes))
+        sizes = dict.fromkeys(span.stop - span.start for span in self._eval_spans())
+        for size in sizes:
+            yield replace(self._eval_batch(self._random_windows(size)), is_partial=size < max(sizes))
 
     def mlperf_params(self) -> dict[str, Any]:
         """Return the length of a window and the size of the vocabulary."""

@@ -18,17 +18,18 @@ class UncasedBleu:
     """
 
     def __init__(self, references: Sequence[str]) -> None:
-        self._tokens = [tokenize(reference.lower()) for reference in references]
-        self._counts = [[Counter(_ngrams(tokens, 1 + index)) for index in range(_MAX_ORDER)] for tokens in self._tokens]
+        tokenized = [tokenize(reference.lower()) for reference in references]
+        self._length = sum(map(len, tokenized))
+        self._counts = [[Counter(_ngrams(tokens, 1 + index)) for index in range(_MAX_ORDER)] for tokens in tokenized]
 
     def score(self, hypotheses: Sequence[str]) -> float:
         """Return the BLEU, from 0 to 1, which is 0 if no hypothesis has 4 tokens.
 
         Raises `ValueError` for more or fewer hypotheses than references.
         """
-        if len(self._tokens) != len(hypotheses):
+        if len(self._counts) != len(hypotheses):
             raise ValueError(
-                f"{len(self._tokens)} references and {len(hypotheses)} hypotheses: give one reference each."
+                f"{len(self._counts)} references and {len(hypotheses)} hypotheses: give one reference each."
             )
         matches, possible = [0] * _MAX_ORDER, [0] * _MAX_ORDER
         hypothesis_length = 0
@@ -41,7 +42,7 @@ class UncasedBleu:
                 matches[index] += sum(min(count, known[ngram]) for ngram, count in found.items())
         if not all(possible):
             return 0.0
-        brevity = min(0.0, 1 - sum(map(len, self._tokens)) / hypothesis_length)
+        brevity = min(0.0, 1 - self._length / hypothesis_length)
         return math.exp(_mean_log_precision(matches, possible) + brevity)
 
 

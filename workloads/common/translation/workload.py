@@ -24,7 +24,7 @@ class TranslationWorkload:
     data: ParallelTextData
     settings: Any
     _searches: CapturedSearches | None = None
-    _bleu: tuple[list[str], Bleu] | None = None  # with the references
+    _bleu: tuple[list[int], Bleu] | None = None  # with the numbers of the sentences whose references it has
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the summed loss, which the model computes itself."""
@@ -53,10 +53,10 @@ class TranslationWorkload:
     def score(self, parts: Sequence[TextPredictions]) -> dict[str, float]:
         """Return the corpus BLEU of all translated sentences, as a fraction."""
         translations = sorted(pair for part in parts for pair in part.predictions)
-        all_references = self.data.references()
-        references = [all_references[number] for number, _ in translations]
-        if self._bleu is None or self._bleu[0] != references:  # the first evaluation
-            self._bleu = references, self.build_bleu(references)
+        numbers = [number for number, _ in translations]
+        if self._bleu is None or self._bleu[0] != numbers:  # the first evaluation
+            references = self.data.references()
+            self._bleu = numbers, self.build_bleu([references[number] for number in numbers])
         return {"bleu": self._bleu[1]([self.data.decode(ids) for _, ids in translations])}
 
     def start_search(self, model: Any, source: Any) -> BeamSearch:

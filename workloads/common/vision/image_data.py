@@ -134,8 +134,7 @@ class ImageData(Data):
 
     def eval_spans(self) -> list[slice]:
         """Return this rank's evaluation batches as slices of the validation set, each image once."""
-        shard, size = self.sharding.shard(self.eval_size), self.settings.eval_batch_size
-        return [slice(start, min(start + size, shard.stop)) for start in range(shard.start, shard.stop, size)]
+        return self.sharding.eval_spans(self.eval_size, self.settings.eval_batch_size)
 
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Yield the micro-batches of each step; for any number of ranks and workers, an epoch is the same."""
