@@ -3,7 +3,7 @@
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ def trace_kernels(device: torch.device, work: Callable[[], object], parts: int, 
     """Return the kernels of `work`, which has `parts` equal parts.
 
     `kernel_ms` is the union of their spans and `kernels` their number, both a part; `kernel_share` is that union's
-    share in the time of the traced work; `longest_us` has the names and microseconds of the `longest` ones, a part.
+    share in the time of the traced work; `collective_ms` is the union of NCCL's kernels, which includes their waits for
+    other ranks, and `collective_alone_ms` the part of it in which no other kernel ran; `longest_us` has the names and
+    microseconds of the `longest` ones, a part.
     """
     with profile(activities=devices.profiler_activities(device)[1:]) as profiler:
         work()
@@ -27,17 +29,30 @@ def trace_kernels(device: torch.device, work: Callable[[], object], parts: int, 
         profiler.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
     kernels = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
-    spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in kernels)
-    busy, end = 0.0, spans[0][0]
-    for start, stop in spans:
-        busy += max(0.0, stop - max(start, end))
-        end = max(end, stop)
+    busy = _union(kernels)
+    computing, collective = (_union([k for k in kernels if _is_collective(k) is kind]) for kind in (False, True))
+    start, end = min(kernel["ts"] for kernel in kernels), max(kernel["ts"] + kernel["dur"] for kernel in kernels)
     durations: Counter[str] = Counter()
     for event in kernels:
         durations[event["name"][:60]] += event["dur"]
     return {
-        "kernel_share": round(busy / (end - spans[0][0]), 3),
+        "kernel_share": round(busy / (end - start), 3),
         "kernel_ms": round(busy / parts / 1e3, 4),
+        "collective_ms": round(collective / parts / 1e3, 4),
+        "collective_alone_ms": round((busy - computing) / parts / 1e3, 4),
         "kernels": round(len(kernels) / parts, 1),
         "longest_us": {name: round(us / parts, 1) for name, us in durations.most_common(longest)},
     }
+
+
+def _is_collective(kernel: dict[str, Any]) -> bool:
+    return bool(kernel["name"].startswith("nccl"))
+
+
+def _union(kernels: Sequence[dict[str, Any]]) -> float:
+    """Return the microseconds in which at least one of the kernels ran."""
+    total, end = 0.0, 0.0
+    for start, stop in sorted((kernel["ts"], kernel["ts"] + kernel["dur"]) for kernel in kernels):
+        total += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return total

@@ -4,9 +4,10 @@
     python -P scripts/measure/steps.py [--steps N] [--longest N] KEY=VALUE...
 
 Prints one JSON line: `step_ms` of --steps steps in a row, the loading of their data included; `host_ms`, of which the
-host needs until it has submitted a step; and of as many traced steps the time and number of their kernels, and the
-longest ones. `kernel_share_untraced` is the kernels' share in `step_ms`, which the profiler does not slow down. With
-gpus=N, the figures are those of the first GPU. Add engine.capture=false for eager steps. Leave the machine idle.
+host needs until it has submitted a step; and of as many traced steps the time and number of their kernels, the time of
+NCCL's kernels and how much of it no other kernel hid, and the longest ones. `kernel_share_untraced` is the kernels'
+share in `step_ms`, which the profiler does not slow down. With gpus=N, the figures are those of the first GPU. Add
+engine.capture=false for eager steps. Leave the machine idle.
 """
 
 import argparse

@@ -22,20 +22,23 @@ _CHUNK = 1 << 24  # negatives that PyTorch's operations draw at a time
 _BLOCK = 1024  # samples of a program
 
 
-def assign_batches(count: int, batch_size: int, seed: int, device: torch.device) -> Tensor:
-    """Return the batch of each sample: uint8 [count] if there are at most 256 batches, else int32.
+def assign_batches(samples: range, count: int, batch_size: int, seed: int, device: torch.device) -> Tensor:
+    """Return the batch of each of the `samples` of `count` [S]: uint8 if there are at most 256 batches, else int32.
 
-    The samples' ranks are a pseudorandom permutation. A bijection of the smallest power of two that is at least `count`
-    is applied to an index until the result is below `count` (Kensler 2013, section 3.3, with other mixing rounds).
+    The ranks of the `count` samples are a pseudorandom permutation. A bijection of the smallest power of two that is at
+    least `count` is applied to an index until the result is below `count` (Kensler 2013, section 3.3, with other mixing
+    rounds).
     """
     batches = -(-count // batch_size)
     dtype = torch.uint8 if batches <= 256 else torch.int32
     bits, keys = max(1, (count - 1).bit_length()), _keys(seed, 2 * _ROUNDS)
     if triton_available(torch.empty(0, device=device)):
-        out = torch.empty(count, dtype=dtype, device=device)
-        grid = (triton.cdiv(count, _BLOCK),)
+        out = torch.empty(len(samples), dtype=dtype, device=device)
+        grid = (triton.cdiv(len(samples), _BLOCK),)
         _shuffle[grid](
             out_ptr=out,
+            first_sample=samples.start,
+            end_sample=samples.stop,
             num_samples=count,
             batch_size=batch_size,
             mask=(1 << bits) - 1,
@@ -44,7 +47,7 @@ def assign_batches(count: int, batch_size: int, seed: int, device: torch.device)
             BLOCK=_BLOCK,
         )
         return out
-    rank = _permuted(torch.arange(count, device=device), bits, keys)
+    rank = _permuted(torch.arange(samples.start, samples.stop, device=device), bits, keys)
     outside = (rank >= count).nonzero()[:, 0]
     while outside.numel():
         rank[outside] = _permuted(rank[outside], bits, keys)
@@ -156,6 +159,8 @@ _STEP = tl.constexpr(_GOLDEN_RATIO)
 
 # Kernels are compiled before the clock starts, for any seed and size.
 _NUMBERS = [
+    "first_sample",
+    "end_sample",
     "num_samples",
     "batch_size",
     "mask",
@@ -189,14 +194,15 @@ def _round(x, key, multiplier, mask, shift):
 
 @triton.jit(do_not_specialize=_NUMBERS)
 def _shuffle(
-    out_ptr, num_samples, batch_size, mask, shift, key0, key1, key2, key3, key4, key5, key6, key7, key8, key9, key10,
-    key11, BLOCK: tl.constexpr,
+    out_ptr, first_sample, end_sample, num_samples, batch_size, mask, shift, key0, key1, key2, key3, key4, key5, key6,
+    key7, key8, key9, key10, key11, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write the batch of each sample, like `assign_batches`."""
-    sample = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    exists = place < end_sample - first_sample
     limit = num_samples.to(tl.uint32)
-    rank = sample.to(tl.uint32)
-    outside = sample < num_samples
+    rank = (first_sample + place).to(tl.uint32)
+    outside = exists
     while tl.max(outside.to(tl.int32), 0) != 0:
         x = _round(rank, key0, key1, mask, shift)
         x = _round(x, key2, key3, mask, shift)
@@ -207,7 +213,7 @@ def _shuffle(
         rank = tl.where(outside, x, rank)
         outside = outside & (rank >= limit)
     batch = rank // batch_size.to(tl.uint32)
-    tl.store(out_ptr + sample, batch.to(out_ptr.dtype.element_ty), mask=sample < num_samples)
+    tl.store(out_ptr + place, batch.to(out_ptr.dtype.element_ty), mask=exists)
 
 
 @triton.jit

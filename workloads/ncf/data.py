@@ -40,11 +40,23 @@ class _OnDevice:
     eval_mask: Tensor
 
 
+@dataclass
+class _OwnSamples:
+    """This rank's ascending samples int32 [n, S] of n global batches of `global_size` samples.
+
+    Of a batch, the first `counts` int32 [n, 1] exist, or all of them if that is None.
+    """
+
+    numbers: Tensor
+    counts: Tensor | None
+    global_size: int
+
+
 class NCFData(Data):
     """One rank's samples; `train_size` counts positives and their negatives, `eval_size` users.
 
-    With several ranks, each has its own users, whose gradients are not exchanged. Its part of a batch has a fixed size
-    and holds all samples of these users; samples of other users in it are ignored.
+    With several ranks, each has its own users, whose gradients are not exchanged. Its part of a batch is all samples of
+    these users, in a tensor of a fixed size, so that steps keep their shapes; the rest of it is ignored.
     """
 
     dataset_keys = ("path",)
@@ -92,9 +104,8 @@ class NCFData(Data):
         self.own_users = range(*self._user_bounds[sharding.rank : sharding.rank + 2])
         if any(start == stop for start, stop in itertools.pairwise(self._user_bounds)):
             raise ConfigurationError(f"{self.num_users} users cannot be divided over {sharding.ranks} GPUs: use fewer.")
-        own = [bound * samples_per_positive for bound in positive_bounds[sharding.rank : sharding.rank + 2]]
-        self._own_share = (own[1] - own[0]) / self.train_size
-        self._own_bounds = torch.tensor(own, dtype=torch.int32, device=device)
+        bounds = [bound * samples_per_positive for bound in positive_bounds[sharding.rank : sharding.rank + 2]]
+        self._own_samples = range(*bounds)
         self._overflow = torch.zeros((), dtype=torch.int64, device=device)
         self._side_stream = SideStream(device)
 
@@ -144,8 +155,8 @@ class NCFData(Data):
         data = _OnDevice(users, items, bits, *evaluation)
 
         def batches() -> Iterator[list[Batch]]:
-            first, *_, last = self._batches_to_gather(0)
-            for samples in (first, last):
+            groups = list(self._samples_to_gather(0))
+            for samples in (groups[0], groups[-1]):
                 yield from self._gather(samples, data, 0)
 
         for _ in self._side_stream.make_ahead(batches()):
@@ -171,15 +182,35 @@ class NCFData(Data):
         return self._side_stream.make_ahead(self._gather_epoch(epoch))
 
     def _gather_epoch(self, epoch: int) -> Iterator[list[Batch]]:
-        for samples in self._batches_to_gather(self._seeds.derive("data_order", epoch)):
+        for samples in self._samples_to_gather(self._seeds.derive("data_order", epoch)):
             yield from self._gather(samples, self._opened, self._seeds.derive("sampling", epoch))
 
-    def _batches_to_gather(self, seed: int) -> list[Tensor]:
-        """Return the samples of an epoch's batches: several full ones [n, B] at a time, then the partial one [1, b]."""
-        order = sampling.shuffle_into_batches(self.train_size, self._global_batch_size, seed, self._device)
-        num_full = self.train_size // self._global_batch_size * self._global_batch_size
-        full = order[:num_full].view(-1, self._global_batch_size)
-        return [*full.split(self._batches_at_a_time), order[None, num_full:]]
+    def _samples_to_gather(self, seed: int) -> Iterator[_OwnSamples]:
+        """Yield this rank's samples of an epoch: of several full batches at a time, then of the partial one."""
+        batch_size = self._global_batch_size
+        order, starts = sampling.shuffle_into_batches(
+            self._own_samples, self.train_size, batch_size, seed, self._device
+        )
+        num_full, rest = divmod(self.train_size, batch_size)
+        for first in range(0, num_full, self._batches_at_a_time):
+            stop = min(first + self._batches_at_a_time, num_full)
+            yield self._select(order, starts, slice(first, stop), batch_size)
+        if rest:
+            yield self._select(order, starts, slice(num_full, num_full + 1), rest)
+
+    def _select(self, order: Tensor, starts: Tensor, batches: slice, global_size: int) -> _OwnSamples:
+        """Return the samples of some of the batches, which are all of `global_size` samples."""
+        num_batches = batches.stop - batches.start
+        if self._sharding.ranks == 1:
+            first = batches.start * self._global_batch_size
+            numbers = order[first : first + num_batches * global_size].view(num_batches, global_size)
+            return _OwnSamples(numbers, None, global_size)
+        size = sum(self._micro_batch_sizes(global_size))
+        bounds = starts[batches.start : batches.stop + 1, None]
+        counts = bounds.diff(dim=0)
+        self._overflow = torch.maximum(self._overflow, (counts - size).max())
+        places = bounds[:-1] + torch.arange(size, device=self._device)
+        return _OwnSamples(order[places.clamp_(max=len(order) - 1)], counts, global_size)
 
     def eval_batches(self) -> Iterable[Batch]:
         """Yield this rank's users with their negatives; the held-out positive is the last item.
@@ -225,45 +256,36 @@ class NCFData(Data):
     @property
     def _batches_at_a_time(self) -> int:
         """Batches that are gathered together, so that small ones cost few kernels, within limits of memory."""
-        per_batch = self.num_users + self.num_items
-        limits = _SAMPLES_AT_A_TIME // self._global_batch_size, _STARTS_AT_A_TIME // per_batch, _MAX_BATCHES_AT_A_TIME
+        samples, starts = sum(self._micro_batch_sizes(self._global_batch_size)), len(self.own_users) + self.num_items
+        limits = _SAMPLES_AT_A_TIME // samples, _STARTS_AT_A_TIME // starts, _MAX_BATCHES_AT_A_TIME
         return max(1, min(limits))
 
-    def _gather(self, samples: Tensor, data: _OnDevice, seed: int) -> Iterator[list[Batch]]:
-        """Yield this rank's micro-batches of the global batches `samples` [n, B]."""
-        if not samples.numel():
-            return
-        size = samples.shape[1]
-        ratings = (data.users, data.items, data.bits, self.num_users, self.num_items)
-        own_users = self.own_users if self._sharding.ranks > 1 else None
-        negatives = self._settings.train_negatives
-        parts = [
-            sampling.gather_batches(own.contiguous(), *ratings, negatives=negatives, seed=seed, own_users=own_users)
-            for own in self._own_samples(samples).split(self._micro_batch_sizes(size), 1)
-        ]
-        for number in range(len(samples)):
+    def _gather(self, samples: _OwnSamples, data: _OnDevice, seed: int) -> Iterator[list[Batch]]:
+        """Yield this rank's micro-batches of the global batches of `samples`."""
+        ratings = (data.users, data.items, data.bits, len(self.own_users), self.num_items)
+        negatives, parts, start = self._settings.train_negatives, [], 0
+        for size in self._micro_batch_sizes(samples.global_size):
+            numbers = samples.numbers[:, start : start + size].contiguous()
+            counts = None if samples.counts is None else samples.counts - start
+            parts.append(
+                sampling.gather_batches(
+                    numbers, *ratings, negatives=negatives, seed=seed, counts=counts, first_user=self.own_users.start
+                )
+            )
+            start += size
+        for number in range(len(samples.numbers)):
             inputs = [tuple(tensor[number] for tensor in part) for part in parts]
-            yield [Batch(tensors, tensors[0].numel(), size, size) for tensors in inputs]
+            yield [Batch(tensors, tensors[0].numel(), samples.global_size, samples.global_size) for tensors in inputs]
 
     def _micro_batch_sizes(self, samples: int) -> list[int]:
-        """Return the sizes of this rank's micro-batches of a global batch, into which samples fall at random."""
-        share = self._own_share
+        """Return the sizes of this rank's micro-batches of a global batch, into which samples fall at random.
+
+        `eval_batches` raises an error if they were too small for a batch.
+        """
+        share = len(self._own_samples) / self.train_size
         size = math.ceil(samples * share + _DEVIATIONS * math.sqrt(samples * share * (1 - share)))
         parts = BatchSharding(accumulation=self._sharding.accumulation).micro_batches(min(size, samples))
         return [part.stop - part.start for part in parts]
-
-    def _own_samples(self, samples: Tensor) -> Tensor:
-        """Return the part [n, size] of the ascending samples [n, B] that holds all samples of this rank's users.
-
-        The size is fixed, so that steps keep their shapes; `eval_batches` raises an error if it was too small.
-        """
-        if self._sharding.ranks == 1:
-            return samples
-        size = sum(self._micro_batch_sizes(samples.shape[1]))
-        first, end = torch.searchsorted(samples, self._own_bounds.repeat(len(samples), 1)).split(1, 1)
-        first = first.clamp(max=samples.shape[1] - size)
-        self._overflow = torch.maximum(self._overflow, (end - first - size).max())
-        return samples.gather(1, first + torch.arange(size, device=self._device))
 
     def _random_batch(self, size: int, global_samples: int) -> Batch:
         users = torch.randint(len(self.own_users), (size,), dtype=torch.int32, device=self._device).sort().values

@@ -29,10 +29,18 @@ def build_bitset(users: Tensor, items: Tensor, num_users: int, num_items: int) -
     return bits
 
 
-def shuffle_into_batches(num_samples: int, batch_size: int, seed: int, device: torch.device) -> Tensor:
-    """Return a random permutation int32 [num_samples] in which the samples of each batch are in ascending order."""
-    # One stable radix sort by few bits leaves the sample indices of a batch in ascending order.
-    return assign_batches(num_samples, batch_size, seed, device).sort(stable=True).indices.int()
+def shuffle_into_batches(
+    samples: range, num_samples: int, batch_size: int, seed: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Shuffle `num_samples` into batches; return those of `samples` batch by batch, and where each batch starts.
+
+    They are int32 [len(samples)], ascending within a batch, and int32 [number of batches + 1].
+    """
+    batches = assign_batches(samples, num_samples, batch_size, seed, device)
+    # One stable radix sort by few bits leaves the samples of a batch in ascending order.
+    batches, order = batches.sort(stable=True)
+    numbers = torch.add(order, samples.start, out=torch.empty_like(order, dtype=torch.int32))
+    return numbers, segment_starts(batches, -(-num_samples // batch_size))
 
 
 def segment_starts(ids: Tensor, count: int) -> Tensor:
@@ -46,7 +54,7 @@ def segment_starts(ids: Tensor, count: int) -> Tensor:
         grid = (triton.cdiv(size + 1, _BLOCK), ids.numel() // size)
         _find_starts[grid](ids_ptr=ids, starts_ptr=starts, num_places=size, num_ids=count, BLOCK=_BLOCK, WIDTH=_WIDTH)
         return starts
-    bounds = torch.arange(count + 1, dtype=ids.dtype, device=ids.device)
+    ids, bounds = ids.int(), torch.arange(count + 1, dtype=torch.int32, device=ids.device)
     return torch.searchsorted(ids, bounds.repeat(*ids.shape[:-1], 1) if ids.ndim > 1 else bounds, out_int32=True)
 
 
@@ -59,20 +67,21 @@ def sort_by_item(items: Tensor, num_items: int) -> tuple[Tensor, Tensor]:
 
 def gather_batches(
     samples: Tensor, positive_users: Tensor, positive_items: Tensor, bits: Tensor, num_users: int, num_items: int, *,
-    negatives: int, seed: int, own_users: range | None = None,
+    negatives: int, seed: int, counts: Tensor | None = None, first_user: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the arguments of `NeuMF.forward` for ascending sample indices [..., B], as `draw_samples` draws them.
 
-    With `own_users`, users are numbered within that range. Samples of other users get the label `IGNORED` and the
-    nearest user of the range, but belong to no segment: thousands of them would be summed one after the other.
+    The `num_users` users are numbered from `first_user` on. With `counts` int32 [..., 1], only the first samples count:
+    the others get the label `IGNORED`, but belong to no segment of users, which would have thousands of them.
     """
     users, items, labels = draw_samples(samples, positive_users, positive_items, bits, num_items, negatives, seed)
-    if own_users is not None:
-        labels.masked_fill_((users < own_users.start) | (users >= own_users.stop), IGNORED)
-        users, num_users = users.sub_(own_users.start), len(own_users)
+    users.sub_(first_user)
+    if counts is not None:
+        ignored = torch.arange(samples.shape[-1], device=samples.device) >= counts
+        labels.masked_fill_(ignored, IGNORED)
+        users.masked_fill_(ignored, num_users)
     user_starts = segment_starts(users, num_users)
-    if own_users is not None:
-        users.clamp_(0, num_users - 1)
+    users.clamp_(max=num_users - 1)
     by_item, item_starts = sort_by_item(items, num_items)
     return users, items, labels, by_item, user_starts, item_starts
 
@@ -118,8 +127,8 @@ def _find_starts(ids_ptr, starts_ptr, num_places, num_ids, BLOCK: tl.constexpr, 
     ids_ptr, starts_ptr = ids_ptr + row * num_places, starts_ptr + row * (num_ids + 1)
     last = tl.load(ids_ptr + place, mask=place < num_places, other=0).to(tl.int32)
     last = tl.where(place < num_places, tl.minimum(last, num_ids), tl.where(place == num_places, num_ids, -1))
-    first = tl.load(ids_ptr + place - 1, mask=(place > 0) & (place <= num_places), other=-1).to(tl.int32) + 1
-    first = tl.maximum(first, 0)
+    first = tl.load(ids_ptr + place - 1, mask=(place > 0) & (place <= num_places), other=0).to(tl.int32) + 1
+    first = tl.where(place > 0, tl.maximum(first, 0), 0)
     next_ids = first[:, None] + tl.arange(0, WIDTH)[None]
     while tl.max((next_ids <= last[:, None]).to(tl.int32)) != 0:
         tl.store(starts_ptr + next_ids, place[:, None], mask=next_ids <= last[:, None])

@@ -55,7 +55,7 @@ def test_batches_of_samples_that_differ_in_one_bit_are_independent(count):
     for bit in range(count.bit_length() - 1):
         counts = torch.zeros(batches)
         for seed in range(seeds):
-            of_samples = counter_based.assign_batches(count, size, seed, CPU).long()
+            of_samples = counter_based.assign_batches(range(count), count, size, seed, CPU).long()
             first = numbers[(numbers >> bit & 1 == 0) & (numbers | 1 << bit < count)]
             counts += ((of_samples[first] - of_samples[first | 1 << bit]) % batches).bincount(minlength=batches)
         shares = of_samples.bincount(minlength=batches) / count  # the last batch may be smaller
@@ -67,12 +67,12 @@ def test_batches_of_samples_that_differ_in_one_bit_are_independent(count):
 
 def test_batches_have_their_sizes():
     for count, size in ((3001, 32), (64, 64), (7, 10), (1, 1)):
-        sizes = counter_based.assign_batches(count, size, 1, CPU).long().bincount().tolist()
+        sizes = counter_based.assign_batches(range(count), count, size, 1, CPU).long().bincount().tolist()
         assert sizes == [size] * (count // size) + [count % size] * (count % size > 0)
 
 
 def test_first_sample_visits_every_rank_equally_often():
-    ranks = torch.tensor([counter_based.assign_batches(50, 1, seed, CPU)[0].item() for seed in range(5000)])
+    ranks = torch.tensor([counter_based.assign_batches(range(50), 50, 1, seed, CPU)[0].item() for seed in range(5000)])
     counts = ranks.bincount(minlength=50)
     assert abs(((counts - 100) ** 2 / 100).sum() - 49) < 5 * (2 * 49) ** 0.5
 
@@ -87,11 +87,12 @@ rated[:, 5], rated[:, 6] = True, False
 users, items = (column.int() for column in rated.nonzero(as_tuple=True))
 bits = sampling.build_bitset(users, items, 9, 33)
 samples = torch.randperm(users.numel() * 5).int()[:-3]
-expected = [counter_based.assign_batches(*given, CPU) for given in ((3000, 64, 5), (1030, 2, 6), (1, 1, 7))]
+shuffles = (range(3000), 3000, 64, 5), (range(1030), 1030, 2, 6), (range(1), 1, 1, 7), (range(700, 2900), 3000, 64, 5)
+expected = [counter_based.assign_batches(*given, CPU) for given in shuffles]
 expected += counter_based.draw_samples(samples, users, items, bits, 33, 4, 8)
 counter_based.triton_available = lambda tensor: True
 counter_based._ATTEMPTS = 2
-actual = [counter_based.assign_batches(*given, CPU) for given in ((3000, 64, 5), (1030, 2, 6), (1, 1, 7))]
+actual = [counter_based.assign_batches(*given, CPU) for given in shuffles]
 scanned = counter_based.draw_samples(samples, users, items, bits, 33, 4, 8)
 counter_based.triton_available = lambda tensor: False
 assert all(map(torch.equal, scanned, counter_based.draw_samples(samples, users, items, bits, 33, 4, 8)))

@@ -48,15 +48,26 @@ def test_ncf_epoch_is_that_of_the_cpu():
     pairs = torch.unique(torch.stack([users, items], 1), dim=0)
     users, items = pairs[:, 0].contiguous(), pairs[:, 1].contiguous()
     bits = sampling.build_bitset(users, items, 500, 500)
-    of_device = [tensor.to(device) for tensor in (users, items, bits)]
+    ratings = (users, items, bits)
+    num_samples, first_sample = 5 * len(users), 30_000
     for batch_size in (20_000, 64):
-        order = sampling.shuffle_into_batches(5 * len(users), batch_size, 1, cpu)
-        assert torch.equal(sampling.shuffle_into_batches(5 * len(users), batch_size, 1, device).cpu(), order)
-        some = order[:60_000].view(-1, 20_000).sort(1).values
-        expected = sampling.gather_batches(some, users, items, bits, 500, 500, negatives=4, seed=2)
-        actual = sampling.gather_batches(some.to(device), *of_device, 500, 500, negatives=4, seed=2)
-        for on_gpu, on_cpu in zip(actual, expected, strict=True):
-            assert torch.equal(on_gpu.cpu(), on_cpu)
+        for own in (range(num_samples), range(first_sample, 70_000)):
+            shuffles = [
+                sampling.shuffle_into_batches(own, num_samples, batch_size, 1, where) for where in (cpu, device)
+            ]
+            assert all(torch.equal(on_cpu, on_gpu.cpu()) for on_cpu, on_gpu in zip(*shuffles, strict=True))
+            some = shuffles[0][0][:40_000].view(-1, 20_000).sort(1).values
+            counts, first_user = None, 0
+            if own.start:
+                counts, first_user = torch.tensor([[15_000], [20_000]]), int(users[first_sample // 5])
+            batches = [
+                sampling.gather_batches(
+                    some.to(where), *(tensor.to(where) for tensor in ratings), 500 - first_user, 500,
+                    negatives=4, seed=2, counts=None if counts is None else counts.to(where), first_user=first_user,
+                )
+                for where in (cpu, device)
+            ]  # fmt: skip
+            assert all(torch.equal(on_cpu, on_gpu.cpu()) for on_cpu, on_gpu in zip(*batches, strict=True))
 
 
 @pytest.mark.parametrize("slow", ["steps", "batches"])
