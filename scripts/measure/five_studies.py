@@ -43,7 +43,7 @@ def tables(root: Path) -> dict[str, str]:
     return {
         "epochs": _epochs(_tabulate(root / "multi_gpu" / "training")),
         "passes": _passes(_tabulate(study / "passes")),
-        "links": _links(_tabulate(root / "multi_gpu" / "networks")),
+        "links": _links(_tabulate(root / "multi_gpu" / "networks"), _tabulate(root / "multi_gpu" / "links")),
         "batches": _batches(_tabulate(study / "batches")),
         "precisions": _precisions(_tabulate(root / "seeds" / "precision"), _tabulate(study / "cifar10")),
     }
@@ -160,22 +160,25 @@ def _predict(network: object, task: str, tflops: float, own: Sequence[float]) ->
 # A study of NVLink (2020)
 
 
-def _links(runs: pd.DataFrame) -> str:
-    """Return ratios of throughput: of two GPUs to one, and of two GPUs without NVLink to two with it."""
-    one, two, unlinked = (1, "NVLink"), (2, "NVLink"), (2, "no NVLink")
-    runs = runs.assign(per_gpu=runs.batch // runs.gpus)
+def _links(*sittings: pd.DataFrame) -> str:
+    """Return ratios of throughput: of several GPUs to one of the same sitting, and without NVLink to with it."""
     rows = []
-    for (network, precision, per_gpu), group in runs.groupby(["network", "precision", "per_gpu"], sort=False):
-        row = [str(network), str(precision), f"{per_gpu:,}"]
-        query = {"workload": _PUBLISHED.get(str(network), network), "precision": precision, "task": "train"}
-        for setting, base in ((two, one), (unlinked, two)):
-            theirs, own = [], []
-            for gpus, link in (setting, base):
-                theirs.append(published("rtx8000_nvlink_2020", num_accelerators=gpus, interconnect=link, **query))
-                own.append(rates(list(group.record[(group.gpus == gpus) & (group.link == link)])))
-            row += [f"{theirs[0][0] / theirs[1][0]:.3g}" if all(theirs) else "", ratio(*own)]
-        rows.append(row)
-    header = ["network", "precision", "batch per GPU", "published: two GPUs to one", "two GPUs to one"]
+    for sitting in sittings:
+        runs = sitting.assign(per_gpu=sitting.batch // sitting.gpus)
+        for (network, precision, per_gpu), group in runs.groupby(["network", "precision", "per_gpu"], sort=False):
+            query = {"workload": _PUBLISHED.get(str(network), network), "precision": precision, "task": "train"}
+            for several in sorted({*group.gpus} - {1}):
+                row = [str(network), str(precision), f"{per_gpu:,}", f"{several}"]
+                one, linked, unlinked = (1, "NVLink"), (several, "NVLink"), (several, "no NVLink")
+                for setting, base in ((linked, one), (unlinked, linked)):
+                    theirs, own = [], []
+                    for gpus, link in (setting, base):
+                        place = {"num_accelerators": gpus, "interconnect": link}
+                        theirs.append(published("rtx8000_nvlink_2020", **place, **query))
+                        own.append(rates(list(group.record[(group.gpus == gpus) & (group.link == link)])))
+                    row += [f"{theirs[0][0] / theirs[1][0]:.3g}" if all(theirs) else "", ratio(*own)]
+                rows.append(row)
+    header = ["network", "precision", "batch per GPU", "GPUs", "published: speed to one GPU", "speed to one GPU"]
     return study_page.markdown_table([*header, "published: NVLink off to on", "NVLink off to on"], rows)
 
 

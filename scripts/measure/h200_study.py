@@ -23,6 +23,7 @@ from timetrial.scripts.measure import h100_expectations, seed_outcomes, study_pa
 from timetrial.scripts.measure.h100_study import ARCHIVE as H100_ARCHIVE
 from timetrial.scripts.measure.h100_study import LEAST_SECONDS, NAMES, by_benchmark, group, interval, read_report
 from timetrial.scripts.measure.multi_gpu_study import ARCHIVE as MULTI_GPU_ARCHIVE
+from timetrial.scripts.measure.multi_gpu_study import one_gpu
 from timetrial.scripts.measure.seed_study import ARCHIVE as SEEDS_ARCHIVE
 
 PAGE = study_page.STUDIES / "h100_h200.md"
@@ -44,19 +45,23 @@ class Studies(NamedTuple):
     second: pd.DataFrame
     """Runs on the second H200, whose machine is that of another study."""
     epochs: pd.DataFrame
+    multi_gpu: Path
+    """Folder of the runs of the study of several GPUs, among them throughput runs on four other H200s."""
 
 
 def read_studies(folder: Path) -> Studies:
     """Unpack the archives and read their runs."""
     h100 = study_page.unpack(H100_ARCHIVE, folder)
     h200s = {system: study_page.unpack(study_page.STUDIES / f"{system}.tar.xz", folder) for system in H200_MACHINES}
-    second = study_page.unpack(MULTI_GPU_ARCHIVE, folder) / "training"
+    multi_gpu = study_page.unpack(MULTI_GPU_ARCHIVE, folder)
+    second = multi_gpu / "training"
     seeds = sorted((study_page.unpack(SEEDS_ARCHIVE, folder) / "streams" / "gpu").glob("*/all"))
     return Studies(
         {system: read_report(h100, h200, "--baseline", "H200") for system, h200 in h200s.items()},
         pd.concat(map(_read, (h100, *h200s.values())), ignore_index=True),
         _read(second),
         _read_epochs(h100, *h200s.values(), second, *seeds),
+        multi_gpu,
     )
 
 
@@ -92,7 +97,7 @@ def _read(folder: Path) -> pd.DataFrame:
 
 def tables(studies: Studies) -> dict[str, str]:
     """Return the tables in Markdown by the name of their place on the page."""
-    reports, runs, second, epochs = studies
+    reports, runs, second, epochs, multi_gpu = studies
     return {
         "verdicts": _verdicts(reports, runs),
         "scores": _scores(reports["h200"]),
@@ -103,6 +108,7 @@ def tables(studies: Studies) -> dict[str, str]:
         "prices": _prices(reports, runs),
         "predictions": _predictions(runs),
         "machines": _machines(runs, second),
+        "reference": one_gpu(multi_gpu),
     }
 
 

@@ -3,11 +3,12 @@
     .venv/bin/python -P scripts/measure/multi_gpu_study.py [--check]
 
 The archive is unpacked to a temporary folder. With --check nothing is written, and the exit code is 1 if the page
-differs. In the archive, `training` holds runs to the target at one global batch size, `scaling` and `networks` hold
-throughput runs at one batch size per GPU, `strong` those at one global batch size, and `losses.jsonl` the lines of
-scripts/measure/losses.py.
+differs. In the archive, `training` holds runs to the target at one global batch size, `scaling`, `networks` and `links`
+hold throughput runs at one batch size per GPU, `strong` those at one global batch size, `jpegs` one that the text
+names, and `losses.jsonl` the lines of scripts/measure/losses.py.
 """
 
+import itertools
 import json
 import statistics
 import sys
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from timetrial.runner.record.performance import TRAINING, read_measurements
 from timetrial.runner.record.record_file import read_record
 from timetrial.runner.record.run_record import RunRecord
 from timetrial.runner.record.telemetry_samples import read_samples
@@ -52,6 +54,7 @@ def tables(root: Path) -> dict[str, str]:
             root / "strong", workload | {"global batch": lambda config: f"{_global_batch(config):,}"}
         ),
         "networks": _throughput(root / "networks", network | batch_per_gpu),
+        "links": _throughput(root / "links", network | batch_per_gpu),
     }
 
 
@@ -181,6 +184,30 @@ def rates(records: Sequence[RunRecord]) -> list[float]:
     """Return tokens per second of text, else samples per second, of the runs that have a result."""
     measured = (record.throughput for record in records if record.throughput)
     return [each.tokens_per_second or each.samples_per_second for each in measured]
+
+
+def one_gpu(root: Path) -> str:
+    """Return the speeds of the runs on one GPU at the reference batch, and beside them that of an H100.
+
+    The latter is that of performance.csv.
+    """
+    runs: defaultdict[str, list[RunRecord]] = defaultdict(list)
+    for record in itertools.chain.from_iterable(
+        seed_outcomes.read_ended(root / name) for name in ("scaling", "strong")
+    ):
+        if record.config["gpus"] == 1:
+            runs[record.config["workload"]["name"]].append(record)
+    rows = []
+    for workload, records in runs.items():
+        batch, own = _global_batch(records[0].config), rates(records)
+        place = (workload, "reference", "", "synthetic", "H100", 1, "bf16", batch)
+        (h100,) = (row for row in read_measurements() if row.configuration[:8] == place and row.quantity == TRAINING)
+        watts = (record.telemetry.train_watts for record in records if record.telemetry)
+        row = [records[0].config["workload"]["title"], f"{batch:,}", f"{len(own)}", _rate(records)]
+        row += [f"{max(own) / min(own) - 1:.1%}", study_page.mean(filter(None, watts), "{:.0f} W".format)]
+        rows.append([*row, f"{h100.value:,.0f}", h100.date, study_page.ratio(own, [h100.value])])
+    header = ["workload", "batch", "runs", "H200", "fastest over slowest run", "power", "H100", "measured on"]
+    return study_page.markdown_table([*header, "H200 over H100"], rows)
 
 
 def _count(runs: pd.DataFrame) -> str:

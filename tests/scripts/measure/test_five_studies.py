@@ -104,10 +104,16 @@ def test_links_are_compared_at_equal_settings(tmp_path, study, ratio_text):
         for seed, rate in enumerate(values):
             options = {"gpus": gpus, "link": link, "network": "nasnet_mobile", "global_batch_size": 512 * gpus}
             study(f"multi_gpu/networks/{gpus}{link}{seed}", throughput=measured(rate), precision="fp16", **options)
-    (row,) = rows_of(tmp_path, "links")
+    for path, gpus, rate in (("four", 4, 402.0), ("one", 1, 110.0)):  # of another sitting
+        options = {"gpus": gpus, "network": "nasnet_mobile", "global_batch_size": 512 * gpus}
+        study(f"multi_gpu/links/{path}", throughput=measured(rate), precision="fp16", **options)
+    row, four = rows_of(tmp_path, "links")
     assert list(row.values()) == [
-        "nasnet_mobile", "fp16", "512", f"{990.81 / 432.60:.3g}", ratio_text(rates[2, True], rates[1, True]),
+        "nasnet_mobile", "fp16", "512", "2", f"{990.81 / 432.60:.3g}", ratio_text(rates[2, True], rates[1, True]),
         f"{999.52 / 990.81:.3g}", ratio_text(rates[2, False], rates[2, True]),
+    ]  # fmt: skip
+    assert list(four.values())[3:] == [
+        "4", f"{1968.20 / 432.60:.3g}", f"{402 / 110:.3g}", f"{1982.17 / 1968.20:.3g}", ""
     ]  # fmt: skip
 
 
@@ -186,18 +192,15 @@ def test_published_precisions_are_recomputed(published, ratio_text):
 
 
 @pytest.mark.integration
-def test_published_speeds_on_two_gpus_are_recomputed(published, ratio_text):
+def test_published_speeds_on_several_gpus_are_recomputed(published, ratio_text):
     """From the plain files; cells of one run have no interval."""
     rates = {}
-    for record in read(published / "multi_gpu" / "networks") + read(published / "five_studies" / "batches"):
-        recipe, gpus = record["config"]["recipe"], record["config"]["gpus"]
-        place = (
-            record["config"]["workload"]["name"],
-            recipe["training"]["network"],
-            record["config"]["precision"]["name"],
-        )
-        setting = recipe["global_batch_size"], gpus, record["config"]["peer_to_peer"]
-        rates.setdefault((*place, *setting), []).append(record["throughput"]["samples_per_second"])
+    for folder in ("multi_gpu/networks", "multi_gpu/links", "five_studies/batches"):
+        for record in read(published / folder):
+            recipe, gpus = record["config"]["recipe"], record["config"]["gpus"]
+            place = folder, recipe["training"]["network"], record["config"]["precision"]["name"]
+            setting = recipe["global_batch_size"], gpus, record["config"]["peer_to_peer"]
+            rates.setdefault((*place, *setting), []).append(record["throughput"]["samples_per_second"])
 
     def text(values, base):
         if not values or not base:
@@ -209,14 +212,14 @@ def test_published_speeds_on_two_gpus_are_recomputed(published, ratio_text):
         )
 
     for row in rows_of(published, "links"):
-        place, batch = ("cnn", row["network"], row["precision"]), int(row["batch per GPU"])
-        one, two, unlinked = (
-            rates.get((*place, batch * gpus, gpus, link)) for gpus, link in ((1, True), (2, True), (2, False))
-        )
-        assert row["two GPUs to one"] == text(two, one)
-        assert row["NVLink off to on"] == text(unlinked, two)
+        batch, several = int(row["batch per GPU"]), int(row["GPUs"])
+        place = "multi_gpu/links" if several == 4 else "multi_gpu/networks", row["network"], row["precision"]
+        settings = (1, True), (several, True), (several, False)
+        one, linked, unlinked = (rates.get((*place, batch * gpus, gpus, link)) for gpus, link in settings)
+        assert row["speed to one GPU"] == text(linked, one)
+        assert row["NVLink off to on"] == text(unlinked, linked)
     for row in rows_of(published, "batches"):
-        place, batch = ("cifar10", row["network"], "fp32"), int(row["batch"].replace(",", ""))
+        place, batch = ("five_studies/batches", row["network"], "fp32"), int(row["batch"].replace(",", ""))
         if row["GPUs"] == "2":
             one, two = (rates.get((*place, batch, gpus, True)) for gpus in (1, 2))
             assert row["speed to one GPU"] == text(two, one)

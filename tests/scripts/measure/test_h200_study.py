@@ -1,9 +1,13 @@
 """The study of H200s: its page is what the tool says of the logs, and SciPy and pandas say the same."""
 
+import json
+
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
+from timetrial.runner.record.performance import PERFORMANCE_FILE
 from timetrial.scripts.measure import h200_study
 
 pytestmark = pytest.mark.integration
@@ -136,3 +140,27 @@ def test_pandas_counts_the_same_equal_epochs(results, cells):
             pairs = own.merge(other, on="seed")
             equal = (pairs.epochs_to_converge_x == pairs.epochs_to_converge_y).sum()
             assert cells("pairs")[name][place] == (f"{equal} of {len(pairs)}" if len(pairs) else "")
+
+
+def test_scipy_gives_the_same_reference_speeds(results, cells):
+    """From the plain files and performance.csv."""
+    figures = pd.read_csv(PERFORMANCE_FILE, keep_default_na=False)
+    runs = {}
+    for path in results.multi_gpu.glob("s[ct]*/*/1gpu/*/status.json"):
+        record = json.loads(path.read_text())
+        place = record["config"]["workload"]["title"], record["config"]["workload"]["name"]
+        rate = record["throughput"]["tokens_per_second"] or record["throughput"]["samples_per_second"]
+        runs.setdefault(place, []).append((rate, record["config"]["recipe"]["global_batch_size"]))
+    assert len(runs) == 7
+    for (title, name), measured in runs.items():
+        rates, batches = zip(*measured, strict=True)
+        row = cells("reference")[title]
+        assert row[:2] == [f"{batches[0]:,}", f"{len(rates)}"]
+        assert row[2].split()[0] == f"{stats.gmean(rates):,.0f}"
+        same = figures[
+            (figures.workload == name) & (figures.recipe == "reference") & (figures.variant == "")
+            & (figures.gpu == "H100") & (figures.gpus == 1) & (figures.batch == str(batches[0]))
+            & (figures.data == "synthetic") & (figures.precision == "bf16") & (figures.quantity == "training")
+        ]  # fmt: skip
+        (h100,) = same.value
+        assert row[-1] == f"{stats.gmean(rates) / h100:.3g}"
