@@ -87,6 +87,7 @@ class TorchEngine:
         seeds.seed_everything(run_seeds.initialization)
         self.model = workload.build_model().to(self.device)
         self.compiled = compile_mode is not None
+        self._compiler_captures = not step_execution.can_capture(compile_mode)
         execution_paths.take("model", "compiled" if self.compiled else "not compiled")
         execution_paths.fall_back("steps", "not captured")
         if compile_mode is None:
@@ -100,18 +101,17 @@ class TorchEngine:
             self.model, self.optimizer, data.sharded_rows(), world, skips_nonfinite=self.scaler.is_enabled()
         )
         self._loss_sum, self._steps = torch.zeros((), device=self.device), 0
-        self._captured_steps: CapturedSteps | None = None
-        can_capture = workload.capturable and supports_graphs(self.device) and step_execution.can_capture(compile_mode)
-        if capture and can_capture and self._updates_on_device():
-            self._captured_steps = CapturedSteps(self.optimizer, self.device)
+        captures = capture and workload.capturable and not self._compiler_captures and self._can_capture()
+        self._captured_steps = CapturedSteps(self.optimizer, self.device) if captures else None
         self._run_ahead = RunAhead(self.device, world.hang_timeout_seconds)
         self._data_wait = device_timing.DeviceTimer(self.device)
         self._position = (0, 0)  # epoch last trained in, and steps completed in it
         seeds.seed_everything(seeds.derive_seed(run_seeds.dropout, world.rank))
 
-    def _updates_on_device(self) -> bool:
+    def _can_capture(self) -> bool:
         """Whether the host decides nothing: of a loss scaler's updates, only fused optimizers skip on the device."""
-        return not self.scaler.is_enabled() or getattr(self.optimizer, "_step_supports_amp_scaling", False)
+        scales = self.scaler.is_enabled() and not getattr(self.optimizer, "_step_supports_amp_scaling", False)
+        return supports_graphs(self.device) and not scales
 
     def mlperf_params(self) -> dict[str, Any]:
         """Return sizes and hyperparameters under their MLPerf names."""
@@ -144,7 +144,7 @@ class TorchEngine:
             if self._captured_steps is not None:
                 self._captured_steps.capture(self._update, micro_batches)
                 self.train_step(micro_batches)  # a first replay uploads the graph
-        self._warm_up_evaluation(steps if self.compiled else 1)
+        self._warm_up_evaluation(steps if self._compiler_captures else 1)
         self.load_state_dict(initial_state)
         self.optimizer.zero_grad(set_to_none=True)
 
