@@ -101,17 +101,17 @@ class TorchEngine:
             self.model, self.optimizer, data.sharded_rows(), world, skips_nonfinite=self.scaler.is_enabled()
         )
         self._loss_sum, self._steps = torch.zeros((), device=self.device), 0
-        captures = capture and workload.capturable and not self._compiler_captures and self._can_capture()
+        may_capture = capture and workload.capturable and not self._compiler_captures
+        captures = may_capture and supports_graphs(self.device) and self._updates_on_device()
         self._captured_steps = CapturedSteps(self.optimizer, self.device) if captures else None
         self._run_ahead = RunAhead(self.device, world.hang_timeout_seconds)
         self._data_wait = device_timing.DeviceTimer(self.device)
         self._position = (0, 0)  # epoch last trained in, and steps completed in it
         seeds.seed_everything(seeds.derive_seed(run_seeds.dropout, world.rank))
 
-    def _can_capture(self) -> bool:
+    def _updates_on_device(self) -> bool:
         """Whether the host decides nothing: of a loss scaler's updates, only fused optimizers skip on the device."""
-        scales = self.scaler.is_enabled() and not getattr(self.optimizer, "_step_supports_amp_scaling", False)
-        return supports_graphs(self.device) and not scales
+        return not self.scaler.is_enabled() or getattr(self.optimizer, "_step_supports_amp_scaling", False)
 
     def mlperf_params(self) -> dict[str, Any]:
         """Return sizes and hyperparameters under their MLPerf names."""

@@ -178,7 +178,7 @@ def _links(*sittings: pd.DataFrame) -> str:
                         own.append(rates(list(group.record[(group.gpus == gpus) & (group.link == link)])))
                     row += [f"{theirs[0][0] / theirs[1][0]:.3g}" if all(theirs) else "", ratio(*own)]
                 rows.append(row)
-    header = ["network", "precision", "batch per GPU", "GPUs", "published: speed to one GPU", "speed to one GPU"]
+    header = ["network", "precision", "batch per GPU", "GPUs", "published: speed over one GPU", "speed over one GPU"]
     return study_page.markdown_table([*header, "published: NVLink off to on", "NVLink off to on"], rows)
 
 

@@ -23,7 +23,7 @@ from timetrial.scripts.measure import h100_expectations, seed_outcomes, study_pa
 from timetrial.scripts.measure.h100_study import ARCHIVE as H100_ARCHIVE
 from timetrial.scripts.measure.h100_study import LEAST_SECONDS, NAMES, by_benchmark, group, interval, read_report
 from timetrial.scripts.measure.multi_gpu_study import ARCHIVE as MULTI_GPU_ARCHIVE
-from timetrial.scripts.measure.multi_gpu_study import one_gpu
+from timetrial.scripts.measure.multi_gpu_study import reference_speeds
 from timetrial.scripts.measure.seed_study import ARCHIVE as SEEDS_ARCHIVE
 
 PAGE = study_page.STUDIES / "h100_h200.md"
@@ -108,7 +108,7 @@ def tables(studies: Studies) -> dict[str, str]:
         "prices": _prices(reports, runs),
         "predictions": _predictions(runs),
         "machines": _machines(runs, second),
-        "reference": one_gpu(multi_gpu),
+        "reference": reference_speeds(multi_gpu),
     }
 
 

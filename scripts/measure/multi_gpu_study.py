@@ -186,11 +186,8 @@ def rates(records: Sequence[RunRecord]) -> list[float]:
     return [each.tokens_per_second or each.samples_per_second for each in measured]
 
 
-def one_gpu(root: Path) -> str:
-    """Return the speeds of the runs on one GPU at the reference batch, and beside them that of an H100.
-
-    The latter is that of performance.csv.
-    """
+def reference_speeds(root: Path) -> str:
+    """Return the speed of each reference recipe on one GPU, and beside it that of an H100 in performance.csv."""
     runs: defaultdict[str, list[RunRecord]] = defaultdict(list)
     for record in itertools.chain.from_iterable(
         seed_outcomes.read_ended(root / name) for name in ("scaling", "strong")
@@ -200,14 +197,19 @@ def one_gpu(root: Path) -> str:
     rows = []
     for workload, records in runs.items():
         batch, own = _global_batch(records[0].config), rates(records)
-        place = (workload, "reference", "", "synthetic", "H100", 1, "bf16", batch)
-        (h100,) = (row for row in read_measurements() if row.configuration[:8] == place and row.quantity == TRAINING)
-        watts = (record.telemetry.train_watts for record in records if record.telemetry)
+        (h100,) = (
+            row
+            for row in read_measurements()
+            if (row.workload, row.recipe, row.variant, row.data) == (workload, "reference", "", "synthetic")
+            and (row.gpu, row.gpus, row.precision, row.batch) == ("H100", 1, "bf16", batch)
+            and row.quantity == TRAINING
+        )
+        mark = "" if h100.current else "†"
         row = [records[0].config["workload"]["title"], f"{batch:,}", f"{len(own)}", _rate(records)]
-        row += [f"{max(own) / min(own) - 1:.1%}", study_page.mean(filter(None, watts), "{:.0f} W".format)]
-        rows.append([*row, f"{h100.value:,.0f}", h100.date, study_page.ratio(own, [h100.value])])
-    header = ["workload", "batch", "runs", "H200", "fastest over slowest run", "power", "H100", "measured on"]
-    return study_page.markdown_table([*header, "H200 over H100"], rows)
+        row += [f"{max(own) / min(own) - 1:.1%}", f"{h100.value:,.0f} {h100.unit.replace('images', 'samples')}"]
+        rows.append([*row, f"{h100.date} {mark}".strip(), study_page.ratio(own, [h100.value])])
+    header = ["workload", "batch", "runs", "H200", "runs differ by", "H100", "measured on", "H200 over H100"]
+    return study_page.markdown_table(header, rows)
 
 
 def _count(runs: pd.DataFrame) -> str:

@@ -22,16 +22,16 @@ _CHUNK = 1 << 24  # negatives that PyTorch's operations draw at a time
 _BLOCK = 1024  # samples of a program
 
 
-def assign_batches(samples: range, count: int, batch_size: int, seed: int, device: torch.device) -> Tensor:
-    """Return the batch of each of the `samples` of `count` [S]: uint8 if there are at most 256 batches, else int32.
+def assign_batches(samples: range, num_samples: int, batch_size: int, seed: int, device: torch.device) -> Tensor:
+    """Return the batch of each of `samples`, out of `num_samples`: [S], uint8 for at most 256 batches, else int32.
 
-    The ranks of the `count` samples are a pseudorandom permutation. A bijection of the smallest power of two that is at
-    least `count` is applied to an index until the result is below `count` (Kensler 2013, section 3.3, with other mixing
+    The ranks of all samples are a pseudorandom permutation. A bijection of the smallest power of two that is at least
+    `num_samples` is applied to an index until the result is below that (Kensler 2013, section 3.3, with other mixing
     rounds).
     """
-    batches = -(-count // batch_size)
+    batches = -(-num_samples // batch_size)
     dtype = torch.uint8 if batches <= 256 else torch.int32
-    bits, keys = max(1, (count - 1).bit_length()), _keys(seed, 2 * _ROUNDS)
+    bits, keys = max(1, (num_samples - 1).bit_length()), _keys(seed, 2 * _ROUNDS)
     if triton_available(torch.empty(0, device=device)):
         out = torch.empty(len(samples), dtype=dtype, device=device)
         grid = (triton.cdiv(len(samples), _BLOCK),)
@@ -39,7 +39,7 @@ def assign_batches(samples: range, count: int, batch_size: int, seed: int, devic
             out_ptr=out,
             first_sample=samples.start,
             end_sample=samples.stop,
-            num_samples=count,
+            num_samples=num_samples,
             batch_size=batch_size,
             mask=(1 << bits) - 1,
             shift=(bits + 1) // 2,
@@ -48,10 +48,10 @@ def assign_batches(samples: range, count: int, batch_size: int, seed: int, devic
         )
         return out
     rank = _permuted(torch.arange(samples.start, samples.stop, device=device), bits, keys)
-    outside = (rank >= count).nonzero()[:, 0]
+    outside = (rank >= num_samples).nonzero()[:, 0]
     while outside.numel():
         rank[outside] = _permuted(rank[outside], bits, keys)
-        outside = outside[rank[outside] >= count]
+        outside = outside[rank[outside] >= num_samples]
     return (rank // batch_size).to(dtype)
 
 

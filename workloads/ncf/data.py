@@ -42,9 +42,9 @@ class _OnDevice:
 
 @dataclass
 class _OwnSamples:
-    """This rank's ascending samples int32 [n, S] of n global batches of `global_size` samples.
+    """This rank's samples `numbers` int32 [n, S] of n global batches of `global_size` samples.
 
-    Of a batch, the first `counts` int32 [n, 1] exist, or all of them if that is None.
+    The first `counts` int32 [n, 1] of each batch are its own and ascend; the others fill it up. None: all are its own.
     """
 
     numbers: Tensor
@@ -155,9 +155,9 @@ class NCFData(Data):
         data = _OnDevice(users, items, bits, *evaluation)
 
         def batches() -> Iterator[list[Batch]]:
-            groups = list(self._samples_to_gather(0))
-            for samples in (groups[0], groups[-1]):
-                yield from self._gather(samples, data, 0)
+            shuffled, groups = self._shuffle(0), self._groups()
+            for group in {groups[0], groups[-1]}:
+                yield from self._gather(self._select(*shuffled, *group), data, 0)
 
         for _ in self._side_stream.make_ahead(batches()):
             pass
@@ -182,35 +182,38 @@ class NCFData(Data):
         return self._side_stream.make_ahead(self._gather_epoch(epoch))
 
     def _gather_epoch(self, epoch: int) -> Iterator[list[Batch]]:
-        for samples in self._samples_to_gather(self._seeds.derive("data_order", epoch)):
-            yield from self._gather(samples, self._opened, self._seeds.derive("sampling", epoch))
+        shuffled = self._shuffle(self._seeds.derive("data_order", epoch))
+        for group in self._groups():
+            yield from self._gather(
+                self._select(*shuffled, *group), self._opened, self._seeds.derive("sampling", epoch)
+            )
 
-    def _samples_to_gather(self, seed: int) -> Iterator[_OwnSamples]:
-        """Yield this rank's samples of an epoch: of several full batches at a time, then of the partial one."""
-        batch_size = self._global_batch_size
-        order, starts = sampling.shuffle_into_batches(
-            self._own_samples, self.train_size, batch_size, seed, self._device
+    def _shuffle(self, seed: int) -> tuple[Tensor, Tensor]:
+        """Return this rank's samples batch by batch, and where each batch starts, as `shuffle_into_batches` does."""
+        return sampling.shuffle_into_batches(
+            self._own_samples, self.train_size, self._global_batch_size, seed, self._device
         )
-        num_full, rest = divmod(self.train_size, batch_size)
-        for first in range(0, num_full, self._batches_at_a_time):
-            stop = min(first + self._batches_at_a_time, num_full)
-            yield self._select(order, starts, slice(first, stop), batch_size)
-        if rest:
-            yield self._select(order, starts, slice(num_full, num_full + 1), rest)
 
-    def _select(self, order: Tensor, starts: Tensor, batches: slice, global_size: int) -> _OwnSamples:
-        """Return the samples of some of the batches, which are all of `global_size` samples."""
-        num_batches = batches.stop - batches.start
+    def _groups(self) -> list[tuple[range, int]]:
+        """Return the batches that are gathered together, and their global size: full ones, then the partial one."""
+        num_full, rest = divmod(self.train_size, self._global_batch_size)
+        numbers, step = range(num_full), self._batches_at_a_time
+        groups = [(numbers[first : first + step], self._global_batch_size) for first in range(0, num_full, step)]
+        return [*groups, (range(num_full, num_full + 1), rest)] if rest else groups
+
+    def _select(self, order: Tensor, starts: Tensor, batches: range, global_size: int) -> _OwnSamples:
+        """Return the samples of some batches, which are all of `global_size` samples."""
         if self._sharding.ranks == 1:
             first = batches.start * self._global_batch_size
-            numbers = order[first : first + num_batches * global_size].view(num_batches, global_size)
+            numbers = order[first : first + len(batches) * global_size].view(len(batches), global_size)
             return _OwnSamples(numbers, None, global_size)
         size = sum(self._micro_batch_sizes(global_size))
         bounds = starts[batches.start : batches.stop + 1, None]
         counts = bounds.diff(dim=0)
         self._overflow = torch.maximum(self._overflow, (counts - size).max())
+        # What follows a batch fills it up: samples of many items, of which none gets a long segment.
         places = bounds[:-1] + torch.arange(size, device=self._device)
-        return _OwnSamples(order[places.clamp_(max=len(order) - 1)], counts, global_size)
+        return _OwnSamples(order[places.remainder_(len(order))], counts, global_size)
 
     def eval_batches(self) -> Iterable[Batch]:
         """Yield this rank's users with their negatives; the held-out positive is the last item.

@@ -38,9 +38,9 @@ def shuffle_into_batches(
     """
     batches = assign_batches(samples, num_samples, batch_size, seed, device)
     # One stable radix sort by few bits leaves the samples of a batch in ascending order.
-    batches, order = batches.sort(stable=True)
+    sorted_batches, order = batches.sort(stable=True)
     numbers = torch.add(order, samples.start, out=torch.empty_like(order, dtype=torch.int32))
-    return numbers, segment_starts(batches, -(-num_samples // batch_size))
+    return numbers, segment_starts(sorted_batches, -(-num_samples // batch_size))
 
 
 def segment_starts(ids: Tensor, count: int) -> Tensor:
@@ -69,19 +69,19 @@ def gather_batches(
     samples: Tensor, positive_users: Tensor, positive_items: Tensor, bits: Tensor, num_users: int, num_items: int, *,
     negatives: int, seed: int, counts: Tensor | None = None, first_user: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the arguments of `NeuMF.forward` for ascending sample indices [..., B], as `draw_samples` draws them.
+    """Return the arguments of `NeuMF.forward` for sample indices [..., B], as `draw_samples` draws them.
 
-    The `num_users` users are numbered from `first_user` on. With `counts` int32 [..., 1], only the first samples count:
-    the others get the label `IGNORED`, but belong to no segment of users, which would have thousands of them.
+    The `num_users` users are numbered from `first_user` on. With `counts` int32 [..., 1], only so many of the first
+    samples count; these ascend. The others get the label `IGNORED` and belong to no user's segment.
     """
     users, items, labels = draw_samples(samples, positive_users, positive_items, bits, num_items, negatives, seed)
-    users.sub_(first_user)
     if counts is not None:
         ignored = torch.arange(samples.shape[-1], device=samples.device) >= counts
         labels.masked_fill_(ignored, IGNORED)
-        users.masked_fill_(ignored, num_users)
+        users.sub_(first_user).masked_fill_(ignored, num_users)
     user_starts = segment_starts(users, num_users)
-    users.clamp_(max=num_users - 1)
+    if counts is not None:
+        users.clamp_(max=num_users - 1)
     by_item, item_starts = sort_by_item(items, num_items)
     return users, items, labels, by_item, user_starts, item_starts
 

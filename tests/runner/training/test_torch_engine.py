@@ -88,6 +88,19 @@ def test_warm_up_does_not_change_training(toy_engine, toy_data, toy_workload):
     assert_same(actual[1], expected[1])
 
 
+@pytest.mark.parametrize(("compile_mode", "passes"), [("default", 1), ("reduce-overhead", 3)])
+def test_warm_up_evaluates_again_if_the_compiler_records_graphs(
+    toy_engine, toy_data, toy_workload, monkeypatch, compile_mode, passes
+):
+    engine = toy_engine(toy_workload(), toy_data(), compile_mode=compile_mode)
+    evaluated = []
+    monkeypatch.setattr(torch.compiler, "set_stance", lambda stance: None)  # of this process
+    monkeypatch.setattr(engine, "train_step", lambda batches: None)  # compiles nothing, which takes seconds
+    monkeypatch.setattr(engine.workload, "predict", lambda model, batches: evaluated.append(len(batches)))
+    engine.warm_up()
+    assert evaluated == [passes, 1]  # the last batch is partial, and is not compiled
+
+
 def test_engine_restored_inside_an_epoch_equals_an_uninterrupted_one(toy_engine, toy_data, toy_workload):
     def build(seed=1):
         return toy_engine(toy_workload(dropout=0.3, batch_norm=True), toy_data(), seed=seed)

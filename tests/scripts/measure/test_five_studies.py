@@ -216,7 +216,7 @@ def test_published_speeds_on_several_gpus_are_recomputed(published, ratio_text):
         place = "multi_gpu/links" if several == 4 else "multi_gpu/networks", row["network"], row["precision"]
         settings = (1, True), (several, True), (several, False)
         one, linked, unlinked = (rates.get((*place, batch * gpus, gpus, link)) for gpus, link in settings)
-        assert row["speed to one GPU"] == text(linked, one)
+        assert row["speed over one GPU"] == text(linked, one)
         assert row["NVLink off to on"] == text(unlinked, linked)
     for row in rows_of(published, "batches"):
         place, batch = ("five_studies/batches", row["network"], "fp32"), int(row["batch"].replace(",", ""))
