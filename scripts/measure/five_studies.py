@@ -10,7 +10,7 @@ written, and the exit code is 1 if the page differs.
 import functools
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -168,18 +168,22 @@ def _links(*sittings: pd.DataFrame) -> str:
         for (network, precision, per_gpu), group in runs.groupby(["network", "precision", "per_gpu"], sort=False):
             query = {"workload": _PUBLISHED.get(str(network), network), "precision": precision, "task": "train"}
             for several in sorted({*group.gpus} - {1}):
-                row = [str(network), str(precision), f"{per_gpu:,}", f"{several}"]
                 one, linked, unlinked = (1, "NVLink"), (several, "NVLink"), (several, "no NVLink")
-                for setting, base in ((linked, one), (unlinked, linked)):
-                    theirs, own = [], []
-                    for gpus, link in (setting, base):
-                        place = {"num_accelerators": gpus, "interconnect": link}
-                        theirs.append(published("rtx8000_nvlink_2020", **place, **query))
-                        own.append(rates(list(group.record[(group.gpus == gpus) & (group.link == link)])))
-                    row += [f"{theirs[0][0] / theirs[1][0]:.3g}" if all(theirs) else "", ratio(*own)]
-                rows.append(row)
+                cells = (*_speedup(linked, one, group, query), *_speedup(unlinked, linked, group, query))
+                rows.append([str(network), str(precision), f"{per_gpu:,}", f"{several}", *cells])
     header = ["network", "precision", "batch per GPU", "GPUs", "published: speed over one GPU", "speed over one GPU"]
     return study_page.markdown_table([*header, "published: NVLink off to on", "NVLink off to on"], rows)
+
+
+def _speedup(
+    setting: tuple[int, str], base: tuple[int, str], runs: pd.DataFrame, query: Mapping[str, object]
+) -> tuple[str, str]:
+    """Return the published ratio of two settings' throughputs, and that of the runs; a setting is (GPUs, link)."""
+    theirs, own = [], []
+    for gpus, link in (setting, base):
+        theirs.append(published("rtx8000_nvlink_2020", num_accelerators=gpus, interconnect=link, **query))
+        own.append(rates(list(runs.record[(runs.gpus == gpus) & (runs.link == link)])))
+    return f"{theirs[0][0] / theirs[1][0]:.3g}" if all(theirs) else "", ratio(*own)
 
 
 # A study of batch sizes on CIFAR-10, on one and two GPUs (2019)

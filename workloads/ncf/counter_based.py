@@ -25,7 +25,7 @@ _BLOCK = 1024  # samples of a program
 def assign_batches(samples: range, num_samples: int, batch_size: int, seed: int, device: torch.device) -> Tensor:
     """Return the batch of each of `samples`, out of `num_samples`: [S], uint8 for at most 256 batches, else int32.
 
-    The ranks of all samples are a pseudorandom permutation. A bijection of the smallest power of two that is at least
+    The places of all samples are a pseudorandom permutation. A bijection of the smallest power of two that is at least
     `num_samples` is applied to an index until the result is below that (Kensler 2013, section 3.3, with other mixing
     rounds).
     """

@@ -182,11 +182,9 @@ class NCFData(Data):
         return self._side_stream.make_ahead(self._gather_epoch(epoch))
 
     def _gather_epoch(self, epoch: int) -> Iterator[list[Batch]]:
-        shuffled = self._shuffle(self._seeds.derive("data_order", epoch))
+        shuffled, seed = self._shuffle(self._seeds.derive("data_order", epoch)), self._seeds.derive("sampling", epoch)
         for group in self._groups():
-            yield from self._gather(
-                self._select(*shuffled, *group), self._opened, self._seeds.derive("sampling", epoch)
-            )
+            yield from self._gather(self._select(*shuffled, *group), self._opened, seed)
 
     def _shuffle(self, seed: int) -> tuple[Tensor, Tensor]:
         """Return this rank's samples batch by batch, and where each batch starts, as `shuffle_into_batches` does."""

@@ -75,10 +75,12 @@ def gather_batches(
     samples count; these ascend. The others get the label `IGNORED` and belong to no user's segment.
     """
     users, items, labels = draw_samples(samples, positive_users, positive_items, bits, num_items, negatives, seed)
+    if first_user:
+        users.sub_(first_user)
     if counts is not None:
         ignored = torch.arange(samples.shape[-1], device=samples.device) >= counts
         labels.masked_fill_(ignored, IGNORED)
-        users.sub_(first_user).masked_fill_(ignored, num_users)
+        users.masked_fill_(ignored, num_users)
     user_starts = segment_starts(users, num_users)
     if counts is not None:
         users.clamp_(max=num_users - 1)
