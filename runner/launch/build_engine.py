@@ -29,8 +29,6 @@ from .rank import Rank
 from .staging import data_settings
 from .startup_clock import StartupClock
 
-_ALL_REDUCE_MIB = 64  # tensor by which the speed of the interconnect is measured: milliseconds
-
 built_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
 """The engines of this process that `prepare_engine` has built and nothing has freed."""
 _runs_of_process = itertools.count()
@@ -55,7 +53,7 @@ def prepare_engine(rank: Rank) -> Engine:
     if rank.is_main:
         _record_startup(rank, clock, earlier_runs)
     if rank.world.size > 1:
-        _measure_all_reduce(rank)
+        _record_links(rank)
     if config.launcher.name != "inline":  # whose process is the caller's
         _set_objects_aside()
     return engine
@@ -135,9 +133,8 @@ def _record_startup(rank: Rank, clock: StartupClock, earlier_runs: int) -> None:
         print_text(rank.console, str(clock), markup=False, highlight=False)
 
 
-def _measure_all_reduce(rank: Rank) -> None:
+def _record_links(rank: Rank) -> None:
     """Add the speed of the interconnect between the ranks to the environment in the run record."""
-    speed = all_reduce.bus_gb_s(rank.world, rank.device, _ALL_REDUCE_MIB if rank.device.type != "cpu" else 1)
+    measured = {"all_reduce_gb_s": all_reduce.link_gb_s(rank.world, rank.device)}
     if rank.is_main:
-        measured = {"all_reduce_gb_s": speed}
         rank.run_dir.update(lambda record: replace(record, environment=record.environment | measured))

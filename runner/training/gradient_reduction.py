@@ -1,10 +1,11 @@
-"""Gradients summed over the ranks in buckets, each as soon as the backward pass has computed it.
+"""Gradients summed over the ranks, in buckets during the backward pass or all at once after it.
 
 Unlike `DistributedDataParallel`, it can be captured in a device graph on any stream, and reduces only the parameters
 that it is given.
 """
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,18 +34,22 @@ class _Bucket:
 
 
 class GradientReduction:
-    """Replaces the gradients of `parameters`, during `backward`, by their sums over the ranks of `world`.
+    """Replaces the gradients of `parameters` by their sums over the ranks of `world`.
 
-    Buckets are filled from the last parameter to the first, about the order in which a backward pass computes
-    gradients, and reduced in the same order on all ranks: a late gradient would delay every later bucket.
+    With `overlap`, each bucket is reduced as soon as `backward` has computed it. Buckets are filled from the last
+    parameter to the first, about the order in which a backward pass computes gradients, and reduced in the same order
+    on all ranks: a late gradient would delay every later bucket. Without, `finish` reduces all in one message for each
+    dtype: over fast links that takes less time than the backward pass loses to collectives, which hold multiprocessors
+    while they wait for other ranks (docs/studies/multi_gpu.md).
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], world: World) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], world: World, *, overlap: bool) -> None:
         self._world, self._enabled, self._next = world, True, 0
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        self._buckets = [_bucket(part) for part in _parts(trained[::-1])]
+        limits = (_FIRST_BUCKET_BYTES, _BUCKET_BYTES) if overlap else (math.inf, math.inf)
+        self._buckets = [_bucket(part) for part in _parts(trained[::-1], *limits)]
         self._bucket_of = {parameter: bucket for bucket in self._buckets for parameter in bucket.parameters}
-        for parameter in trained:
+        for parameter in trained if overlap else ():
             parameter.register_post_accumulate_grad_hook(self._ready)
 
     @contextmanager
@@ -88,14 +93,14 @@ class GradientReduction:
         bucket.work = dist.all_reduce(bucket.flat, group=self._world.device_group, async_op=True)
 
 
-def _parts(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Yield the parameters in parts of one dtype and about the size of a bucket."""
+def _parts(parameters: list[nn.Parameter], first_limit: float, limit: float) -> Iterator[list[nn.Parameter]]:
+    """Yield the parameters in parts of one dtype and at most `limit` bytes, the first of `first_limit`."""
     part: list[nn.Parameter] = []
-    size, limit = 0, _FIRST_BUCKET_BYTES
+    size, part_limit = 0, first_limit
     for parameter in parameters:
-        if part and (size + parameter.nbytes > limit or parameter.dtype != part[0].dtype):
+        if part and (size + parameter.nbytes > part_limit or parameter.dtype != part[0].dtype):
             yield part
-            part, size, limit = [], 0, _BUCKET_BYTES
+            part, size, part_limit = [], 0, limit
         part.append(parameter)
         size += parameter.nbytes
     if part:

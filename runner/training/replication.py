@@ -12,11 +12,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..core import execution_paths
+from . import all_reduce
 from .distributed import World
 from .gradient_reduction import GradientReduction
 from .row_shards import RowShards
 
 _RUNNING_STATISTICS = ("running_mean", "running_var")  # of PyTorch's batch norms
+_FAST_LINKS_GB_S = 100.0  # bus bandwidth between that of PCIe and that of NVLink
 
 
 class Replication:
@@ -80,14 +83,16 @@ class MultiRankReplication(Replication):
         # Initial weights may differ in rounding if the ranks have CPUs of different kinds.
         for tensor in (*self._replicated, *model.buffers()):
             dist.broadcast(tensor.detach(), src=0, group=world.device_group)
-        self._reduction = GradientReduction(self._replicated, world)
+        overlap = all_reduce.link_gb_s(world, self._replicated[0].device) < _FAST_LINKS_GB_S
+        execution_paths.take("gradient_exchange", "in the backward pass" if overlap else "after the backward pass")
+        self._reduction = GradientReduction(self._replicated, world, overlap=overlap)
 
     def paused(self) -> AbstractContextManager[None]:
         """Return a context whose backward passes accumulate gradients on this rank alone."""
         return self._reduction.paused()
 
     def finish(self) -> None:
-        """Let the device wait for the sums that the backward pass has started."""
+        """Replace the gradients of the backward passes of a step by their sums over the ranks."""
         self._reduction.finish()
         if self._shards is not None and self._skips_nonfinite:
             gradient = self._replicated[0].grad

@@ -32,15 +32,15 @@ def build():
     return Network()
 
 
-@pytest.mark.parametrize("bucket_bytes", [1, 600, 25 << 20])
-def test_gradients_are_those_of_all_ranks(in_two_ranks, monkeypatch, bucket_bytes):
+@pytest.mark.parametrize(("overlap", "bucket_bytes"), [(True, 1), (True, 600), (True, 25 << 20), (False, 1)], ids=str)
+def test_gradients_are_those_of_all_ranks(in_two_ranks, monkeypatch, overlap, bucket_bytes):
     monkeypatch.setattr(gradient_reduction, "_BUCKET_BYTES", bucket_bytes)
     expected = build()
     sum(expected(part) for rank in range(2) for part in inputs(rank)).backward()
 
     def body(world, rank):
         network = build()
-        reduction = GradientReduction(network.parameters(), world)
+        reduction = GradientReduction(network.parameters(), world, overlap=overlap)
         for _ in range(2):  # the second step finds everything as the first did
             network.zero_grad(set_to_none=True)
             first, second = inputs(rank)
@@ -65,22 +65,23 @@ def test_gradients_are_those_of_all_ranks(in_two_ranks, monkeypatch, bucket_byte
             torch.testing.assert_close(torch.from_numpy(gradient), summed, rtol=1e-5, atol=1e-6)
 
 
-def test_communication_begins_within_the_backward_pass(in_two_ranks):
+@pytest.mark.parametrize("overlap", [True, False])
+def test_communication_begins_within_the_backward_pass_if_it_is_to_overlap(in_two_ranks, overlap):
     def body(world, rank):
         layers = nn.Sequential(nn.Linear(600, 600), nn.Linear(600, 600))
-        reduction, begun = GradientReduction(layers.parameters(), world), []
+        reduction, begun = GradientReduction(layers.parameters(), world, overlap=overlap), []
         layers[0].bias.register_hook(lambda gradient: begun.append(reduction._next))
         layers(torch.ones(1, 600)).sum().backward()
         reduction.finish()
         return begun
 
-    assert in_two_ranks(body) == [[1], [1]]
+    assert in_two_ranks(body) == [[int(overlap)]] * 2
 
 
 def test_an_error_while_reduction_is_paused_does_not_leave_it_paused(in_two_ranks):
     def body(world, rank):
         layer = nn.Linear(3, 1)
-        reduction = GradientReduction(layer.parameters(), world)
+        reduction = GradientReduction(layer.parameters(), world, overlap=True)
         with pytest.raises(ZeroDivisionError), reduction.paused():
             1 / 0  # noqa: B018
         layer(torch.full((1, 3), float(rank))).sum().backward()

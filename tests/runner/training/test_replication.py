@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from timetrial.runner.core import execution_paths
+from timetrial.runner.training import all_reduce
 from timetrial.runner.training.workload import BatchSharding
 
 
@@ -32,6 +34,31 @@ def test_batch_norm_is_averaged_over_ranks_before_evaluation(in_two_ranks, build
     assert not np.allclose(local_0, local_1)
     np.testing.assert_allclose(averaged_0, (local_0 + local_1) / 2, rtol=1e-6)
     np.testing.assert_array_equal(averaged_0, averaged_1)
+
+
+def test_over_fast_links_the_same_sums_are_exchanged_after_the_backward_pass(in_two_ranks, build_replica):
+    def body(world, rank):
+        paths, weights = [], []
+        for speed in (None, 300.0):  # GB/s; None: measured, and slower among processes of a host
+            world.link_gb_s = speed
+            engine = build_replica(world, rank)
+            list(engine.train_epoch(1))
+            paths.append(execution_paths.taken()["gradient_exchange"])
+            weights.append(torch.cat([weight.detach().flatten() for weight in engine.model.parameters()]).numpy())
+        return paths, weights
+
+    for paths, (slow, fast) in in_two_ranks(body):
+        assert paths == ["in the backward pass", "after the backward pass"]
+        np.testing.assert_allclose(slow, fast, rtol=1e-6)
+
+
+def test_the_speed_of_links_is_measured_once_and_the_same_on_all_ranks(in_two_ranks):
+    def body(world, rank):
+        return [all_reduce.link_gb_s(world, torch.device("cpu")) for _ in range(2)]
+
+    (first, again), other = in_two_ranks(body)
+    assert first == again > 0
+    assert other == [first, first]
 
 
 def test_no_other_buffer_is_averaged(in_two_ranks, toy_engine, toy_data, toy_workload):

@@ -178,7 +178,7 @@ def test_gradients_of_a_part_are_exchanged_before_the_part_before_has_its_own(la
     model = make_model()
     for name, parameter in model.named_parameters():
         parameter.register_post_accumulate_grad_hook(lambda _, name=name: log.append(name))
-    reduction = GradientReduction(model.parameters(), World())
+    reduction = GradientReduction(model.parameters(), World(), overlap=True)
     model.compile(backend="aot_eager")
     for _ in range(2):
         log.clear()

@@ -23,6 +23,7 @@ from ....runner.hardware.side_stream import SideStream
 from ....runner.training.seeds import Seeds
 from ....runner.training.workload import Batch, BatchSharding, Data
 from .captured_search import MAX_SHAPES
+from .planned_epochs import PlannedEpochs
 from .tokenized_text import TokenizedPairs, TokenizedSide
 
 _VOCAB_MULTIPLE = 8  # embeddings are padded to a multiple of 8 rows for the matrix units, as in published submissions
@@ -144,6 +145,7 @@ class ParallelTextData(Data):
         lengths, self.test_lengths = self._read_lengths()
         self._kept = np.flatnonzero(lengths.max(0) <= self._settings.max_length)
         self.lengths = lengths[:, self._kept]  # [2, P]
+        self._epochs = PlannedEpochs(self.plan_batches)
         self._train, self._test = self._load_train(), self._load_test()
 
     def _read_lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -168,9 +170,8 @@ class ParallelTextData(Data):
 
         On a GPU, a batch is packed while the step before it runs.
         """
-        return self._side_stream.make_ahead(
-            self._micro_batches(numbers, self._train) for numbers in self.plan_batches(epoch)
-        )
+        batches = self._epochs.batches(epoch)
+        return self._side_stream.make_ahead(self._micro_batches(numbers, self._train) for numbers in batches)
 
     def eval_batches(self) -> Iterable[Batch]:
         """Yield this rank's test sentences, each once, longest first; every rank gets sentences of all lengths."""
@@ -275,10 +276,8 @@ class ParallelTextData(Data):
 
     def _load_train(self) -> TokenizedPairs:
         """Return the training text on the device."""
-        source, target = (
-            self._to_device(self._prepared.tokens("train", side), self._kept) for side in ("source", "target")
-        )
-        return TokenizedPairs(source, target, self.lengths)
+        sides = (self._to_device(self._prepared.tokens("train", side), self._kept) for side in ("source", "target"))
+        return TokenizedPairs(*sides, self.lengths)
 
     def _load_test(self) -> TokenizedSide:
         """Return the sources of the test set on the device."""
