@@ -3,9 +3,11 @@
     .venv/bin/python -P scripts/measure/multi_gpu_study.py [--check]
 
 The archive is unpacked to a temporary folder. With --check nothing is written, and the exit code is 1 if the page
-differs. In the archive, `training` holds runs to the target at one global batch size, `scaling`, `networks` and `links`
-hold throughput runs at one batch size per GPU, `strong` those at one global batch size, `jpegs` one that the text
-names, and `losses.jsonl` the lines of scripts/measure/losses.py.
+differs. In the archive, `training` holds runs to the target at one global batch size; `scaling`, `networks` and `links`
+hold throughput runs at one batch size per GPU, `in_backward` such runs of the version that exchanged gradients in the
+backward pass, and `strong` those at one global batch size. `exchange`, `waiting` and `small_steps` hold throughput runs
+of versions that exchange gradients in other ways, `jpegs` one that the text names, and `losses.jsonl` and
+`exchange_losses.jsonl` the lines of scripts/measure/losses.py.
 """
 
 import itertools
@@ -16,23 +18,29 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from string import ascii_uppercase
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from timetrial.runner.record.performance import TRAINING, read_measurements
-from timetrial.runner.record.record_file import read_record
 from timetrial.runner.record.run_record import RunRecord
-from timetrial.runner.record.telemetry_samples import read_samples
 from timetrial.runner.results.analysis.intervals import geometric_ratio
 from timetrial.scripts.measure import seed_outcomes, study_page
+from timetrial.scripts.measure.seed_outcomes import read_ended
 
 PAGE, ARCHIVE = study_page.STUDIES / "multi_gpu.md", study_page.STUDIES / "multi_gpu.tar.xz"
 _EQUIVALENCE_LEVEL = 0.9  # of the interval that two one-sided tests at 5% need (Schuirmann 1987)
 _STEPS = {"step 1": slice(0, 1), "2 to 10": slice(1, 10), "11 to 100": slice(10, 100), "101 to 200": slice(100, 200)}
 _MICRO_BATCHES = "one GPU, micro-batches"
+_EXCHANGES = {  # what each folder's version does with the gradients
+    "in_backward": "in the backward pass, messages of 25 MiB",
+    "few_8": "the same, on 8 multiprocessors",
+    "few_4": "the same, on 4 multiprocessors",
+    "after_25": "after it, messages of 25 MiB",
+    "after_256": "after it, messages of 256 MiB",
+    "none": "no exchange",
+}
 
 _Columns = dict[str, Callable[[Mapping[str, Any]], str]]  # of a table: what each shows of a run's configuration
 
@@ -45,11 +53,26 @@ def tables(root: Path) -> dict[str, str]:
         "precision": lambda config: config["precision"]["name"],
     }
     batch_per_gpu: _Columns = {"batch per GPU": lambda config: f"{_global_batch(config) // config['gpus']:,}"}
+    scaling = read_ended(root / "scaling")
     return {
-        "training": _training(seed_outcomes.read_ended(root / "training")),
+        "training": _training(read_ended(root / "training")),
         "losses": _losses(root / "losses.jsonl"),
         "scaling": _throughput(root / "scaling", workload | batch_per_gpu),
-        "clocks": _clocks(root / "scaling"),
+        "in_backward": _throughput(root / "in_backward", workload | batch_per_gpu),
+        "exchange": _steps({name: read_ended(root / "exchange" / folder) for folder, name in _EXCHANGES.items()}),
+        "waiting": _steps(
+            {
+                "one GPU": [record for record in scaling if record.config["gpus"] == 1],
+                "4 GPUs, which exchange 128 bytes": read_ended(root / "waiting"),
+                "4 GPUs": [record for record in scaling if record.config["gpus"] == 4],
+            }
+        ),
+        "small_steps": _steps(
+            {
+                "in the backward pass": read_ended(root / "small_steps/in_backward"),
+                "after it": read_ended(root / "small_steps/after"),
+            }
+        ),
         "strong": _throughput(
             root / "strong", workload | {"global batch": lambda config: f"{_global_batch(config):,}"}
         ),
@@ -131,7 +154,7 @@ def _differences(losses: Sequence[float], base: Sequence[float]) -> list[str]:
 def _throughput(folder: Path, columns: _Columns) -> str:
     """Return a row for each setting: its rates by number of GPUs, and the effect of GPU peer-to-peer transfers."""
     settings: dict[tuple[str, ...], defaultdict[tuple[int, bool], list[RunRecord]]] = {}
-    for record in seed_outcomes.read_ended(folder):
+    for record in read_ended(folder):
         config = record.config
         runs = settings.setdefault(tuple(column(config) for column in columns.values()), defaultdict(list))
         runs[config["gpus"], config["peer_to_peer"]].append(record)
@@ -149,23 +172,20 @@ def _throughput(folder: Path, columns: _Columns) -> str:
     return study_page.markdown_table([*header, *(f"{gpus} GPUs, NVLink off to on" for gpus in compared)], rows)
 
 
-def _clocks(folder: Path) -> str:
-    """Return the median clock of each GPU during training, in MHz; the same GPU has the same letter in all runs."""
-    clocks: defaultdict[tuple[str, int], defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for path in sorted(folder.rglob("status.json")):
-        if record := read_record(path.parent):
-            samples = read_samples(path.parent)
-            for index, gpu in enumerate(record.environment["gpus"]):
-                own = (each for each in samples.get(f"0/{index}", ()) if each.phase == "train")
-                setting = record.config["workload"]["title"], record.config["gpus"]
-                clocks[setting][gpu["id"]] += [each.values["core_mhz"] for each in own if "core_mhz" in each.values]
-    ids = [*max(clocks.values(), key=len, default={})]
-    rows = []
-    for (workload, gpus), by_gpu in sorted(clocks.items()):
-        medians = (f"{statistics.median(by_gpu[gpu]):,.0f}" if by_gpu[gpu] else "" for gpu in ids)
-        rows.append([workload, f"{gpus}", *medians])
-    letters = ascii_uppercase[: len(ids)]
-    return study_page.markdown_table(["workload", "GPUs", *(f"GPU {letter}" for letter in letters)], rows)
+def _steps(groups: Mapping[str, Sequence[RunRecord]]) -> str:
+    """Return the mean milliseconds of a training step by workload, for each group of runs."""
+    times: dict[str, defaultdict[str, list[float]]] = {}
+    for name, records in groups.items():
+        times[name] = defaultdict(list)
+        for record in records:
+            if record.throughput:
+                times[name][record.config["workload"]["title"]].append(record.throughput.train_ms)
+    workloads = sorted({workload for by_workload in times.values() for workload in by_workload})
+    rows = [
+        [name, *(f"{statistics.mean(own):.4g} ms" if (own := by_workload[workload]) else "" for workload in workloads)]
+        for name, by_workload in times.items()
+    ]
+    return study_page.markdown_table(["gradients", *workloads], rows)
 
 
 def _global_batch(config: Mapping[str, Any]) -> int:
@@ -189,9 +209,7 @@ def rates(records: Sequence[RunRecord]) -> list[float]:
 def reference_speeds(root: Path) -> str:
     """Return the speed of each reference recipe on one GPU, and beside it that of an H100 in performance.csv."""
     runs: defaultdict[str, list[RunRecord]] = defaultdict(list)
-    for record in itertools.chain.from_iterable(
-        seed_outcomes.read_ended(root / name) for name in ("scaling", "strong")
-    ):
+    for record in itertools.chain.from_iterable(read_ended(root / name) for name in ("in_backward", "strong")):
         if record.config["gpus"] == 1:
             runs[record.config["workload"]["name"]].append(record)
     rows = []

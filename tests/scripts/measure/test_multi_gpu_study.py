@@ -32,14 +32,12 @@ def study(tmp_path):
         network=None,
         gpus=1,
         peer_to_peer=True,
-        ids="",
         **options,
     ):
         record = seed_runs.make_record(training, recipe=f"{workload}/mini", **options)
         recipe = record.config["recipe"] | {"training": {"network": network}}
         config = {"workload": {"title": workload}, "gpus": gpus, "peer_to_peer": peer_to_peer, "recipe": recipe}
-        environment = {"gpus": [{"id": name} for name in ids]}
-        record = replace(record, config=record.config | config, throughput=throughput, environment=environment)
+        record = replace(record, config=record.config | config, throughput=throughput)
         seed_runs.write(tmp_path / path, record)
 
     return add
@@ -97,19 +95,21 @@ def test_rates_are_multiples_of_one_gpu_and_failures_are_named(tmp_path, study, 
     assert list(ncf.values()) == ["NCF", "2,048", "50 samples/s", "200 samples/s", "4"]
 
 
-def test_clocks_are_of_the_same_gpu_in_all_runs(tmp_path, study):
-    for ids, clocks in (("b", (1500,)), ("ab", (1800, 1600))):
-        study(f"scaling/{ids}", gpus=len(ids), ids=ids, global_batch_size=4)
-        rows = [
-            f"{second},{phase},{device},NVML,{clock + offset},"
-            for device, clock in enumerate(clocks)
-            for second, (phase, offset) in enumerate([("", -900), ("train", -10), ("train", 0), ("train", 20)])
-        ]
-        text = "\n".join(["time,phase,device,source,core_mhz,throttle_reasons", *rows])
-        (tmp_path / "scaling" / ids / "telemetry.csv").write_text(text + "\n")
-    one, two = seed_runs.read_table(multi_gpu_study.tables(tmp_path)["clocks"])
-    assert list(one.values()) == ["GPT", "1", "", "1,500"]
-    assert list(two.values()) == ["GPT", "2", "1,800", "1,600"]
+def test_steps_are_means_by_workload_and_exchange(tmp_path, study):
+    runs = {"exchange/in_backward/1": 10.0, "exchange/in_backward/2": 13.0, "exchange/none/1": 8.0}
+    for path, milliseconds in runs.items():
+        study(path, throughput=replace(measured(5.0), train_ms=milliseconds), gpus=4, state=RunState.MEASURED)
+    study("exchange/none/ssd", workload="SSD", gpus=4, state=RunState.OUT_OF_MEMORY)
+    for gpus in (1, 4):
+        throughput = replace(measured(5.0), train_ms=20.0 + gpus)
+        study(f"scaling/{gpus}", throughput=throughput, gpus=gpus, state=RunState.MEASURED, global_batch_size=gpus)
+    tables = multi_gpu_study.tables(tmp_path)
+    cells = [list(row.values()) for row in seed_runs.read_table(tables["exchange"])]
+    assert cells[0] == ["in the backward pass, messages of 25 MiB", "11.5 ms"]
+    assert cells[1] == ["the same, on 8 multiprocessors", ""]
+    assert cells[-1] == ["no exchange", "8 ms"]
+    one, waiting, four = seed_runs.read_table(tables["waiting"])
+    assert (one["GPT"], waiting["GPT"], four["GPT"]) == ("21 ms", "", "24 ms")
 
 
 def test_losses_are_compared_with_those_of_one_gpu_in_bf16(tmp_path, study):
