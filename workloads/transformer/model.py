@@ -6,7 +6,7 @@ sentences.
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -47,51 +47,46 @@ class Transformer(nn.Module):
         self.encoder_norm = nn.LayerNorm(hidden_size, _NORM_EPSILON)
         self.decoder = nn.ModuleList(Layer(*sizes, cross_attention=True) for _ in range(num_layers))
         self.decoder_norm = nn.LayerNorm(hidden_size, _NORM_EPSILON)
-        self._compiled: tuple[Callable[..., Tensor], Callable[..., Tensor]] | None = None
+        self._compiled: tuple[Callable[..., Any], ...] | None = None
         self._initialize()
 
     def forward(self, batch: PackedPairs) -> Tensor:
         """Return the label-smoothed cross entropy minus its smallest possible value, summed over the target tokens."""
-        encode_part, decode_part = self._compiled or (self._encode_part, self._decode_part)
-        memory = _in_parts(encode_part, self.encoder, batch.source)
-        return _in_parts(decode_part, self.decoder, batch, memory)
+        start_encoder, start_decoder, run_layers, loss = self._compiled or self._parts
+        x = start_encoder(batch.source)
+        for layers in _in_groups(self.encoder):
+            x = run_layers(layers, x, batch.source)
+        memory, x = start_decoder(x, batch.target)
+        for layers in _in_groups(self.decoder):
+            x = run_layers(layers, x, batch.target, memory, batch.source)
+        return loss(x, batch.target.ids)
 
     def compile(self, *args: Any, **options: Any) -> None:
-        """Compile encoder and decoder in parts of `_LAYERS_PER_GRAPH` layers.
+        """Compile the model in parts, so that `_LAYERS_PER_GRAPH` layers of a kind are compiled once for all of them.
 
-        The compiled backward pass of a part yields all of its gradients at its end. They are then exchanged between
-        GPUs during the backward pass of the part before it.
+        The compiled backward pass of a part yields all of its gradients at its end. Over slow links they are then
+        exchanged between GPUs during the backward pass of the part before it.
         """
-        self._compiled = (
-            torch.compile(self._encode_part, *args, **options),
-            torch.compile(self._decode_part, *args, **options),
-        )
+        self._compiled = tuple(torch.compile(part, *args, **options) for part in self._parts)
+
+    @property
+    def _parts(self) -> tuple[Callable[..., Any], ...]:
+        return self._start_encoder, self._start_decoder, _run_layers, self._loss
 
     def encode(self, source: PackedSentences) -> Tensor:
         """Return the encoder output [S, D]."""
-        return _in_parts(self._encode_part, self.encoder, source)
+        x = _run_layers(self.encoder, self._start_encoder(source), source)
+        return self.encoder_norm(x)
 
-    def _encode_part(
-        self, x: Tensor | None, layers: Sequence[nn.Module], is_last: bool, source: PackedSentences
-    ) -> Tensor:
-        """Apply some layers to x [S, D], which is None for the first of them; the last ones return the output."""
-        if x is None:
-            x = self._add_position(self.embed(source.ids), source.positions)
-        for layer in layers:
-            x = layer(x, source)
-        return self.encoder_norm(x) if is_last else x
+    def _start_encoder(self, source: PackedSentences) -> Tensor:
+        """Return the input of the first layer [S, D]."""
+        return self._add_position(self.embed(source.ids), source.positions)
 
-    def _decode_part(
-        self, x: Tensor | None, layers: Sequence[nn.Module], is_last: bool, batch: PackedPairs, memory: Tensor
-    ) -> Tensor:
-        """Apply some layers to x [T, D], which is None for the first of them; the last ones return the loss."""
-        target = batch.target
-        if x is None:
-            shifted = self.embed(target.ids).roll(1, 0)
-            x = self._add_position(torch.where(target.positions[:, None] == 0, 0.0, shifted), target.positions)
-        for layer in layers:
-            x = layer(x, target, memory, batch.source)
-        return self._loss(x, target.ids) if is_last else x
+    def _start_decoder(self, x: Tensor, target: PackedSentences) -> tuple[Tensor, Tensor]:
+        """Return the encoder output, of x [S, D] from its last layer, and the input of the first layer [T, D]."""
+        shifted = self.embed(target.ids).roll(1, 0)
+        inputs = self._add_position(torch.where(target.positions[:, None] == 0, 0.0, shifted), target.positions)
+        return self.encoder_norm(x), inputs
 
     def _loss(self, x: Tensor, ids: Tensor) -> Tensor:
         """Return the loss, as `forward` does, of the output x [T, D] of the last layer."""
@@ -210,10 +205,12 @@ class Layer(nn.Module):
         return dropout(x, self.dropout, self.training)
 
 
-def _in_parts(run: Callable[..., Tensor], layers: nn.ModuleList, *inputs: Any) -> Tensor:
-    """Return the result of a stack of layers, of which `run` applies a part at a time."""
-    x: Any = None
-    for start in range(0, len(layers), _LAYERS_PER_GRAPH):
-        stop = start + _LAYERS_PER_GRAPH
-        x = run(x, list(layers[start:stop]), stop >= len(layers), *inputs)
+def _run_layers(layers: Iterable[nn.Module], x: Tensor, *inputs: Any) -> Tensor:
+    for layer in layers:
+        x = layer(x, *inputs)
     return x
+
+
+def _in_groups(layers: nn.ModuleList) -> list[list[nn.Module]]:
+    """Return the layers in groups of those that are compiled together."""
+    return [list(layers[start : start + _LAYERS_PER_GRAPH]) for start in range(0, len(layers), _LAYERS_PER_GRAPH)]

@@ -162,6 +162,23 @@ def test_dropout_applies_to_embeddings_sublayers_and_attention(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # of torch.compile itself
+def test_layers_of_a_kind_are_compiled_once(monkeypatch):
+    monkeypatch.setattr(LAYERS_PER_GRAPH, 1)
+    compiled = []
+
+    def backend(graph, example_inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    model = Transformer(11, 8, NUM_HEADS, 16, 4, dropout=0.0, label_smoothing=0.1).double()
+    expected = model(GivenPairs(PAIRS).pairs())
+    model.compile(backend=backend, dynamic=False)
+    torch.testing.assert_close(model(GivenPairs(PAIRS).pairs()), expected)
+    assert len(compiled) == 6  # two inputs, a layer of the encoder, one of the decoder, before and after the loss
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # of torch.compile itself
 @pytest.mark.parametrize("layers_per_graph", [1, 3])
 def test_gradients_of_a_part_are_exchanged_before_the_part_before_has_its_own(layers_per_graph, monkeypatch):
     """A compiled backward pass yields its gradients at its end, and buckets are exchanged in their order."""

@@ -276,8 +276,9 @@ class ParallelTextData(Data):
 
     def _load_train(self) -> TokenizedPairs:
         """Return the training text on the device."""
-        sides = (self._to_device(self._prepared.tokens("train", side), self._kept) for side in ("source", "target"))
-        return TokenizedPairs(*sides, self.lengths)
+        tokens = self._prepared.tokens
+        source, target = (self._to_device(tokens("train", side), self._kept) for side in ("source", "target"))
+        return TokenizedPairs(source, target, self.lengths)
 
     def _load_test(self) -> TokenizedSide:
         """Return the sources of the test set on the device."""
