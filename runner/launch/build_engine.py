@@ -53,7 +53,7 @@ def prepare_engine(rank: Rank) -> Engine:
     if rank.is_main:
         _record_startup(rank, clock, earlier_runs)
     if rank.world.size > 1:
-        _record_links(rank)
+        _record_bus_bandwidth(rank)
     if config.launcher.name != "inline":  # whose process is the caller's
         _set_objects_aside()
     return engine
@@ -133,8 +133,8 @@ def _record_startup(rank: Rank, clock: StartupClock, earlier_runs: int) -> None:
         print_text(rank.console, str(clock), markup=False, highlight=False)
 
 
-def _record_links(rank: Rank) -> None:
-    """Add the speed of the interconnect between the ranks to the environment in the run record."""
-    measured = {"all_reduce_gb_s": all_reduce.link_gb_s(rank.world, rank.device)}
+def _record_bus_bandwidth(rank: Rank) -> None:
+    """Add the bus bandwidth between the ranks to the environment in the run record."""
+    measured = {"all_reduce_gb_s": all_reduce.measure_once(rank.world, rank.device)}
     if rank.is_main:
         rank.run_dir.update(lambda record: replace(record, environment=record.environment | measured))

@@ -212,7 +212,7 @@ class RunRecord:
     config: dict[str, Any] = field(default_factory=dict)
     """The resolved configuration, as in config.yaml."""
     execution_paths: dict[str, str] = field(default_factory=dict)
-    """What ran where the device decides: steps, beam search, model, kernels, decoder, loader, collectives; or {}."""
+    """What ran where the device decides: steps, model, kernels, decoder, loader, collectives and others; or {}."""
     training: TrainingResult | None = None
     """Result of `timetrial run`."""
     throughput: ThroughputResult | None = None

@@ -14,7 +14,7 @@ from ..hardware import devices
 from . import distributed
 
 _MIB = 2**20
-_LINK_MIB = 64
+_MIB_ONCE = 64
 _ROUNDS = 5
 _REDUCTIONS_PER_ROUND = 4  # back to back, so that launching one overlaps with the one before
 _TIMEOUT_SECONDS = 120.0
@@ -62,12 +62,12 @@ def main() -> None:
             print(f"{_RESULT_PREFIX}{json.dumps(bandwidth)}")
 
 
-def link_gb_s(world: distributed.World, device: torch.device) -> float:
+def measure_once(world: distributed.World, device: torch.device) -> float:
     """Return the bus bandwidth in GB/s among joined ranks, the same on all, measured the first time in milliseconds."""
-    if world.link_gb_s is None:
-        speed = bus_gb_s(world, device, _LINK_MIB if device.type != "cpu" else 1)
-        world.link_gb_s = float(world.broadcast(speed))
-    return world.link_gb_s
+    if world.bus_gb_s is None:
+        bandwidth = bus_gb_s(world, device, _MIB_ONCE if device.type != "cpu" else 1)
+        world.bus_gb_s = float(world.broadcast(bandwidth))
+    return world.bus_gb_s
 
 
 def bus_gb_s(world: distributed.World, device: torch.device, mib: int) -> float:

@@ -42,7 +42,7 @@ class World:
     device_group: Any = None
     control_group: Any = None
     hang_timeout_seconds: float = 45.0
-    link_gb_s: float | None = None  # bus bandwidth of the device group, once `all_reduce.link_gb_s` has measured it
+    bus_gb_s: float | None = None  # bus bandwidth of the device group, once `all_reduce.measure_once` has measured it
 
     def all_reduce_max(self, number: int) -> int:
         """Return the largest `number` of all ranks, on every rank."""

@@ -38,9 +38,9 @@ class GradientReduction:
 
     With `overlap`, each bucket is reduced as soon as `backward` has computed it. Buckets are filled from the last
     parameter to the first, about the order in which a backward pass computes gradients, and reduced in the same order
-    on all ranks: a late gradient would delay every later bucket. Without, `finish` reduces all in one message for each
-    dtype: over fast links that takes less time than the backward pass loses to collectives, which hold multiprocessors
-    while they wait for other ranks (docs/studies/multi_gpu.md).
+    on all ranks: a late gradient would delay every later bucket. Without, `finish` reduces one bucket of all gradients,
+    or one for each change of their dtype. Over fast links that takes less time than the backward pass loses beside
+    collectives, which hold multiprocessors while they wait for other ranks (docs/studies/multi_gpu.md).
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], world: World, *, overlap: bool) -> None:
@@ -62,7 +62,7 @@ class GradientReduction:
             self._enabled = enabled
 
     def finish(self) -> None:
-        """Let the device wait for the sums, after `backward`. Parameters without a gradient count as zeros."""
+        """Reduce what `backward` has not, and let the device wait for all sums; no gradient counts as zeros."""
         for bucket in self._buckets[self._next :]:
             self._reduce(bucket)
         for bucket in self._buckets:
@@ -94,7 +94,7 @@ class GradientReduction:
 
 
 def _parts(parameters: list[nn.Parameter], first_limit: float, limit: float) -> Iterator[list[nn.Parameter]]:
-    """Yield the parameters in parts of one dtype and at most `limit` bytes, the first of `first_limit`."""
+    """Yield the parameters in parts of one dtype, of `limit` bytes at most or one parameter; `first_limit` at first."""
     part: list[nn.Parameter] = []
     size, part_limit = 0, first_limit
     for parameter in parameters:

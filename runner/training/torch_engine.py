@@ -5,8 +5,8 @@ train_step                                  the same on every rank
     a captured step of this shape           one device graph of all of `_update` (captured_steps.py), or else
     _update
         zero the gradients
-        forward and backward ...            of each micro-batch; the last backward pass sums gradients over the ranks
-        finish                              the device waits for the sums (replication.py)
+        forward and backward ...            of each micro-batch; over slow links the last one sums over the ranks
+        finish                              sums over the ranks what is left, and waits for it (replication.py)
         clip                                unscaled gradients, by the norm over all parameters
         optimizer
     learning rate schedule

@@ -6,7 +6,7 @@ The archive is unpacked to a temporary folder. With --check nothing is written, 
 differs. In the archive, `training` holds runs to the target at one global batch size; `scaling`, `networks` and `links`
 hold throughput runs at one batch size per GPU, `in_backward` such runs of the version that exchanged gradients in the
 backward pass, and `strong` those at one global batch size. `exchange`, `waiting` and `small_steps` hold throughput runs
-of versions that exchange gradients in other ways, `jpegs` one that the text names, and `losses.jsonl` and
+that exchange gradients in several ways, `jpegs` one that the text names, and `losses.jsonl` and
 `exchange_losses.jsonl` the lines of scripts/measure/losses.py.
 """
 
@@ -39,7 +39,7 @@ _EXCHANGES = {  # what each folder's version does with the gradients
     "few_4": "the same, on 4 multiprocessors",
     "after_25": "after it, messages of 25 MiB",
     "after_256": "after it, messages of 256 MiB",
-    "none": "no exchange",
+    "none": "never",
 }
 
 _Columns = dict[str, Callable[[Mapping[str, Any]], str]]  # of a table: what each shows of a run's configuration
@@ -59,19 +59,23 @@ def tables(root: Path) -> dict[str, str]:
         "losses": _losses(root / "losses.jsonl"),
         "scaling": _throughput(root / "scaling", workload | batch_per_gpu),
         "in_backward": _throughput(root / "in_backward", workload | batch_per_gpu),
-        "exchange": _steps({name: read_ended(root / "exchange" / folder) for folder, name in _EXCHANGES.items()}),
+        "exchange": _steps(
+            "gradients exchanged", {name: read_ended(root / "exchange" / folder) for folder, name in _EXCHANGES.items()}
+        ),
         "waiting": _steps(
+            "runs",
             {
                 "one GPU": [record for record in scaling if record.config["gpus"] == 1],
                 "4 GPUs, which exchange 128 bytes": read_ended(root / "waiting"),
                 "4 GPUs": [record for record in scaling if record.config["gpus"] == 4],
-            }
+            },
         ),
         "small_steps": _steps(
+            "gradients exchanged",
             {
                 "in the backward pass": read_ended(root / "small_steps/in_backward"),
                 "after it": read_ended(root / "small_steps/after"),
-            }
+            },
         ),
         "strong": _throughput(
             root / "strong", workload | {"global batch": lambda config: f"{_global_batch(config):,}"}
@@ -172,8 +176,8 @@ def _throughput(folder: Path, columns: _Columns) -> str:
     return study_page.markdown_table([*header, *(f"{gpus} GPUs, NVLink off to on" for gpus in compared)], rows)
 
 
-def _steps(groups: Mapping[str, Sequence[RunRecord]]) -> str:
-    """Return the mean milliseconds of a training step by workload, for each group of runs."""
+def _steps(label: str, groups: Mapping[str, Sequence[RunRecord]]) -> str:
+    """Return the mean milliseconds of a training step by workload, by group of runs; `label` heads the groups."""
     times: dict[str, defaultdict[str, list[float]]] = {}
     for name, records in groups.items():
         times[name] = defaultdict(list)
@@ -185,7 +189,7 @@ def _steps(groups: Mapping[str, Sequence[RunRecord]]) -> str:
         [name, *(f"{statistics.mean(own):.4g} ms" if (own := by_workload[workload]) else "" for workload in workloads)]
         for name, by_workload in times.items()
     ]
-    return study_page.markdown_table(["gradients", *workloads], rows)
+    return study_page.markdown_table([label, *workloads], rows)
 
 
 def _global_batch(config: Mapping[str, Any]) -> int:

@@ -21,7 +21,7 @@ from .attention import packed_attention
 from .data import PackedPairs, PackedSentences
 
 _NORM_EPSILON = 1e-6
-_LAYERS_PER_GRAPH = 3  # layers compiled into one graph
+_LAYERS_PER_GRAPH = 3  # layers compiled into one graph, at most
 
 
 class Transformer(nn.Module):
@@ -62,7 +62,7 @@ class Transformer(nn.Module):
         return loss(x, batch.target.ids)
 
     def compile(self, *args: Any, **options: Any) -> None:
-        """Compile the model in parts, so that `_LAYERS_PER_GRAPH` layers of a kind are compiled once for all of them.
+        """Compile the model in parts; groups of up to `_LAYERS_PER_GRAPH` layers of a kind share one graph.
 
         The compiled backward pass of a part yields all of its gradients at its end. Over slow links they are then
         exchanged between GPUs during the backward pass of the part before it.
@@ -83,7 +83,10 @@ class Transformer(nn.Module):
         return self._add_position(self.embed(source.ids), source.positions)
 
     def _start_decoder(self, x: Tensor, target: PackedSentences) -> tuple[Tensor, Tensor]:
-        """Return the encoder output, of x [S, D] from its last layer, and the input of the first layer [T, D]."""
+        """Return the encoder output, of x [S, D] from its last layer, and the input of the first layer [T, D].
+
+        Both are in one part, which saves a graph.
+        """
         shifted = self.embed(target.ids).roll(1, 0)
         inputs = self._add_position(torch.where(target.positions[:, None] == 0, 0.0, shifted), target.positions)
         return self.encoder_norm(x), inputs
@@ -212,5 +215,6 @@ def _run_layers(layers: Iterable[nn.Module], x: Tensor, *inputs: Any) -> Tensor:
 
 
 def _in_groups(layers: nn.ModuleList) -> list[list[nn.Module]]:
-    """Return the layers in groups of those that are compiled together."""
-    return [list(layers[start : start + _LAYERS_PER_GRAPH]) for start in range(0, len(layers), _LAYERS_PER_GRAPH)]
+    """Return the layers in groups of equal size, which are compiled together and share one graph."""
+    size = max(size for size in range(1, _LAYERS_PER_GRAPH + 1) if len(layers) % size == 0)
+    return [list(layers[start : start + size]) for start in range(0, len(layers), size)]

@@ -65,17 +65,22 @@ def test_gradients_are_those_of_all_ranks(in_two_ranks, monkeypatch, overlap, bu
             torch.testing.assert_close(torch.from_numpy(gradient), summed, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("overlap", [True, False])
-def test_communication_begins_within_the_backward_pass_if_it_is_to_overlap(in_two_ranks, overlap):
+@pytest.mark.parametrize(("overlap", "messages"), [(True, [1, 2]), (False, [0, 1])], ids=["overlap", "after"])
+def test_communication_begins_within_the_backward_pass_if_it_is_to_overlap(in_two_ranks, overlap, messages):
     def body(world, rank):
-        layers = nn.Sequential(nn.Linear(600, 600), nn.Linear(600, 600))
-        reduction, begun = GradientReduction(layers.parameters(), world, overlap=overlap), []
-        layers[0].bias.register_hook(lambda gradient: begun.append(reduction._next))
-        layers(torch.ones(1, 600)).sum().backward()
-        reduction.finish()
-        return begun
+        sent, all_reduce = [], gradient_reduction.dist.all_reduce
+        gradient_reduction.dist.all_reduce = lambda *args, **options: sent.append(1) or all_reduce(*args, **options)
+        try:
+            layers = nn.Sequential(nn.Linear(600, 600), nn.Linear(600, 600))
+            reduction, counts = GradientReduction(layers.parameters(), world, overlap=overlap), []
+            layers[0].bias.register_hook(lambda gradient: counts.append(len(sent)))
+            layers(torch.ones(1, 600)).sum().backward()
+            reduction.finish()
+            return [*counts, len(sent)]
+        finally:
+            gradient_reduction.dist.all_reduce = all_reduce
 
-    assert in_two_ranks(body) == [[int(overlap)]] * 2
+    assert in_two_ranks(body) == [messages] * 2
 
 
 def test_an_error_while_reduction_is_paused_does_not_leave_it_paused(in_two_ranks):

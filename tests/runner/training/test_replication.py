@@ -39,22 +39,25 @@ def test_batch_norm_is_averaged_over_ranks_before_evaluation(in_two_ranks, build
 def test_over_fast_links_the_same_sums_are_exchanged_after_the_backward_pass(in_two_ranks, build_replica):
     def body(world, rank):
         paths, weights = [], []
-        for speed in (None, 300.0):  # GB/s; None: measured, and slower among processes of a host
-            world.link_gb_s = speed
+        # GB/s; None: measured, and slower among processes of a host
+        for bandwidth, deterministic in ((None, False), (300.0, False), (300.0, True)):
+            world.bus_gb_s = bandwidth
+            torch.use_deterministic_algorithms(deterministic)
             engine = build_replica(world, rank)
             list(engine.train_epoch(1))
             paths.append(execution_paths.taken()["gradient_exchange"])
             weights.append(torch.cat([weight.detach().flatten() for weight in engine.model.parameters()]).numpy())
         return paths, weights
 
-    for paths, (slow, fast) in in_two_ranks(body):
-        assert paths == ["in the backward pass", "after the backward pass"]
+    for paths, (slow, fast, deterministic) in in_two_ranks(body):
+        assert paths == ["in the backward pass", "after the backward pass", "in the backward pass"]
         np.testing.assert_allclose(slow, fast, rtol=1e-6)
+        np.testing.assert_array_equal(slow, deterministic)
 
 
-def test_the_speed_of_links_is_measured_once_and_the_same_on_all_ranks(in_two_ranks):
+def test_the_bus_bandwidth_is_measured_once_and_the_same_on_all_ranks(in_two_ranks):
     def body(world, rank):
-        return [all_reduce.link_gb_s(world, torch.device("cpu")) for _ in range(2)]
+        return [all_reduce.measure_once(world, torch.device("cpu")) for _ in range(2)]
 
     (first, again), other = in_two_ranks(body)
     assert first == again > 0

@@ -146,9 +146,10 @@ def test_scipy_gives_the_same_reference_speeds(results, cells):
     """From the plain files and performance.csv."""
     figures = pd.read_csv(PERFORMANCE_FILE, keep_default_na=False)
     runs = {}
-    for path in (
-        path for name in ("in_backward", "strong") for path in results.multi_gpu.glob(f"{name}/*/1gpu/*/status.json")
-    ):
+    paths = [
+        path for name in ("in_backward", "strong") for path in (results.multi_gpu / name).glob("*/1gpu/*/status.json")
+    ]
+    for path in paths:
         record = json.loads(path.read_text())
         place = record["config"]["workload"]["title"], record["config"]["workload"]["name"]
         rate = record["throughput"]["tokens_per_second"] or record["throughput"]["samples_per_second"]

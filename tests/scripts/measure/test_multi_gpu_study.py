@@ -107,7 +107,7 @@ def test_steps_are_means_by_workload_and_exchange(tmp_path, study):
     cells = [list(row.values()) for row in seed_runs.read_table(tables["exchange"])]
     assert cells[0] == ["in the backward pass, messages of 25 MiB", "11.5 ms"]
     assert cells[1] == ["the same, on 8 multiprocessors", ""]
-    assert cells[-1] == ["no exchange", "8 ms"]
+    assert cells[-1] == ["never", "8 ms"]
     one, waiting, four = seed_runs.read_table(tables["waiting"])
     assert (one["GPT"], waiting["GPT"], four["GPT"]) == ("21 ms", "", "24 ms")
 

@@ -1,4 +1,8 @@
-"""Plans of epochs: each made once, before its epoch begins, and the right one after a resume."""
+"""Plans of epochs: made ahead in a thread, the right one after a resume, and gone with their data."""
+
+import gc
+import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -7,35 +11,59 @@ from timetrial.runner.core.errors import ConfigurationError
 from timetrial.workloads.common.translation.planned_epochs import PlannedEpochs
 
 
-def test_each_epoch_is_planned_once_and_in_the_middle_of_the_one_before():
-    planned = []
+class Planner:
+    """Plans three batches of each epoch, and keeps the epochs and whether the caller's own thread planned them."""
 
-    def plan(epoch):
-        planned.append(epoch)
-        return [np.array([epoch, number]) for number in range(4)]
+    def __init__(self):
+        self.planned, self.main = [], threading.get_ident()
+        self.epochs = PlannedEpochs(self.plan)
 
-    epochs = PlannedEpochs(plan)
+    def plan(self, epoch):
+        self.planned.append((epoch, threading.get_ident() == self.main))
+        return [np.array([epoch, number]) for number in range(3)]
+
+    def wait(self):
+        """Wait until everything that was submitted is planned."""
+        self.epochs._thread.submit(int).result()
+
+
+def test_the_next_epoch_is_planned_in_a_thread_while_one_trains():
+    planner = Planner()
     for epoch in (1, 2, 3):
-        batches = epochs.batches(epoch)
-        taken = [next(batches) for _ in range(2)]
-        epochs._thread.submit(int).result()  # what was submitted before it is done
-        assert planned == list(range(1, epoch + 1))
-        taken += batches
-        assert np.array_equal(taken, plan(epoch))
-        planned.pop()
-        epochs._thread.submit(int).result()
-        assert planned == list(range(1, epoch + 2))
+        planner.wait()
+        assert [number for number, _ in planner.planned] == list(range(1, epoch + 1))
+        batches = planner.epochs.batches(epoch)
+        first = next(batches)
+        planner.wait()
+        assert planner.planned[-1] == (epoch + 1, False)
+        assert np.array_equal([first, *batches], [[epoch, 0], [epoch, 1], [epoch, 2]])
+    assert len(planner.planned) == 4
 
 
-def test_a_resumed_run_gets_the_epoch_that_it_asks_for():
-    epochs = PlannedEpochs(lambda epoch: [np.full(2, epoch)] * 3)
+def test_a_resumed_run_plans_the_epoch_that_it_asks_for_itself():
+    planner = Planner()
     for epoch in (5, 6, 2):
-        assert all((batch == epoch).all() for batch in epochs.batches(epoch))
+        assert [batch[0] for batch in planner.epochs.batches(epoch)] == [epoch] * 3
+    planner.wait()
+    assert [epoch for epoch, by_caller in planner.planned if by_caller] == [5, 2]
+
+
+def test_plans_do_not_keep_their_data():
+    planner = Planner()
+    planner.wait()
+    reference = weakref.ref(planner)
+    gc.disable()
+    try:
+        del planner
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 def test_an_error_of_a_plan_is_raised_where_its_batches_are_asked_for():
-    def plan(epoch):
-        raise ConfigurationError("Too few pairs.")
+    class Failing(Planner):
+        def plan(self, epoch):
+            raise ConfigurationError("Too few pairs.")
 
     with pytest.raises(ConfigurationError, match="Too few pairs"):
-        next(PlannedEpochs(plan).batches(1))
+        next(Failing().epochs.batches(1))
