@@ -13,7 +13,7 @@ _Plan = list[NDArray[np.int64]]
 class PlannedEpochs:
     """Plans epochs in a thread by the method `plan`: the first at once, each later one while the one before it trains.
 
-    Of WMT's 4 million pairs a plan takes 0.4 to 0.9 s, for which the GPUs would wait at the start of every epoch.
+    GPUs would wait for a plan at the start of every epoch: four H200s for 1% to 2% of GNMT's epochs of 60 steps.
     """
 
     def __init__(self, plan: Callable[[int], _Plan]) -> None:
