@@ -163,19 +163,22 @@ def test_dropout_applies_to_embeddings_sublayers_and_attention(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # of torch.compile itself
 def test_layers_of_a_kind_are_compiled_once(monkeypatch):
-    monkeypatch.setattr(LAYERS_PER_GRAPH, 1)
-    compiled = []
+    monkeypatch.setattr(LAYERS_PER_GRAPH, 2)
+    numbers = []
+    for num_layers in (2, 4, 6, 3):
+        compiled = []
 
-    def backend(graph, example_inputs):
-        compiled.append(graph)
-        return graph.forward
+        def backend(graph, example_inputs, compiled=compiled):
+            compiled.append(graph)
+            return graph.forward
 
-    torch.compiler.reset()
-    model = Transformer(11, 8, NUM_HEADS, 16, 4, dropout=0.0, label_smoothing=0.1).double()
-    expected = model(GivenPairs(PAIRS).pairs())
-    model.compile(backend=backend, dynamic=False)
-    torch.testing.assert_close(model(GivenPairs(PAIRS).pairs()), expected)
-    assert len(compiled) == 6  # two inputs, a layer of the encoder, one of the decoder, before and after the loss
+        torch.compiler.reset()
+        model = Transformer(11, 8, NUM_HEADS, 16, num_layers, dropout=0.0, label_smoothing=0.1).double()
+        expected = model(GivenPairs(PAIRS).pairs())
+        model.compile(backend=backend, dynamic=False)
+        torch.testing.assert_close(model(GivenPairs(PAIRS).pairs()), expected)
+        numbers.append(len(compiled))
+    assert numbers == [numbers[0]] * 4
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # of torch.compile itself
