@@ -14,7 +14,7 @@ from ..hardware import devices
 from . import distributed
 
 _MIB = 2**20
-_MIB_ONCE = 64
+_MIB_ONCE = 64  # of the tensor by which `measure_once` measures a device
 _ROUNDS = 5
 _REDUCTIONS_PER_ROUND = 4  # back to back, so that launching one overlaps with the one before
 _TIMEOUT_SECONDS = 120.0
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def measure_once(world: distributed.World, device: torch.device) -> float:
-    """Return the bus bandwidth in GB/s among joined ranks, the same on all, measured the first time in milliseconds."""
+    """Return the bus bandwidth in GB/s among joined ranks, the same on all; only the first call measures it."""
     if world.bus_gb_s is None:
         bandwidth = bus_gb_s(world, device, _MIB_ONCE if device.type != "cpu" else 1)
         world.bus_gb_s = float(world.broadcast(bandwidth))

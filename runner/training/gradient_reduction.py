@@ -62,7 +62,7 @@ class GradientReduction:
             self._enabled = enabled
 
     def finish(self) -> None:
-        """Reduce what `backward` has not, and let the device wait for all sums; no gradient counts as zeros."""
+        """Reduce what `backward` has not, and let the device wait for all sums; a missing gradient counts as zeros."""
         for bucket in self._buckets[self._next :]:
             self._reduce(bucket)
         for bucket in self._buckets:

@@ -85,7 +85,8 @@ class MultiRankReplication(Replication):
         for tensor in (*self._replicated, *model.buffers()):
             dist.broadcast(tensor.detach(), src=0, group=world.device_group)
         fast_links = all_reduce.measure_once(world, self._replicated[0].device) >= _FAST_LINKS_GB_S
-        overlap = not fast_links or torch.are_deterministic_algorithms_enabled()  # the order of sums is then fixed
+        # A measurement must not decide the order of sums where bits have to be equal.
+        overlap = not fast_links or torch.are_deterministic_algorithms_enabled()
         execution_paths.take("gradient_exchange", "in the backward pass" if overlap else "after the backward pass")
         self._reduction = GradientReduction(self._replicated, world, overlap=overlap)
 
