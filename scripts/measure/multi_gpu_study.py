@@ -3,11 +3,12 @@
     .venv/bin/python -P scripts/measure/multi_gpu_study.py [--check]
 
 The archive is unpacked to a temporary folder. With --check nothing is written, and the exit code is 1 if the page
-differs. In the archive, `training` holds runs to the target at one global batch size; `scaling`, `networks` and `links`
-hold throughput runs at one batch size per GPU, `in_backward` such runs of the version that exchanged gradients in the
-backward pass, and `strong` those at one global batch size. `exchange`, `waiting` and `small_steps` hold throughput runs
-that exchange gradients in several ways, `jpegs` one that the text names, and `losses.jsonl` and
-`exchange_losses.jsonl` the lines of scripts/measure/losses.py.
+differs. In the archive, `training` holds runs to the target at one global batch size; `seventh`, `scaling`, `networks`
+and `links` hold throughput runs at one batch size per GPU, the first two on two machines, and `strong` those at one
+global batch size. Folders that begin with `in_backward` hold such runs of the version that exchanged gradients in the
+backward pass. `exchange`, `waiting`, `small_steps` and `bf16` hold throughput runs that exchange gradients in several
+ways, `jpegs` and `jpegs_variants` runs that read JPEGs, and `losses.jsonl` and `exchange_losses.jsonl` the lines of
+scripts/measure/losses.py.
 """
 
 import itertools
@@ -27,6 +28,7 @@ from timetrial.runner.record.performance import TRAINING, read_measurements
 from timetrial.runner.record.run_record import RunRecord
 from timetrial.runner.results.analysis.intervals import geometric_ratio
 from timetrial.scripts.measure import seed_outcomes, study_page
+from timetrial.scripts.measure.gpu_clocks import clock_table
 from timetrial.scripts.measure.seed_outcomes import read_ended
 
 PAGE, ARCHIVE = study_page.STUDIES / "multi_gpu.md", study_page.STUDIES / "multi_gpu.tar.xz"
@@ -41,6 +43,19 @@ _EXCHANGES = {  # what each folder's version does with the gradients
     "after_256": "after it, messages of 256 MiB",
     "none": "never",
 }
+_JPEG_RUNS = {
+    "alone": "one GPU, the others idle",
+    "beside": "one GPU, a run on each of the others too",
+    "together": "four GPUs",
+    "deep": "four GPUs, 8 batches prefetched instead of 2",
+}
+_JPEG_VARIANTS = {
+    "two_threads": "as it is: two threads decode the halves of a batch",
+    "three_threads": "three threads",
+    "two_batches": "two threads, two batches at the same time",
+    "three_batches": "two threads, three batches at the same time",
+    "plain_chroma": "chroma not interpolated",
+}
 
 _Columns = dict[str, Callable[[Mapping[str, Any]], str]]  # of a table: what each shows of a run's configuration
 
@@ -53,10 +68,11 @@ def tables(root: Path) -> dict[str, str]:
         "precision": lambda config: config["precision"]["name"],
     }
     batch_per_gpu: _Columns = {"batch per GPU": lambda config: f"{_global_batch(config) // config['gpus']:,}"}
-    scaling = read_ended(root / "scaling")
+    scaling, seventh = read_ended(root / "scaling"), read_ended(root / "seventh")
     return {
         "training": _training(read_ended(root / "training")),
         "losses": _losses(root / "losses.jsonl"),
+        "seventh": _throughput(root / "seventh", workload | batch_per_gpu),
         "scaling": _throughput(root / "scaling", workload | batch_per_gpu),
         "in_backward": _throughput(root / "in_backward", workload | batch_per_gpu),
         "exchange": _steps(
@@ -70,6 +86,14 @@ def tables(root: Path) -> dict[str, str]:
                 "4 GPUs": [record for record in scaling if record.config["gpus"] == 4],
             },
         ),
+        "clocks": clock_table(root / "seventh", (1, 4)),
+        "messages": _steps(
+            "number format of the messages",
+            {
+                "fp32": [record for record in seventh if record.config["gpus"] == 4],
+                "bf16": read_ended(root / "bf16"),
+            },
+        ),
         "small_steps": _steps(
             "gradients exchanged",
             {
@@ -80,6 +104,8 @@ def tables(root: Path) -> dict[str, str]:
         "strong": _throughput(
             root / "strong", workload | {"global batch": lambda config: f"{_global_batch(config):,}"}
         ),
+        "jpegs": _jpegs(root / "jpegs", _JPEG_RUNS),
+        "jpegs_variants": _jpegs(root / "jpegs_variants", _JPEG_VARIANTS),
         "networks": _throughput(root / "networks", network | batch_per_gpu),
         "links": _throughput(root / "links", network | batch_per_gpu),
     }
@@ -176,6 +202,19 @@ def _throughput(folder: Path, columns: _Columns) -> str:
     return study_page.markdown_table([*header, *(f"{gpus} GPUs, NVLink off to on" for gpus in compared)], rows)
 
 
+def _jpegs(folder: Path, names: Mapping[str, str]) -> str:
+    """Return the speed per GPU of runs that read JPEGs, and the share of training for which they waited for batches."""
+    rows = []
+    for name, label in names.items():
+        runs = [record for record in read_ended(folder / name) if record.throughput]
+        per_gpu = [each / record.config["gpus"] for each, record in zip(rates(runs), runs, strict=True)]
+        waits = [run.throughput.data_wait_seconds / run.throughput.train_seconds for run in runs if run.throughput]
+        cells = [f"{min(each):{form}} to {max(each):{form}}" if len(runs) > 1 else f"{each[0]:{form}}"
+                 for each, form in ((per_gpu, ",.0f"), (waits, ".1%")) if runs]  # fmt: skip
+        rows.append([label, f"{len(runs)}", *cells])
+    return study_page.markdown_table(["run", "runs", "samples/s on each GPU", "waiting for batches"], rows)
+
+
 def _steps(label: str, groups: Mapping[str, Sequence[RunRecord]]) -> str:
     """Return the mean milliseconds of a training step by workload, by group of runs; `label` heads the groups."""
     times: dict[str, defaultdict[str, list[float]]] = {}
@@ -213,7 +252,8 @@ def rates(records: Sequence[RunRecord]) -> list[float]:
 def reference_speeds(root: Path) -> str:
     """Return the speed of each reference recipe on one GPU, and beside it that of an H100 in performance.csv."""
     runs: defaultdict[str, list[RunRecord]] = defaultdict(list)
-    for record in itertools.chain.from_iterable(read_ended(root / name) for name in ("in_backward", "strong")):
+    folders = ("in_backward", "in_backward_strong", "reference")
+    for record in itertools.chain.from_iterable(read_ended(root / name) for name in folders):
         if record.config["gpus"] == 1:
             runs[record.config["workload"]["name"]].append(record)
     rows = []

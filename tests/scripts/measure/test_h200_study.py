@@ -146,15 +146,14 @@ def test_scipy_gives_the_same_reference_speeds(results, cells):
     """From the plain files and performance.csv."""
     figures = pd.read_csv(PERFORMANCE_FILE, keep_default_na=False)
     runs = {}
-    paths = [
-        path for name in ("in_backward", "strong") for path in (results.multi_gpu / name).glob("*/1gpu/*/status.json")
-    ]
+    folders = [results.multi_gpu / name for name in ("in_backward", "in_backward_strong", "reference")]
+    paths = [path for folder in folders for path in folder.glob("*/1gpu/*/status.json")]
     for path in paths:
         record = json.loads(path.read_text())
         place = record["config"]["workload"]["title"], record["config"]["workload"]["name"]
         rate = record["throughput"]["tokens_per_second"] or record["throughput"]["samples_per_second"]
         runs.setdefault(place, []).append((rate, record["config"]["recipe"]["global_batch_size"]))
-    assert len(runs) == 7
+    assert len(runs) == 8
     for (title, name), measured in runs.items():
         rates, batches = zip(*measured, strict=True)
         row = cells("reference")[title]

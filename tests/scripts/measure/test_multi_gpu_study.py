@@ -1,6 +1,7 @@
 """The study of several GPUs: its tables are what the runs say, as SciPy does."""
 
 import importlib.util
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -175,3 +176,41 @@ def test_published_training_is_recomputed(published, ratio_text):
         assert row["epochs"] == ratio_text(epochs, base[0])
         assert row["time-to-train"] == ratio_text(seconds, base[1])
         assert row["energy to target"] == ratio_text(joules, base[2])
+
+
+@pytest.mark.integration
+def test_published_clocks_are_recomputed(published):
+    """From telemetry.csv, by pandas."""
+    spreads, samples = {}, {}
+    for path in (published / "seventh").rglob("telemetry.csv"):
+        config = json.loads(path.with_name("status.json").read_text())["config"]
+        place = config["workload"]["title"], config["gpus"]
+        table = pd.read_csv(path)
+        busy = table[(table.phase == "train") & (table.utilization_percent > 50)]
+        spreads.setdefault(place, []).extend(busy.groupby("device").core_mhz.std().dropna())
+        samples.setdefault(place, []).append(busy)
+    rows = seed_runs.read_table(multi_gpu_study.tables(published)["clocks"])
+    assert [row["workload"] for row in rows] == ["GNMT", "GPT", "ResNet-50", "Transformer"]
+    for row, (gpus, name) in itertools.product(rows, ((1, "one GPU"), (4, "4 GPUs"))):
+        place = row["workload"], gpus
+        all_samples = pd.concat(samples[place])
+        assert row[f"clock, {name}"] == f"{all_samples.core_mhz.mean():,.0f} ± {np.mean(spreads[place]):.0f} MHz"
+        assert row[f"power, {name}"] == f"{all_samples.power_watts.mean():.0f} W"
+
+
+@pytest.mark.integration
+def test_published_speeds_from_jpegs_are_recomputed(published):
+    tables = multi_gpu_study.tables(published)
+    rows = seed_runs.read_table(tables["jpegs"]) + seed_runs.read_table(tables["jpegs_variants"])
+    folders = ["jpegs/alone", "jpegs/beside", "jpegs/together", "jpegs/deep"]
+    variants = ["two_threads", "three_threads", "two_batches", "three_batches", "plain_chroma"]
+    folders += [f"jpegs_variants/{name}" for name in variants]
+    for row, folder in zip(rows, folders, strict=True):
+        records = [json.loads(path.read_text()) for path in (published / folder).rglob("status.json")]
+        rates = [record["throughput"]["samples_per_second"] / record["config"]["gpus"] for record in records]
+        waits = [
+            record["throughput"]["data_wait_seconds"] / record["throughput"]["train_seconds"] for record in records
+        ]
+        assert row["runs"] == str(len(records))
+        assert row["samples/s on each GPU"] == " to ".join(f"{rate:,.0f}" for rate in sorted({min(rates), max(rates)}))
+        assert row["waiting for batches"] == " to ".join(f"{wait:.1%}" for wait in sorted({min(waits), max(waits)}))
