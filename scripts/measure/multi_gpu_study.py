@@ -4,11 +4,11 @@
 
 The archive is unpacked to a temporary folder. With --check nothing is written, and the exit code is 1 if the page
 differs. In the archive, `training` holds runs to the target at one global batch size; `seventh`, `scaling`, `networks`
-and `links` hold throughput runs at one batch size per GPU, the first two on two machines, and `strong` those at one
-global batch size. Folders that begin with `in_backward` hold such runs of the version that exchanged gradients in the
-backward pass. `exchange`, `waiting`, `small_steps` and `bf16` hold throughput runs that exchange gradients in several
-ways, `jpegs` and `jpegs_variants` runs that read JPEGs, and `losses.jsonl` and `exchange_losses.jsonl` the lines of
-scripts/measure/losses.py.
+and `links` hold throughput runs at one batch size per GPU, the first two on two machines, `strong` those at one global
+batch size, and `reference` those of CIFAR-10 for docs/studies/h100_h200.md. Folders that begin with `in_backward` hold
+runs of the version that exchanged gradients in the backward pass. `exchange`, `waiting`, `small_steps` and `bf16` hold
+throughput runs that exchange gradients in several ways, `jpegs` and `jpegs_variants` runs that read JPEGs, and
+`losses.jsonl` and `exchange_losses.jsonl` the lines of scripts/measure/losses.py.
 """
 
 import itertools
@@ -28,7 +28,6 @@ from timetrial.runner.record.performance import TRAINING, read_measurements
 from timetrial.runner.record.run_record import RunRecord
 from timetrial.runner.results.analysis.intervals import geometric_ratio
 from timetrial.scripts.measure import seed_outcomes, study_page
-from timetrial.scripts.measure.gpu_clocks import clock_table
 from timetrial.scripts.measure.seed_outcomes import read_ended
 
 PAGE, ARCHIVE = study_page.STUDIES / "multi_gpu.md", study_page.STUDIES / "multi_gpu.tar.xz"
@@ -51,9 +50,8 @@ _JPEG_RUNS = {
 }
 _JPEG_VARIANTS = {
     "two_threads": "as it is: two threads decode the halves of a batch",
-    "three_threads": "three threads",
-    "two_batches": "two threads, two batches at the same time",
-    "three_batches": "two threads, three batches at the same time",
+    "two_batches": "two batches at the same time",
+    "three_batches": "three batches at the same time",
     "plain_chroma": "chroma not interpolated",
 }
 
@@ -68,7 +66,9 @@ def tables(root: Path) -> dict[str, str]:
         "precision": lambda config: config["precision"]["name"],
     }
     batch_per_gpu: _Columns = {"batch per GPU": lambda config: f"{_global_batch(config) // config['gpus']:,}"}
-    scaling, seventh = read_ended(root / "scaling"), read_ended(root / "seventh")
+    scaling, bf16 = read_ended(root / "scaling"), read_ended(root / "bf16")
+    in_bf16 = {(record.config["workload"]["name"], record.config["gpus"]) for record in bf16}
+    seventh = read_ended(root / "seventh")
     return {
         "training": _training(read_ended(root / "training")),
         "losses": _losses(root / "losses.jsonl"),
@@ -86,12 +86,11 @@ def tables(root: Path) -> dict[str, str]:
                 "4 GPUs": [record for record in scaling if record.config["gpus"] == 4],
             },
         ),
-        "clocks": clock_table(root / "seventh", (1, 4)),
         "messages": _steps(
             "number format of the messages",
             {
-                "fp32": [record for record in seventh if record.config["gpus"] == 4],
-                "bf16": read_ended(root / "bf16"),
+                "fp32": [each for each in seventh if (each.config["workload"]["name"], each.config["gpus"]) in in_bf16],
+                "bf16": bf16,
             },
         ),
         "small_steps": _steps(
@@ -206,13 +205,16 @@ def _jpegs(folder: Path, names: Mapping[str, str]) -> str:
     """Return the speed per GPU of runs that read JPEGs, and the share of training for which they waited for batches."""
     rows = []
     for name, label in names.items():
-        runs = [record for record in read_ended(folder / name) if record.throughput]
-        per_gpu = [each / record.config["gpus"] for each, record in zip(rates(runs), runs, strict=True)]
-        waits = [run.throughput.data_wait_seconds / run.throughput.train_seconds for run in runs if run.throughput]
-        cells = [f"{min(each):{form}} to {max(each):{form}}" if len(runs) > 1 else f"{each[0]:{form}}"
-                 for each, form in ((per_gpu, ",.0f"), (waits, ".1%")) if runs]  # fmt: skip
-        rows.append([label, f"{len(runs)}", *cells])
+        results = [record.throughput for record in read_ended(folder / name) if record.throughput]
+        per_gpu = [result.samples_per_second / result.gpus for result in results]
+        waits = [result.data_wait_seconds / result.train_seconds for result in results]
+        rows.append([label, f"{len(results)}", _span(per_gpu, "{:,.0f}".format), _span(waits, "{:.1%}".format)])
     return study_page.markdown_table(["run", "runs", "samples/s on each GPU", "waiting for batches"], rows)
+
+
+def _span(values: Sequence[float], show: Callable[[float], str]) -> str:
+    """Return the smallest and the largest value, or the only one."""
+    return " to ".join(map(show, sorted({min(values), max(values)}))) if values else ""
 
 
 def _steps(label: str, groups: Mapping[str, Sequence[RunRecord]]) -> str:

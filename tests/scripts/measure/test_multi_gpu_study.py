@@ -1,7 +1,6 @@
 """The study of several GPUs: its tables are what the runs say, as SciPy does."""
 
 import importlib.util
-import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -113,6 +112,18 @@ def test_steps_are_means_by_workload_and_exchange(tmp_path, study):
     assert (one["GPT"], waiting["GPT"], four["GPT"]) == ("21 ms", "", "24 ms")
 
 
+def test_runs_from_jpegs_have_a_speed_per_gpu_and_their_waiting(tmp_path, study):
+    for number, (rate, wait) in enumerate(((800.0, 0.5), (640.0, 0.25))):
+        throughput = replace(measured(rate), gpus=4, train_seconds=2.0, data_wait_seconds=wait)
+        study(f"jpegs/together/{number}", throughput=throughput, gpus=4, state=RunState.MEASURED)
+    study("jpegs/deep/1", gpus=4, state=RunState.OUT_OF_MEMORY)
+    _, _, together, deep = (
+        list(row.values()) for row in seed_runs.read_table(multi_gpu_study.tables(tmp_path)["jpegs"])
+    )
+    assert together == ["four GPUs", "2", "160 to 200", "12.5% to 25.0%"]
+    assert deep[1:] == ["0", "", ""]
+
+
 def test_losses_are_compared_with_those_of_one_gpu_in_bf16(tmp_path, study):
     baseline = [2.0] * 200
     lines = {
@@ -142,14 +153,19 @@ def published(tmp_path_factory):
     return study_page.unpack(multi_gpu_study.ARCHIVE, tmp_path_factory.mktemp("archive"))
 
 
+@pytest.fixture(scope="module")
+def published_tables(published):
+    return multi_gpu_study.tables(published)
+
+
 @pytest.mark.integration
-def test_page_is_what_the_archive_says(published):
+def test_page_is_what_the_archive_says(published_tables):
     page = multi_gpu_study.PAGE.read_text()
-    assert study_page.fill(page, multi_gpu_study.tables(published)) == page
+    assert study_page.fill(page, published_tables) == page
 
 
 @pytest.mark.integration
-def test_published_training_is_recomputed(published, ratio_text):
+def test_published_training_is_recomputed(published, published_tables, ratio_text):
     """From the plain files, with none of timetrial's code."""
     runs = {}
     for path in (published / "training").rglob("status.json"):
@@ -163,7 +179,7 @@ def test_published_training_is_recomputed(published, ratio_text):
         epoch = np.interp(sign * target, sign * values, epochs)
         figures = epoch, record["training"]["seconds"], record["telemetry"]["energy_joules"]
         runs.setdefault(place, []).append(figures)
-    rows = seed_runs.read_table(multi_gpu_study.tables(published)["training"])
+    rows = seed_runs.read_table(published_tables["training"])
     assert len(rows) == len(runs) == 13
     for row in rows:
         epochs, seconds, joules = (
@@ -179,38 +195,25 @@ def test_published_training_is_recomputed(published, ratio_text):
 
 
 @pytest.mark.integration
-def test_published_clocks_are_recomputed(published):
-    """From telemetry.csv, by pandas."""
-    spreads, samples = {}, {}
-    for path in (published / "seventh").rglob("telemetry.csv"):
-        config = json.loads(path.with_name("status.json").read_text())["config"]
-        place = config["workload"]["title"], config["gpus"]
-        table = pd.read_csv(path)
-        busy = table[(table.phase == "train") & (table.utilization_percent > 50)]
-        spreads.setdefault(place, []).extend(busy.groupby("device").core_mhz.std().dropna())
-        samples.setdefault(place, []).append(busy)
-    rows = seed_runs.read_table(multi_gpu_study.tables(published)["clocks"])
-    assert [row["workload"] for row in rows] == ["GNMT", "GPT", "ResNet-50", "Transformer"]
-    for row, (gpus, name) in itertools.product(rows, ((1, "one GPU"), (4, "4 GPUs"))):
-        place = row["workload"], gpus
-        all_samples = pd.concat(samples[place])
-        assert row[f"clock, {name}"] == f"{all_samples.core_mhz.mean():,.0f} ± {np.mean(spreads[place]):.0f} MHz"
-        assert row[f"power, {name}"] == f"{all_samples.power_watts.mean():.0f} W"
-
-
-@pytest.mark.integration
-def test_published_speeds_from_jpegs_are_recomputed(published):
-    tables = multi_gpu_study.tables(published)
-    rows = seed_runs.read_table(tables["jpegs"]) + seed_runs.read_table(tables["jpegs_variants"])
-    folders = ["jpegs/alone", "jpegs/beside", "jpegs/together", "jpegs/deep"]
-    variants = ["two_threads", "three_threads", "two_batches", "three_batches", "plain_chroma"]
-    folders += [f"jpegs_variants/{name}" for name in variants]
-    for row, folder in zip(rows, folders, strict=True):
-        records = [json.loads(path.read_text()) for path in (published / folder).rglob("status.json")]
-        rates = [record["throughput"]["samples_per_second"] / record["config"]["gpus"] for record in records]
-        waits = [
-            record["throughput"]["data_wait_seconds"] / record["throughput"]["train_seconds"] for record in records
-        ]
-        assert row["runs"] == str(len(records))
-        assert row["samples/s on each GPU"] == " to ".join(f"{rate:,.0f}" for rate in sorted({min(rates), max(rates)}))
-        assert row["waiting for batches"] == " to ".join(f"{wait:.1%}" for wait in sorted({min(waits), max(waits)}))
+def test_published_speeds_from_jpegs_are_recomputed(published, published_tables):
+    rows = seed_runs.read_table(published_tables["jpegs"]) + seed_runs.read_table(published_tables["jpegs_variants"])
+    folders = {
+        "one GPU, the others idle": "jpegs/alone",
+        "one GPU, a run on each of the others too": "jpegs/beside",
+        "four GPUs": "jpegs/together",
+        "four GPUs, 8 batches prefetched instead of 2": "jpegs/deep",
+        "as it is: two threads decode the halves of a batch": "jpegs_variants/two_threads",
+        "two batches at the same time": "jpegs_variants/two_batches",
+        "three batches at the same time": "jpegs_variants/three_batches",
+        "chroma not interpolated": "jpegs_variants/plain_chroma",
+    }
+    assert [row["run"] for row in rows] == list(folders)
+    for row in rows:
+        paths = (published / folders[row["run"]]).rglob("status.json")
+        results = [json.loads(path.read_text())["throughput"] for path in paths]
+        rates = [result["samples_per_second"] / result["gpus"] for result in results]
+        waits = [result["data_wait_seconds"] / result["train_seconds"] for result in results]
+        assert row["runs"] == str(len(results))
+        for name, values, form in (("samples/s on each GPU", rates, ",.0f"), ("waiting for batches", waits, ".1%")):
+            ends = [f"{min(values):{form}}", f"{max(values):{form}}"]
+            assert row[name] == (" to ".join(ends) if len(values) > 1 else ends[0])
