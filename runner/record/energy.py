@@ -108,7 +108,8 @@ def _summarize(
     host_energy = _measure_energy(hosts.values(), "host_energy_joules", interval)
     energy = gpu_energy if gpus else host_energy
     implausible = dropped + gpu_energy.implausible + host_energy.implausible
-    left_out = f"{implausible} samples of power, energy or time were not plausible and left out" if implausible else ""
+    samples = "sample of power, energy or time was" if implausible == 1 else "samples of power, energy or time were"
+    left_out = f"{implausible} {samples} not plausible and left out" if implausible else ""
     clocks = [sample.values["core_mhz"] for rows in gpus.values() for sample in telemetry_samples.under_load(rows)]
     summary = TelemetrySummary(
         gpus=len(gpus),
