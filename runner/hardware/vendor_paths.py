@@ -78,7 +78,7 @@ PATHS: dict[str, dict[str, VendorPath]] = {
         _used("nvJPEG, or torchvision without JPEG engines"), _replaced("Pillow in worker processes")
     ),
     "pinned memory": _row(
-        _used("images, tokens and indices"),
+        _used("tokens and indices; images that workers decoded"),
         _used("tokens and indices; images are copied from pageable memory"),
         _used("tokens and indices; images are copied from pageable memory"),
         _used("tokens and indices; images are copied from pageable memory"),

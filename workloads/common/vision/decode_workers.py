@@ -3,21 +3,28 @@
 import atexit
 import errno
 import gc
+import mmap
 import os
 import signal
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from ....runner.core.errors import ConfigurationError, DataError
 from ....runner.core.signals import signal_when_parent_ends
+from .batches import EncodedBatch
 
 MAX_WORKERS = 16  # per rank: more processes slow each other down
+_READ_AHEAD = 2  # batches that each worker makes before they are asked for
+_BUFFERS_PER_WORKER = _READ_AHEAD + 1  # one more is in use
+_BUFFER_BYTES = 1 << 28  # of address space: a buffer takes as much memory as its largest batch
 _NO_SHARED_MEMORY = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENOENT, errno.ENOSYS)
 
 Key = tuple[int, Sequence[int]]  # epoch and image indices of a batch
@@ -27,13 +34,18 @@ MakeBatch = Callable[[int, Sequence[int]], Any]  # of an epoch and image indices
 class BatchWorkers:
     """Calls `make_batch` for every key of a plan in `workers` processes, or in this one for 0, and keeps the order.
 
-    Batches need a `pin_memory` method. The processes start in the constructor, in the caller's thread.
+    With `pin_memory`, batches need a method of that name. With `reuse_memory`, they are of type `EncodedBatch`, and
+    their `data` is valid until the next batch is asked for. The processes start in the constructor, in the caller's
+    thread.
     """
 
-    def __init__(self, make_batch: MakeBatch, workers: int, *, pin_memory: bool) -> None:
+    def __init__(
+        self, make_batch: MakeBatch, workers: int, *, pin_memory: bool = False, reuse_memory: bool = False
+    ) -> None:
+        self._buffers = _open_buffers(_BUFFERS_PER_WORKER * workers) if reuse_memory else []
         self._sampler = _KeySampler()
         self._loader: DataLoader[Any] = DataLoader(
-            _Batches(make_batch),
+            _Batches(make_batch, self._buffers),
             batch_sampler=self._sampler,  # type: ignore[arg-type] # a key is an epoch with a list of indices
             num_workers=workers,
             # By the default of Python 3.14, a server process starts them: they would end with it, not with this one.
@@ -41,6 +53,7 @@ class BatchWorkers:
             collate_fn=_identity,
             worker_init_fn=_init_worker,
             persistent_workers=workers > 0,
+            prefetch_factor=_READ_AHEAD if workers else None,
             pin_memory=pin_memory,
             generator=torch.Generator(),  # not the global one, whose draws would depend on when a run was resumed
         )
@@ -73,7 +86,14 @@ class BatchWorkers:
         Batches that an earlier call has not yielded are dropped.
         """
         self._sampler.plan = plan
-        return map(_raise_error, iter(self._loader))
+        return map(self._receive, iter(self._loader))
+
+    def _receive(self, sent: Any) -> Any:
+        if isinstance(sent, str):
+            raise DataError(sent)
+        if isinstance(sent, _Buffered):
+            return replace(sent.batch, data=self._buffers[sent.buffer][: sent.size])
+        return sent
 
 
 def worker_count(requested: int | None, ranks: int) -> int:
@@ -95,21 +115,49 @@ class _KeySampler:
 
 
 class _Batches(Dataset[Any]):
-    def __init__(self, make_batch: MakeBatch) -> None:
-        self._make_batch = make_batch
+    """Makes batches in a worker, which writes the JPEGs of each to the next of its own buffers.
 
-    def __getitems__(self, key: tuple[int, Sequence[int]]) -> Any:
+    At most `_READ_AHEAD` batches of a worker are made or being made that the rank has not asked for, so that the one
+    that was in the buffer before is no longer in use.
+    """
+
+    def __init__(self, make_batch: MakeBatch, buffers: Sequence[Tensor]) -> None:
+        self._make_batch, self._buffers = make_batch, buffers
+        self._written = 0  # batches, by this worker
+
+    def __getitems__(self, key: Key) -> Any:
         """Return a batch, or a message: the DataLoader would wrap an exception's message in a traceback."""
         try:
-            return self._make_batch(*key)
+            batch = self._make_batch(*key)
         except DataError as error:
             return str(error)
+        worker = get_worker_info()
+        if worker is None or not self._buffers or len(batch.data) > _BUFFER_BYTES:
+            return batch
+        buffer, size = worker.id * _BUFFERS_PER_WORKER + self._written % _BUFFERS_PER_WORKER, len(batch.data)
+        self._written += 1
+        self._buffers[buffer][:size] = batch.data
+        return _Buffered(replace(batch, data=batch.data[:0]), buffer, size)
 
 
-def _raise_error(batch: Any) -> Any:
-    if isinstance(batch, str):
-        raise DataError(batch)
-    return batch
+@dataclass
+class _Buffered:
+    """A batch whose JPEGs, `size` bytes, are in a buffer."""
+
+    batch: EncodedBatch
+    buffer: int
+    size: int
+
+
+def _open_buffers(count: int) -> list[Tensor]:
+    """Return memory that processes forked later share; none if the system does not reserve the address space.
+
+    The rank maps it once, while a tensor in shared memory is a new file for each batch.
+    """
+    try:
+        return [torch.frombuffer(mmap.mmap(-1, _BUFFER_BYTES), dtype=torch.uint8) for _ in range(count)]
+    except OSError:
+        return []
 
 
 def _identity(batch: Any) -> Any:

@@ -6,6 +6,7 @@ too slow beside training (workloads/resnet50/PERFORMANCE.md).
 
 import ctypes
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from torch import Tensor
 from .torchvision_library import load_library
 
 _HARDWARE, _PLANAR_RGB = 3, 3  # of nvjpegBackend_t and nvjpegOutputFormat_t
+_CSS_444 = 0  # of nvjpegChromaSubsampling_t
 _INTERPOLATE_CHROMA = 1 << 5  # NVJPEG_FLAGS_UPSAMPLING_WITH_INTERPOLATION, as libjpeg does by default
 _ALIGNMENT = 256  # bytes, of each image in memory
+# nvJPEG enlarges its memory for images that exceed it, which can take longer than a training step.
+_RESERVED = 256, 1024, 1024  # images, width and height
 
 
 class Engines:
@@ -34,6 +38,8 @@ class Engines:
         self._call("nvjpegCreateEx", _HARDWARE, None, None, _INTERPOLATE_CHROMA, ctypes.byref(self._handle))
         self._call("nvjpegJpegStateCreate", self._handle, ctypes.byref(self._state))
         self._call("nvjpegJpegStreamCreate", self._handle, ctypes.byref(self._header))
+        with suppress(AttributeError, RuntimeError):  # without the memory, the engines only take longer
+            self._call("nvjpegDecodeBatchedPreAllocate", self._handle, self._state, *_RESERVED, _CSS_444, _PLANAR_RGB)
         self._batch_size = 0  # for which the state is initialized
 
     def can_decode(self, address: int, length: int, height: int, width: int) -> bool:

@@ -174,7 +174,10 @@ class ImageDecoder(Protocol):
     """Decodes and transforms batches outside of the workers."""
 
     def decode(self, batch: EncodedBatch) -> ImageBatch:
-        """Return the transformed images on the device; raise RuntimeError if an image cannot be decoded."""
+        """Return the transformed images on the device; raise RuntimeError if an image cannot be decoded.
+
+        The memory of `batch.data` is used again once this has returned.
+        """
         ...
 
 
@@ -218,8 +221,9 @@ class ImageLoader:
         self._source, self._device, self._decoder = dataset.source, device, decoder
         if decoder is None:
             execution_paths.take("decoder", "Pillow")
-        make_batch = dataset.encoded_batch if decoder else dataset.image_batch
-        self._workers = BatchWorkers(make_batch, workers, pin_memory=is_nvidia_gpu(device))
+            self._workers = BatchWorkers(dataset.image_batch, workers, pin_memory=is_nvidia_gpu(device))
+        else:
+            self._workers = BatchWorkers(dataset.encoded_batch, workers, reuse_memory=True)
 
     def batches(self, plan: Iterable[Key]) -> Generator[ImageBatch]:
         """Yield the batches of `plan`; on an NVIDIA GPU they are prefetched to it."""

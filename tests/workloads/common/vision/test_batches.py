@@ -14,6 +14,7 @@ import torch
 
 from timetrial.runner.core.errors import Exit
 from timetrial.runner.hardware.error_translation import to_run_error
+from timetrial.workloads.common.vision import decode_workers
 from timetrial.workloads.common.vision.batches import EncodedBatch, ImageBatch
 from timetrial.workloads.common.vision.decode_workers import BatchWorkers
 
@@ -21,7 +22,7 @@ from timetrial.workloads.common.vision.decode_workers import BatchWorkers
 def encoded_batch(epoch, indices):
     size = epoch * len(indices)  # bytes
     return EncodedBatch(
-        data=torch.arange(size, dtype=torch.uint8),
+        data=(torch.arange(size) + epoch).to(torch.uint8),
         lengths=torch.full((len(indices),), epoch),
         sizes=torch.tensor([(epoch, index) for index in indices], dtype=torch.int32),
         boxes=torch.tensor([(0, 1, index, 3) for index in indices], dtype=torch.int32),
@@ -48,7 +49,7 @@ def assert_equal(one, other):
 def test_workers_send_batches_of_any_size_unchanged(make_batch):
     """By value, and in shared memory from a megabyte on."""
     plan = [(epoch, [epoch, 2, 7]) for epoch in (3, 400_000)]
-    workers = BatchWorkers(make_batch, 2, pin_memory=False)
+    workers = BatchWorkers(make_batch, 2)
     received = list(workers.run(plan))
     assert len(received) == 2
     for key, batch in zip(plan, received, strict=True):
@@ -57,21 +58,44 @@ def test_workers_send_batches_of_any_size_unchanged(make_batch):
         assert [batch.data.is_shared() for batch in received] == [False, True]
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_in_reused_memory_are_unchanged_until_the_next_one(workers, monkeypatch):
+    """More batches than buffers, one too large for them, and a plan that follows one that was left."""
+    monkeypatch.setattr(decode_workers, "_BUFFER_BYTES", 100_000)
+    plan = [(1000 * number if number != 11 else 50_000, [number, 2, 7]) for number in range(1, 31)]
+    batches = BatchWorkers(encoded_batch, workers, reuse_memory=True)
+    next(batches.run(plan[15:]))
+    addresses = set()
+    for key, batch in zip(plan, batches.run(plan), strict=True):
+        assert_equal(encoded_batch(*key), batch)
+        addresses.add(batch.data.data_ptr())
+    assert workers == 0 or len(addresses) == 3 * workers + 1
+
+
+@pytest.mark.integration
+def test_batches_are_sent_where_no_address_space_is_left(monkeypatch):
+    monkeypatch.setattr(decode_workers, "_BUFFER_BYTES", 1 << 62)
+    batches = BatchWorkers(encoded_batch, 1, reuse_memory=True)
+    for batch in batches.run([(5, [1, 2])]):
+        assert_equal(encoded_batch(5, [1, 2]), batch)
+
+
 def parent(epoch, indices):
     return os.getppid()
 
 
 def test_workers_are_children_of_this_process():
     """So that they end with it; the default of Python 3.14 starts a server between them."""
-    assert list(BatchWorkers(parent, 1, pin_memory=False).run([(1, [0])])) == [os.getpid()]
+    assert list(BatchWorkers(parent, 1).run([(1, [0])])) == [os.getpid()]
 
 
 def test_objects_that_a_rank_has_set_aside_stay_there():
     try:
-        BatchWorkers(parent, 1, pin_memory=False)
+        BatchWorkers(parent, 1)
         assert gc.get_freeze_count() == 0
         gc.freeze()
-        BatchWorkers(parent, 1, pin_memory=False)
+        BatchWorkers(parent, 1)
         assert gc.get_freeze_count() > 0
     finally:
         gc.unfreeze()
@@ -83,7 +107,7 @@ def die(epoch, indices):
 
 @pytest.mark.integration
 def test_killed_worker_is_a_lost_process_and_no_defect():
-    workers = BatchWorkers(die, 1, pin_memory=False)
+    workers = BatchWorkers(die, 1)
     with pytest.raises(RuntimeError) as killed:
         next(workers.run([(1, [0])]))
     error = to_run_error(killed.value)
@@ -95,7 +119,7 @@ _OPEN_WORKERS = """
 from timetrial.workloads.common.vision.decode_workers import BatchWorkers
 if __name__ == "__main__":
     try:
-        BatchWorkers(print, 1, pin_memory=False)
+        BatchWorkers(print, 1)
     except Exception as error:
         print(type(error).__name__, error)
 """
@@ -128,7 +152,7 @@ def refuse(thread):
     raise RuntimeError("can't create new thread at interpreter shutdown")
 
 if __name__ == "__main__":
-    workers = BatchWorkers(print, 2, pin_memory=False)
+    workers = BatchWorkers(print, 2)
     threading.Thread.start = refuse
 """
 
