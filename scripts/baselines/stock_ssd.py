@@ -8,14 +8,14 @@ boxes stay on the device: preparing and matching them, which `timetrial throughp
 nothing. Prints one JSON line. Leave the machine idle.
 """
 
-import argparse
 import json
-import time
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models import resnet34
+
+from timetrial.scripts.baselines.stock_training import parse_arguments, prepare_device, time_training
 
 _CLASSES, _PRIORS = 81, (4, 6, 6, 6, 4, 4)  # prior boxes of a cell of each feature map
 # Channels of the 1x1 and the 3x3 convolution, stride and padding of the 3x3.
@@ -67,44 +67,16 @@ def loss(deltas: Tensor, logits: Tensor, targets: Tensor, labels: Tensor) -> Ten
 
 def main() -> None:
     """Time the training steps."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--eager", action="store_true")
-    arguments = parser.parse_args()
-    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-    torch.backends.cudnn.benchmark = True
+    arguments, device = parse_arguments(__doc__, batch=256), prepare_device()
     model = StockSSD().to(device, memory_format=torch.channels_last)
-    network = model if arguments.eager else torch.compile(model)
     images = torch.randn(arguments.batch, 3, 300, 300, device=device).contiguous(memory_format=torch.channels_last)
     deltas, _ = model(images[:1])
     targets = torch.randn(arguments.batch, *deltas.shape[1:], device=device)
     labels = torch.randint(_CLASSES, targets.shape[:2], device=device) * (
         torch.rand(targets.shape[:2], device=device) < 0.01
     )
-    optimizer = torch.optim.SGD(model.parameters(), 1e-4, 0.9, weight_decay=5e-4, fused=device.type != "cpu")
-
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(device.type, torch.bfloat16):
-            outputs = network(images)
-        loss(*outputs, targets, labels).backward()
-        optimizer.step()
-
-    def synchronize() -> None:
-        if device.type != "cpu":
-            torch.accelerator.synchronize()
-
-    for _ in range(max(3, arguments.steps // 5)):
-        step()
-    synchronize()
-    started = time.perf_counter()
-    for _ in range(arguments.steps):
-        step()
-    synchronize()
-    seconds = (time.perf_counter() - started) / arguments.steps
-    figures = {"step_ms": round(seconds * 1e3, 3), "images_per_s": round(arguments.batch / seconds, 1)}
-    print(json.dumps({"batch": arguments.batch, "priors": deltas.shape[1], "compiled": not arguments.eager} | figures))
+    figures = time_training(model, images, lambda outputs: loss(*outputs, targets, labels), arguments)
+    print(json.dumps({"priors": deltas.shape[1]} | figures))
 
 
 if __name__ == "__main__":
