@@ -203,7 +203,8 @@ def _batches(runs: pd.DataFrame) -> str:
             results = [record.training for record in trained.record]
             failed = sorted({r.state.value for r in group.record if not (r.throughput or r.training)})
             accuracy = [result.quality["accuracy"] for result in results]
-            watts = [telemetry.mean_watts for record in group.record if (telemetry := record.telemetry)]
+            measured = [record for record in group.record if record.throughput] or list(trained.record)
+            watts = [telemetry.mean_watts for record in measured if (telemetry := record.telemetry)]
             speeds = _speeds(group)
             rows.append([
                 str(network), f"{batch:,}", f"{gpus}",
@@ -213,7 +214,7 @@ def _batches(runs: pd.DataFrame) -> str:
                 ratio(speeds, _speeds(same[same.gpus == 1])) if gpus > 1 else "",
                 mean([result.seconds / 60 for result in results], "{:.3g} min".format),
                 _seconds_of_first_epoch(trained.record),
-                f"{min(accuracy):.4f} to {max(accuracy):.4f}" if accuracy else "",
+                " to ".join(f"{value:.4f}" for value in sorted({min(accuracy), max(accuracy)})) if accuracy else "",
                 mean(filter(None, watts), "{:.0f} W".format),
             ])  # fmt: skip
     header = ["network", "batch", "GPUs", "published, 100 epochs", "published speed to one GPU", "images/s"]

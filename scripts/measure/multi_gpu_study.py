@@ -7,7 +7,7 @@ differs. In the archive, `training` holds runs to the target at one global batch
 and `links` hold throughput runs at one batch size per GPU, the first two on two machines, `strong` those at one global
 batch size, and `reference` those of CIFAR-10 for docs/studies/h100_h200.md. Folders that begin with `in_backward` hold
 runs of the version that exchanged gradients in the backward pass. `exchange`, `waiting`, `small_steps` and `bf16` hold
-throughput runs that exchange gradients in several ways, `jpegs` and `jpegs_variants` runs that read JPEGs, and
+throughput runs that exchange gradients in several ways, those that begin with `jpegs` runs that read JPEGs, and
 `losses.jsonl` and `exchange_losses.jsonl` the lines of scripts/measure/losses.py.
 """
 
@@ -53,6 +53,12 @@ _JPEG_VARIANTS = {
     "two_batches": "two batches at the same time",
     "three_batches": "three batches at the same time",
     "plain_chroma": "chroma not interpolated",
+}
+_JPEG_CAUSES = {
+    "as_it_is": "before the change",
+    "mapped_once": "workers write batches to memory that the rank maps once",
+    "mapped_once_and_warmed_up": "the same, after decoding images of 800x800 pixels",
+    "synthetic": "synthetic data",
 }
 
 _Columns = dict[str, Callable[[Mapping[str, Any]], str]]  # of a table: what each shows of a run's configuration
@@ -105,6 +111,7 @@ def tables(root: Path) -> dict[str, str]:
         ),
         "jpegs": _jpegs(root / "jpegs", _JPEG_RUNS),
         "jpegs_variants": _jpegs(root / "jpegs_variants", _JPEG_VARIANTS),
+        "jpegs_causes": _jpegs(root / "jpegs_causes", _JPEG_CAUSES),
         "networks": _throughput(root / "networks", network | batch_per_gpu),
         "links": _throughput(root / "links", network | batch_per_gpu),
     }

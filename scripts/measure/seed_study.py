@@ -54,6 +54,7 @@ def tables(root: Path) -> dict[str, str]:
         "streams": _streams(root / "streams" / "gpu", root / "repeats"),
         "streams_cpu": _streams(root / "streams" / "cpu", root / "repeats" / "cpu"),
         "repeats": _repeats(root / "repeats", replays),
+        "repeats_without_search": _repeats(root / "repeats_without_search", {}),
         "deterministic": _deterministic(root / "deterministic", root / "repeats", replays),
         "precision": _precision(root / "precision"),
     }
