@@ -92,7 +92,7 @@ class BatchWorkers:
         if isinstance(sent, str):
             raise DataError(sent)
         if isinstance(sent, _Buffered):
-            return replace(sent.batch, data=self._buffers[sent.buffer][: sent.size])
+            return replace(sent.batch, data=self._buffers[sent.buffer][: int(sent.batch.lengths.sum())])
         return sent
 
 
@@ -134,19 +134,18 @@ class _Batches(Dataset[Any]):
         worker = get_worker_info()
         if worker is None or not self._buffers or len(batch.data) > _BUFFER_BYTES:
             return batch
-        buffer, size = worker.id * _BUFFERS_PER_WORKER + self._written % _BUFFERS_PER_WORKER, len(batch.data)
+        buffer = worker.id * _BUFFERS_PER_WORKER + self._written % _BUFFERS_PER_WORKER
         self._written += 1
-        self._buffers[buffer][:size] = batch.data
-        return _Buffered(replace(batch, data=batch.data[:0]), buffer, size)
+        self._buffers[buffer][: len(batch.data)] = batch.data
+        return _Buffered(replace(batch, data=batch.data[:0]), buffer)
 
 
 @dataclass
 class _Buffered:
-    """A batch whose JPEGs, `size` bytes, are in a buffer."""
+    """A batch whose JPEGs are in a buffer."""
 
     batch: EncodedBatch
     buffer: int
-    size: int
 
 
 def _open_buffers(count: int) -> list[Tensor]:
