@@ -22,7 +22,7 @@ from timetrial.runner.results.analysis.regression import fit_power_law, fit_thro
 from timetrial.runner.results.parse.external import REFERENCE_DATA, ExternalMeasurement, read_measurements
 from timetrial.scripts.measure import seed_outcomes, study_page
 from timetrial.scripts.measure.multi_gpu_study import rates
-from timetrial.scripts.measure.study_page import mean, ratio
+from timetrial.scripts.measure.study_page import mean, ratio, span
 
 PAGE = study_page.STUDIES / "five_studies.md"
 ARCHIVES = tuple(study_page.STUDIES / f"{name}.tar.xz" for name in ("seeds", "multi_gpu", "five_studies"))
@@ -214,7 +214,7 @@ def _batches(runs: pd.DataFrame) -> str:
                 ratio(speeds, _speeds(same[same.gpus == 1])) if gpus > 1 else "",
                 mean([result.seconds / 60 for result in results], "{:.3g} min".format),
                 _seconds_of_first_epoch(trained.record),
-                " to ".join(f"{value:.4f}" for value in sorted({min(accuracy), max(accuracy)})) if accuracy else "",
+                span(accuracy, "{:.4f}".format),
                 mean(filter(None, watts), "{:.0f} W".format),
             ])  # fmt: skip
     header = ["network", "batch", "GPUs", "published, 100 epochs", "published speed to one GPU", "images/s"]

@@ -29,6 +29,7 @@ from timetrial.runner.record.run_record import RunRecord
 from timetrial.runner.results.analysis.intervals import geometric_ratio
 from timetrial.scripts.measure import seed_outcomes, study_page
 from timetrial.scripts.measure.seed_outcomes import read_ended
+from timetrial.scripts.measure.study_page import span
 
 PAGE, ARCHIVE = study_page.STUDIES / "multi_gpu.md", study_page.STUDIES / "multi_gpu.tar.xz"
 _EQUIVALENCE_LEVEL = 0.9  # of the interval that two one-sided tests at 5% need (Schuirmann 1987)
@@ -215,13 +216,8 @@ def _jpegs(folder: Path, names: Mapping[str, str]) -> str:
         results = [record.throughput for record in read_ended(folder / name) if record.throughput]
         per_gpu = [result.samples_per_second / result.gpus for result in results]
         waits = [result.data_wait_seconds / result.train_seconds for result in results]
-        rows.append([label, f"{len(results)}", _span(per_gpu, "{:,.0f}".format), _span(waits, "{:.1%}".format)])
+        rows.append([label, f"{len(results)}", span(per_gpu, "{:,.0f}".format), span(waits, "{:.1%}".format)])
     return study_page.markdown_table(["run", "runs", "samples/s on each GPU", "waiting for batches"], rows)
-
-
-def _span(values: Sequence[float], show: Callable[[float], str]) -> str:
-    """Return the smallest and the largest value, or the only one."""
-    return " to ".join(map(show, sorted({min(values), max(values)}))) if values else ""
 
 
 def _steps(label: str, groups: Mapping[str, Sequence[RunRecord]]) -> str:

@@ -262,11 +262,7 @@ def _count(runs: pd.DataFrame) -> str:
 
 
 def _range(epochs: pd.Series) -> str:
-    known = epochs.dropna()
-    if known.empty:
-        return ""
-    low, high = f"{known.min():.0f}", f"{known.max():.0f}"
-    return low if low == high else f"{low} to {high}"
+    return study_page.span(epochs, "{:.0f}".format)
 
 
 def _spread(variance: Variance | None) -> str:

@@ -41,6 +41,12 @@ def ratio(values: Iterable[float], base: Iterable[float]) -> str:
     return f"{geometric_ratio(*sides)}" if all(sides) else ""
 
 
+def span(values: Iterable[float], show: Callable[[float], str]) -> str:
+    """Return the least and the largest value that are not NaN as `show` writes them; nothing without one."""
+    known = _known(values)
+    return " to ".join(dict.fromkeys(map(show, (min(known), max(known))))) if known else ""
+
+
 def _known(values: Iterable[float]) -> list[float]:
     return [value for value in values if not math.isnan(value)]
 
