@@ -49,17 +49,14 @@ _JPEG_RUNS = {
     "together": "four GPUs",
     "deep": "four GPUs, 8 batches prefetched instead of 2",
 }
-_JPEG_VARIANTS = {
-    "two_threads": "as it is: two threads decode the halves of a batch",
-    "two_batches": "two batches at the same time",
-    "three_batches": "three batches at the same time",
-    "plain_chroma": "chroma not interpolated",
-}
-_JPEG_CAUSES = {
-    "as_it_is": "before the change",
-    "mapped_once": "workers write batches to memory that the rank maps once",
-    "mapped_once_and_warmed_up": "the same, after decoding images of 800x800 pixels",
-    "synthetic": "synthetic data",
+_JPEG_VERSIONS = {
+    "one_synthetic": "one GPU, synthetic data",
+    "one_before": "one GPU, before both changes",
+    "one_not_reserved": "one GPU, workers write batches to memory that the rank maps once",
+    "one": "one GPU, nvJPEG's memory is reserved too: the present version",
+    "two_synthetic": "two GPUs, synthetic data",
+    "two_before": "two GPUs, before both changes",
+    "two": "two GPUs, the present version",
 }
 
 _Columns = dict[str, Callable[[Mapping[str, Any]], str]]  # of a table: what each shows of a run's configuration
@@ -111,8 +108,7 @@ def tables(root: Path) -> dict[str, str]:
             root / "strong", workload | {"global batch": lambda config: f"{_global_batch(config):,}"}
         ),
         "jpegs": _jpegs(root / "jpegs", _JPEG_RUNS),
-        "jpegs_variants": _jpegs(root / "jpegs_variants", _JPEG_VARIANTS),
-        "jpegs_causes": _jpegs(root / "jpegs_causes", _JPEG_CAUSES),
+        "jpegs_versions": _jpegs(root / "jpegs_versions", _JPEG_VERSIONS),
         "networks": _throughput(root / "networks", network | batch_per_gpu),
         "links": _throughput(root / "links", network | batch_per_gpu),
     }

@@ -196,16 +196,19 @@ def test_published_training_is_recomputed(published, published_tables, ratio_tex
 
 @pytest.mark.integration
 def test_published_speeds_from_jpegs_are_recomputed(published, published_tables):
-    rows = seed_runs.read_table(published_tables["jpegs"]) + seed_runs.read_table(published_tables["jpegs_variants"])
+    rows = seed_runs.read_table(published_tables["jpegs"]) + seed_runs.read_table(published_tables["jpegs_versions"])
     folders = {
         "one GPU, the others idle": "jpegs/alone",
         "one GPU, a run on each of the others too": "jpegs/beside",
         "four GPUs": "jpegs/together",
         "four GPUs, 8 batches prefetched instead of 2": "jpegs/deep",
-        "as it is: two threads decode the halves of a batch": "jpegs_variants/two_threads",
-        "two batches at the same time": "jpegs_variants/two_batches",
-        "three batches at the same time": "jpegs_variants/three_batches",
-        "chroma not interpolated": "jpegs_variants/plain_chroma",
+        "one GPU, synthetic data": "jpegs_versions/one_synthetic",
+        "one GPU, before both changes": "jpegs_versions/one_before",
+        "one GPU, workers write batches to memory that the rank maps once": "jpegs_versions/one_not_reserved",
+        "one GPU, nvJPEG's memory is reserved too: the present version": "jpegs_versions/one",
+        "two GPUs, synthetic data": "jpegs_versions/two_synthetic",
+        "two GPUs, before both changes": "jpegs_versions/two_before",
+        "two GPUs, the present version": "jpegs_versions/two",
     }
     assert [row["run"] for row in rows] == list(folders)
     for row in rows:
