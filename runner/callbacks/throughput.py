@@ -33,8 +33,9 @@ class LimitedBatches:
         return (batch for batch in self._data.warm_up_eval_batches() if not batch.is_partial)
 
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
-        """Return the first batches of the epoch."""
-        return itertools.islice(self._data.train_batches(epoch), self._steps)
+        """Return the first batches of the epoch, or the whole epoch, after which loaders read on for the next one."""
+        batches = self._data.train_batches(epoch)
+        return batches if self._steps >= self._data.steps_per_epoch else itertools.islice(batches, self._steps)
 
     def eval_batches(self) -> Iterator[Batch]:
         """Yield the first batches of this rank's part."""

@@ -5,6 +5,7 @@ import torch
 
 from timetrial.datasets.synthetic.detection import DetectionSpec
 from timetrial.datasets.synthetic.images import ClassificationSpec
+from timetrial.runner.callbacks.throughput import LimitedBatches
 from timetrial.runner.training import seeds
 from timetrial.runner.training.workload import BatchSharding
 from timetrial.workloads.common.imagenet.torch_loader import TorchImageNetData
@@ -117,3 +118,15 @@ def test_aborted_evaluation_leaves_no_batches_for_the_next(opened):
     next(aborted)
     del aborted
     assert torch.equal(eval_pixels(data), eval_pixels(opened(0)))
+
+
+@pytest.mark.parametrize(("steps", "beginnings"), [(1, [1, 2, 3]), (2, [1]), (3, [1])])
+def test_blocks_of_throughput_are_read_ahead_if_they_are_whole_epochs(steps, beginnings, opened, monkeypatch):
+    data, begun, plans = opened(2), [], image_data._train_plans
+    monkeypatch.setattr(
+        data._batch_source._train, "_plans", lambda data, epoch: begun.append(epoch) or plans(data, epoch)
+    )
+    limited = LimitedBatches(data, steps)
+    for epoch in (1, 2, 3):
+        assert len(list(limited.train_batches(epoch))) == min(steps, 2)
+    assert begun == beginnings
