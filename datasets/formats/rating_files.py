@@ -1,5 +1,6 @@
 """Rating files as people have them: separator, columns, quotes and the form of times are detected."""
 
+import csv
 import itertools
 import re
 from collections.abc import Sequence
@@ -106,7 +107,10 @@ def _layout(path: Path, separator: str, first: Sequence[str]) -> Layout:
 
 
 def _split(line: str, separator: str) -> list[str]:
-    fields = line.split() if separator == r"\s+" else line.split(separator)
+    if len(separator) == 1:
+        fields = next(csv.reader([line], delimiter=separator), [])
+    else:
+        fields = line.split() if separator == r"\s+" else line.split(separator)
     return [field.strip().strip('"') for field in fields]
 
 

@@ -142,6 +142,11 @@ def as_sweep(overrides: Sequence[str]) -> list[str]:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     parsed = OverridesParser.create().parse_overrides(list(overrides))
+    for word, override in zip(overrides, parsed, strict=True):
+        if any(next(iter(part.range()), None) is None for part in _ranges(override)):
+            raise ConfigurationError(
+                f"{word} has no values: the second number of a range is left out and must be larger."
+            )
     words = [_write_out_ranges(word, override) for word, override in zip(overrides, parsed, strict=True)]
     swept = [override.is_sweep_override() for override in parsed]
     first = swept.index(True) if any(swept) else 0
@@ -149,12 +154,20 @@ def as_sweep(overrides: Sequence[str]) -> list[str]:
     return [*words[:first], *seeds, *(word for word in words[first:] if word not in seeds)]
 
 
-def _write_out_ranges(word: str, override: "Override") -> str:
+def _ranges(override: "Override") -> list[Any]:
+    """Return the ranges among the values of an override."""
     from hydra.core.override_parser.types import ChoiceSweep, RangeSweep
 
     value = override.value()
-    parts: list[Any] = value.list if isinstance(value, ChoiceSweep) else []
-    ranges = [",".join(map(str, part.range())) for part in parts if isinstance(part, RangeSweep)]
+    parts = value.list if isinstance(value, ChoiceSweep) else [value]
+    return [part for part in parts if isinstance(part, RangeSweep)]
+
+
+def _write_out_ranges(word: str, override: "Override") -> str:
+    from hydra.core.override_parser.types import ChoiceSweep
+
+    ranges = _ranges(override) if isinstance(override.value(), ChoiceSweep) else []
+    ranges = [",".join(map(str, part.range())) for part in ranges]
     texts = re.split(r"\brange\([^()]*\)", word)
     if not ranges or len(texts) != len(ranges) + 1:
         return word

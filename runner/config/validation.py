@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from hydra.utils import get_class
@@ -10,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..core.errors import ConfigurationError
+from .diff import flatten
 from .error_messages import format_error
 from .schema import Config
 
@@ -30,7 +32,16 @@ def validate(node: DictConfig) -> Config:
     except OmegaConfBaseException as error:
         raise ConfigurationError(format_error(error)) from error
     assert isinstance(config, Config)
-    for check in (_check_target, _check_choices, _check_numbers, _check_precision, _check_engine, _check_launcher):
+    checks = (
+        _check_target,
+        _check_choices,
+        _check_numbers,
+        _check_precision,
+        _check_engine,
+        _check_launcher,
+        _check_finite,
+    )
+    for check in checks:
         for problem in check(config):
             raise ConfigurationError(problem)
     gradient_accumulation_steps(config)
@@ -137,6 +148,13 @@ def profiled_steps(config: Config) -> tuple[int, int] | None:
     if config.engine.name != "torch":
         raise ConfigurationError("profile.steps needs engine=torch.")
     return int(match[1]), int(match[2])
+
+
+def _check_finite(config: Config) -> Iterator[str]:
+    for key, value in flatten(asdict(config)):
+        numbers = value if isinstance(value, list) else [value]
+        if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+            yield f"{key} must be finite, not {value}: null leaves it out where there is a default."
 
 
 def _check_numbers(config: Config) -> Iterator[str]:

@@ -65,10 +65,19 @@ class OutputStream:
 
 
 def survive_output_errors() -> None:
-    """Make standard output and standard error an `OutputStream`, unless they are closed."""
-    for name in ("stdout", "stderr"):
-        if stream := getattr(sys, name):
-            setattr(sys, name, OutputStream(stream))
+    """Make standard output and standard error an `OutputStream`; closed ones lead to nowhere."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        setattr(sys, name, OutputStream(getattr(sys, name) or _open_nowhere(number)))
+
+
+def _open_nowhere(number: int) -> TextIO:
+    """Return a stream to nowhere with a descriptor that is closed, so that no file is given its number."""
+    descriptor = os.open(os.devnull, os.O_WRONLY)
+    if descriptor != number:
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.set_inheritable(number, True)
+    return os.fdopen(number, "w", encoding="utf-8")
 
 
 def flush_output(exit_code: int) -> int:

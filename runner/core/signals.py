@@ -18,6 +18,8 @@ import psutil
 from .errors import Exit
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)  # the last is Ctrl-C
+STOPPED_AT_ONCE = "Stopped at once: resume from the last checkpoint, or run again."
+"""The sentence on a run that a second Ctrl-C ended in training."""
 _STOPPING = b"\ntimetrial: Stopping after this step, with a checkpoint. Ctrl-C again: at once.\n"
 _FINALIZER_SECONDS = 0.05  # longer than a finalizer or callback in which a signal arrives
 
@@ -69,7 +71,7 @@ class StopSignal:
             elif number == signal.SIGINT:
                 self.is_forced = True
                 if raises:
-                    raise StoppedEarly("Stopped at once: resume from the last checkpoint, or run again.")
+                    raise StoppedEarly(STOPPED_AT_ONCE)
             self.name = signal.Signals(number).name
 
         with _handled_by(note, ignore_after=False):

@@ -8,6 +8,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
 from ..core.errors import Exit, error_of
+from ..core.signals import STOPPED_AT_ONCE
 from ..mlperf import compliance
 from ..record.energy import TelemetryReport, summarize_telemetry
 from ..record.gpu_report import gpu_report
@@ -55,7 +56,8 @@ def finalize(run: OpenRun, exit_code: Exit) -> Exit:
     elif record.exit_code is not None:
         exit_code, error = Exit(record.exit_code), record.error
     elif exit_code == Exit.STOPPED:
-        error = "Stopped before training began: run it again."
+        began = record.training is not None or run_dir.checkpoint.exists()
+        error = STOPPED_AT_ONCE if began else "Stopped before training began: run it again."
     else:
         error = "The run ended without an error message: see stderr_0.txt in the run directory."
     verdict = record.verdict

@@ -26,12 +26,15 @@ class SchedulePhases:
             "ends at epoch": self.decay_ends,
         }
         parts = [f"{name} {epoch:.3g}" for name, epoch in names.items() if epoch]
-        return f"learning rate: {', '.join(parts) or 'constant'}, of at most {self.max_epochs} epochs"
+        return (
+            f"learning rate: {', '.join(parts) or 'still warming up at the end'}, of at most {self.max_epochs} epochs"
+        )
 
     def find_problem(self, keys: Sequence[str]) -> str | None:
         """Return what is wrong with the schedule on these data and what mends it; `keys` are its settings."""
         listed = " or ".join(keys)
         if self.warm_up_ends is None:
+            listed = " or ".join(key for key in keys if "warmup" in key) or listed
             return (
                 f"The warm-up of the learning rate does not end within {self.max_epochs} epochs of these data: lower "
                 f"{listed}, or raise recipe.max_epochs."

@@ -283,3 +283,15 @@ def test_repeated_stop_signals_count_as_one(start, tmp_path, launcher):
     final = record(tmp_path / "run")
     assert (final.state, final.exit_code, final.training.reached) == ("stopped", 12, False)
     assert final.verdict.summary == "stopped, not judged"
+
+
+def test_second_ctrl_c_does_not_deny_that_training_began(start, tmp_path):
+    process = start("run", "recipe.max_epochs=100000", "launcher=local", "checkpoint.every_seconds=0.1")
+    wait_for(tmp_path / "run" / "quality.csv", process)
+    for _ in range(2):  # the second may arrive before the checkpoint of the first, or after
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+    assert process.wait(timeout=60) == Exit.STOPPED
+    final = record(tmp_path / "run")
+    assert final.state == "stopped"
+    assert "before training began" not in final.error

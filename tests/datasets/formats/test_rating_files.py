@@ -30,6 +30,9 @@ FORMS = {
     "semicolon.csv": table(";", "userId;movieId;rating;timestamp").replace(".", ","),
     "bom.csv": "\ufeff" + table(",", "User ID,Product ID,Stars,Timestamp"),
     "text_ids.csv": table(",", "reviewerID,asin,overall,unixReviewTime", "A{}{s}B{}{s}{}{s}{}"),
+    "titles.csv": table(
+        ",", ",title,userId,movieId,rating,timestamp", '0{s}"A title, the {1}"{s}{0}{s}{1}{s}{2}{s}{3}'
+    ),
     "no_rating.csv": table(",", "user,item,time", "{0}{s}{1}{s}{3}"),
 }
 

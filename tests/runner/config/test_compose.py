@@ -227,6 +227,15 @@ def test_sweep_takes_several_ranges():
     assert as_sweep(["run_dir='range(1,2)',range(1,3)"]) == ["run_dir='range(1,2)',range(1,3)"]  # cannot be told apart
 
 
+@pytest.mark.parametrize(
+    "word", ["seed=range(3,1)", "seed=1,range(2,2)", "recipe.training.learning_rate=range(0.5,0.1)"]
+)
+def test_sweep_over_nothing_is_refused(word):
+    with pytest.raises(ConfigurationError, match="has no values: the second number of a range is left out") as caught:
+        expand_sweep([word])
+    assert str(caught.value).startswith(word)
+
+
 def test_sweep_expands_globs_over_a_group():
     runs = expand_sweep(["precision=glob(*16)"])
     assert sorted(run[0] for run in runs) == ["precision=bf16", "precision=fp16"]

@@ -79,3 +79,15 @@ def test_closed_output_is_no_error():
         ["bash", "-c", f"{sys.executable} -P -c '{PROGRAM.format(code=0)}' >&-"], capture_output=True, timeout=60
     )
     assert (completed.returncode, completed.stderr) == (0, b"goes on\n")
+
+
+@pytest.mark.integration
+def test_no_file_gets_the_number_of_a_closed_output(tmp_path):
+    program = (
+        "import os, sys\nfrom timetrial.runner.core.console import survive_output_errors\nsurvive_output_errors()\n"
+        f"numbers = [os.open({str(tmp_path / 'file')!r}, os.O_CREAT | os.O_WRONLY), os.dup(1), os.dup(2)]\n"
+        "print('lost', flush=True)\nsys.exit(min(numbers))"
+    )
+    completed = subprocess.run(["bash", "-c", f'{sys.executable} -P -c "{program}" >&- 2>&-'], timeout=60)
+    assert completed.returncode >= 3
+    assert (tmp_path / "file").read_text() == ""

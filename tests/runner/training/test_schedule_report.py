@@ -35,9 +35,12 @@ def test_schedule_that_ends_before_a_third_of_the_run_is_a_problem():
 
 
 def test_warm_up_that_never_ends_is_a_problem():
-    problem = phases(lambda step: (step + 1) / 1000).find_problem(["recipe.training.warmup_samples"])
+    rising = phases(lambda step: (step + 1) / 1000)
+    problem = rising.find_problem(["recipe.training.warmup_samples"])
     assert "does not end within 12 epochs" in problem
     assert "lower recipe.training.warmup_samples" in problem
+    assert rising.find_problem(["recipe.training.remain_epochs", "recipe.training.warmup_samples"]) == problem
+    assert str(rising) == "learning rate: still warming up at the end, of at most 12 epochs"
 
 
 @pytest.mark.parametrize("schedule", [SimpleNamespace(), SimpleNamespace(lr_lambdas=[lambda step: 1.0])])
