@@ -35,8 +35,9 @@ def compare(
 ) -> None:
     """Compare GPUs or settings with a baseline: the verdict on each, its confidence interval, what else differs.
 
-    At most 5% of the calls give a false verdict, however many sides are compared. Of a table or a folder of tables, the
-    systems are compared, or those that are named: timetrial compare t4_v100_2019.csv T4 V100. For example:
+    At most 5% of the calls call equal sides faster or slower, and at most 5% unequal ones equal, however many sides are
+    compared. Of a table or a folder of tables, the systems are compared, or those that are named:
+    timetrial compare t4_v100_2019.csv T4 V100. For example:
     timetrial compare runs/a runs/b runs/c
     """
     from ..results.analysis import findings
@@ -58,8 +59,9 @@ def compare(
         UnreadableFile(table, "the runs beside it are compared", "name the table itself as a side", "be compared")
         for table in tables
     ]
-    comparisons = folder_comparison.compare_folders(paths, margin, unreadable.append)
-    _print(comparisons, findings.list_unreadable(unreadable), as_json=as_json)
+    notes: list[Finding] = []
+    comparisons = folder_comparison.compare_folders(paths, margin, unreadable.append, notes.append)
+    _print(comparisons, [*findings.list_unreadable(unreadable), *notes], as_json=as_json)
 
 
 def _holds_runs(path: Path) -> bool:

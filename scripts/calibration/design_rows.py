@@ -11,7 +11,7 @@ from timetrial.runner.results.analysis.verdicts import Verdict
 from timetrial.runner.results.parse.external import ExternalMeasurement
 from timetrial.runner.results.report.speed_text import external_summary
 
-from .rows import SIZES, Row
+from .rows import SIZES, Row, coverage
 from .scenarios import draw_group, fail, is_directed, lognormal, run_group
 
 _MACHINE_SDS = (0.01, 0.05)  # of the log speed of machines with the same GPU
@@ -40,6 +40,37 @@ def _on_machines(rng: np.random.Generator, side: str, machines: int, n: int, dev
     paces = 60 * np.exp(speeds + 0.003 * rng.standard_normal(machines * n))
     hosts = [f"{side}{number}" for number in range(machines) for _ in range(n)]
     return run_group(side, [100.0] * (machines * n), paces, hosts)
+
+
+def few_machine_rows(replicates: int, seed: int) -> list[Row]:
+    """Equal GPUs on two machines a side: the time per epoch, and verdicts where epochs are on a coarse grid."""
+    rows, count = [], replicates // 4
+    rng = np.random.default_rng([seed, 646])
+    paces = {}
+    for n in SIZES[1:]:
+        drawn = [compare(*(_on_machines(rng, side, 2, n, 0.03) for side in "ab")) for _ in range(count)]
+        paces[n] = coverage([comparison.seconds_per_epoch for comparison in drawn], 1.0)
+    name = (
+        "speeds differ by 3%; 2 machines a side with n runs each; the interval of the time per epoch contains the truth"
+    )
+    rows.append(Row(name, paces, count, least=0.93))
+    for number, (low, high, share) in enumerate(((10.0, 20.0, 0.8), (4.0, 5.0, 0.8), (10.0, 20.0, 0.9))):
+        rng = np.random.default_rng([seed, 647 + number])
+        cells = {}
+        for n in SIZES[:3]:
+            drawn = [
+                compare(*(_with_few_epochs(rng, side, n, low, high, share) for side in "ab")) for _ in range(count)
+            ]
+            cells[n] = sum(map(is_directed, drawn)) / count, math.nan
+        name = f"epochs {low:g} ({share:.0%}) or {high:g}; 2 machines a side with n runs each, about GPUs"
+        rows.append(Row(name, cells, count, most=0.06))
+    return rows
+
+
+def _with_few_epochs(rng: np.random.Generator, side: str, n: int, low: float, high: float, share: float) -> RunGroup:
+    epochs = np.where(rng.random(2 * n) < share, low, high)
+    paces = 60 * np.exp(np.repeat(0.003 * rng.standard_normal(2), n) + 0.003 * rng.standard_normal(2 * n))
+    return run_group(side, epochs, paces, [f"{side}{number}" for number in range(2) for _ in range(n)])
 
 
 def shared_seed_rows(replicates: int, seed: int) -> list[Row]:

@@ -10,8 +10,9 @@ from timetrial.runner.record.run_record import RunRecord
 from timetrial.runner.results.analysis.comparison import Comparison, compare
 from timetrial.runner.results.analysis.groups import RunGroup
 from timetrial.runner.results.analysis.planning import MAX_LOOKS, MIN_PILOT_RUNS
+from timetrial.runner.results.analysis.ranking import rank_round
 
-from .rows import SIZES, Row
+from .rows import SIZES, Row, coverage
 from .scenarios import DIRECTIONS, PACE_CV, Array, is_directed, run_group
 
 _PACE_DEVIATION = 0.04  # of correlated paces
@@ -32,6 +33,25 @@ def correlated_rows(replicates: int, seed: int) -> list[Row]:
         cells = {n: (sum(is_directed(draw(rng, n)) for _ in range(count)) / count, math.nan) for n in SIZES}
         rows.append(Row(f"successive paces correlate by 0.5, s = 0.04; {name}", cells, count, most=0.06))
     return rows
+
+
+def pace_rows(replicates: int, seed: int) -> list[Row]:
+    """Equal sides whose successive runs correlate: the time per epoch, and the lead of one of two ranked entries."""
+    count = replicates // 4
+    rng = np.random.default_rng([seed, 743])
+    drawn = {n: [_on_two_machines(rng, n) for _ in range(count)] for n in SIZES[1:]}
+    paces = {n: coverage([pair.seconds_per_epoch for pair in same], 1.0) for n, same in drawn.items()}
+    leads = {n: (sum(map(_has_lead, same)) / count, math.nan) for n, same in drawn.items()}
+    name = "successive paces correlate by 0.5, s = 0.04; one machine a side"
+    return [
+        Row(f"{name}; the interval of the time per epoch contains the truth", paces, count, least=0.93),
+        Row(f"{name}; a lead in a ranking of the two is called beyond luck", leads, count, most=0.06),
+    ]
+
+
+def _has_lead(comparison: Comparison) -> bool:
+    (ranking,) = rank_round([comparison.baseline, comparison.other])
+    return ranking.entries[0].verdict in DIRECTIONS
 
 
 def _on_two_machines(rng: np.random.Generator, n: int) -> Comparison:

@@ -21,7 +21,7 @@ from .group_differences import list_recipe_differences, workload_difference
 from .groups import RunGroup
 from .intervals import UNKNOWN, Interval, LogEstimate, Ratio, is_equal_within, log_ratio
 from .planning import NextLook
-from .time_ratio import decides_by_pairs, pair_times, paired_ratio, time_ratio
+from .time_ratio import decides_by_pairs, pace_ratio, pair_times, paired_time_ratio, time_ratio, unpaired_time_ratio
 from .verdicts import ALONE, MARGIN, MIN_RUNS, Levels, Verdict, decide, family_levels
 
 _MIN_PAIRS = 4  # of equal seeds, for their correlation
@@ -83,7 +83,7 @@ class Comparison:
             return None
         if self.basis is Basis.EXPECTED_TIME:
             return ExpectedTimeRatio(self.baseline.outcomes, self.other.outcomes)
-        return time_ratio(self.baseline, self.other, by_machine=self.machines is Machines.SAMPLED)
+        return time_ratio(self.baseline, self.other, by_machine=self._by_machine)
 
     @property
     def time(self) -> Interval:
@@ -93,9 +93,10 @@ class Comparison:
     @cached_property
     def basis(self) -> Basis:
         """The time that decides."""
-        if self.baseline.num_failed or self.other.num_failed:
+        if self._has_failures:
             return Basis.EXPECTED_TIME
-        return Basis.PAIRED_TIME if decides_by_pairs(self.baseline, self.other) else Basis.TIME_TO_TRAIN
+        by_pairs = decides_by_pairs(self.baseline, self.other) and not self._by_machine
+        return Basis.PAIRED_TIME if by_pairs else Basis.TIME_TO_TRAIN
 
     @cached_property
     def is_comparable(self) -> bool:
@@ -123,7 +124,7 @@ class Comparison:
         """The machines that the verdict is about."""
         sides = self.baseline.converged_runs, self.other.converged_runs
         counts = [len(samples.runs_by_machine(side)) for side in sides]
-        if min(counts) > 1 and self.basis is not Basis.EXPECTED_TIME:
+        if min(counts) > 1 and not self._has_failures:
             return Machines.SAMPLED
         if max(counts) > 1:
             return Machines.GIVEN
@@ -149,8 +150,8 @@ class Comparison:
 
     @property
     def time_to_train(self) -> Interval:
-        """The ratio of the time-to-train of the converged runs."""
-        return log_ratio(self.baseline.time_sample, self.other.time_sample).interval()
+        """The ratio of the time-to-train of the converged runs, whatever their seeds."""
+        return unpaired_time_ratio(self.baseline, self.other, by_machine=self._by_machine).interval()
 
     @property
     def epochs(self) -> Interval:
@@ -160,19 +161,23 @@ class Comparison:
     @property
     def seconds_per_epoch(self) -> Interval:
         """The ratio of the time-to-train per epoch."""
-        return log_ratio(self.baseline.pace_sample, self.other.pace_sample).interval()
+        return self.pace.interval()
 
     @property
     def train_seconds_per_epoch(self) -> Interval:
         """The ratio of the time per epoch without evaluation."""
-        train = [group.sample(lambda run: run.train_pace) for group in (self.baseline, self.other)]
-        return log_ratio(train[0], train[1]).interval()
+        ratio = pace_ratio(self.baseline, self.other, lambda run: run.train_pace, by_machine=self._by_machine)
+        return ratio.interval()
 
     @property
     def paired(self) -> Interval | None:
-        """The ratio of time-to-train over the seeds that both sides ran; None for fewer than four."""
-        pairs = pair_times(self.baseline, self.other)
-        return paired_ratio(*pairs).interval() if len(pairs[0].values) >= _MIN_PAIRS else None
+        """The ratio of time-to-train over the seeds that both sides ran; None for fewer than four.
+
+        None also where machines are the observations: over pairs, those of a machine are not independent.
+        """
+        if self._by_machine or len(pair_times(self.baseline, self.other)[0].values) < _MIN_PAIRS:
+            return None
+        return paired_time_ratio(self.baseline, self.other).interval()
 
     @property
     def correlation(self) -> Interval | None:
@@ -191,6 +196,20 @@ class Comparison:
             return None
         pilots = self.baseline.time_sample, self.other.time_sample
         return planning.next_look(self.ratio, pilots, self.margin, num_pairs)
+
+    @cached_property
+    def pace(self) -> LogEstimate:
+        """The ratio of the time-to-train per epoch, to be combined with others."""
+        return pace_ratio(self.baseline, self.other, lambda run: run.pace, by_machine=self._by_machine)
+
+    @property
+    def _by_machine(self) -> bool:
+        """Whether the machines are the independent observations."""
+        return self.machines is Machines.SAMPLED
+
+    @property
+    def _has_failures(self) -> bool:
+        return bool(self.baseline.num_failed or self.other.num_failed)
 
     @cached_property
     def _epoch_ratio(self) -> LogEstimate:

@@ -2,14 +2,16 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ...record import validity
 from ..parse.runs import Run
+from . import samples
 from .intervals import LEVEL, Interval, Ratio
 
-_FLAGS = (validity.BUSY_HOST, validity.THROTTLED, validity.LOADER_BOUND)
+CAUSES = (validity.BUSY_HOST, validity.THROTTLED, validity.LOADER_BOUND)
+"""Flags of disturbed runs."""
 
 
 @dataclass(frozen=True)
@@ -50,24 +52,32 @@ class DistortedRatio:
 
 
 def find_disturbance(baseline: Sequence[Run], other: Sequence[Run]) -> Distortion | None:
-    """Return what busy hosts, throttling and waiting for batches can have added to the ratio baseline over other.
+    """Return what busy hosts, throttling and waiting for batches can have added to the ratio baseline over other."""
+    flags = [flag for run in (*baseline, *other) for flag in run.flags]
+    return disturbance(flags, _lost_log(baseline), _lost_log(other), CAUSES)
 
-    A run would have taken at least its time less the share that was disturbed, so the log of its time is too high by
-    at most -log(1 - share). None if no run was disturbed.
+
+def disturbance(flags: Iterable[str], down: float, up: float, causes: Sequence[str]) -> Distortion | None:
+    """Return the distortion by those of `causes` that are among the flags of runs; None if there are none."""
+    names = dict.fromkeys(flag for flag in flags if flag in causes)
+    return Distortion(f"disturbed runs ({', '.join(names)})", down, up) if names else None
+
+
+def lost_log(flags: Collection[str], share: float | None, causes: Sequence[str] = CAUSES) -> float:
+    """Return by how much the log of a run's time can be too high, of which `share` was disturbed; None: unknown.
+
+    A run would have taken at least its time less that share, so it is at most -log(1 - share).
     """
-    names = dict.fromkeys(flag for run in (*baseline, *other) for flag in run.flags if flag in _FLAGS)
-    if not names:
-        return None
-    return Distortion(f"disturbed runs ({', '.join(names)})", _lost_log(baseline), _lost_log(other))
+    if not any(flag in causes for flag in flags):
+        return 0.0
+    return -math.log1p(-share) if share is not None and share < 1 else math.inf
 
 
 def _lost_log(runs: Sequence[Run]) -> float:
-    shares = [_disturbed_share(run) for run in runs]
-    return statistics.fmean(-math.log1p(-share) if share < 1 else math.inf for share in shares) if shares else 0.0
+    """Return the mean over independent runs of what their repeats lost, as a ratio weighs them."""
+    means = [statistics.fmean(map(_lost_by_run, repeats)) for repeats in samples.independent_runs(runs)]
+    return statistics.fmean(means) if means else 0.0
 
 
-def _disturbed_share(run: Run) -> float:
-    if not any(flag in _FLAGS for flag in run.flags):
-        return 0.0
-    share = run.run_record.disturbed_share if run.run_record is not None else None
-    return 1.0 if share is None else share
+def _lost_by_run(run: Run) -> float:
+    return lost_log(run.flags, run.run_record.disturbed_share if run.run_record is not None else None)

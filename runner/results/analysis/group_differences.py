@@ -42,6 +42,7 @@ class WorkloadPart(StrEnum):
     MODEL = "model"
     SCALE = "scale"
     TARGET = "target"
+    DATA = "training set"
 
 
 def list_differences(first: RunGroup, second: RunGroup) -> list[Difference]:
@@ -77,6 +78,11 @@ def workload_difference(first: RunGroup, second: RunGroup) -> tuple[WorkloadPart
     scales = [group.runs[0].scale or "reference" for group in (first, second)]  # published logs state none
     targets = [format_target(group.runs[0].target) for group in (first, second)]
     parts = {WorkloadPart.MODEL: [first.model, second.model], WorkloadPart.SCALE: scales, WorkloadPart.TARGET: targets}
+    # Another digest alone may be that of a version that prepares the same data in another form; another size alone that
+    # of another batch, where samples that fill none are dropped.
+    digests = [group.runs[0].execution.get("data") for group in (first, second)]
+    if all(digests) and digests[0] != digests[1]:
+        parts[WorkloadPart.DATA] = [f"{group.train_samples} samples" for group in (first, second)]
     return next(((part, a, b) for part, (a, b) in parts.items() if a != b), None)
 
 

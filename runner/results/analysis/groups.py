@@ -230,8 +230,9 @@ class RunGroup:
         required = rules.runs_per_score(self.benchmark)
         if not required or len(self.runs) <= required or self.benchmark == "ncf":
             return None
-        minutes = [run.observed / 60 for run in self.runs]
-        return stats.median_window(minutes, [not run.success for run in self.runs], required)
+        own = all(run.run_record is not None for run in self.runs)  # other logs come in the order of their numbers
+        runs = sorted(self.runs, key=lambda run: run.started) if own else self.runs
+        return stats.median_window([run.observed / 60 for run in runs], [not run.success for run in runs], required)
 
     @cached_property
     def survival(self) -> SurvivalCurve:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from .groups import RunGroup
-from .intervals import Interval, LogEstimate, log_ratio
+from .intervals import Interval, LogEstimate
 from .stats import coefficient_of_variation
+from .time_ratio import unpaired_time_ratio
 from .verdicts import ALONE, MARGIN, Levels, Verdict, decide, family_levels
 
 
@@ -137,6 +138,6 @@ def _rank(groups: Iterable[RunGroup]) -> list[RankedGroup]:
 
 
 def _lead(group: RunGroup, following: RunGroup) -> LogEstimate:
-    ratio = log_ratio(following.time_sample, group.time_sample)
+    ratio = unpaired_time_ratio(following, group, by_machine=False)
     factors = (following.scaling_factor or 1.0) / (group.scaling_factor or 1.0)
     return replace(ratio, log=ratio.log + math.log(factors))

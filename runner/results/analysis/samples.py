@@ -32,13 +32,15 @@ def runs_by_machine(runs: Sequence[Run]) -> list[list[Run]]:
     """Return the runs in clusters by machine; one cluster if a run does not state its GPUs.
 
     A host name alone does not tell machines apart: a container may have a new one in each run, and virtual machines may
-    all have the same. Runs share a machine if they share a GPU, or name and boot of the host.
+    all have the same. Runs share a machine if they share a GPU or a boot of the host, whose id is random; its name
+    stands for a boot that is not known.
     """
     if not all(run.gpu_ids for run in runs):
         return [list(runs)]
     machines: list[tuple[set[str], list[Run]]] = []
     for run in runs:
-        names, members = {*run.gpu_ids, *([f"{run.host} {run.boot}"] if run.host else [])}, [run]
+        host = run.boot or run.host
+        names, members = {*run.gpu_ids, *([host] if host else [])}, [run]
         for machine in [machine for machine in machines if machine[0] & names]:
             machines.remove(machine)
             names |= machine[0]
@@ -48,9 +50,9 @@ def runs_by_machine(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def is_one_machine(runs: Sequence[Run]) -> bool:
-    """Return whether all runs are known to be of one machine, by its host name or by its GPUs."""
-    hosts = {(run.host, run.boot) for run in runs}
-    is_same_host = len(hosts) == 1 and all(run.host for run in runs)
+    """Return whether all runs are known to be of one machine, by its boot or host name, or by its GPUs."""
+    hosts = {run.boot or run.host for run in runs}
+    is_same_host = len(hosts) == 1 and all(hosts)
     return is_same_host or (all(run.gpu_ids for run in runs) and len(runs_by_machine(runs)) == 1)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .comparison import Comparison
 from .groups import RunGroup
-from .intervals import Interval, LogEstimate, Ratio, Sample, log_mean, log_ratio
+from .intervals import Interval, LogEstimate, Ratio, Sample, log_mean
 
 PROFILE_FACTORS = (1.0, 1.25, 1.5, 2.0, 4.0)
 
@@ -103,9 +103,8 @@ def pace_by_workload(comparisons: Iterable[Comparison]) -> dict[str, LogEstimate
     """Return the first ratio of the times per epoch of every workload that has one with an interval."""
     ratios: dict[str, LogEstimate] = {}
     for comparison in comparisons:
-        ratio = log_ratio(comparison.baseline.pace_sample, comparison.other.pace_sample)
-        if math.isfinite(ratio.error):
-            ratios.setdefault(comparison.baseline.workload, ratio)
+        if math.isfinite(comparison.pace.error):
+            ratios.setdefault(comparison.baseline.workload, comparison.pace)
     return ratios
 
 

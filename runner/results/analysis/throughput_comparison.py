@@ -1,13 +1,16 @@
 """Compare throughput groups of one network; at most 5% of the calls give a false verdict (Holm 1979)."""
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 
 from . import run_order
+from .distortion import DistortedRatio, Distortion, disturbance
 from .intervals import UNKNOWN, Interval, LogEstimate, Sample, log_ratio, rounding_floor, serial_error
-from .throughput_groups import ThroughputGroup
+from .throughput_groups import DISTURBANCES, ThroughputGroup
 from .verdicts import ALONE, Levels, Verdict, decide, family_levels
 
 
@@ -31,8 +34,21 @@ class ThroughputComparison:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the other group."""
-        return decide(self.speed, levels=self.levels)
+        """The verdict on the other group; no more than holds in spite of `distorting`."""
+        return Verdict.CANNOT_TELL if self.distorting else decide(self.speed, levels=self.levels)
+
+    @cached_property
+    def distorting(self) -> Distortion | None:
+        """The disturbance that may have made the difference, or hidden it; None if the verdict withstands."""
+        sides = (self.baseline, self.other)
+        down, up = (statistics.fmean(side.lost_logs) if side.lost_logs else 0.0 for side in sides)
+        found = disturbance(sorted(sides[0].flags | sides[1].flags), down, up, DISTURBANCES)
+        if found is None or not self.speed.n:
+            return None
+        withstands = decide(DistortedRatio(self.speed, found), levels=self.levels) is decide(
+            self.speed, levels=self.levels
+        )
+        return None if withstands else found
 
 
 def compare_closest(

@@ -12,15 +12,19 @@ from typing import Any
 from ...config.diff import flatten
 from ...core.execution_paths import merge_paths
 from ...core.found_files import PassOver, UnreadableFile, as_name
+from ...record import validity
 from ...record.attempt import Attempt
 from ...record.record_file import FILE_NAME, read_record
 from ...record.run_record import Acceptance, RunRecord, RunState
 from ...record.throughput_result import ThroughputResult
 from ..parse.sources import ignore
+from .distortion import lost_log
 
 # Configuration groups that affect a measurement; `seed` and paths do not.
 _CONFIG_GROUPS = ("workload", "recipe", "engine", "precision", "data", "tuning", "system", "gpus", "peer_to_peer")
 _IGNORED = ("workload.title", "workload.max_micro_batch", "recipe.target", "target", "recipe.data.folder")
+DISTURBANCES = (validity.BUSY_HOST, validity.THROTTLED)
+"""Flags of disturbed throughput runs, for which waiting for batches is a part of the speed."""
 PATH = "executed."
 """Beginning of the names of execution paths among settings."""
 NO_PEER_TO_PEER = "no peer-to-peer"  # `interconnect` of groups that did not use it
@@ -32,8 +36,8 @@ class ThroughputGroup:
 
     `accelerator` is the name of the accelerator's configuration, or the driver's name of a GPU without one. Runs that
     ran out of memory are counted in `out_of_memory` and have no result. `attempts` holds the last start of the others,
-    `execution_paths` what they executed, `accepted` the acceptance of their machines.
-    `label` is added to the title.
+    `execution_paths` what they executed, `accepted` the acceptance of their machines, `lost_logs` by how much the log
+    of their time can be too high because they were disturbed. `label` is added to the title.
     """
 
     accelerator: str
@@ -43,6 +47,7 @@ class ThroughputGroup:
     flags: set[str] = field(default_factory=set)
     execution_paths: list[dict[str, str]] = field(default_factory=list)
     accepted: list[Acceptance | None] = field(default_factory=list)
+    lost_logs: list[float] = field(default_factory=list)
     out_of_memory: int = 0
     label: str = ""
 
@@ -167,6 +172,7 @@ def _add_record(record: RunRecord, groups: dict[str, ThroughputGroup]) -> None:
         group.results.append(record.throughput)
         group.attempts += record.attempts[-1:]
         group.accepted.append(record.accepted)
+        group.lost_logs.append(lost_log(record.flags, record.disturbed_share, DISTURBANCES))
         paths = {as_name(part): as_name(path) for part, path in record.execution_paths.items()}
         group.execution_paths.append(paths)
 

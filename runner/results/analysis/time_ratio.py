@@ -1,6 +1,7 @@
 """The ratio of the times of two run groups, with all that varies in it: runs, seeds, machines, successive runs."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -54,30 +55,68 @@ def paired_ratio(baseline: Sample, other: Sample) -> LogEstimate:
 
 
 def time_ratio(baseline: RunGroup, other: RunGroup, *, by_machine: bool) -> LogEstimate:
-    """Return the ratio of the times-to-train, baseline over other.
+    """Return the ratio of the times-to-train, baseline over other: that of the pairs of equal seeds if they decide."""
+    unpaired = log_ratio(*_time_samples(baseline, other))
+    pairs = pair_times(baseline, other)
+    over_runs = paired_ratio(*pairs) if decides_by_pairs(baseline, other) else unpaired
+    return _vary(over_runs, unpaired, baseline, other, _duration, by_machine=by_machine)
 
-    With `by_machine` the machines are the observations of each side. If runs of one seed are on several of them, the
-    spread over machines leaves out the luck of the seeds, whose variance is added: this counts the variance of single
-    runs twice and errs on the safe side. Without, successive runs of a machine may correlate, unless the sides ran
-    in turn.
+
+def unpaired_time_ratio(baseline: RunGroup, other: RunGroup, *, by_machine: bool) -> LogEstimate:
+    """Return the ratio of the times-to-train, whatever the seeds."""
+    unpaired = log_ratio(*_time_samples(baseline, other))
+    return _vary(unpaired, unpaired, baseline, other, _duration, by_machine=by_machine)
+
+
+def paired_time_ratio(baseline: RunGroup, other: RunGroup) -> LogEstimate:
+    """Return the ratio of the times-to-train over the seeds that both sides ran, as runs on one machine each."""
+    paired = paired_ratio(*pair_times(baseline, other))
+    return _vary(paired, paired, baseline, other, _duration, by_machine=False)
+
+
+def pace_ratio(
+    baseline: RunGroup, other: RunGroup, pace_of: Callable[[Run], float | None], *, by_machine: bool
+) -> LogEstimate:
+    """Return the ratio of the times per epoch that `pace_of` returns for a run."""
+    over_runs = log_ratio(*(group.sample(pace_of, group.clock_floor) for group in (baseline, other)))
+    return _vary(over_runs, over_runs, baseline, other, pace_of, by_machine=by_machine)
+
+
+def _vary(
+    over_runs: LogEstimate,
+    unpaired: LogEstimate,
+    baseline: RunGroup,
+    other: RunGroup,
+    value_of: Callable[[Run], float | None],
+    *,
+    by_machine: bool,
+) -> LogEstimate:
+    """Return a ratio over runs with what machines and successive runs add to its error.
+
+    `unpaired` is the ratio that does not pair equal seeds, of the value that `value_of` returns for a run. With
+    `by_machine` the machines are the observations of each side. If runs of one seed are on several of them, the spread
+    over machines leaves out the luck of the seeds, whose variance is added: this counts the variance of single runs
+    twice and errs on the safe side. Otherwise the error is at least that over runs, since few machines can agree by
+    chance. Without `by_machine`, successive runs of a machine may correlate, unless the sides ran in turn.
     """
     sides = (baseline, other)
-    over_seeds = (
-        paired_ratio(*pair_times(baseline, other))
-        if decides_by_pairs(baseline, other)
-        else log_ratio(*_time_samples(baseline, other))
-    )
     if not by_machine:
         if run_order.is_interleaved(baseline.converged_runs, other.converged_runs):
-            return over_seeds
+            return over_runs
         serial = (serial_error(_paces_in_order(group)) for group in sides)
-        return replace(over_seeds, error=math.hypot(over_seeds.error, *serial))
+        return replace(over_runs, error=math.hypot(over_runs.error, *serial))
     machines = [samples.runs_by_machine(group.converged_runs) for group in sides]
     # A machine's mean is less noisy than a run, so the floor of a run does not apply to it.
-    over_machines = log_ratio(*(samples.sample(of_side, lambda run: run.duration) for of_side in machines))
+    over_machines = log_ratio(*(samples.sample(of_side, value_of) for of_side in machines))
     if any(samples.shares_seeds(of_side) for of_side in machines):
-        over_machines = add_variance(over_machines, over_seeds)
-    return replace(over_machines, n=over_seeds.n)
+        over_machines = add_variance(over_machines, over_runs)
+    else:
+        over_machines = replace(over_machines, error=max(over_machines.error, unpaired.error))
+    return replace(over_machines, n=over_runs.n)
+
+
+def _duration(run: Run) -> float | None:
+    return run.duration
 
 
 def _paces_in_order(group: RunGroup) -> list[float]:

@@ -11,7 +11,7 @@ from typing import Any
 from ...core.errors import DataError
 from ...core.found_files import PassOver, UnreadableFile, as_name, make_visible, read_json, read_text
 from ...record.record_file import read_record
-from ...record.run_record import RunClass, RunRecord
+from ...record.run_record import RunClass, RunRecord, RunState
 from ...record.validity import CLOCK
 from . import rules
 from .mllog import parse_literal, read_log, to_float
@@ -29,6 +29,7 @@ _MAX_SYSTEM_FOLDERS = 18  # searched for the description of a published system
 
 
 # What numbers at the edge of any type can raise; the log is then passed over.
+_WITH_RUN_STOP = (RunState.TARGET_REACHED, RunState.TARGET_NOT_REACHED)
 _LOG_ERRORS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
 
 
@@ -175,6 +176,10 @@ def _read_location(location: LogLocation, companions: Companions) -> Run | None:
         record = None
         run.inferred.append(f"the run record cannot be read, only the log is used ({error})")
     if record is not None:
+        if record.state in _WITH_RUN_STOP and not any(entry.key == "run_stop" for entry in log.entries):
+            reason = f'it has no run_stop, but its run record says "{record.state}"'
+            companions.pass_over(UnreadableFile(location.path, reason, "copy it again", "be compared"))
+            return None
         if sentence := record.flags.get(CLOCK):  # its time is not that of its work
             companions.pass_over(UnreadableFile(location.path, sentence, "run it again", "be compared"))
             return None

@@ -13,6 +13,8 @@ from ..parse.runs import Run
 from .chart import MAX_SERIES, Axis, Chart, Plot, clip_label, describe, span
 from .page_text import format_number
 
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
 _MAX_STEPS, _MAX_DOTS = 120, 40  # that are drawn: of a curve, in a row
 _GRID_POINTS = 60
 Curve = tuple[Array, Array]  # xs and ys
@@ -203,7 +205,7 @@ def _axis_unit(values: Sequence[float], unit: str) -> tuple[float, str]:
     exponent = 3 * math.floor(math.log10(max(values)) / 3)
     if -3 < exponent < 6:
         return 1.0, unit
-    return 10.0**exponent, f"{unit}, × 10^{exponent}"
+    return 10.0**exponent, f"{unit}, × 10{str(exponent).translate(_SUPERSCRIPTS)}"
 
 
 def plot_scaling(name: str, scalings: Sequence[Scaling]) -> Plot | None:

@@ -52,7 +52,11 @@ def _(comparison: ThroughputComparison) -> dict[str, Any]:
         "basis": "samples per second",
         "runs": {name: len(group.results) for name, group in sides.items()},
         "failures": {name: group.out_of_memory for name, group in sides.items()},
-        "reasons": [speed_text.throughput_phrase(comparison)] if is_unsure else [],
+        "distorted_by": comparison.distorting.cause if comparison.distorting else None,
+        "reasons": [
+            *([speed_text.throughput_phrase(comparison)] if is_unsure else []),
+            *speed_text.throughput_reasons(comparison),
+        ],
         "differences": speed_text.setting_differences(comparison),
     }
 

@@ -116,7 +116,9 @@ def _causes(comparison: Comparison, warned: set[str]) -> list[str]:
         "failed": any(side.num_failed for side in sides),
         "single": is_comparable and comparison.has_few_runs,
         "luck": is_comparable and ratio.is_bounded and comparison.epochs_state is EpochsState.NOT_SHOWN_EQUAL,
-        "holm": comparison.verdict == Verdict.CANNOT_TELL and excludes_one and not comparison.distorting,
+        "holm": comparison.verdict == Verdict.CANNOT_TELL
+        and excludes_one
+        and not (comparison.distorting or comparison.has_few_runs),
         "distorted": comparison.distorting is not None,
         "flags": any(run.flags for side in sides for run in side.runs),
         "warned": comparison.other.title in warned,
@@ -236,9 +238,17 @@ def _sentences(lineup: Lineup, comparisons: Sequence[Comparison], num_marked: in
         distrust.append(f"{ratios} out the epochs{_reason_to_leave_out(comparisons)}.")
     if num_marked:
         distrust.append(f"{num_marked} of {count(len(comparisons), 'cell')} carry marks, see below.")
-    if any(comparison.machines is not Machines.SAMPLED for comparison in comparisons):
-        distrust.append("One machine a side: differences hold between these machines.")
+    if given := [pair.machines for pair in comparisons if pair.machines is not Machines.SAMPLED]:
+        distrust.append(_describe_machines(given, len(comparisons)))
     return [("Compared", compared), ("Luck", luck), ("Distrust", " ".join(distrust))]
+
+
+def _describe_machines(given: Sequence[Machines], num_cells: int) -> str:
+    """Return where the differences of cells hold whose machines are not a sample."""
+    where = "on this one machine" if {*given} == {Machines.ONE} else "between these machines"
+    if len(given) < num_cells:
+        return f"In {count(len(given), 'cell')}, differences hold {where}."
+    return f"Differences hold {where}." if Machines.GIVEN in given else f"One machine a side: differences hold {where}."
 
 
 def _reason_to_leave_out(comparisons: Sequence[Comparison]) -> str:

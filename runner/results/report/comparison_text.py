@@ -5,6 +5,7 @@ import math
 from ..analysis import group_differences, run_order, samples
 from ..analysis.acceptance import describe_acceptance
 from ..analysis.comparison import Basis, Comparison, EpochsState, Machines
+from ..analysis.distortion import Distortion
 from ..analysis.group_differences import WorkloadPart
 from ..analysis.intervals import LEVEL, Interval
 from ..analysis.verdicts import Verdict
@@ -27,7 +28,8 @@ def phrase(comparison: Comparison) -> str:
     by = f"by {comparison.basis}{where}"
     if comparison.verdict is Verdict.NOT_COMPARABLE:
         unit, pace = comparison.baseline.progress_unit.removesuffix("s"), comparison.seconds_per_epoch
-        return "not comparable by time-to-train" + (f"; seconds per {unit}: {_format_ratio(pace)}" if pace.n else "")
+        by_pace = f"; seconds per {unit}{where}: {_format_ratio(pace)}" if pace.n else ""
+        return "not comparable by time-to-train" + by_pace
     if not time.is_bounded:
         return f"cannot tell which is faster{where}"
     if comparison.distorting:
@@ -66,7 +68,7 @@ def reasons(comparison: Comparison) -> list[str]:
             texts.append(f"no run of {group.title} reached its target: it takes > {longest:.3g} min")
         elif group.num_failed:
             texts.append(f"{group.num_failed} of {len(group.runs)} runs of {group.title} failed")
-    texts += _describe_distortion(comparison)
+    texts += describe_distortion(comparison.distorting)
     texts += _describe_failures(comparison)
     if is_comparable and all(group.converged_runs for group in sides):
         texts += _describe_luck(comparison)
@@ -93,8 +95,9 @@ def _describe_obstacle(comparison: Comparison) -> str:
     )
 
 
-def _describe_distortion(comparison: Comparison) -> list[str]:
-    if not (distortion := comparison.distorting):
+def describe_distortion(distortion: Distortion | None) -> list[str]:
+    """Return how far a ratio may be off because of a distortion; nothing without one."""
+    if distortion is None:
         return []
     if not all(map(math.isfinite, (distortion.down, distortion.up))):
         return [f"{distortion.cause}: nothing bounds what that costs, so repeat these runs undisturbed"]

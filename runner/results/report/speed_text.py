@@ -7,6 +7,7 @@ from ..analysis.findings import describe_speedup
 from ..analysis.throughput_comparison import ThroughputComparison
 from ..analysis.throughput_groups import PATH
 from ..analysis.verdicts import MARGIN, Verdict
+from . import comparison_text
 
 
 def throughput_phrase(comparison: ThroughputComparison) -> str:
@@ -16,7 +17,19 @@ def throughput_phrase(comparison: ThroughputComparison) -> str:
     runs = f"{len(comparison.other.results)} vs. {len(comparison.baseline.results)} runs"
     hosts = [{attempt.host for attempt in group.attempts} for group in (comparison.baseline, comparison.other)]
     where = "" if hosts[0] == hosts[1] else ", between these machines"
-    return f"{describe_speedup(comparison.speed, comparison.levels)} by samples per second, {runs}{where}"
+    speedup = describe_speedup(comparison.speed, comparison.levels)
+    if comparison.distorting:
+        speedup = f"cannot tell because of {comparison.distorting.cause}; measured: {speedup}"
+    return f"{speedup} by samples per second, {runs}{where}"
+
+
+def throughput_reasons(comparison: ThroughputComparison) -> list[str]:
+    """Return what the reader must know to trust the verdict on two throughput groups."""
+    texts = comparison_text.describe_distortion(comparison.distorting)
+    for group in (comparison.baseline, comparison.other):
+        if group.flags:
+            texts.append(f"validity flags of {group.title}: {', '.join(sorted(group.flags))}")
+    return texts
 
 
 def setting_differences(comparison: ThroughputComparison) -> list[str]:

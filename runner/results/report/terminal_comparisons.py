@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...core.console import print_text, table_console
-from ..analysis.comparison import Basis, Comparison
+from ..analysis.comparison import Basis, Comparison, Machines
 from ..analysis.external_comparison import ExternalComparison
 from ..analysis.failures import ExpectedTimeRatio
 from ..analysis.intervals import Interval, geometric_mean
@@ -35,7 +35,8 @@ def show_comparison(console: Console, comparison: Comparison, num_comparisons: i
     if table.row_count:
         console.print(table)
     if comparison.correlation:
-        decides = "their pairs decide" if comparison.basis is Basis.PAIRED_TIME else "the unpaired ratio decides"
+        unpaired = "the machines decide" if comparison.machines is Machines.SAMPLED else "the unpaired ratio decides"
+        decides = "their pairs decide" if comparison.basis is Basis.PAIRED_TIME else unpaired
         text = f"Times of equal seeds correlate by {format_interval(comparison.correlation)}; {decides}."
         print_text(console, text)
     if num_comparisons > 1:
@@ -69,6 +70,8 @@ def show_throughput_comparison(console: Console, comparison: ThroughputCompariso
         console,
         Text(f"{names}: {speed_text.throughput_phrase(comparison)}", style="bold"),
     )
+    for reason in speed_text.throughput_reasons(comparison):
+        print_text(console, Text(f"  ! {reason}", style="yellow"))
     for difference in speed_text.setting_differences(comparison):
         print_text(console, Text(f"  - {difference}"))
     groups = (comparison.baseline, comparison.other)

@@ -4,6 +4,7 @@ Each case is two folders of run records and logs of equal or unequal GPUs, judge
 """
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -41,6 +42,7 @@ def compare(log, tmp_path):
             writer.seconds += 1e5 * run.get("position", number)
             started = writer.seconds
             writer("seed", run.get("seed", number))("global_batch_size", 2048)("opt_base_learning_rate", 0.002)
+            writer("train_samples", run.get("samples", 3_000_000))
             writer("run_start")
             for epoch in range(1, run["epochs"] + 1):
                 writer("block_start", first_epoch_num=epoch, epoch_count=1)
@@ -51,10 +53,11 @@ def compare(log, tmp_path):
                 state=RunState.TARGET_REACHED,
                 exit_code=0,
                 config=CONFIG,
-                attempts=(Attempt(started, run.get("host", f"{side}.example"), 1),),
+                attempts=(Attempt(started, run.get("host", f"{side}.example"), 1, boot=run.get("boot", "")),),
                 environment={"gpus": [{"name": "H100", "id": run["gpu"]}] if "gpu" in run else []},
                 flags=run.get("flags", {}),
                 disturbed_share=run.get("share"),
+                data_digest=run.get("data"),
             )
             (folder / "status.json").write_text(encode_record(record))
 
@@ -198,3 +201,78 @@ def test_two_runs_a_side_bear_no_verdict(compare):
     found, printed = compare(runs(2, 60.0), runs(2, 30.0, first_seed=9))
     assert found["verdict"] == "cannot tell"
     assert "fewer than three converged runs with seeds of their own on a side" in printed
+
+
+def test_repeats_of_one_undisturbed_seed_do_not_dilute_what_was_lost(compare):
+    """Four of five seeds may have lost half of their time, however often the fifth was repeated."""
+    flags = {"busy host": "other processes used 40%"}
+    busy = [*runs(4, 60.0, flags=flags, share=0.5), *(run | {"seed": 4} for run in runs(20, 60.0, deviation=0.02))]
+    found, _ = compare(busy, runs(5, 36.0, first_seed=9))
+    assert (found["verdict"], found["distorted_by"]) == ("cannot tell", "disturbed runs (busy host)")
+
+
+def test_pods_of_one_boot_are_one_machine(compare):
+    """Each run has a host name and a GPU of its own, but the id of a boot is that of one kernel."""
+    sides = []
+    for side, pace, first in (("a", 60.0, 0), ("b", 40.0, 9)):
+        made = runs(6, pace, first_seed=first, boot=f"boot {side}")
+        sides.append([run | {"host": f"{side}-{number}", "gpu": f"{side}{number}"} for number, run in enumerate(made)])
+    found, _ = compare(*sides)
+    assert (found["verdict"], found["machines"]) == ("faster", "between these two machines")
+
+
+def test_machines_decide_before_pairs_of_equal_seeds(compare):
+    """Pairs over several machines are not independent: neither the verdict nor a row is theirs."""
+    sides = [
+        runs(
+            8,
+            pace,
+            gpu=lambda number, side=side: f"{side}{number % 2}",
+            host=lambda number, side=side: f"{side}{number % 2}",
+        )
+        for side, pace in (("a", 60.0), ("b", 40.0))
+    ]
+    found, printed = compare(*sides)
+    assert (found["machines"], found["basis"], found["paired"]["ratio"]) == ("", "time-to-train", None)
+    assert "paired" not in printed
+
+
+def test_other_training_data_are_another_task(compare):
+    """Half of the data take half of the time: no GPU is faster for that."""
+    half = runs(5, 30.0, first_seed=9, data="b" * 64, samples=1_500_000)
+    found, printed = compare(runs(5, 60.0, data="a" * 64), half)
+    assert found["verdict"] == "not comparable"
+    assert "their training sets differ (3000000 samples and 1500000 samples)" in printed
+
+
+def test_data_in_another_form_are_the_same_task(compare):
+    """A later version may prepare the same samples in another form."""
+    found, _ = compare(runs(5, 60.0, data="a" * 64), runs(5, 30.0, first_seed=9, data="b" * 64))
+    assert found["verdict"] == "faster"
+
+
+def test_time_per_epoch_holds_for_machines_as_the_verdict_does(compare):
+    """Machines 2% apart whose runs vary by 0.2%: the interval of the time per epoch is that of the machines."""
+    sides = []
+    for side, factors in (("a", (1.0, 1.02)), ("b", (1.01, 1.03))):
+        made = runs(6, 60.0, first_seed=9 * (side == "b"), gpu=lambda number, side=side: f"{side}{number % 2}")
+        sides.append([run | {"pace": run["pace"] * factors[index % 2]} for index, run in enumerate(made)])
+    found, _ = compare(*sides)
+    pace = found["seconds_per_epoch"]
+    assert pace["low"] < 0.96 < 1.02 < pace["high"]
+
+
+def test_what_is_not_compared_is_named(compare, log, tmp_path):
+    log("a/open/result_0.txt", benchmark="gnmt")("run_start").write()
+    (tmp_path / "a/open/status.json").write_text(encode_record(RunRecord(state=RunState.RUNNING, config=CONFIG)))
+    log("b/other/result_0.txt", benchmark="ssd")("run_start").evaluate(4, 0.24).stop().write()
+    _, printed = compare(runs(3, 60.0), runs(3, 40.0, first_seed=9))
+    assert "1 of 4 runs have not finished and are not compared." in printed
+    assert "Not compared, because the other side has nothing like it: (ssd" in printed
+
+
+def test_a_copy_is_no_other_side(compare, tmp_path):
+    compare(runs(3, 60.0), runs(3, 40.0, first_seed=9))
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    result = CliRunner().invoke(app, ["compare", str(tmp_path / "a"), str(tmp_path / "copy")])
+    assert "hold the same runs" in str(result.exception)

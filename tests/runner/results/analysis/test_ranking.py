@@ -87,3 +87,15 @@ def test_progress_holds_the_best_of_each_round_at_equal_numbers():
     (progress,) = list_progress([*old, *new])
     assert (progress.model, progress.num_accelerators) == ("resnet", 8)
     assert {round_: best.group.system for round_, best in progress.best.items()} == {"v1.0": "b", "v1.1": "d"}
+
+
+def test_successive_runs_of_an_entry_may_correlate():
+    """In an autoregressive process of order one, of which Welch's test knows nothing."""
+    groups = [entry("a", [10.0, 10.2, 10.1, 10.4, 10.3]), entry("b", [11.0, 11.2, 10.9, 11.1, 11.3])]
+    of_unknown_order = rank_round(groups)[0].entries[0].lead
+    for group in groups:
+        for number, run in enumerate(group.runs):
+            run.started = float(number)
+    lead = rank_round(groups)[0].entries[0].lead
+    assert lead.log == of_unknown_order.log
+    assert lead.error > 1.2 * of_unknown_order.error

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from timetrial.runner.cli.app import app
 from timetrial.runner.launch.run import launch
-from timetrial.runner.record.record_file import encode_record
+from timetrial.runner.record.record_file import encode_record, read_record
 from timetrial.runner.record.run_record import RunState
 from timetrial.runner.record.throughput_result import ThroughputResult
 from timetrial.runner.results.analysis import throughput_groups
@@ -22,8 +22,9 @@ from timetrial.runner.results.analysis.throughput_comparison import (
     compare_peer_to_peer,
 )
 from timetrial.runner.results.analysis.throughput_groups import ThroughputGroup
+from timetrial.runner.results.analysis.verdicts import Verdict
 from timetrial.runner.results.report import build
-from timetrial.runner.results.report.speed_text import setting_differences, throughput_phrase
+from timetrial.runner.results.report.speed_text import setting_differences, throughput_phrase, throughput_reasons
 
 TINY = ["workload=cifar10", "model=cnn10", "scale=reference", "+recipe.training.width=2", "data=synthetic"]
 TINY += ["recipe.global_batch_size=8", "+recipe.data.eval_batch_size=4", "throughput.steps=1", "throughput.blocks=2"]
@@ -228,3 +229,36 @@ def test_split_by_run_shows_repeats(measured):
     rates = measure_throughput(split_by_run(read_groups(tree)))
     assert sorted(entry.value for entry in rates if entry.metric == "samples_per_second") == [100.0, 102.0]
     assert len({entry.title for entry in rates if entry.metric == "samples_per_second"}) == 1
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.1, Verdict.SLOWER), (0.6, Verdict.CANNOT_TELL)])
+def test_disturbed_throughput_bears_no_plain_verdict(measured, tmp_path, share, verdict):
+    """Half as fast as the other side, in runs that may have lost this share of their time to other work."""
+    measured("calm", [100.0, 102.0, 98.0])
+    tree = measured("busy", [50.0, 51.0, 49.0], "recipe.global_batch_size=16")
+    for number in range(3):
+        folder = tree / f"busy_{number}"
+        record = replace(read_record(folder), flags={"busy host": "other processes used 40%"}, disturbed_share=share)
+        (folder / "status.json").write_text(encode_record(record))
+    busy, calm = sorted(read_groups(tree), key=lambda group: group.batch, reverse=True)
+    (comparison,) = compare_closest([calm], [busy])
+    assert comparison.verdict is verdict
+    assert comparison.distorting is None or comparison.distorting.cause == "disturbed runs (busy host)"
+    assert throughput_reasons(comparison)[-1] == f"validity flags of {busy.title}: busy host"
+    assert ("cannot tell because of disturbed runs" in throughput_phrase(comparison)) == (
+        verdict is Verdict.CANNOT_TELL
+    )
+
+
+def test_waiting_for_batches_is_a_part_of_a_loaders_speed(measured):
+    measured("one", [100.0, 102.0, 98.0])
+    tree = measured("other", [50.0, 51.0, 49.0], "recipe.global_batch_size=16")
+    for number in range(3):
+        folder = tree / f"other_{number}"
+        record = replace(
+            read_record(folder), flags={"loader-bound": "50% of training was spent waiting"}, disturbed_share=0.5
+        )
+        (folder / "status.json").write_text(encode_record(record))
+    other, one = sorted(read_groups(tree), key=lambda group: group.batch, reverse=True)
+    (comparison,) = compare_closest([one], [other])
+    assert (comparison.verdict, comparison.distorting) == (Verdict.SLOWER, None)

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from timetrial.runner.core.errors import DataError
-from timetrial.runner.record.run_record import RunState
+from timetrial.runner.record.record_file import encode_record
+from timetrial.runner.record.run_record import RunRecord, RunState
 from timetrial.runner.results.analysis.groups import group_runs
 from timetrial.runner.results.parse import sources
 from timetrial.runner.results.report import csv_tables
@@ -163,3 +164,21 @@ def test_reads_own_run_directory(launch):
     assert 0 < run.eval_seconds < run.duration
     (group,) = group_runs([run])
     assert "embedded, 1 x cpu, fp32" in group.title
+
+
+@pytest.mark.parametrize("state", [RunState.TARGET_REACHED, RunState.RUNNING])
+def test_log_that_was_cut_off_is_no_failed_run(log, tmp_path, state):
+    """The run record beside it tells a copy that lost its end from a run that was killed."""
+    writer = log("run/result_0.txt")("run_start").evaluate(4, 0.76).stop()
+    writer.write()
+    path = tmp_path / "run/result_0.txt"
+    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if "run_stop" not in line))
+    record = RunRecord(state=state)
+    (tmp_path / "run/status.json").write_text(encode_record(record))
+    passed_over = []
+    read = sources.read_runs([tmp_path], needed=False, pass_over=passed_over.append)
+    if state is RunState.RUNNING:
+        assert ([run.success for run in read], passed_over) == ([False], [])
+    else:
+        assert read == []
+        assert 'it has no run_stop, but its run record says "target reached"): copy it again.' in str(passed_over[0])
