@@ -154,7 +154,7 @@ def _check_finite(config: Config) -> Iterator[str]:
     for key, value in flatten(asdict(config)):
         numbers = value if isinstance(value, list) else [value]
         if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
-            yield f"{key} must be finite, not {value}: null leaves it out where there is a default."
+            yield f"{key} must be a finite number, not {value}: where it is a limit, null means none."
 
 
 def _check_numbers(config: Config) -> Iterator[str]:

@@ -245,10 +245,13 @@ def _sentences(lineup: Lineup, comparisons: Sequence[Comparison], num_marked: in
 
 def _describe_machines(given: Sequence[Machines], num_cells: int) -> str:
     """Return where the differences of cells hold whose machines are not a sample."""
-    where = "on this one machine" if {*given} == {Machines.ONE} else "between these machines"
     if len(given) < num_cells:
-        return f"In {count(len(given), 'cell')}, differences hold {where}."
-    return f"Differences hold {where}." if Machines.GIVEN in given else f"One machine a side: differences hold {where}."
+        return f"In {count(len(given), 'cell')}, differences hold between these machines."
+    if {*given} == {Machines.ONE}:
+        return "Both sides ran on one machine: differences hold there."
+    if Machines.GIVEN in given:
+        return "Differences hold between these machines."
+    return "One machine a side: differences hold between these machines."
 
 
 def _reason_to_leave_out(comparisons: Sequence[Comparison]) -> str:

@@ -67,9 +67,12 @@ def change_keys(overrides):
         (["usd_per_gpu_hour=.nan"], "usd_per_gpu_hour must be 0 or more"),
         (["telemetry.every_seconds=.inf"], "must be 0 or more"),
         (["time_limit_seconds=.nan"], "must be above 0"),
-        (["time_limit_seconds=.inf"], "time_limit_seconds must be finite, not inf: null leaves it out"),
-        (["recipe.training.learning_rate=.nan"], "recipe.training.learning_rate must be finite, not nan"),
-        (["checkpoint.every_seconds=.inf"], "checkpoint.every_seconds must be finite"),
+        (
+            ["time_limit_seconds=.inf"],
+            "time_limit_seconds must be a finite number, not inf: where it is a limit, null means none",
+        ),
+        (["recipe.training.learning_rate=.nan"], "recipe.training.learning_rate must be a finite number, not nan"),
+        (["checkpoint.every_seconds=.inf"], "checkpoint.every_seconds must be a finite number"),
         (["throughput.blocks=0"], "throughput.blocks must be 1 or more"),
     ],
 )
