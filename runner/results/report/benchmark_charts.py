@@ -203,7 +203,7 @@ def _interval(group: RunGroup, values: Sequence[float]) -> Interval:
 def _axis_unit(values: Sequence[float], unit: str) -> tuple[float, str]:
     """Return a factor and the unit with it, so that ticks are short."""
     exponent = 3 * math.floor(math.log10(max(values)) / 3)
-    if -3 < exponent < 6:
+    if -3 <= exponent < 6:
         return 1.0, unit
     return 10.0**exponent, f"{unit}, × 10{str(exponent).translate(_SUPERSCRIPTS)}"
 

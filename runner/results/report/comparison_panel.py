@@ -237,7 +237,8 @@ def _sentences(lineup: Lineup, comparisons: Sequence[Comparison], num_marked: in
         ratios = count(in_parentheses, "ratio in parentheses leaves", "ratios in parentheses leave")
         distrust.append(f"{ratios} out the epochs{_reason_to_leave_out(comparisons)}.")
     if num_marked:
-        distrust.append(f"{num_marked} of {count(len(comparisons), 'cell')} carry marks, see below.")
+        carry = "carries" if num_marked == 1 else "carry"
+        distrust.append(f"{num_marked} of {count(len(comparisons), 'cell')} {carry} marks, see below.")
     if given := [pair.machines for pair in comparisons if pair.machines is not Machines.SAMPLED]:
         distrust.append(_describe_machines(given, len(comparisons)))
     return [("Compared", compared), ("Luck", luck), ("Distrust", " ".join(distrust))]
