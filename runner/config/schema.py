@@ -285,8 +285,7 @@ class Config:
     epochs_past_target: int = 0
     """Epochs to train after the target is reached and the clock has stopped."""
     time_limit_seconds: float | None = None
-    """Seconds on the clock of an attempt after which the run saves a checkpoint and ends with exit code 11; null: no
-    limit. The start, before the clock, does not count."""
+    """Seconds on the clock after which an attempt saves a checkpoint and ends with exit code 11; null: no limit."""
     data_dir: str = "data"
     """Folder of the datasets. Default: taken from `TIMETRIAL_DATA_DIR`, else `data`."""
     staging_dir: str | None = None

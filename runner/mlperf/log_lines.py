@@ -14,6 +14,7 @@ from .official_checker import OLDEST_RULESET, OWN_RULESET, Header, is_quality
 
 _MAX_BYTES = 1 << 26  # the log of a thousand epochs takes two megabytes
 _MAX_LINE = 100_000  # characters
+_COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ", b"BZh")  # how files of gzip, xz and bzip2 begin
 
 
 _MEANING = {
@@ -49,6 +50,8 @@ def parse(path: Path, ruleset: str) -> tuple[Sequence[Any], list[str]]:
         data = read_bytes(path, _MAX_BYTES)
     except UnreadableFile as error:
         raise UncheckableLog(str(error)) from error
+    if data.startswith(_COMPRESSED):
+        raise UncheckableLog(f"{make_visible(str(path))} is compressed: unpack it, because logs are checked as text.")
     version = ruleset or (OLDEST_RULESET if b":::MLL " in data else OWN_RULESET)
     parser = importlib.import_module(f"{mlp_parser.__name__}.ruleset_{version.replace('.', '')}")
     marker = parser.TOKEN.rstrip()

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PAGE, PICTURE = ROOT / "docs" / "luck.md", ROOT / "docs" / "images" / "luck.svg"
 MIN_RUNS = 3
 _LEAST = 1e-4  # smallest coefficient of variation on the axis
-_COLUMNS = "entries | runs | converged | CV of time-to-train | CV of time per epoch or sample |"
+_COLUMNS = "entries with CVs | all runs | converged | CV of time-to-train | CV of time per epoch or sample |"
 
 
 def tables(entries: Sequence[PublishedEntry]) -> str:

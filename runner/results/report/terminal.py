@@ -246,13 +246,15 @@ def _failure_rows(group: RunGroup, unit: str, factor: float) -> list[tuple[str, 
     outcomes, seconds_to_unit = group.outcomes, factor / 60
     rate = outcomes.success_rate()
     expected = outcomes.expected_time().scaled(seconds_to_unit)
-    restricted = outcomes.restricted_mean(group.horizon).scaled(seconds_to_unit)
-    horizon = f"{format_number(group.horizon * seconds_to_unit)} {unit}"
-    return [
+    rows = [
         ("success rate", f"{rate.estimate:.0%} ({rate.low:.0%} to {rate.high:.0%})"),
         ("expected time", f"{format_interval(expected)} {unit} to a success, failed runs included"),
-        ("restricted", f"{format_interval(restricted)} {unit}, mean with runs cut at {horizon}"),
     ]
+    if group.horizon:  # else a run failed at its start
+        restricted = outcomes.restricted_mean(group.horizon).scaled(seconds_to_unit)
+        horizon = f"{format_number(group.horizon * seconds_to_unit)} {unit}"
+        rows.append(("restricted", f"{format_interval(restricted)} {unit}, mean with runs cut at {horizon}"))
+    return rows
 
 
 def _variance_lines(groups: Sequence[RunGroup]) -> list[str]:

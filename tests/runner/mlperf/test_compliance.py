@@ -1,7 +1,10 @@
 """Verdicts on logs: the official checker, our own checks, runs without their target, and stopped runs."""
 
+import bz2
 import contextlib
+import gzip
 import json
+import lzma
 import re
 import time
 
@@ -217,3 +220,11 @@ def test_full_disk_raises_a_run_error(tmp_path, write_log):
     with pytest.raises(RunError, match=r"No space left on device.*free space") as caught:
         write_log(tmp_path / "log.txt")
     assert caught.value.exit_code == Exit.DISK_FULL
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress, bz2.compress])
+def test_compressed_log_is_said_to_be_compressed(tmp_path, compress):
+    path = tmp_path / "result_0.txt.z"
+    path.write_bytes(compress(b":::MLLOG {}"))
+    (problem,) = compliance.check(path).problems
+    assert "is compressed: unpack it" in problem
