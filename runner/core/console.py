@@ -71,7 +71,7 @@ def survive_output_errors() -> None:
 
 
 def _open_nowhere(number: int) -> TextIO:
-    """Return a stream to nowhere with a descriptor that is closed, so that no file is given its number."""
+    """Return a stream to nowhere on a descriptor that was closed, so that no file is given its number."""
     descriptor = os.open(os.devnull, os.O_WRONLY)
     if descriptor != number:
         os.dup2(descriptor, number)

@@ -12,7 +12,7 @@ from timetrial.runner.results.parse.external import ExternalMeasurement
 from timetrial.runner.results.report.speed_text import external_summary
 
 from .rows import SIZES, Row, coverage
-from .scenarios import draw_group, fail, is_directed, lognormal, run_group
+from .scenarios import Array, draw_group, fail, is_directed, lognormal, run_group
 
 _MACHINE_SDS = (0.01, 0.05)  # of the log speed of machines with the same GPU
 
@@ -35,11 +35,13 @@ def machine_rows(replicates: int, seed: int) -> list[Row]:
     return rows
 
 
-def _on_machines(rng: np.random.Generator, side: str, machines: int, n: int, deviation: float) -> RunGroup:
+def _on_machines(
+    rng: np.random.Generator, side: str, machines: int, n: int, deviation: float, epochs: Array | float = 100.0
+) -> RunGroup:
     speeds = np.repeat(deviation * rng.standard_normal(machines), n)
     paces = 60 * np.exp(speeds + 0.003 * rng.standard_normal(machines * n))
     hosts = [f"{side}{number}" for number in range(machines) for _ in range(n)]
-    return run_group(side, [100.0] * (machines * n), paces, hosts)
+    return run_group(side, np.broadcast_to(epochs, machines * n), paces, hosts)
 
 
 def few_machine_rows(replicates: int, seed: int) -> list[Row]:
@@ -68,9 +70,7 @@ def few_machine_rows(replicates: int, seed: int) -> list[Row]:
 
 
 def _with_few_epochs(rng: np.random.Generator, side: str, n: int, low: float, high: float, share: float) -> RunGroup:
-    epochs = np.where(rng.random(2 * n) < share, low, high)
-    paces = 60 * np.exp(np.repeat(0.003 * rng.standard_normal(2), n) + 0.003 * rng.standard_normal(2 * n))
-    return run_group(side, epochs, paces, [f"{side}{number}" for number in range(2) for _ in range(n)])
+    return _on_machines(rng, side, 2, n, 0.003, np.where(rng.random(2 * n) < share, low, high))
 
 
 def shared_seed_rows(replicates: int, seed: int) -> list[Row]:

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from . import planning, run_order, samples
-from .distortion import DistortedRatio, Distortion, find_disturbance
+from .distortion import Distortion, find_disturbance, find_overturning
 from .failures import ExpectedTimeRatio
 from .group_differences import list_recipe_differences, workload_difference
 from .groups import RunGroup
@@ -112,12 +112,9 @@ class Comparison:
         """The disturbance or drift that may have made the difference, or hidden it; None if the verdict withstands."""
         if self.ratio is None:
             return None
-        verdict = decide(self.ratio, self.margin, self.levels)
         sides = self.baseline.converged_runs, self.other.converged_runs
-        for distortion in (find_disturbance(*sides), run_order.find_drift(*sides)):
-            if distortion and decide(DistortedRatio(self.ratio, distortion), self.margin, self.levels) is not verdict:
-                return distortion
-        return None
+        distortions = find_disturbance(*sides), run_order.find_drift(*sides)
+        return find_overturning(self.ratio, distortions, self.margin, self.levels)
 
     @cached_property
     def machines(self) -> Machines:
@@ -175,9 +172,10 @@ class Comparison:
 
         None also where machines are the observations: over pairs, those of a machine are not independent.
         """
-        if self._by_machine or len(pair_times(self.baseline, self.other)[0].values) < _MIN_PAIRS:
+        if self._by_machine:
             return None
-        return paired_time_ratio(self.baseline, self.other).interval()
+        ratio = paired_time_ratio(self.baseline, self.other)
+        return ratio.interval() if ratio.n >= _MIN_PAIRS else None
 
     @property
     def correlation(self) -> Interval | None:

@@ -9,6 +9,7 @@ from ...record import validity
 from ..parse.runs import Run
 from . import samples
 from .intervals import LEVEL, Interval, Ratio
+from .verdicts import Levels, decide
 
 CAUSES = (validity.BUSY_HOST, validity.THROTTLED, validity.LOADER_BOUND)
 """Flags of disturbed runs."""
@@ -49,6 +50,17 @@ class DistortedRatio:
         inner = self.ratio.interval(level)
         low, high = inner.low * math.exp(-self.distortion.down), inner.high * math.exp(self.distortion.up)
         return Interval(inner.estimate, low, high, inner.n)
+
+
+def find_overturning(
+    ratio: Ratio, distortions: Iterable[Distortion | None], margin: float, levels: Levels
+) -> Distortion | None:
+    """Return the first distortion in spite of which the verdict on a ratio does not hold; None if it always does."""
+    verdict = decide(ratio, margin, levels)
+    return next(
+        (each for each in distortions if each and decide(DistortedRatio(ratio, each), margin, levels) is not verdict),
+        None,
+    )
 
 
 def find_disturbance(baseline: Sequence[Run], other: Sequence[Run]) -> Distortion | None:

@@ -1,4 +1,4 @@
-"""Compare throughput groups of one network; at most 5% of the calls give a false verdict (Holm 1979)."""
+"""Compare throughput groups of one network together (Holm 1979): at most 5% of the calls tell equal ones apart."""
 
 import math
 import statistics
@@ -8,10 +8,10 @@ from functools import cached_property
 from itertools import product
 
 from . import run_order
-from .distortion import DistortedRatio, Distortion, disturbance
+from .distortion import Distortion, disturbance, find_overturning
 from .intervals import UNKNOWN, Interval, LogEstimate, Sample, log_ratio, rounding_floor, serial_error
 from .throughput_groups import DISTURBANCES, ThroughputGroup
-from .verdicts import ALONE, Levels, Verdict, decide, family_levels
+from .verdicts import ALONE, MARGIN, Levels, Verdict, decide, family_levels
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,7 @@ class ThroughputComparison:
         sides = (self.baseline, self.other)
         down, up = (statistics.fmean(side.lost_logs) if side.lost_logs else 0.0 for side in sides)
         found = disturbance(sorted(sides[0].flags | sides[1].flags), down, up, DISTURBANCES)
-        if found is None or not self.speed.n:
-            return None
-        withstands = decide(DistortedRatio(self.speed, found), levels=self.levels) is decide(
-            self.speed, levels=self.levels
-        )
-        return None if withstands else found
+        return find_overturning(self.speed, [found], MARGIN, self.levels) if self.speed.n else None
 
 
 def compare_closest(

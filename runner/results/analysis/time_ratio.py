@@ -57,8 +57,7 @@ def paired_ratio(baseline: Sample, other: Sample) -> LogEstimate:
 def time_ratio(baseline: RunGroup, other: RunGroup, *, by_machine: bool) -> LogEstimate:
     """Return the ratio of the times-to-train, baseline over other: that of the pairs of equal seeds if they decide."""
     unpaired = log_ratio(*_time_samples(baseline, other))
-    pairs = pair_times(baseline, other)
-    over_runs = paired_ratio(*pairs) if decides_by_pairs(baseline, other) else unpaired
+    over_runs = paired_ratio(*pair_times(baseline, other)) if decides_by_pairs(baseline, other) else unpaired
     return _vary(over_runs, unpaired, baseline, other, _duration, by_machine=by_machine)
 
 

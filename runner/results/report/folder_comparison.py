@@ -28,10 +28,10 @@ def compare_folders(
     """Compare the results at each of `paths` with those at the first, benchmark by benchmark.
 
     At most 5% of the calls call equal sides faster or slower, and at most 5% unequal ones equal, of runs to a target
-    and of throughput runs each, however many pairs there are. Sides whose times differ by at most the
-    fraction `margin` are called equal. Raises `ConfigurationError` for a margin that is no fraction, and unless there
-    are two sides at least and none has runs of another; raises `DataError` if they have no benchmark in common. Files
-    that cannot be read are given to `pass_over`, what is left out of the sides to `note`.
+    and of throughput runs each, however many pairs there are. Sides whose times differ by at most the fraction `margin`
+    are called equal. Raises `ConfigurationError` for a margin that is no fraction, and unless there are two sides at
+    least and none has runs of another; raises `DataError` if they have no benchmark in common. Files that cannot be
+    read are given to `pass_over`, what is left out of the sides to `note`.
     """
     if not 0 < margin < 1:
         raise ConfigurationError(f"A margin of {margin:g} is no fraction between 0 and 1: pass 0.05 for 5%.")
@@ -55,8 +55,8 @@ def compare_folders(
     compared = {id(group) for pair in pairs for group in pair}
     compared |= {id(group) for pair in throughput_pairs for group in (pair.baseline, pair.other)}
     for path, own, same, measured in zip(paths, runs, groups, throughput, strict=True):
-        sides: list[RunGroup | ThroughputGroup] = [*same, *measured]
-        for message in _describe_left_out(own, [group for group in sides if id(group) not in compared]):
+        of_side: list[RunGroup | ThroughputGroup] = [*same, *measured]
+        for message in _describe_left_out(own, [group for group in of_side if id(group) not in compared]):
             note(Finding(FindingKind.NOTE, make_visible(str(path)), message))
     return [*compare_all(pairs, margin), *throughput_pairs]
 
@@ -81,11 +81,10 @@ def _refuse_shared_runs(paths: Sequence[Path], runs: Sequence[Sequence[Run]]) ->
 def _refuse_equal_sides(paths: Sequence[Path]) -> None:
     if len(paths) < 2:
         raise ConfigurationError("compare needs a baseline and another side: name two folders or logs.")
-    resolved = [path.resolve() for path in paths]
-    for index, path in enumerate(resolved):
-        for other in resolved[index + 1 :]:
-            if path == other or path in other.parents or other in path.parents:
-                raise _equal_sides(paths[index], paths[resolved.index(other)])
+    for first, second in itertools.combinations(paths, 2):
+        one, other = first.resolve(), second.resolve()
+        if one == other or one in other.parents or other in one.parents:
+            raise _equal_sides(first, second)
 
 
 def _equal_sides(first: Path, second: Path) -> ConfigurationError:
