@@ -131,7 +131,7 @@ def measure_kinds(
     if device.type == "cpu" and threads:
         torch.set_num_threads(threads)
     sensors = open_sensors(1) if device.type != "cpu" else None
-    devices.search_convolution_plans(10)
+    devices.search_convolution_plans(True)
     torch.manual_seed(0)
     effort = QUICK if quick else FULL
     try:

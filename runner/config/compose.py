@@ -32,6 +32,8 @@ CONFIG_MODULE = "timetrial.conf"
 CONFIG_NAME = "config"
 VERSION_BASE = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
 """Arguments that select Hydra's present behavior: 1.3 wants them, and 1.4 has no other."""
+# Of configurations of older runs: steps in fp16 were not captured, and cuDNN timed 4 plans below the scale reference.
+_RETIRED_KEYS = (("workload", "faster_captured"), ("engine", "full_search"))
 # OmegaConf 2.4, which Hydra 1.4 needs, gives the name without "new" to the same function.
 _register_resolver = OmegaConf.register_new_resolver if VERSION_BASE else OmegaConf.register_resolver
 
@@ -195,8 +197,9 @@ def to_yaml(config: Config) -> str:
 def load_config(path: Path) -> Config:
     """Return the typed configuration of a run directory's config.yaml, in which nothing is resolved."""
     values = read_config(path)
-    if isinstance(workload := values.get("workload"), dict):
-        workload.pop("faster_captured", None)  # which runs had until steps in fp16 were captured
+    for group, key in _RETIRED_KEYS:
+        if isinstance(settings := values.get(group), dict):
+            settings.pop(key, None)
     try:
         node = OmegaConf.merge(OmegaConf.structured(Config), values)
     except (OmegaConfBaseException, AssertionError) as error:

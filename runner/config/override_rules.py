@@ -152,7 +152,7 @@ MASKS = (
     Mask(r"recipe\.target\.v\d+(\.\w+)?", _other_round),
     Mask(r"recipe\.data\.\w+", lambda key, keys, node: _synthetic(key, keys, node) if _is_synthetic(node) else None),
     Mask(
-        r"engine\.(capture|deterministic|full_search|kernels)",
+        r"engine\.(capture|cudnn_benchmark|deterministic|kernels)",
         _when(lambda node: node.engine.name != "torch", "with engine=tensorflow: leave it out, or add engine=torch"),
     ),
     Mask(

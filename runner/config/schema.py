@@ -78,8 +78,8 @@ class EngineConfig:
     """Compile and allocate on synthetic batches before the clock starts; the weights are restored afterwards."""
     capture: bool = True
     """Capture training steps and beam searches in device graphs; false: eager. Default: see docs/running.md."""
-    full_search: bool = True
-    """Let cuDNN time 10 plans of each convolution; false: 4, and none in evaluations. Default: true at `reference`."""
+    cudnn_benchmark: bool = True
+    """Time cuDNN's plans for each convolution (`torch.backends.cudnn.benchmark`). Default: true at `reference`."""
     deterministic: bool = False
     """Use deterministic algorithms only: equal seeds then give equal bits on equal devices; false: the fastest ones."""
     kernels: bool = True

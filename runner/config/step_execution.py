@@ -2,8 +2,6 @@
 
 from .schema import WorkloadConfig
 
-# cuDNN's plans that are timed for each shape of a convolution in training and in evaluations, by `engine.full_search`.
-CONVOLUTION_PLANS = {True: (10, 10), False: (4, 0)}
 _OWN_GRAPH_MODES = ("reduce-overhead", "max-autotune")  # their compiled code records device graphs itself
 
 

@@ -125,14 +125,12 @@ def allow_tf32(allowed: bool) -> None:
     torch.backends.cudnn.allow_tf32 = allowed
 
 
-def search_convolution_plans(most: int) -> None:
-    """Let cuDNN time up to `most` plans for each new shape and keep the fastest; with 0, it takes its first choice.
+def search_convolution_plans(enabled: bool) -> None:
+    """Let cuDNN time its plans for each new shape and keep the fastest; otherwise, it takes its first choice.
 
-    The fastest can differ between runs. MIOpen searches in its own way.
+    The fastest can differ between runs, whose values then differ too. MIOpen searches in its own way.
     """
-    torch.backends.cudnn.benchmark = most > 0
-    if most and torch.version.hip is None:
-        torch.backends.cudnn.benchmark_limit = most
+    torch.backends.cudnn.benchmark = enabled
 
 
 def is_nvidia_gpu(device: torch.device) -> bool:

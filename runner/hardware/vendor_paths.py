@@ -68,8 +68,8 @@ PATHS: dict[str, dict[str, VendorPath]] = {
         _replaced("eager unless engine.compile is set"),
     ),
     "convolution plans": _row(
-        _used("cuDNN times several"),
-        _replaced("MIOpen searches"),
+        _used("cuDNN's first choice; with engine.cudnn_benchmark=true, the fastest of ten"),
+        _replaced("MIOpen chooses, and searches with engine.cudnn_benchmark=true"),
         _replaced("oneDNN chooses"),
         _replaced("Metal chooses"),
         _replaced("oneDNN chooses"),

@@ -10,7 +10,6 @@ from hydra.utils import get_class
 
 from ..callbacks.throughput import LimitedBatches
 from ..config.schema import Config
-from ..config.step_execution import CONVOLUTION_PLANS
 from ..config.validation import build_settings, gradient_accumulation_steps, resolve_classes, run_seed
 from ..core import execution_paths
 from ..core.console import StatusLine, is_quiet, print_text
@@ -95,7 +94,7 @@ def build_engine(config: Config, world: World, device: torch.device) -> Engine:
         precision=Precision(config.precision.name, device),
         max_grad_norm=recipe.max_grad_norm,
         capture=config.engine.capture,
-        convolution_plans=(0, 0) if config.engine.deterministic else CONVOLUTION_PLANS[config.engine.full_search],
+        cudnn_benchmark=config.engine.cudnn_benchmark and not config.engine.deterministic,
         world=world,
     )
 

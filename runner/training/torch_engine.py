@@ -74,7 +74,7 @@ class TorchEngine:
         max_grad_norm: float | None = None,
         compile_mode: str | None = None,
         capture: bool = True,
-        convolution_plans: tuple[int, int] = step_execution.CONVOLUTION_PLANS[True],
+        cudnn_benchmark: bool = True,
         run_seeds: seeds.Seeds,
         world: World,
     ) -> None:
@@ -82,8 +82,7 @@ class TorchEngine:
         self.global_batch_size, self.accumulation, self.max_grad_norm = global_batch_size, accumulation, max_grad_norm
         self.seeds, self.device = run_seeds, precision.device
         precision.apply()
-        self._train_plans, self._eval_plans = convolution_plans
-        devices.search_convolution_plans(self._train_plans)
+        devices.search_convolution_plans(cudnn_benchmark)
         seeds.seed_everything(run_seeds.initialization)
         self.model = workload.build_model().to(self.device)
         self.compiled = compile_mode is not None
@@ -160,12 +159,10 @@ class TorchEngine:
     @contextmanager
     def _evaluation_mode(self) -> Iterator[None]:
         self.model.eval()
-        devices.search_convolution_plans(self._eval_plans)
         try:
             with torch.no_grad(), self.precision.autocast():
                 yield
         finally:
-            devices.search_convolution_plans(self._train_plans)
             self.model.train()
 
     def open_data(self) -> None:

@@ -34,7 +34,7 @@ _OUT_OF_MEMORY = ("out of memory", "ALLOC_FAILED")  # of PyTorch, and of the lib
 if os.environ.get("SAME_ALGORITHMS"):
     torch.backends.cudnn.benchmark_limit = 1  # the first that the heuristics name
     torch.backends.cudnn.deterministic = True
-    devices.search_convolution_plans = lambda most: None  # which would raise the limit
+    devices.search_convolution_plans = lambda setting: None  # which the engine calls with its own
     torch.backends.cudnn.benchmark = True
 if os.environ.get("DETERMINISTIC"):
     torch.use_deterministic_algorithms(True)

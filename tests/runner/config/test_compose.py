@@ -174,7 +174,7 @@ def test_saved_configuration_loads_unchanged(compose, tmp_path):
 def test_the_configuration_of_an_older_run_loads(compose, tmp_path):
     node = compose("seed=5")
     values = OmegaConf.to_container(node, resolve=True)
-    values["workload"]["faster_captured"] = True
+    values["workload"]["faster_captured"] = values["engine"]["full_search"] = True
     (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(values))
     assert load_config(tmp_path / "config.yaml") == validate(node)
 

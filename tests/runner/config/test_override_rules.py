@@ -89,7 +89,7 @@ MASKED = [
     (
         ["workload=resnet50", "engine=tensorflow"],
         ["workload=resnet50"],
-        ["engine.capture", "engine.deterministic", "engine.full_search", "engine.kernels"],
+        ["engine.capture", "engine.cudnn_benchmark", "engine.deterministic", "engine.kernels"],
     ),
     ([], ["launcher=slurm", "launcher.nodes=2"], ["launcher.interface"]),
     ([], ["scale=reference"], ["workload.compiled", "workload.max_micro_batch"]),

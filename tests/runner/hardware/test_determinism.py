@@ -21,7 +21,11 @@ print(json.dumps([torch.are_deterministic_algorithms_enabled(), torch.backends.c
 
 @pytest.mark.parametrize(
     ("overrides", "expected"),
-    [(["engine.deterministic=true"], [True, True, False, ":4096:8"]), ([], [False, False, True, None])],
+    [
+        ([], [False, False, False, None]),
+        (["engine.cudnn_benchmark=true"], [False, False, True, None]),
+        (["engine.cudnn_benchmark=true", "engine.deterministic=true"], [True, True, False, ":4096:8"]),
+    ],
 )
 def test_engine_chooses_its_algorithms(tmp_path, monkeypatch, overrides, expected):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
