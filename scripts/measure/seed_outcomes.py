@@ -184,6 +184,31 @@ class Variance:
         return cls(float(squares.sum() / dofs.sum()), float(squares.sum() ** 2 / (squares * variances).sum()))
 
 
+def welch_ratio(values: pd.Series, base: pd.Series) -> Interval | None:
+    """Return the ratio of geometric means with Welch's 95% interval; None without two values on each side."""
+    if min(len(values), len(base)) < 2:
+        return None
+    logs = np.log(values), np.log(base)
+    difference = float(logs[0].mean() - logs[1].mean())
+    if not any(map(np.ptp, logs)):
+        return _exponential(difference, (math.nan, math.nan), len(values))
+    return _exponential(difference, stats.ttest_ind(*logs, equal_var=False).confidence_interval(), len(values))
+
+
+def paired_ratio(values: pd.Series, base: pd.Series) -> Interval | None:
+    """Return the geometric mean of the ratios of equal seeds, the index, with Student's 95% interval; None for one."""
+    logs = (values / base).dropna().map(math.log)
+    if len(logs) < 2:
+        return None
+    bounds = stats.ttest_1samp(logs, 0).confidence_interval() if np.ptp(logs) else (math.nan, math.nan)
+    return _exponential(float(logs.mean()), bounds, len(logs))
+
+
+def _exponential(log: float, bounds: tuple[float, float], n: int) -> Interval:
+    low, high = np.exp(bounds)
+    return Interval(math.exp(log), float(low), float(high), n)
+
+
 def share(part: Variance, whole: Variance) -> Interval:
     """Return the ratio of two variances of normal values with its 95% F interval; unknown over a variance of zero."""
     if not whole.value:

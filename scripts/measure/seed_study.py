@@ -6,18 +6,19 @@ The archive is unpacked to a temporary folder. With --check nothing is written, 
 differs.
 """
 
+import itertools
 import json
 import math
+import statistics
 import string
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from scipy import stats
 
 from timetrial.runner.core.errors import Exit
 from timetrial.runner.record.run_record import RunRecord
@@ -55,6 +56,7 @@ def tables(root: Path) -> dict[str, str]:
         "streams_cpu": _streams(root / "streams" / "cpu", root / "repeats" / "cpu"),
         "repeats": _repeats(root / "repeats", replays),
         "repeats_without_search": _repeats(root / "repeats_without_search", {}),
+        "search": _search(root / "search"),
         "deterministic": _deterministic(root / "deterministic", root / "repeats", replays),
         "precision": _precision(root / "precision"),
     }
@@ -139,20 +141,39 @@ def _deterministic(folder: Path, repeats: Path, replays: Replays) -> str:
                 [record for record in records if record.config["engine"]["deterministic"] == setting]
                 for setting in (_PLAIN, _DETERMINISTIC)
             ]
-            seconds = [pd.Series(list(map(seed_outcomes.epoch_seconds, side)), dtype=float).dropna() for side in sides]
-            ratio = welch_ratio(seconds[1], seconds[0])
+            seconds = list(map(_epoch_seconds, sides))
+            ratio = seed_outcomes.welch_ratio(seconds[1], seconds[0])
             refused = (record.error for record in sides[1] if record.exit_code == Exit.DEVICE)
             cells = [
                 *(f"{len(side)}" if side else "" for side in sides),
                 *map(_equality, sides),
                 _replayed(replays.get((processor, _recipe(records), _DETERMINISTIC))),
                 *("" if side.empty else f"{side.median():.3g} s" for side in seconds),
-                next(refused, "" if ratio is None else f"{ratio}").replace("\n", " ").replace("|", "\\|"),
+                next(refused, _ratio(ratio)).replace("\n", " ").replace("|", "\\|"),
             ]
             rows.append([name, processor, *cells])
     header = ["workload", "processor", "runs without", "with", "identical without", "identical with"]
     header += ["first step of a replay that differs", "time per epoch without", "with", "with over without"]
     return study_page.markdown_table(header, rows)
+
+
+def _search(folder: Path) -> str:
+    """Return a row for each workload: its runs with cuDNN's search and those without, all on one machine."""
+    rows = []
+    for place, name in _workloads(folder / "with"):
+        sides = [seed_outcomes.read_ended(folder / side / place.name) for side in ("with", "without")]
+        seconds, cells = list(map(_epoch_seconds, sides)), []
+        for side, own in zip(sides, seconds, strict=True):
+            warm_up = statistics.median(record.attempts[0].startup["warming up"] for record in side)
+            cells.append([f"{len(side)}", _equal_seeds(side), f"{warm_up:.3g} s", f"{own.median():.3g} s"])
+        ratio = _ratio(seed_outcomes.welch_ratio(seconds[1], seconds[0]))
+        rows.append([name, *itertools.chain.from_iterable(zip(*cells, strict=True)), ratio])
+    header = ["workload", "runs with", "without", "seeds that repeat with", "without", "warming up with", "without"]
+    return study_page.markdown_table([*header, "time per epoch with", "without", "without over with"], rows)
+
+
+def _epoch_seconds(records: Sequence[RunRecord]) -> pd.Series:
+    return pd.Series(list(map(seed_outcomes.epoch_seconds, records)), dtype=float).dropna()
 
 
 def _precision(folder: Path) -> str:
@@ -185,34 +206,10 @@ def _precision_cells(runs: pd.DataFrame) -> Iterator[tuple[str, list[str]]]:
         cells = [_count(side)]
         for column, show in columns.items():
             values = side[column].dropna()
-            ratio = None if precision == "fp32" else paired_ratio(values, sides.get("fp32", side[:0])[column])
-            cells += [study_page.mean(values, show), "" if ratio is None else f"{ratio}"]
+            base = sides.get("fp32", side[:0])[column]
+            ratio = None if precision == "fp32" else seed_outcomes.paired_ratio(values, base)
+            cells += [study_page.mean(values, show), _ratio(ratio)]
         yield precision, cells
-
-
-def welch_ratio(values: pd.Series, base: pd.Series) -> Interval | None:
-    """Return the ratio of geometric means with Welch's 95% interval; None without two values on each side."""
-    if min(len(values), len(base)) < 2:
-        return None
-    logs = np.log(values), np.log(base)
-    difference = float(logs[0].mean() - logs[1].mean())
-    if not any(map(np.ptp, logs)):
-        return _exponential(difference, (math.nan, math.nan), len(values))
-    return _exponential(difference, stats.ttest_ind(*logs, equal_var=False).confidence_interval(), len(values))
-
-
-def paired_ratio(values: pd.Series, base: pd.Series) -> Interval | None:
-    """Return the geometric mean of the ratios of equal seeds, the index, with Student's 95% interval; None for one."""
-    logs = (values / base).dropna().map(math.log)
-    if len(logs) < 2:
-        return None
-    bounds = stats.ttest_1samp(logs, 0).confidence_interval() if np.ptp(logs) else (math.nan, math.nan)
-    return _exponential(float(logs.mean()), bounds, len(logs))
-
-
-def _exponential(log: float, bounds: tuple[float, float], n: int) -> Interval:
-    low, high = np.exp(bounds)
-    return Interval(math.exp(log), float(low), float(high), n)
 
 
 def _workloads(folder: Path) -> Iterator[tuple[Path, str]]:
@@ -244,6 +241,19 @@ def _equality(records: Sequence[RunRecord]) -> str:
     if len(trained) < 2:
         return ""
     return "yes" if seed_outcomes.first_unequal_epoch(trained) is None else "no"
+
+
+def _equal_seeds(records: Sequence[RunRecord]) -> str:
+    """Return of how many seeds all runs are identical, of those with several."""
+    by_seed = defaultdict(list)
+    for record in records:
+        by_seed[record.config["seed"]].append(record)
+    verdicts = [verdict for runs in by_seed.values() if (verdict := _equality(runs))]
+    return f"{verdicts.count('yes')} of {len(verdicts)}" if verdicts else ""
+
+
+def _ratio(ratio: Interval | None) -> str:
+    return "" if ratio is None else f"{ratio}"
 
 
 def _replayed(replay: Mapping[str, Any] | None) -> str:

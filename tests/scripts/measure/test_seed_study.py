@@ -254,3 +254,39 @@ def test_scipy_gives_the_same_shares_of_the_archive(archived):
     root, tables = archived
     check_shares(root, "gpu", root / "repeats", tables["streams"])
     check_shares(root, "cpu", root / "repeats" / "cpu", tables["streams_cpu"])
+
+
+@pytest.mark.integration
+def test_table_of_the_search_is_what_the_files_say(archived):
+    root, tables = archived
+    names = {"cifar10": "CIFAR-10", "resnet50": "ResNet-50", "ssd": "SSD", "maskrcnn": "Mask R-CNN"}
+    for workload, name in names.items():
+        sides = [read_search(root / "search" / side / f"{workload}_mini") for side in ("with", "without")]
+        cells = []
+        for side in sides:
+            of_seeds = [group["values"].nunique() for _, group in side.groupby("seed") if len(group) > 1]
+            repeats = f"{of_seeds.count(1)} of {len(of_seeds)}" if of_seeds else ""
+            warm_up, seconds = f"{side.warm_up.median():.3g} s", f"{side.seconds.median():.3g} s"
+            cells.append([f"{len(side)}", repeats, warm_up, seconds])
+        row = next(line for line in tables["search"].splitlines() if line.startswith(f"| {name} |"))
+        shown = [cell.strip() for cell in row.split("|")[2:-1]]
+        assert shown[:-1] == [cell for pair in zip(*cells, strict=True) for cell in pair]
+        logs = [np.log(side.seconds) for side in sides]
+        if min(map(len, logs)) > 1:
+            bounds = stats.ttest_ind(*reversed(logs), equal_var=False).confidence_interval()
+            ratio = np.exp([logs[1].mean() - logs[0].mean(), *bounds])
+            assert shown[-1] == "{:.3g} ({:.3g} to {:.3g})".format(*ratio)
+        else:
+            assert not shown[-1]
+
+
+def read_search(folder):
+    """Return a row for each run below a folder: its seed, seconds of warm-up and of an epoch, and what it computed."""
+    rows = []
+    for path in folder.rglob("status.json"):
+        table, status = pd.read_csv(path.parent / "quality.csv"), json.loads(path.read_text())
+        rates = table.samples / table.train_seconds
+        epoch = table.samples[0] / table.epoch[0] / rates[1:].median()
+        values = table.drop(columns=["seconds", "samples", "train_seconds", "eval_seconds"]).to_csv()
+        rows.append([status["config"]["seed"], status["attempts"][0]["startup"]["warming up"], epoch, values])
+    return pd.DataFrame(rows, columns=["seed", "warm_up", "seconds", "values"])
