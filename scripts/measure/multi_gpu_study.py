@@ -53,10 +53,18 @@ _JPEG_VERSIONS = {
     "one_synthetic": "one GPU, synthetic data",
     "one_before": "one GPU, before both changes",
     "one_not_reserved": "one GPU, workers write batches to memory that the rank maps once",
-    "one": "one GPU, nvJPEG's memory is reserved too: the present version",
+    "one": "one GPU, nvJPEG's memory is reserved too",
     "two_synthetic": "two GPUs, synthetic data",
     "two_before": "two GPUs, before both changes",
-    "two": "two GPUs, the present version",
+    "two": "two GPUs, after both",
+}
+_JPEGS_READ_AHEAD = {
+    "one_synthetic": "one GPU, 512 images a step, synthetic data",
+    "one": "one GPU, 512 images a step, JPEGs",
+    "one_1632_synthetic": "one GPU, 1,632 images a step, synthetic data",
+    "one_1632": "one GPU, 1,632 images a step, JPEGs",
+    "two_synthetic": "two GPUs, 512 images a step each, synthetic data",
+    "two": "two GPUs, 512 images a step each, JPEGs",
 }
 
 _Columns = dict[str, Callable[[Mapping[str, Any]], str]]  # of a table: what each shows of a run's configuration
@@ -70,6 +78,7 @@ def tables(root: Path) -> dict[str, str]:
         "precision": lambda config: config["precision"]["name"],
     }
     batch_per_gpu: _Columns = {"batch per GPU": lambda config: f"{_global_batch(config) // config['gpus']:,}"}
+    global_batch: _Columns = {"global batch": lambda config: f"{_global_batch(config):,}"}
     scaling, bf16 = read_ended(root / "scaling"), read_ended(root / "bf16")
     in_bf16 = {(record.config["workload"]["name"], record.config["gpus"]) for record in bf16}
     seventh = read_ended(root / "seventh")
@@ -104,11 +113,10 @@ def tables(root: Path) -> dict[str, str]:
                 "after it": read_ended(root / "small_steps/after"),
             },
         ),
-        "strong": _throughput(
-            root / "strong", workload | {"global batch": lambda config: f"{_global_batch(config):,}"}
-        ),
+        "strong": _throughput(root / "strong", workload | global_batch),
         "jpegs": _jpegs(root / "jpegs", _JPEG_RUNS),
         "jpegs_versions": _jpegs(root / "jpegs_versions", _JPEG_VERSIONS),
+        "jpegs_read_ahead": _jpegs(root / "jpegs_read_ahead", _JPEGS_READ_AHEAD),
         "networks": _throughput(root / "networks", network | batch_per_gpu),
         "links": _throughput(root / "links", network | batch_per_gpu),
     }

@@ -196,7 +196,8 @@ def test_published_training_is_recomputed(published, published_tables, ratio_tex
 
 @pytest.mark.integration
 def test_published_speeds_from_jpegs_are_recomputed(published, published_tables):
-    rows = seed_runs.read_table(published_tables["jpegs"]) + seed_runs.read_table(published_tables["jpegs_versions"])
+    names = ("jpegs", "jpegs_versions", "jpegs_read_ahead")
+    rows = [row for name in names for row in seed_runs.read_table(published_tables[name])]
     folders = {
         "one GPU, the others idle": "jpegs/alone",
         "one GPU, a run on each of the others too": "jpegs/beside",
@@ -205,10 +206,16 @@ def test_published_speeds_from_jpegs_are_recomputed(published, published_tables)
         "one GPU, synthetic data": "jpegs_versions/one_synthetic",
         "one GPU, before both changes": "jpegs_versions/one_before",
         "one GPU, workers write batches to memory that the rank maps once": "jpegs_versions/one_not_reserved",
-        "one GPU, nvJPEG's memory is reserved too: the present version": "jpegs_versions/one",
+        "one GPU, nvJPEG's memory is reserved too": "jpegs_versions/one",
         "two GPUs, synthetic data": "jpegs_versions/two_synthetic",
         "two GPUs, before both changes": "jpegs_versions/two_before",
-        "two GPUs, the present version": "jpegs_versions/two",
+        "two GPUs, after both": "jpegs_versions/two",
+        "one GPU, 512 images a step, synthetic data": "jpegs_read_ahead/one_synthetic",
+        "one GPU, 512 images a step, JPEGs": "jpegs_read_ahead/one",
+        "one GPU, 1,632 images a step, synthetic data": "jpegs_read_ahead/one_1632_synthetic",
+        "one GPU, 1,632 images a step, JPEGs": "jpegs_read_ahead/one_1632",
+        "two GPUs, 512 images a step each, synthetic data": "jpegs_read_ahead/two_synthetic",
+        "two GPUs, 512 images a step each, JPEGs": "jpegs_read_ahead/two",
     }
     assert [row["run"] for row in rows] == list(folders)
     for row in rows:
