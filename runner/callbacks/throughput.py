@@ -15,7 +15,7 @@ from ..training.workload import Batch, Data
 
 
 class LimitedBatches:
-    """`data` cut to epochs of `steps` global batches and evaluations of `steps` batches of a rank.
+    """`data` in blocks of `steps` global batches, at most an epoch, and evaluations of `steps` batches of a rank.
 
     Everything else is delegated to `data`. Its sizes are those of the whole dataset, so that learning rate schedules
     advance as in a real run.
@@ -23,6 +23,7 @@ class LimitedBatches:
 
     def __init__(self, data: Data, steps: int) -> None:
         self._data, self._steps = data, steps
+        self._endless = itertools.chain.from_iterable(map(data.train_batches, itertools.count(1)))
         self.eval_samples = self.num_eval_batches = 0  # of this rank in the last evaluation
 
     def __getattr__(self, name: str) -> Any:
@@ -32,10 +33,10 @@ class LimitedBatches:
         """Yield the batches of `data` except partial ones: the end of an evaluation is cut off."""
         return (batch for batch in self._data.warm_up_eval_batches() if not batch.is_partial)
 
-    def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
-        """Return the first batches of the epoch, or the whole epoch, after which loaders read on for the next one."""
-        batches = self._data.train_batches(epoch)
-        return batches if self._steps >= self._data.steps_per_epoch else itertools.islice(batches, self._steps)
+    def train_batches(self, block: int) -> Iterable[Sequence[Batch]]:
+        """Return the batches after those of the block before: loaders read on in between, as within an epoch."""
+        whole_epoch = self._steps >= self._data.steps_per_epoch
+        return self._data.train_batches(block) if whole_epoch else itertools.islice(self._endless, self._steps)
 
     def eval_batches(self) -> Iterator[Batch]:
         """Yield the first batches of this rank's part."""

@@ -23,8 +23,8 @@ def throughput(folder, *overrides):
 
 
 def test_block_has_a_fixed_number_of_steps_or_a_full_epoch(toy_engine, toy_data, toy_workload):
-    full = toy_data()  # 50 samples in batches of 16: four steps, one evaluation batch
-    for limit, steps, samples in ((2, 2, 32), (9, 4, 50)):
+    full = toy_data()  # 50 samples in batches of 16: four steps, the last of 2 samples, and one evaluation batch
+    for limit, steps, samples in ((2, 2, (32, 18, 32)), (3, 3, (48, 34, 34)), (9, 4, (50, 50, 50))):
         limited = LimitedBatches(full, limit)
         assert (limited.steps_per_epoch, limited.train_size) == (4, 50)  # of a full epoch, for schedules
         limited.global_batch_size, limited.sharding = full.global_batch_size, full.sharding
@@ -33,7 +33,7 @@ def test_block_has_a_fixed_number_of_steps_or_a_full_epoch(toy_engine, toy_data,
         outcome = train_to_target(toy_engine(toy_workload(), limited), plan, [meter])
         assert outcome is Outcome.TARGET_NOT_REACHED
         blocks = [(block.steps, block.samples, block.eval_batches, block.eval_samples) for block in meter._blocks]
-        assert blocks == [(steps, samples, 1, 50)] * 3
+        assert blocks == [(steps, each, 1, 50) for each in samples]
 
 
 def test_rates_are_medians_without_the_first_block(toy_data):
