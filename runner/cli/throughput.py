@@ -70,9 +70,9 @@ def announce(node: "DictConfig") -> None:
     """Print what is about to be measured, and how long it takes by known runs."""
     from rich.console import Console
 
-    if is_quiet():
-        return
     steps, blocks = node.throughput.steps, node.throughput.blocks
+    if is_quiet() or min(steps, blocks) < 1:  # which is refused next
+        return
     text = (
         f"{node.workload.title}, scale {node.recipe.scale}, batch {node.recipe.global_batch_size}, {node.gpus} x "
         f"{node.accelerator.name}, {node.precision.name}, data={node.data.loader}: {blocks} blocks of {steps} steps, "

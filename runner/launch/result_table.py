@@ -46,6 +46,9 @@ def show_result(console: Console, title: str, record: RunRecord, run_dir: RunDir
         rows.append(("restarts", f"{record.restarts}, {lost:.1f} s lost"))
     if record.verdict is not None:
         rows += _verdict_rows(record.verdict)
+    if steps := record.config.get("profile", {}).get("steps"):
+        missing = f"none: the last attempt ended before step {steps.partition('-')[0]}"
+        rows.append(("profile", escape(str(run_dir.profile) if run_dir.profile.exists() else missing)))
     if run_dir.log.exists():
         rows.append(("log", escape(str(run_dir.log))))
     else:

@@ -135,7 +135,7 @@ def _optional_observers(rank: Rank, closing: ExitStack) -> list[Observer]:
     title = run_title(config)
     observers += [closing.enter_context(tracker(rank.run_dir, title, rank.console)) for tracker in trackers]
     if steps := profiled_steps(config):
-        observers.append(StepProfiler(folder / "profile.json.gz", *steps, rank.device))
+        observers.append(StepProfiler(rank.run_dir.profile, *steps, rank.device))
     return observers
 
 

@@ -40,6 +40,7 @@ class RunDir:
         self.log = path / f"result_{seed}.txt"
         self.config = path / "config.yaml"
         self.quality = path / "quality.csv"
+        self.profile = path / "profile.json.gz"
         self.checkpoint = path / "checkpoint" / "checkpoint.pt"
         self._created: list[Path] = []  # directories that were created for this run
 

@@ -50,6 +50,13 @@ def throughput(**changes):
     return ThroughputResult(**numbers | changes)
 
 
+def test_the_trace_of_a_profiled_run_is_named(show, tmp_path):
+    record = RunRecord(training=training(True), config={"profile": {"steps": "10-12"}})
+    assert "  profile       none: the last attempt ended before step 10" in show(record)
+    RunDir(tmp_path, 1).profile.touch()
+    assert f"  profile       {tmp_path}/profile.json.gz" in show(record)
+
+
 def test_training_that_reached_its_target(show, tmp_path):
     RunDir(tmp_path, 1).log.touch()
     record = RunRecord(training=training(True), attempts=ATTEMPTS, verdict=ComplianceVerdict(True, "open, 0.7.0", ()))
