@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...runner.core.atomic_files import atomic_write
 from ...runner.core.errors import DataError
 from . import coco_images, coco_json, coco_masks, coco_problems
-from .coco_masks import Segments
+from .coco_masks import Edges, Segments
 
 _CACHE_VERSION = 2  # increase it to discard older caches
 _IMAGE_FIELDS = ("image_id", "file_name", "height", "width")
@@ -96,16 +96,23 @@ class CocoSet:
         ends = self.corner[start : stop + 1].tolist()
         return [self.corners[begin:end] for begin, end in pairwise(ends)]
 
-    def edges(self, annotation: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Return the edges of an annotation's mask as `coco_masks.edges` does; raises `DataError` if it has no mask."""
-        polygons, runs = self._segmentation(annotation)
-        return coco_masks.edges(polygons, runs, int(self.height[self.image[annotation]]))
+    def edges(self, image: int) -> list[Edges]:
+        """Return the edges of each mask of an image; raises `DataError` if an annotation has no mask."""
+        rows = self.annotations_of(image)
+        in_runs = self.run[rows, 1] > self.run[rows, 0]
+        run = self.run[rows][in_runs]
+        of_runs = coco_masks.rle_edges(self.runs, run, np.full(len(run), self.height[image], np.int64))
+        return [
+            next(of_runs) if has_runs else coco_masks.polygon_edges(self._segmentation(annotation)[0])
+            for annotation, has_runs in enumerate(in_runs.tolist(), rows.start)
+        ]
 
     def count_edges(self) -> NDArray[np.int64]:
         """Return the number of edges of each image's masks, int64 [I]."""
         counts = self.corner[self.outline[:, 1]] - self.corner[self.outline[:, 0]]
-        for annotation in np.flatnonzero(self.run[:, 1] > self.run[:, 0]).tolist():
-            counts[annotation] = len(self.edges(annotation)[0])
+        in_runs = np.flatnonzero(self.run[:, 1] > self.run[:, 0])
+        height = self.height[self.image[in_runs]].astype(np.int64)
+        counts[in_runs] = [len(edges) for edges, _ in coco_masks.rle_edges(self.runs, self.run[in_runs], height)]
         return np.bincount(self.image, counts, len(self)).astype(np.int64)
 
     def rle(self, annotation: int) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """COCO's segmentations, polygons and RLE masks, in a few flat arrays: checked, and rasterized one at a time."""
 
+import re
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,18 @@ from ...runner.core.errors import ConfigurationError
 
 MAX_OUTSIDE = 1.0  # pixels by which a box or polygon may leave its image: tools differ in where a pixel ends
 _DECIMALS = 2  # of COCO's coordinates
-_MAX_COUNT_CHARACTERS = 6  # of a run length in compressed RLE: 30 bits, more than any image has pixels
+# Compressed run lengths: up to five characters that announce another, and one that does not: 30 bits are more than any
+# image has pixels.
+_COMPRESSED = re.compile("(?:[P-o]{0,5}[0-O])+")
+_RLE_AT_ONCE = 1000  # masks that are read together: some 10 MB
 
 Report = Callable[[NDArray[Any], Callable[[int], str]], None]
 """Takes the indices of invalid annotations, and a function that tells what an invalid annotation has."""
+Edges = tuple[NDArray[np.float32], NDArray[np.bool_]]
+"""A mask's outline: edges, float32 [E, 4] (x, y to x, y in pixels), and which end a polygon, bool [E].
+
+A point is inside a polygon if an odd number of its edges lie above the point, and in the mask if inside any polygon.
+"""
 
 
 @dataclass(frozen=True)
@@ -120,93 +129,127 @@ def _flatten_rle(
     faults: dict[int, str] = {}
     parts: list[NDArray[np.uint32]] = []
     length = np.zeros(len(segmentations), np.int64)
-    for index in rle_indices:
-        height, width = size[index].tolist()
-        if height < 0:
-            continue
-        try:
-            parts.append(_parse_rle(segmentations[index], height, width))
-            length[index] = len(parts[-1])
-        except ValueError as error:
-            faults[index] = str(error)
+    known = [index for index in rle_indices if size[index, 0] >= 0]
+    for start in range(0, len(known), _RLE_AT_ONCE):
+        indices = known[start : start + _RLE_AT_ONCE]
+        counts = _parse_counts([segmentations[index].get("counts") for index in indices])
+        for index, runs in zip(indices, counts, strict=True):
+            if fault := _fault_of_rle(segmentations[index].get("size"), runs, *size[index].tolist()):
+                faults[index] = fault
+            elif runs is not None:
+                parts.append(runs.astype(np.uint32))
+                length[index] = len(runs)
     report(np.array(list(faults), np.int64), lambda index: faults[index])
     stop = np.cumsum(length)
     return np.stack([stop - length, stop], 1), np.concatenate(parts) if parts else np.empty(0, np.uint32)
 
 
-def _parse_rle(segmentation: dict[str, Any], height: int, width: int) -> NDArray[np.uint32]:
-    """Return the run lengths of an RLE mask; raises `ValueError` if they do not fill an image of this size."""
-    shape, counts = segmentation.get("size"), segmentation.get("counts")
+def _fault_of_rle(shape: Any, runs: NDArray[Any] | None, height: int, width: int) -> str | None:
+    """Return why an RLE mask does not fill an image of this size, or None."""
     if shape != [height, width]:
-        raise ValueError(f"RLE of the size {shape!r}, not its image's [{height}, {width}]: encode it again")
-    try:
-        runs = _decompress_counts(counts) if isinstance(counts, str) else np.array(counts)
-        valid = runs.ndim == 1 and runs.dtype.kind in "iu" and runs.size > 0 and bool((runs >= 0).all())
-    except ValueError:
-        valid = False
-    if not valid:
-        raise ValueError("RLE that is neither a list of counts nor COCO's compressed text: encode it again")
+        return f"RLE of the size {shape!r}, not its image's [{height}, {width}]: encode it again"
+    if runs is None:
+        return "RLE that is neither a list of counts nor COCO's compressed text: encode it again"
     total = sum(runs.tolist())  # Python's sum: counts can be up to 2**64
     if total != height * width:
-        raise ValueError(f"RLE of {total} pixels, not its image's {height * width}: encode it again")
-    return runs.astype(np.uint32)
+        return f"RLE of {total} pixels, not its image's {height * width}: encode it again"
+    return None
 
 
-def _decompress_counts(text: str) -> NDArray[np.int64]:
-    """Return the counts in COCO's compressed RLE text (the format of pycocotools' `rleToString`).
+def _parse_counts(counts: Sequence[Any]) -> list[NDArray[Any] | None]:
+    """Return the run lengths of RLE masks, as lists or as compressed text; None for what is neither."""
+    texts = _decompress_counts([text if isinstance(text, str) else "" for text in counts])
+    return [runs if isinstance(text, str) else _parse_list(text) for text, runs in zip(counts, texts, strict=True)]
+
+
+def _parse_list(counts: Any) -> NDArray[Any] | None:
+    try:
+        runs = np.array(counts)
+    except ValueError:  # lists of several lengths
+        return None
+    valid = runs.ndim == 1 and runs.dtype.kind in "iu" and runs.size > 0 and bool((runs >= 0).all())
+    return runs if valid else None
+
+
+def _decompress_counts(texts: Sequence[str]) -> list[NDArray[np.int64] | None]:
+    """Return the counts in COCO's compressed RLE texts (the format of pycocotools' `rleToString`); None if malformed.
 
     A character is 48 plus 6 bits: 5 bits of a number in two's complement, lowest first, and whether more follow. From
-    the fourth on, a number is the difference from the count two before.
+    the fourth on, a number is the difference from the count two before. All texts are read at once.
     """
-    code = np.frombuffer(text.encode("ascii"), np.uint8).astype(np.int64) - 48
-    if not code.size or (code < 0).any() or (code > 63).any() or code[-1] & 32:
-        raise ValueError
+    found: list[NDArray[np.int64] | None] = [None] * len(texts)
+    valid = [place for place, text in enumerate(texts) if _COMPRESSED.fullmatch(text)]
+    if not valid:
+        return found
+    code = np.frombuffer("".join(texts[place] for place in valid).encode("ascii"), np.uint8).astype(np.int64) - 48
     last = np.flatnonzero(code & 32 == 0)
     first = np.concatenate([[0], last[:-1] + 1])
-    length = last - first + 1
-    if length.max() > _MAX_COUNT_CHARACTERS:
-        raise ValueError
-    position = np.arange(code.size) - np.repeat(first, length)
-    counts = np.add.reduceat((code & 31) << 5 * position, first)
-    counts -= np.where(code[last] & 16, 1 << 5 * length, 0)
-    for parity in (counts[1::2], counts[2::2]):
-        np.cumsum(parity, out=parity)
-    return counts
+    position = np.arange(code.size) - np.repeat(first, last - first + 1)
+    numbers = np.add.reduceat((code & 31) << 5 * position, first)
+    numbers -= np.where(code[last] & 16, 1 << 5 * (last - first + 1), 0)
+    stops = np.searchsorted(last, np.cumsum([len(texts[place]) for place in valid]))
+    for place, start, stop in zip(valid, [0, *stops[:-1].tolist()], stops.tolist(), strict=True):
+        counts = numbers[start:stop]
+        for parity in (counts[1::2], counts[2::2]):
+            np.cumsum(parity, out=parity)
+        found[place] = counts if (counts >= 0).all() else None
+    return found
 
 
-def edges(
-    polygons: Sequence[NDArray[np.float32]], runs: NDArray[np.uint32], height: int
-) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return a mask's outline as edges, float32 [E, 4] (x, y to x, y in pixels), and which end a polygon, bool [E].
+def polygon_edges(polygons: Sequence[NDArray[np.float32]]) -> Edges:
+    """Return the edges of a mask's polygons."""
+    edges = np.concatenate([np.concatenate([points, np.roll(points, -1, 0)], 1) for points in polygons])
+    last = np.zeros(len(edges), bool)
+    last[np.cumsum([len(points) for points in polygons]) - 1] = True
+    return edges, last
 
-    A point is inside a polygon if an odd number of its edges lie above the point, and inside the mask if it is inside
-    any polygon. RLE of an image `height` pixels high becomes one polygon whatever its parts and holes, without vertical
-    edges, which lie above no point.
+
+def rle_edges(runs: NDArray[np.uint32], run: NDArray[np.int64], height: NDArray[np.int64]) -> Iterator[Edges]:
+    """Yield the edges of RLE masks of `height` pixels, int64 [M]: mask m is `runs[run[m, 0] : run[m, 1]]`.
+
+    A mask becomes one polygon whatever its parts and holes, without vertical edges, which lie above no point.
     """
-    if len(runs):
-        result = _horizontal_edges(runs, height)
-        last = np.arange(1, len(result) + 1) == len(result)
-    else:
-        result = np.concatenate([np.concatenate([points, np.roll(points, -1, 0)], 1) for points in polygons])
-        last = np.zeros(len(result), bool)
-        last[np.cumsum([len(points) for points in polygons]) - 1] = True
-    return result, last
+    for start in range(0, len(run), _RLE_AT_ONCE):
+        part = slice(start, start + _RLE_AT_ONCE)
+        length = run[part, 1] - run[part, 0]
+        places = np.arange(length.sum()) + np.repeat(run[part, 0] - (np.cumsum(length) - length), length)
+        edges, counts = _horizontal_edges(runs[places], length, height[part])
+        for own in np.split(edges, np.cumsum(counts)[:-1]):
+            yield own, np.arange(1, len(own) + 1) == len(own)
 
 
-def _horizontal_edges(runs: NDArray[np.uint32], height: int) -> NDArray[np.float32]:
-    """Return the borders between vertical neighbors inside and outside a mask, merged, float32 [E, 4]."""
-    start, stop = np.cumsum(runs, dtype=np.int64)[: len(runs) // 2 * 2].reshape(-1, 2).T  # of the runs inside
-    columns = (stop - 1) // height - start // height + 1
+def _horizontal_edges(
+    runs: NDArray[np.uint32], length: NDArray[np.int64], height: NDArray[np.int64]
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return the borders between vertical neighbors inside and outside of M masks, merged, and the number of each mask.
+
+    The masks, `height` pixels high, int64 [M], have `length` runs each, one after the other in `runs`. The borders are
+    float32 [E, 4], the numbers int64 [M].
+    """
+    first = np.cumsum(length) - length
+    mask = np.repeat(np.arange(len(length)), length)
+    inside = (np.arange(len(runs)) - first[mask]) % 2 == 1
+    ends = np.cumsum(runs, dtype=np.int64)
+    pixels = np.diff(ends[first + length - 1], prepend=0)
+    start, stop = ((side - (np.cumsum(pixels) - pixels)[mask])[inside] for side in (ends - runs, ends))
+    mask = mask[inside]
+    rows = height[mask]
+    columns = (stop - 1) // rows - start // rows + 1
     run = np.repeat(np.arange(len(start)), columns)
-    x = np.arange(len(run)) - np.repeat(np.cumsum(columns) - columns, columns) + start[run] // height
-    y = np.concatenate([np.maximum(start[run] - x * height, 0), np.minimum(stop[run] - x * height, height)])
-    stride = int(runs.sum()) // height + 1  # one more than the width, so that borders of two rows are not merged
-    position, count = np.unique(y * stride + np.tile(x, 2), return_counts=True)
+    mask, start, stop, rows = mask[run], start[run], stop[run], rows[run]
+    x = np.arange(len(run)) - np.repeat(np.cumsum(columns) - columns, columns) + start // rows
+    y = np.concatenate([np.maximum(start - x * rows, 0), np.minimum(stop - x * rows, rows)])
+    stride = pixels // height + 1  # one more than the width, so that borders of two rows are not merged
+    size = (height + 1) * stride
+    offset = np.cumsum(size) - size  # so that all masks are merged at once
+    both = np.tile(mask, 2)
+    position, count = np.unique(offset[both] + y * stride[both] + np.tile(x, 2), return_counts=True)
     position = position[count % 2 == 1]  # two runs meet where a border is there twice
     is_first = np.diff(position, prepend=-2) != 1
-    y, left = np.divmod(position[is_first], stride)
-    right = position[np.roll(is_first, -1)] % stride + 1
-    return np.stack([left, y, right, y], 1).astype(np.float32)
+    mask = np.searchsorted(offset, position[is_first], side="right") - 1
+    y, left = np.divmod(position[is_first] - offset[mask], stride[mask])
+    right = (position[np.roll(is_first, -1)] - offset[mask]) % stride[mask] + 1
+    return np.stack([left, y, right, y], 1).astype(np.float32), np.bincount(mask, minlength=len(length))
 
 
 def encode_rle(
@@ -226,7 +269,8 @@ def encode_rle(
 def decode_rle(rle: dict[str, Any]) -> NDArray[np.bool_]:
     """Return the mask of pycocotools' RLE, bool [height, width]; pycocotools' own decoder warns with NumPy 2."""
     height, width = rle["size"]
-    counts = _decompress_counts(rle["counts"].decode())
+    (counts,) = _decompress_counts([rle["counts"].decode()])
+    assert counts is not None
     return np.repeat(np.arange(len(counts)) % 2 == 1, counts).reshape(width, height).T
 
 

@@ -113,8 +113,7 @@ class TrainTransform(EvalTransform):
     def _outlines(self, target: CocoImage) -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.int64]]:
         """Return an image's unscaled edges, which of them end a polygon, and the edges of each object [max_boxes]."""
         dataset, counts = target.dataset, np.zeros(self.max_boxes, np.int64)
-        annotations = dataset.annotations_of(target.index)
-        outlines = [dataset.edges(annotation) for annotation in range(annotations.start, annotations.stop)]
+        outlines = dataset.edges(target.index)
         counts[: len(outlines)] = [len(edges) for edges, _ in outlines]
         edges, last = (np.concatenate(part) for part in zip(*outlines, strict=True))
         return edges, last, counts

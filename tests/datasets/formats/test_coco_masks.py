@@ -61,7 +61,7 @@ def test_edges_of_rle_are_the_horizontal_borders_of_the_mask(height, width, shar
     mask = np.random.default_rng(height).random((height, width)) < share
     flat = np.concatenate([[False], mask.T.ravel(), [False]])
     runs = np.diff(np.flatnonzero(flat[1:-1] != flat[:-2]), prepend=0, append=mask.size).astype(np.uint32)
-    edges, last = coco_masks.edges([], runs, height)
+    ((edges, last),) = coco_masks.rle_edges(runs, np.array([[0, len(runs)]]), np.array([height]))
     crossed = np.zeros((height + 1, width), int)
     for left, y, right in edges[:, :3].astype(int):
         crossed[y, left:right] += 1
@@ -71,11 +71,45 @@ def test_edges_of_rle_are_the_horizontal_borders_of_the_mask(height, width, shar
     assert last.tolist() == [False] * (len(edges) - 1) + [True]
 
 
+@pytest.fixture
+def random_masks(monkeypatch):
+    """Masks of several sizes, which are read in three parts: their sizes, and themselves as pycocotools' RLE."""
+    monkeypatch.setattr(coco_masks, "_RLE_AT_ONCE", 3)
+    draws = np.random.default_rng(5)
+    sizes = [(1, 9), (9, 1), (7, 12), (12, 7), (5, 5), (30, 40), (8, 3)]
+    masks = [draws.random(size) < share for size, share in zip(sizes, np.linspace(0, 1, len(sizes)), strict=True)]
+    return np.array(sizes), [mask_api.encode(np.asfortranarray(mask.astype(np.uint8))) for mask in masks]
+
+
+def test_masks_that_are_read_together_are_those_read_alone(random_masks):
+    sizes, packed = random_masks
+    rles = [{"size": size.tolist(), "counts": rle["counts"].decode()} for size, rle in zip(sizes, packed, strict=True)]
+    rles[1]["counts"] = [9]  # a list among the texts
+    rles[3]["counts"], rles[4]["counts"] = rles[3]["counts"] + "P", ""  # a number that does not end, and none
+    reported = []
+    found = coco_masks.flatten_segmentations(
+        rles, sizes, lambda indices, describe: reported.extend(indices.tolist()), required=True
+    )
+    assert reported == [3, 4]
+    valid = [0, 1, 2, 5, 6]
+    for index in valid:
+        runs = found.runs[slice(*found.run[index].tolist())]
+        height, width = sizes[index].tolist()
+        again = mask_api.frPyObjects({"size": [height, width], "counts": runs.tolist()}, height, width)
+        assert again == (packed[index] if index != 1 else mask_api.encode(np.zeros((9, 1), np.uint8, order="F")))
+    together = list(coco_masks.rle_edges(found.runs, found.run[valid], sizes[valid, 0]))
+    assert len(together) == len(valid)
+    for index, (edges, last) in zip(valid, together, strict=True):
+        ((alone, _),) = coco_masks.rle_edges(found.runs, found.run[[index]], sizes[[index], 0])
+        assert edges.tolist() == alone.tolist()
+        assert np.flatnonzero(last).tolist() == [len(edges) - 1][: len(edges)]
+
+
 def test_polygons_have_closed_edges():
     triangle, square = (
         np.array(points, np.float32) for points in ([(0, 0), (4, 0), (0, 3)], [(5, 5), (8, 5), (8, 9), (5, 9)])
     )
-    edges, last = coco_masks.edges([triangle, square], np.zeros(0, np.uint32), 20)
+    edges, last = coco_masks.polygon_edges([triangle, square])
     assert edges.tolist()[2:4] == [[0, 3, 0, 0], [5, 5, 8, 5]]
     assert edges.tolist()[-1] == [5, 9, 5, 5]
     assert np.flatnonzero(last).tolist() == [2, 6]
@@ -85,7 +119,7 @@ def test_edges_are_counted_as_they_are_drawn(coco_scenes):
     dataset = coco.read(*coco_scenes, masks=True)
     annotations = range(len(dataset.image))
     assert 0 < (dataset.run[:, 1] > dataset.run[:, 0]).sum() < len(annotations)  # crowds have runs, the others polygons
-    drawn = np.zeros(len(dataset), int)
-    np.add.at(drawn, dataset.image, [len(dataset.edges(annotation)[0]) for annotation in annotations])
-    assert dataset.count_edges().tolist() == drawn.tolist()
+    drawn = [[len(edges) for edges, _ in dataset.edges(image)] for image in range(len(dataset))]
+    assert list(map(len, drawn)) == np.diff(dataset.first).tolist()
+    assert dataset.count_edges().tolist() == list(map(sum, drawn))
     assert dataset.rles == [dataset.rle(annotation) for annotation in annotations]
