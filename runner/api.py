@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .core.errors import ConfigurationError, DataError, error_of
 from .results.analysis.comparison import Comparison
 from .results.analysis.throughput_comparison import ThroughputComparison
 from .results.report.build import Report
@@ -20,11 +21,23 @@ def run(*overrides: str) -> "pd.DataFrame":
     `"-m"` among them runs a sweep. Ranks are processes of their own, as from the command line. A run that does not
     reach its target is a row too. Raises `timetrial.runner.core.errors.RunError` for a run that never began.
     """
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
     from .cli.run import run_hydra
+    from .config.error_messages import format_error
     from .launch.rank_pool import RankPool
 
-    outcome = run_hydra("timetrial.run", overrides, RankPool())
-    return read_runs(*(job.run_dir for job in outcome.jobs if job.run_dir))
+    try:
+        jobs = run_hydra("timetrial.run", overrides, RankPool()).jobs
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigurationError(format_error(error)) from error
+    run_dirs = [job.run_dir for job in jobs if job.run_dir]
+    if not run_dirs:
+        if jobs:
+            raise error_of(jobs[0].exit_code, jobs[0].error)
+        raise ConfigurationError("timetrial.run has run nothing: give it overrides, and no option but -m.")
+    return read_runs(*run_dirs)
 
 
 def read_runs(*paths: str | Path) -> "pd.DataFrame":
@@ -39,6 +52,8 @@ def read_runs(*paths: str | Path) -> "pd.DataFrame":
     from .results.parse import sources
     from .results.report import csv_tables
 
+    if not paths:
+        raise DataError("No path is given: name run directories, logs, or folders that contain them.")
     rows = []
     for found in sources.read_runs(list(map(Path, paths))):
         row: dict[str, Any] = csv_tables.run_row(found)

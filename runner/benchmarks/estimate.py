@@ -234,7 +234,7 @@ def run(overrides: Sequence[str], console: Console, pool: RankPool | None = None
     config, record = measure(composition.node, console, pool)
     # Another model or other hyperparameters make another recipe.
     keys = [override.split("=")[0].lstrip("+") for override in overrides]
-    changed_keys = [key for key in keys if key.startswith(("recipe.", "model")) and key not in _NO_EFFECT]
+    changed_keys = [key for key in keys if key.startswith(("recipe.", "model", "target")) and key not in _NO_EFFECT]
     reference = expectations.find_expectation(recipe, config.round.name)
     estimate = extrapolate(config, recipe, changed_keys, record, reference)
     title = f"{config.workload.title} {recipe.split('/')[-1]}, {config.gpus} x {config.accelerator.name}"

@@ -17,8 +17,10 @@ class Curves(ABC):
             case BlockStarted() | EvalStarted():
                 self._started = event.time
             case BlockEnded(first_epoch=first, epochs=epochs, samples=samples, loss=loss):
-                rate = samples / (event.time - self._started)
-                self.add({"train/loss": loss, "train/samples_per_second": rate}, first + epochs - 1, event.time)
+                values = {"train/loss": loss}
+                if samples:  # of this attempt
+                    values["train/samples_per_second"] = samples / (event.time - self._started)
+                self.add(values, first + epochs - 1, event.time)
             case EvalEnded(epoch=epoch, quality=quality):
                 values = {f"quality/{metric}": value for metric, value in quality.items()}
                 self.add(values | {"evaluation/seconds": event.time - self._started}, epoch, event.time)

@@ -45,7 +45,7 @@ class ProgressBar:
                 self._update(completed=self._samples)
                 if not self._bar and event.time - self._last_line_time >= _SECONDS_BETWEEN_LINES:
                     self._print_line(event.time)
-            case BlockEnded(samples=samples):
+            case BlockEnded(samples=samples) if samples:  # of this attempt
                 self._update(rate=f"{samples / (event.time - self._block_started):,.0f}/s")
             case EvalStarted(epoch=epoch):
                 self._update(phase=f"evaluating {epoch}/{self._plan.max_epochs}")

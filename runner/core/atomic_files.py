@@ -67,8 +67,17 @@ def write_atomically(path: Path, text: str | bytes, *, durable: bool = True) -> 
 
 
 def open_lock(path: Path) -> IO[bytes]:
-    """Open a lock file, which is created if absent and never changed; raises `OSError` for a link."""
-    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "r+b")
+    """Open a lock file, which is created if absent and never changed; raises `OSError` for a link.
+
+    Whoever may only read it can still see whether it is locked.
+    """
+    flags = os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o666), "r+b")
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES) or not os.path.exists(path):
+            raise
+        return os.fdopen(os.open(path, os.O_RDONLY | flags), "rb")
 
 
 def write_failure(

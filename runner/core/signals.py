@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from types import FrameType
+from typing import Any
 
 import psutil
 
@@ -95,7 +96,7 @@ class StopSignal:
         ended = threading.Event()
         receiver = threading.Thread(target=ended.wait, daemon=True)
         receiver.start()  # before the signals are blocked: it receives those of this process
-        previous = {number: signal.signal(number, note) for number in STOP_SIGNALS}
+        previous = _handle(note)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             yield self
@@ -109,7 +110,7 @@ class StopSignal:
 
 @contextmanager
 def _handled_by(note: Callable[[int, FrameType | None], None], ignore_after: bool) -> Iterator[None]:
-    previous = {number: signal.signal(number, note) for number in STOP_SIGNALS}
+    previous = _handle(note)
     try:
         yield
     finally:
@@ -151,7 +152,7 @@ def stop_early(*, ignore_after: bool = False) -> Iterator[None]:
             os.kill(os.getpid(), received[0])
 
     previous_hook, sys.unraisablehook = sys.unraisablehook, stop_again
-    previous = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+    previous = _handle(stop)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # raises if one is pending
@@ -167,7 +168,7 @@ def stop_early(*, ignore_after: bool = False) -> Iterator[None]:
 def defer_stop() -> Iterator[None]:
     """Hold stop signals back within the body; the first of them arrives after it."""
     received: list[int] = []
-    previous = {number: signal.signal(number, lambda number, _: received.append(number)) for number in STOP_SIGNALS}
+    previous = _handle(lambda number, _: received.append(number))
     try:
         yield
     finally:
@@ -182,6 +183,13 @@ def signal_when_parent_ends(number: signal.Signals) -> None:
     if sys.platform == "linux":
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, number)
+
+
+def _handle(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+    """Handle stop signals, and return the handlers so far; in a thread, where Python allows no handlers, nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {number: signal.signal(number, handler) for number in STOP_SIGNALS}
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

@@ -8,10 +8,11 @@ A study may come from somebody else, so its manifest is data: it names no code, 
 of the environment and no folders, and no task leaves `runs/` (task_overrides.py).
 """
 
+import fcntl
 import re
 import shlex
-from collections.abc import Sequence, Set
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -25,7 +26,7 @@ from ..config.compose import compose, expand_sweep
 from ..config.composer import Composer
 from ..config.error_messages import format_error
 from ..config.validation import micro_batch_size, validate
-from ..core.atomic_files import write_atomically
+from ..core.atomic_files import open_lock, write_atomically, write_failure
 from ..core.errors import ConfigurationError, Exit, OutOfMemory, RunDirLocked, RunError
 from ..core.formatting import slug
 from ..core.found_files import as_name, read_text
@@ -57,7 +58,9 @@ class Task:
 
     def value(self, key: str, default: str) -> str:
         """Return what the task's overrides set `key` to."""
-        return next((word.split("=", 1)[1] for word in self.overrides if word.startswith(f"{key}=")), default)
+        return next(
+            (word.split("=", 1)[1] for word in self.overrides if word.lstrip("+").startswith(f"{key}=")), default
+        )
 
     @property
     def num_gpus(self) -> int:
@@ -120,8 +123,33 @@ class Study:
         Every new task is checked. Earlier tasks keep index and name, and with them their runs and results. Raises
         `ConfigurationError` if the sweep leaves out one of these.
         """
+        swept = _expand(overrides)
+        added = self._missing_tasks(swept)
+        if added:
+            _validate_all(added)
+            with self._locked():
+                added = self._missing_tasks(swept)  # another process may have planned since
+                planned = self.tasks() if self._manifest.exists() else []
+                lines = [shlex.join([task.name, *task.overrides]) for task in (*planned, *added)]
+                write_atomically(self._manifest, "".join(f"{line}\n" for line in lines))
+        return len(added)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Create the folder, and let other processes that plan it wait."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = open_lock(self.path / ".lock")
+        except OSError as error:
+            raise write_failure(self.path, error) from error
+        with lock:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _missing_tasks(self, swept: Sequence[Sequence[str]]) -> list[Task]:
+        """Return the tasks of a sweep that are not planned; raise `ConfigurationError` if it lacks a planned one."""
         planned = self.tasks() if self._manifest.exists() else []
-        swept, known = _expand(overrides), {frozenset(task.overrides) for task in planned}
         wanted = {frozenset(run) for run in swept}
         for task in planned:
             if frozenset(task.overrides) not in wanted:
@@ -129,13 +157,7 @@ class Study:
                     f"{self._manifest} has a task that this plan leaves out ({shlex.join(task.overrides)}): a plan can "
                     "only grow. Add its values, or name another folder."
                 )
-        added = _name_tasks(swept, len(planned), known)
-        if added:
-            _validate_all(added)
-            self.path.mkdir(parents=True, exist_ok=True)
-            lines = [shlex.join([task.name, *task.overrides]) for task in (*planned, *added)]
-            write_atomically(self._manifest, "".join(f"{line}\n" for line in lines))
-        return len(added)
+        return _name_tasks(swept, len(planned), {frozenset(task.overrides) for task in planned})
 
     def run_dir(self, task: Task) -> RunDir:
         """Return the run directory of a task. Its seed only names the log, which is not read here."""

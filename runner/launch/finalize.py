@@ -56,7 +56,7 @@ def finalize(run: OpenRun, exit_code: Exit) -> Exit:
     elif record.exit_code is not None:
         exit_code, error = Exit(record.exit_code), record.error
     elif exit_code == Exit.STOPPED:
-        began = record.training is not None or run_dir.checkpoint.exists()
+        began = record.training is not None or run_dir.checkpoint.exists() or _is_ready(record)
         error = STOPPED_AT_ONCE if began else "Stopped before training began: run it again."
     else:
         error = "The run ended without an error message: see stderr_0.txt in the run directory."
@@ -83,9 +83,16 @@ def finalize(run: OpenRun, exit_code: Exit) -> Exit:
         run.console.print("\nThis GPU has no data sheet yet. Please send this block to timetrial's issue tracker:")
         run.console.print(textwrap.indent(report_text, "  "), soft_wrap=True, markup=False, highlight=False)
     if exit_code == Exit.STOPPED and not run.config.throughput.steps and not _is_in_sweep():
-        run.console.print("To continue: the same command with ", end="")
-        run.console.print(f"run_dir={run_dir.path} resume=true", style="bold", soft_wrap=True, markup=False)
+        repeats = run.config.resume and not HydraConfig.initialized()  # a task of a study
+        run.console.print(f"To continue: the same command{'.' if repeats else ' with '}", end="\n" if repeats else "")
+        if not repeats:
+            run.console.print(f"run_dir={run_dir.path} resume=true", style="bold", soft_wrap=True, markup=False)
     return exit_code
+
+
+def _is_ready(record: RunRecord) -> bool:
+    """Return whether the last attempt has recorded its start, which it does when it is ready to train."""
+    return len(record.attempts[-1].startup) > 1
 
 
 def _is_in_sweep() -> bool:

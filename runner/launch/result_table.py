@@ -1,6 +1,7 @@
 """The table that ends `timetrial run` and `timetrial throughput`."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -48,7 +49,7 @@ def show_result(console: Console, title: str, record: RunRecord, run_dir: RunDir
         rows += _verdict_rows(record.verdict)
     if steps := record.config.get("profile", {}).get("steps"):
         missing = f"none: the last attempt ended before step {steps.partition('-')[0]}"
-        rows.append(("profile", escape(str(run_dir.profile) if run_dir.profile.exists() else missing)))
+        rows.append(("profile", escape(str(run_dir.profile) if _is_of(record, run_dir.profile) else missing)))
     if run_dir.log.exists():
         rows.append(("log", escape(str(run_dir.log))))
     else:
@@ -56,6 +57,11 @@ def show_result(console: Console, title: str, record: RunRecord, run_dir: RunDir
     show_rows(console, title, rows)
     if record.error:
         console.print(f"\n[red]{record.state}[/red]: {escape(record.error)}", soft_wrap=True, highlight=False)
+
+
+def _is_of(record: RunRecord, file: Path) -> bool:
+    """Return whether the last attempt of a run wrote a file."""
+    return file.exists() and file.stat().st_mtime >= record.attempts[-1].started_at
 
 
 def show_rows(console: Console, title: str, rows: Sequence[Row]) -> None:

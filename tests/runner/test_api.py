@@ -44,3 +44,39 @@ def test_compare_and_report_say_what_the_commands_say(launch, tmp_path):
         timetrial.compare(first.path, second.path, margin=5)
     with pytest.raises(DataError, match="No MLPerf log was found"):
         timetrial.read_runs(tmp_path / "page")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["accelerator=cpu", "bogus=1"], "There is no key bogus"),
+        (["accelerator=cpu", "recipe.max_epochs=x"], "recipe.max_epochs"),
+        (["accelerator=nope"], "accelerator=nope is not known"),
+        (["-m", "accelerator=cpu", "recipe.global_batch_size=0,-1"], "recipe.global_batch_size must be 1 or more, not"),
+        (["--cfg", "job"], "timetrial.run has run nothing"),
+    ],
+)
+def test_what_never_ran_is_a_run_error(words, sentence, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=sentence):
+        timetrial.run(*words)
+
+
+def test_nothing_to_read_is_said():
+    with pytest.raises(DataError, match="No path is given"):
+        timetrial.read_runs()
+
+
+@pytest.mark.integration
+def test_a_thread_can_run(tiny_ncf, tmp_path):
+    program = f"""
+import threading, timetrial
+rows = []
+words = {tiny_ncf!r} + ["recipe.max_epochs=1", "runs_dir={tmp_path}/runs", "data_dir={tmp_path}/data"]
+thread = threading.Thread(target=lambda: rows.append(timetrial.run(*words)))
+thread.start()
+thread.join()
+print(len(rows[0]), "row")
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=200)
+    assert done.stdout.endswith("1 row\n"), done.stderr

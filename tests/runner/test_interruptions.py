@@ -285,13 +285,16 @@ def test_repeated_stop_signals_count_as_one(start, tmp_path, launcher):
     assert final.verdict.summary == "stopped, not judged"
 
 
-def test_second_ctrl_c_does_not_deny_that_training_began(start, tmp_path):
-    process = start("run", "recipe.max_epochs=100000", "launcher=local", "checkpoint.every_seconds=0.1")
-    wait_for(tmp_path / "run" / "quality.csv", process)
+@pytest.mark.parametrize(("event", "first_eval_epoch"), [("EvalEnded", 1), ("BlockStarted", 100000)])
+def test_second_ctrl_c_does_not_deny_that_training_began(start, tmp_path, event, first_eval_epoch):
+    options = ["launcher=local", "checkpoint.every_seconds=0.1", "observers.json_lines=true"]
+    process = start("run", "recipe.max_epochs=100000", f"recipe.first_eval_epoch={first_eval_epoch}", *options)
+    wait_for(events := tmp_path / "run" / "events.jsonl", process)
+    while event not in events.read_text():
+        time.sleep(0.02)
     for _ in range(2):  # the second may arrive before the checkpoint of the first, or after
         process.send_signal(signal.SIGINT)
         time.sleep(0.02)
     assert process.wait(timeout=60) == Exit.STOPPED
-    final = record(tmp_path / "run")
-    assert final.state == "stopped"
+    assert (final := record(tmp_path / "run")).state == "stopped"
     assert "before training began" not in final.error

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from timetrial.runner.core.errors import Exit
+from timetrial.runner.record.run_dir import RunDir
 
 pytestmark = pytest.mark.integration
 
@@ -71,10 +72,30 @@ def test_stopped_study_continues(start, script, tiny, tmp_path):
     stdout, _ = process.communicate(timeout=60)
     assert process.returncode == Exit.STOPPED
     assert "a checkpoint is written" in stdout
+    assert "To continue: the same command." in stdout
     assert not (tmp_path / "study/runs/1-seed-2").exists()
     code, stdout, _ = script("slurm/study.sbatch", "study")
     assert code == Exit.TARGET_NOT_REACHED
     assert "restarts      1" in stdout
+
+
+def test_job_of_all_tasks_is_requeued_after_those_that_nobody_runs(root, tiny, tmp_path):
+    plan = [sys.executable, "-P", "-m", "timetrial", "batch", "plan", "study", *tiny, "seed=1,2"]
+    subprocess.run(plan, cwd=tmp_path, check=True, timeout=100, capture_output=True)
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.parent.mkdir()
+    scontrol.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/requests.txt\n')
+    scontrol.chmod(0o755)
+    paths = [str(scontrol.parent), str(Path(sys.executable).parent), os.environ["PATH"]]
+    environment = os.environ | {"PATH": ":".join(paths), "SLURM_JOB_ID": "55"}
+    in_use = RunDir(tmp_path / "study/runs/0-seed-1", seed=0)
+    in_use.path.mkdir(parents=True)
+    with in_use.locked():
+        command = [root / "scripts/slurm/study.sbatch", "study"]
+        job = subprocess.run(command, cwd=tmp_path, env=environment, timeout=200, capture_output=True, text=True)
+    assert job.returncode == Exit.STOPPED, job.stdout + job.stderr
+    assert (tmp_path / "requests.txt").read_text() == "requeue 55\n"
+    assert RunDir(tmp_path / "study/runs/1-seed-2", seed=0).record().exit_code == Exit.TARGET_REACHED
 
 
 def test_dry_run_prints_every_command_and_writes_nothing(script, tmp_path):
@@ -100,6 +121,11 @@ def test_dry_run_prints_every_command_and_writes_nothing(script, tmp_path):
 def test_gpus_are_divided_over_nodes(script):
     arguments = ["study", "accelerator=h200", "launcher=slurm", "gpus=4"]
     assert "--gres=gpu:2 --nodes=2" in script("slurm/submit", "--dry-run", "--nodes=2", *arguments)[2]
+
+
+def test_missing_study_is_named(script):
+    code, _, stderr = script("slurm/submit", "--dry-run", "nowhere")
+    assert (code, stderr.split(" is missing")[0]) == (Exit.CONFIGURATION, "submit: nowhere/manifest.txt")
 
 
 def test_invalid_study_is_not_submitted(script, tmp_path):

@@ -169,3 +169,21 @@ def test_lock_file_is_neither_truncated_nor_followed(tmp_path):
         open_lock(tmp_path / "lock")
     with open_lock(tmp_path / "document"):
         assert (tmp_path / "document").read_text() == "mine"
+
+
+def test_lock_file_on_a_read_only_disk_can_be_read(tmp_path, monkeypatch):
+    from timetrial.runner.core.atomic_files import open_lock
+
+    opened = os.open
+
+    def open_for_reading(path, flags, *mode):
+        if flags & os.O_RDWR:
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return opened(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", open_for_reading)
+    with pytest.raises(OSError, match="Read-only"):
+        open_lock(tmp_path / "absent")
+    (tmp_path / "lock").touch()
+    with open_lock(tmp_path / "lock") as lock:
+        assert lock.read() == b""

@@ -30,6 +30,28 @@ def test_plan_has_the_runs_of_a_sweep_by_seed(plan_study):
     assert progress_of(study) == ["waiting"] * 6
 
 
+def test_plan_sees_what_another_process_has_planned_meanwhile(plan_study, tmp_path, monkeypatch):
+    validate, others = batch._validate_all, [("seed=1", "precision=bf16")]
+
+    def validate_slowly(tasks):
+        validate(tasks)
+        while others:
+            plan_study(*others.pop())
+
+    monkeypatch.setattr(batch, "_validate_all", validate_slowly)
+    with pytest.raises(ConfigurationError, match=r"a task that this plan leaves out .*precision=bf16"):
+        plan_study("seed=1,2")
+    others.append(("seed=1,2", "precision=bf16"))
+    study = plan_study("seed=range(1,4)", "precision=bf16")
+    assert [task.name[0] for task in study.tasks()] == ["0", "1", "2"]
+
+
+def test_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=r"Cannot write .*file \(File exists\): choose another place"):
+        Study(tmp_path / "file", max_attempts=1).plan(["accelerator=cpu"])
+
+
 def test_plan_is_written_once(plan_study, tmp_path):
     plan_study("seed=1,2")
     manifest = tmp_path / "study" / "manifest.txt"

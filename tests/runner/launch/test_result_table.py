@@ -1,6 +1,7 @@
 """The table that ends a run, for training and for throughput."""
 
 import io
+import os
 
 import pytest
 from omegaconf import OmegaConf
@@ -51,10 +52,12 @@ def throughput(**changes):
 
 
 def test_the_trace_of_a_profiled_run_is_named(show, tmp_path):
-    record = RunRecord(training=training(True), config={"profile": {"steps": "10-12"}})
+    record = RunRecord(training=training(True), attempts=ATTEMPTS, config={"profile": {"steps": "10-12"}})
     assert "  profile       none: the last attempt ended before step 10" in show(record)
     RunDir(tmp_path, 1).profile.touch()
     assert f"  profile       {tmp_path}/profile.json.gz" in show(record)
+    os.utime(RunDir(tmp_path, 1).profile, (1.5, 1.5))  # of the attempt before
+    assert "  profile       none: the last attempt ended before step 10" in show(record)
 
 
 def test_training_that_reached_its_target(show, tmp_path):
