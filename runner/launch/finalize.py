@@ -83,9 +83,11 @@ def finalize(run: OpenRun, exit_code: Exit) -> Exit:
         run.console.print("\nThis GPU has no data sheet yet. Please send this block to timetrial's issue tracker:")
         run.console.print(textwrap.indent(report_text, "  "), soft_wrap=True, markup=False, highlight=False)
     if exit_code == Exit.STOPPED and not run.config.throughput.steps and not _is_in_sweep():
-        repeats = run.config.resume and not HydraConfig.initialized()  # a task of a study
-        run.console.print(f"To continue: the same command{'.' if repeats else ' with '}", end="\n" if repeats else "")
-        if not repeats:
+        run.console.print("To continue: the same command", end="")
+        if run.config.resume and not HydraConfig.initialized():  # a task of a study
+            run.console.print(".")
+        else:
+            run.console.print(" with ", end="")
             run.console.print(f"run_dir={run_dir.path} resume=true", style="bold", soft_wrap=True, markup=False)
     return exit_code
 
