@@ -84,9 +84,7 @@ class MLPerfLog:
             case BlockEnded(first_epoch=first, epochs=epochs, samples=samples, data_wait_seconds=waited):
                 if epochs == 1:
                     self._log.end(keys.EPOCH_STOP, metadata={"epoch_num": first}, time_ms=ms)
-                stats = {"data_wait_seconds": waited}
-                if samples:  # of this attempt
-                    stats["throughput"] = samples / (event.time - self._block_started)
+                stats = {"throughput": samples / (event.time - self._block_started), "data_wait_seconds": waited}
                 self._log.event("tracked_stats", stats, {"step": first + epochs - 1}, time_ms=ms)
             case EvalStarted(epoch=epoch):
                 self._log.start(keys.EVAL_START, metadata={"epoch_num": epoch}, time_ms=ms)

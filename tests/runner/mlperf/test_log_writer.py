@@ -77,13 +77,3 @@ def test_rejects_log_that_is_shorter_than_the_checkpoint(interrupted, removed):
         with pytest.raises(DataError, match="start the run over in a new run directory"):
             log(RunStarted(params={}))
     assert not path.exists() or path.read_text() == text[:-5]
-
-
-def test_block_that_an_earlier_attempt_has_trained_has_no_throughput(tmp_path):
-    path = tmp_path / "result_1.txt"
-    with contextlib.closing(MLPerfLog(path, {"seed": 1}, {"accuracy": 0.5})) as log:
-        log(BlockStarted(time=1.0, first_epoch=1, epochs=1))
-        log(BlockEnded(time=2.0, first_epoch=1, epochs=1, samples=0, loss=1.0))
-        log(BlockEnded(time=2.0, first_epoch=1, epochs=1, samples=10, loss=1.0))
-    stats = [entry["value"] for entry in entries(path) if entry["key"] == "tracked_stats"]
-    assert [each.get("throughput") for each in stats] == [None, 10.0]
