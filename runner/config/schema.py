@@ -79,7 +79,7 @@ class EngineConfig:
     capture: bool = True
     """Capture training steps and beam searches in device graphs; false: eager. Default: see docs/running.md."""
     cudnn_benchmark: bool = True
-    """Time cuDNN's plans for each convolution (`torch.backends.cudnn.benchmark`). Default: true at `reference`."""
+    """Let cuDNN time convolution algorithms (`torch.backends.cudnn.benchmark`). Default: true at `reference`."""
     deterministic: bool = False
     """Use deterministic algorithms only: equal seeds then give equal bits on equal devices; false: the fastest ones."""
     kernels: bool = True

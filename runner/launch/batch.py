@@ -124,12 +124,11 @@ class Study:
         `ConfigurationError` if the sweep leaves out one of these.
         """
         swept = _expand(overrides)
-        added = self._missing_tasks(swept)
+        _, added = self._compare(swept)
         if added:
             _validate_all(added)
             with self._locked():
-                added = self._missing_tasks(swept)  # another process may have planned since
-                planned = self.tasks() if self._manifest.exists() else []
+                planned, added = self._compare(swept)  # another process may have planned since
                 lines = [shlex.join([task.name, *task.overrides]) for task in (*planned, *added)]
                 write_atomically(self._manifest, "".join(f"{line}\n" for line in lines))
         return len(added)
@@ -147,8 +146,8 @@ class Study:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _missing_tasks(self, swept: Sequence[Sequence[str]]) -> list[Task]:
-        """Return the tasks of a sweep that are not planned; raise `ConfigurationError` if it lacks a planned one."""
+    def _compare(self, swept: Sequence[Sequence[str]]) -> tuple[list[Task], list[Task]]:
+        """Return the planned tasks and what a sweep adds; raise `ConfigurationError` if it lacks a planned one."""
         planned = self.tasks() if self._manifest.exists() else []
         wanted = {frozenset(run) for run in swept}
         for task in planned:
@@ -157,7 +156,7 @@ class Study:
                     f"{self._manifest} has a task that this plan leaves out ({shlex.join(task.overrides)}): a plan can "
                     "only grow. Add its values, or name another folder."
                 )
-        return _name_tasks(swept, len(planned), {frozenset(task.overrides) for task in planned})
+        return planned, _name_tasks(swept, len(planned), {frozenset(task.overrides) for task in planned})
 
     def run_dir(self, task: Task) -> RunDir:
         """Return the run directory of a task. Its seed only names the log, which is not read here."""
