@@ -143,7 +143,7 @@ class MaskRCNNData(CocoData):
     def _random_pixels(self, size: int, wide: bool) -> tuple[Tensor, Tensor]:
         """Return random pixels, and for each image the scaled size of COCO's most frequent one."""
         shape = canvas_size(self.short_edge, self.long_edge, wide)
-        pixels = torch.randint(256, (size, *shape, 3), dtype=torch.uint8)
+        pixels = torch.randint(256, (size, *shape, 3), dtype=torch.uint8, device=self.device)
         height, width = (480, 640) if wide else (640, 480)
         return pixels, torch.tensor([scaled_size(height, width, self.short_edge, self.long_edge)] * size)
 

@@ -4,7 +4,7 @@ import functools
 import queue
 import threading
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -121,8 +121,8 @@ class _Decoders:
 _decoders = functools.cache(_Decoders)
 
 
-def prefetch(batches: Iterator[_BatchT], device: torch.device) -> Iterator[_BatchT]:
-    """Make `batches` in a separate thread and stream, while the GPU trains on the batches before."""
+def prefetch(batches: Iterator[_BatchT], device: torch.device) -> Generator[_BatchT]:
+    """Make `batches` in a separate thread and stream from this call on, while the GPU trains on the batches before."""
     stream = torch.cuda.Stream(device, priority=-1)  # ahead of the training step: its kernels are many, these small
     ready_batches: queue.Queue[Any] = queue.Queue(_PREFETCHED)
     stopped = threading.Event()
@@ -146,20 +146,26 @@ def prefetch(batches: Iterator[_BatchT], device: torch.device) -> Iterator[_Batc
         except BaseException as error:
             put(error)
 
-    thread = threading.Thread(target=make_batches, daemon=True)
-    thread.start()
-    try:
-        while (item := ready_batches.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            batch, made = item
-            current = torch.cuda.current_stream(device)
-            current.wait_event(made)
-            for tensor in batch.tensors():
-                tensor.record_stream(current)  # keeps its memory until the step has read it
-            yield batch
-    finally:
-        stopped.set()
-        with suppress(queue.Empty):  # lets the thread go on at once
-            ready_batches.get_nowait()
-        thread.join()
+    def take_batches() -> Generator[Any]:
+        thread = threading.Thread(target=make_batches, daemon=True)
+        thread.start()
+        try:
+            yield  # from the call of `prefetch`, so that closing the generator always ends the thread
+            while (item := ready_batches.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                batch, made = item
+                current = torch.cuda.current_stream(device)
+                current.wait_event(made)
+                for tensor in batch.tensors():
+                    tensor.record_stream(current)  # keeps its memory until the step has read it
+                yield batch
+        finally:
+            stopped.set()
+            with suppress(queue.Empty):  # lets the thread go on at once
+                ready_batches.get_nowait()
+            thread.join()
+
+    taken_batches = take_batches()
+    next(taken_batches)
+    return taken_batches

@@ -4,7 +4,8 @@ import atexit
 import itertools
 import math
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
@@ -19,6 +20,7 @@ from .batches import ImageBatch
 from .decode_workers import Key, worker_count
 from .gpu_decode import can_decode
 from .pipeline import GpuDecoder, ImageDataset, ImageDecoder, ImageLoader, ImageSource, Loader, Transform
+from .read_ahead import ReadAhead
 
 # Training images of an epoch for each process that only reads: on one core it reads 2,900 images of 640x480 a second.
 _IMAGES_PER_READER = 32
@@ -150,13 +152,18 @@ class ImageData(Data):
         return Batch((pixels.permute(0, 3, 1, 2), *targets), len(pixels), global_samples, global_samples)
 
     def warm_up_steps(self) -> Iterator[Sequence[Batch]]:
-        """Start the decoders, so that nothing is compiled on the clock, and yield `random_steps()`."""
+        """Yield `random_steps()` and start the decoders beside them, so that nothing is compiled on the clock."""
+        with ThreadPoolExecutor(1) as thread:
+            decoders = thread.submit(self._warm_up_decoders)
+            yield from self.random_steps()
+            decoders.result()
+
+    def _warm_up_decoders(self) -> None:
         if (source := self.build_warm_up_source()) is not None:
             for train, size in ((True, self._micro_batch_sizes()[0]), (False, self._eval_step_size())):
                 transform = self.build_transform(train)
                 if isinstance(decoder := self.build_decoder(transform, train), GpuDecoder):
                     decoder.warm_up(ImageDataset(source, transform, 0).encoded_batch(0, [0] * size))
-        yield from self.random_steps()
 
     def random_steps(self) -> Iterator[Sequence[Batch]]:
         """Yield a step of random images in each shape of training."""
@@ -180,8 +187,7 @@ class ImageData(Data):
 
     def _random_train_images(self, size: int) -> ImageBatch:
         """Return `size` random images and labels."""
-        shape = (size, self.image_size, self.image_size, 3)
-        pixels = torch.randint(256, shape, dtype=torch.uint8, device=self.device)
+        pixels = torch.randint(256, (size, self.image_size, self.image_size, 3), dtype=torch.uint8, device=self.device)
         return ImageBatch(pixels, (torch.randint(self.num_classes, (size,), device=self.device),))
 
     def _random_eval_images(self, size: int) -> ImageBatch:
@@ -199,8 +205,8 @@ class LoadedBatches:
     """Reads the planned images by two loaders, each of which reads ahead while the other is used."""
 
     def __init__(self, train_loader: Loader, eval_loader: Loader) -> None:
-        self._train, self._eval = _ReadAhead(train_loader, _train_plans), _ReadAhead(eval_loader, _eval_plans)
-        self._evaluations = itertools.count(1)
+        self._train, self._eval = ReadAhead(train_loader, _train_plans), ReadAhead(eval_loader, _eval_plans)
+        self._evaluation = 1  # the next one
         # TensorFlow can hang if Python ends while it reads ahead.
         atexit.register(_stop_reading_ahead, weakref.ref(self))
 
@@ -215,43 +221,13 @@ class LoadedBatches:
         images = self._train.take(data, epoch, data.steps_per_epoch * accumulation)
         while parts := list(itertools.islice(images, accumulation)):
             yield [data.make_batch(part, data.step_size) for part in parts]
+            self._eval.start(data, self._evaluation)  # after the first step, which it would delay
 
     def eval_batches(self, data: ImageData) -> Iterator[Batch]:
         """Yield every image of the rank's plan once."""
-        for images in self._eval.take(data, next(self._evaluations), len(data.eval_plan())):
+        number, self._evaluation = self._evaluation, self._evaluation + 1
+        for images in self._eval.take(data, number, len(data.eval_plan())):
             yield data.make_batch(images, data.eval_size)
-
-
-class _ReadAhead:
-    """Takes the images of an endless plan from a loader, which goes on to read those that will be asked for next.
-
-    `plans` yields the keys of the batches of a pass over the images (an epoch or an evaluation) and of all later ones.
-    """
-
-    def __init__(self, loader: Loader, plans: Callable[[ImageData, int], Iterator[Key]]) -> None:
-        self._loader, self._plans = loader, plans
-        self._images: Generator[ImageBatch] | None = None
-        self._next_pass = 0  # that of the next batch of `_images`; 0: none
-
-    def take(self, data: ImageData, number: int, batches: int) -> Iterator[ImageBatch]:
-        """Yield the images of the `batches` batches of pass `number`."""
-        if self._images is None or number != self._next_pass:
-            self.close()
-            # A proxy: the loader holds the plan until the data are freed, so the plan must not hold the data.
-            self._images = self._loader.batches(self._plans(weakref.proxy(data), number))
-        images, self._next_pass = self._images, 0
-        try:
-            yield from itertools.islice(images, batches)
-            self._next_pass = number + 1
-        finally:
-            if not self._next_pass:  # aborted: what is read ahead is of no use
-                images.close()
-
-    def close(self) -> None:
-        """Stop reading ahead."""
-        if self._images is not None:
-            self._images.close()
-        self._next_pass = 0
 
 
 def _stop_reading_ahead(owner: "weakref.ref[LoadedBatches]") -> None:

@@ -226,13 +226,13 @@ class ImageLoader:
             self._workers = BatchWorkers(dataset.encoded_batch, workers, reuse_memory=True)
 
     def batches(self, plan: Iterable[Key]) -> Generator[ImageBatch]:
-        """Yield the batches of `plan`; on an NVIDIA GPU they are prefetched to it."""
+        """Yield the batches of `plan`, read from this call on; on an NVIDIA GPU they are prefetched to it."""
         batches = self._workers.run(plan)
         if self._decoder is not None:
             batches = _decode(batches, self._decoder, self._source)
         if is_nvidia_gpu(self._device):
-            batches = gpu_decode.prefetch((batch.to(self._device) for batch in batches), self._device)
-        yield from batches
+            return gpu_decode.prefetch((batch.to(self._device) for batch in batches), self._device)
+        return (batch for batch in batches)
 
 
 def _decode(batches: Iterator[EncodedBatch], decoder: ImageDecoder, source: ImageSource) -> Iterator[ImageBatch]:

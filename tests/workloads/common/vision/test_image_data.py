@@ -114,6 +114,19 @@ def test_evaluations_are_read_ahead(opened, monkeypatch):
         assert len(planned) == 2 * evaluation + 2
 
 
+def test_first_evaluation_is_read_during_the_first_epoch(opened, monkeypatch):
+    data, planned, expected = opened(2), [], eval_pixels(opened(0))
+    plan = data.eval_plan
+    monkeypatch.setattr(data, "eval_plan", lambda: planned.append(None) or plan())
+    steps = iter(data.train_batches(1))
+    next(steps)
+    assert not planned  # the first training batch is not delayed
+    next(steps)
+    assert len(planned) == 2  # 4 batches ahead
+    list(steps)
+    assert torch.equal(eval_pixels(data), expected)
+
+
 def test_aborted_evaluation_leaves_no_batches_for_the_next(opened):
     data = opened(2)
     aborted = iter(data.eval_batches())
