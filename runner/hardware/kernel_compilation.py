@@ -1,9 +1,22 @@
-"""The time that Triton takes to compile the kernels that its cache does not hold."""
+"""What Triton does before the first kernels of a process, and the time that it takes to compile those."""
 
+import importlib
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
+
+_LAZY_IMPORT = "triton.experimental.gluon.nvidia.hopper"  # of the first kernel that runs
+
+
+def prepare_triton() -> None:
+    """Do what the first kernel of a process would wait 0.4 s for: hash Triton's files, and import a part of it.
+
+    Processes that are forked later need not do it.
+    """
+    with suppress(ImportError, AttributeError):  # no Triton, or another version
+        importlib.import_module("triton.runtime.cache").triton_key()
+        importlib.import_module(_LAZY_IMPORT)
 
 
 @contextmanager

@@ -5,9 +5,9 @@ launcher to say what to run. In a sweep, it forks a rank for each run, or for se
 imports nothing that takes long.
 """
 
-import importlib
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 import time
@@ -60,7 +60,7 @@ class RankPool:
                 self._waiting.append(_start_process())
 
     def import_modules(self, names: Iterable[str]) -> None:
-        """Let the waiting ranks import modules that the run will need."""
+        """Let the waiting ranks import modules that the run will need, and call those named "module:function"."""
         message = {"modules": [*names]}
         for process in self._waiting:
             _tell(process, message)
@@ -154,14 +154,15 @@ def _accept(message: Mapping[str, Any], channel: RankChannel | None) -> Assignme
 
 
 def _import(names: Iterable[str]) -> None:
-    """Import modules; what they print, and their errors, are those of the launcher, which imports them too."""
+    """Import modules and call functions; what they print, and their errors, are the launcher's, which uses them too."""
     terminal = [os.dup(number) for number in (1, 2)]
     with open(os.devnull, "ab") as nowhere:
         for number in (1, 2):
             os.dup2(nowhere.fileno(), number)
     for name in names:
         with suppress(Exception):
-            importlib.import_module(name)
+            if callable(found := pkgutil.resolve_name(name)):
+                found()
     sys.stdout.flush()
     for number, original in zip((1, 2), terminal, strict=True):
         os.dup2(original, number)

@@ -12,11 +12,12 @@ from ..config.schema import Config
 from ..config.validation import SEED_LIMIT, gradient_accumulation_steps, validate
 from ..core.errors import ConfigurationError
 from ..core.found_files import read_config
-from ..hardware import devices
+from ..hardware import devices, kernel_compilation
 from ..mlperf import closed_division
 
 _MANY_MICRO_BATCHES = 64  # per update and device; recipes of the reference scale need up to 16 on small GPUs
 _SEED_BYTES = 4  # short enough for the name of a run directory
+_PREPARE_KERNELS = f"{kernel_compilation.__name__}:{kernel_compilation.prepare_triton.__name__}"
 # Of a job step; a batch script has other variables, and starts the command once.
 _TASK_COUNTS = {"srun": "SLURM_STEP_NUM_TASKS", "mpirun": "OMPI_COMM_WORLD_SIZE", "torchrun": "WORLD_SIZE"}
 
@@ -47,12 +48,13 @@ def with_seed(config: Config) -> Config:
 
 
 def modules_to_import(node: DictConfig) -> list[str]:
-    """Return the modules that validating and running `node` imports lazily."""
+    """Return the modules that validating and running `node` imports lazily, and the preparation of its kernels."""
     loader, engine = OmegaConf.select(node, "data.loader"), OmegaConf.select(node, "engine.name")
     keys = ["workload.workload", f"workload.loaders.{loader}", f"workload.engines.{engine}"]
     classes = [str(path) for key in keys if (path := OmegaConf.select(node, key))]
     compiler = ["torch._dynamo"] if OmegaConf.select(node, "engine.compile") is not None else []
-    return [*(path.rpartition(".")[0] for path in classes), *compiler, *OmegaConf.select(node, "workload.preload")]
+    modules = [*(path.rpartition(".")[0] for path in classes), *compiler, *OmegaConf.select(node, "workload.preload")]
+    return modules if OmegaConf.select(node, "accelerator.name") == "cpu" else [*modules, _PREPARE_KERNELS]
 
 
 def _refuse_several_tasks(config: Config) -> None:

@@ -127,7 +127,7 @@ class TorchEngine:
     def warm_up(self, steps: int = 3) -> None:
         """Compile, allocate and capture on synthetic batches, then restore the state: nothing is learned.
 
-        Compilers that record device graphs do so in the second of `steps` passes.
+        Compilers that record device graphs do so in the second of `steps` passes. A capture makes its own.
         """
         initial_state = copy.deepcopy(self.state_dict())
         if self.compiled:  # an earlier engine of this process has changed it
@@ -138,11 +138,10 @@ class TorchEngine:
                 with self.replication.paused():
                     self._backward(micro_batches[0], micro_batches[0].weight or 1.0)
                 self.world.barrier()
-            for _ in range(steps):
-                self.train_step(micro_batches)
             if self._captured_steps is not None:
                 self._captured_steps.capture(self._update, micro_batches)
-                self.train_step(micro_batches)  # a first replay uploads the graph
+            for _ in range(steps if self._captured_steps is None else 1):  # a first replay uploads the graph
+                self.train_step(micro_batches)
         self._warm_up_evaluation(steps if self._compiler_captures else 1)
         self.load_state_dict(initial_state)
         self.optimizer.zero_grad(set_to_none=True)

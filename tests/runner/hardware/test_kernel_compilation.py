@@ -52,10 +52,23 @@ def test_kernels_that_are_not_in_the_cache_are_counted(tmp_path):
     assert shortest > 0
 
 
+def test_triton_is_prepared_as_its_first_kernel_would():
+    program = (
+        "import sys\n"
+        "from timetrial.runner.hardware import kernel_compilation\n"
+        "kernel_compilation.prepare_triton()\n"
+        "hashed = sys.modules['triton.runtime.cache'].triton_key.cache_info().currsize\n"
+        "print(hashed, kernel_compilation._LAZY_IMPORT in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.stderr) == ("1 True\n", "")
+
+
 def test_without_triton_nothing_is_counted():
     program = (
         "import sys; sys.modules['triton'] = None\n"
-        "from timetrial.runner.hardware.kernel_compilation import compiled_kernels\n"
+        "from timetrial.runner.hardware.kernel_compilation import compiled_kernels, prepare_triton\n"
+        "prepare_triton()\n"
         "with compiled_kernels() as seconds: pass\n"
         "print(seconds)"
     )

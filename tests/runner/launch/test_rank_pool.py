@@ -20,7 +20,7 @@ with rank_pool.RankPool() as pool:
     pool.start_waiting(2)
     waiting = list(pool._waiting)
     if sys.argv[1] == "use one":
-        pool.import_modules(["no_such_module", "noisy"])
+        pool.import_modules(["no_such_module", "noisy", "noisy:prepare"])
         os.environ["ADDED"] = "later"
         del os.environ["REMOVED"]
         os.chdir(sys.argv[2])
@@ -39,14 +39,15 @@ from timetrial.runner.launch.rank_pool import LAUNCHER_PID, wait_for_run
 def main():
     assert int(os.environ[LAUNCHER_PID]) == os.getppid()
     path = wait_for_run().run_dir
-    print(path, os.environ["RANK"], os.environ["ADDED"], "REMOVED" in os.environ, "noisy" in sys.modules, os.getcwd())
+    prepared = sys.modules["noisy"].prepared if "noisy" in sys.modules else None
+    print(path, os.environ["RANK"], os.environ["ADDED"], "REMOVED" in os.environ, prepared, os.getcwd())
 """
 
 
 @pytest.mark.parametrize("usage", ["use one", "use none", "fail"])
 def test_ranks_that_were_started_early_run_or_end_with_the_command(tmp_path, monkeypatch, usage):
     (tmp_path / "echo_worker.py").write_text(ECHO_WORKER)
-    (tmp_path / "noisy.py").write_text("print('noise')")
+    (tmp_path / "noisy.py").write_text("print('noise')\nprepared = []\ndef prepare(): prepared.append(print('more'))")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.setenv("REMOVED", "1")
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
@@ -55,7 +56,7 @@ def test_ranks_that_were_started_early_run_or_end_with_the_command(tmp_path, mon
     completed = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert completed.returncode == (usage == "fail"), completed.stderr
     lines = completed.stdout.splitlines()
-    assert lines[:-1] == ([f"/some/where 3 later False True {tmp_path}/elsewhere"] if usage == "use one" else [])
+    assert lines[:-1] == ([f"/some/where 3 later False [None] {tmp_path}/elsewhere"] if usage == "use one" else [])
     pids = lines[-1].split()
     assert len(pids) == 2
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)

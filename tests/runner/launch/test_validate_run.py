@@ -1,6 +1,7 @@
 """What is known of a run before its configuration is validated."""
 
 from importlib.util import find_spec
+from pkgutil import resolve_name
 
 import pytest
 
@@ -13,3 +14,9 @@ def test_ranks_preload_what_a_workload_imports_lazily(compose, workload, lazy):
     assert names[0] == f"timetrial.workloads.{workload}.workload"
     assert names[-1] == lazy
     assert all(find_spec(name) for name in names)
+
+
+@pytest.mark.parametrize(("accelerator", "prepared"), [("cpu", []), ("h100", ["prepare_triton"])])
+def test_ranks_on_an_accelerator_prepare_their_kernels(compose, accelerator, prepared):
+    names = modules_to_import(compose("workload=ncf", f"accelerator={accelerator}"))
+    assert [resolve_name(name).__name__ for name in names if ":" in name] == prepared

@@ -88,6 +88,27 @@ def test_warm_up_does_not_change_training(toy_engine, toy_data, toy_workload):
     assert_same(actual[1], expected[1])
 
 
+def test_warm_up_of_captured_steps_replays_each_once(toy_engine, toy_data, toy_workload, monkeypatch):
+    """Eager steps before a capture, which makes its own passes, would only take time."""
+    engine, done = toy_engine(toy_workload(), toy_data()), []
+
+    class CapturedSteps:
+        def capture(self, update, micro_batches):
+            engine.optimizer.step()
+            done.append(("captured", id(micro_batches)))
+
+        def replay(self, micro_batches, total_weight):
+            done.append(("replayed", id(micro_batches)))
+            return True
+
+    shapes = [next(iter(engine.data.warm_up_steps())) for _ in range(2)]
+    monkeypatch.setattr(engine.data, "warm_up_steps", lambda: shapes)
+    monkeypatch.setattr(engine, "_captured_steps", CapturedSteps())
+    monkeypatch.setattr(engine, "_update", None)
+    engine.warm_up()
+    assert done == [(what, id(shape)) for shape in shapes for what in ("captured", "replayed")]
+
+
 @pytest.mark.parametrize(("compile_mode", "passes"), [("default", 1), ("reduce-overhead", 3)])
 def test_warm_up_evaluates_again_if_the_compiler_records_graphs(
     toy_engine, toy_data, toy_workload, monkeypatch, compile_mode, passes
