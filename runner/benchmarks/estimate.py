@@ -43,7 +43,8 @@ class Estimate:
     both widened by the spread of the pace between runs, `pace_deviation`: that of the reference runs, if it is larger
     than `PACE_DEVIATION`.
     `joules` is the energy of all GPUs, or of the host without GPUs, from the mean power of training and of evaluation;
-    `energy_source` names its origin. `reached_fraction` is the share of the reference runs that reached the target.
+    `energy_source` names its origin. `reached_fraction` is the share of the reference runs that reached the target
+    within the epochs that this run may take.
     `memory_bytes` is the peak on each device with micro-batches of `micro_batch_size`.
     """
 
@@ -87,7 +88,7 @@ def extrapolate(
     return Estimate(
         epochs=epochs,
         basis=_describe_basis(recipe, changed_keys, reference),
-        reached_fraction=_reached_fraction(reference),
+        reached_fraction=_reached_fraction(reference, plan.max_epochs),
         seconds=_interval(seconds),
         joules=_interval(joules) if mean_watts else None,
         energy_source=(telemetry.energy_source or telemetry.host_energy_source) if telemetry else None,
@@ -121,11 +122,11 @@ def _describe_basis(recipe: str, changed_keys: Sequence[str], reference: Expecta
     return f"{runs} of {recipe} ({reference.source}){changes}"
 
 
-def _reached_fraction(reference: Expectation | None) -> float | None:
-    """Return the share of the reference runs that reached the target; None if not all of them are listed."""
+def _reached_fraction(reference: Expectation | None, max_epochs: int) -> float | None:
+    """Return the share of the reference runs that reached the target in time; None if not all of them are listed."""
     if reference is None or not reference.runs or not reference.epochs or reference.is_range:
         return None
-    return len(reference.epochs) / reference.runs
+    return sum(epochs <= max_epochs for epochs in reference.epochs) / reference.runs
 
 
 def measure(node: DictConfig, console: Console, pool: RankPool | None = None) -> tuple[Config, RunRecord]:
@@ -207,7 +208,7 @@ def show(console: Console, title: str, estimate: Estimate) -> None:
         ("", f"runs on one machine are taken to differ by {estimate.pace_deviation:.0%} in pace ({pace_source})"),
     ]
     if estimate.reached_fraction is not None and estimate.reached_fraction < 1:
-        rows.append(("", f"{estimate.reached_fraction:.0%} of those runs reached the target"))
+        rows.append(("", f"{estimate.reached_fraction:.0%} of those runs reached the target within recipe.max_epochs"))
     if estimate.joules:
         rows.append(("energy", f"{format_interval(estimate.joules, format_energy)} ({estimate.energy_source})"))
     if estimate.usd:

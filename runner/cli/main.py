@@ -4,7 +4,7 @@ import gc
 import sys
 from collections.abc import Sequence
 
-from ..core.atomic_files import disk_full_as_run_error
+from ..core.atomic_files import file_errors_as_run_errors
 from ..core.console import flush_output, is_quiet, survive_output_errors
 from ..core.errors import Exit, RunError
 from ..core.private_caches import name_private_caches
@@ -51,7 +51,7 @@ def main() -> None:
 def run_command(arguments: Sequence[str], pool: RankPool) -> int:
     """Run the command with its arguments and return its exit code; commands find `pool` in Typer's context."""
     try:
-        with disk_full_as_run_error():
+        with file_errors_as_run_errors():
             from .app import GLOBAL_OPTIONS, app
 
             app(sorted(arguments, key=lambda argument: argument not in GLOBAL_OPTIONS), prog_name="timetrial", obj=pool)

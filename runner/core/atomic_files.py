@@ -15,8 +15,9 @@ from typing import IO, Any, TypeGuard
 
 import psutil
 
-from .errors import DataError, DiskFull, RunError
+from .errors import ConfigurationError, DataError, DiskFull, RunError
 
+_SHOWN_LETTERS = 40  # of a name that is too long
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _STALE_PAUSES = (0.05, 0.2, 1.0)  # seconds between attempts to rename a file whose network handle is stale
 
@@ -95,11 +96,16 @@ def is_disk_full(error: BaseException) -> TypeGuard[OSError]:
 
 
 @contextmanager
-def disk_full_as_run_error() -> Iterator[None]:
-    """Raise `DiskFull` in place of an `OSError` for a full disk, for bodies that write in many places."""
+def file_errors_as_run_errors() -> Iterator[None]:
+    """Raise a `RunError` in place of an `OSError` for a full disk or a long name, for bodies that write many files."""
     try:
         yield
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            name = max(Path(str(error.filename)).parts, key=len)
+            raise ConfigurationError(
+                f"{name[:_SHOWN_LETTERS]}... is too long a name for a file: choose a shorter one."
+            ) from error
         if not is_disk_full(error):
             raise
         raise write_failure(error.filename2 or error.filename or "a file", error) from error

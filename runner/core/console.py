@@ -83,16 +83,16 @@ def _open_nowhere(number: int) -> TextIO:
 def flush_output(exit_code: int) -> int:
     """Return the exit code of a command that would end with `exit_code`, after flushing what it has printed.
 
-    If this fails and nothing else has, print a sentence, and return the code of a full disk or of a failure. A reader
-    that closed the pipe, such as `head`, has seen enough: that is no failure.
+    If this fails, print a sentence, and return the code of a full disk or of a failure if nothing else has failed. A
+    reader that closed the pipe, such as `head`, has seen enough: that is no failure.
     """
     if sys.stdout:
         sys.stdout.flush()
     error = getattr(sys.stdout, "error", None)
-    if error is None or exit_code or isinstance(error, BrokenPipeError):
+    if error is None or isinstance(error, BrokenPipeError):
         return exit_code
     print(f"timetrial: Cannot write to standard output ({error.strerror}): free space there.", file=sys.stderr)
-    return int(Exit.DISK_FULL if is_disk_full(error) else Exit.FAILURE)
+    return exit_code or int(Exit.DISK_FULL if is_disk_full(error) else Exit.FAILURE)
 
 
 class StatusLine:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ..config.schema import Config
 from ..config.validation import resolve_classes
-from ..core.atomic_files import disk_full_as_run_error
+from ..core.atomic_files import file_errors_as_run_errors
 from ..core.console import StatusLine
 from ..core.errors import DataError
 from ..core.progress import ProgressCallback
@@ -24,7 +24,7 @@ def prepare_data(run: OpenRun) -> None:
     Raises `DataError` if files of a fetched dataset are damaged, or are not those that the run began with.
     """
     config = run.config
-    with disk_full_as_run_error():
+    with file_errors_as_run_errors():
         data_check.check_datasets(config)
         if staged := stage_data(config, run.console):
             run.run_dir.update(lambda record: replace(record, staging=staged))

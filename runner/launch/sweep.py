@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ..config.compose import Composition
 from ..config.error_messages import format_error
-from ..core.atomic_files import disk_full_as_run_error, to_json, write_atomically
+from ..core.atomic_files import file_errors_as_run_errors, to_json, write_atomically
 from ..core.console import table_console
 from ..core.errors import Exit, RunError, error_of
 from ..core.formatting import format_number
@@ -72,7 +72,7 @@ def run_job(
         Console(soft_wrap=True).print(f"ended before: {earlier.run_dir or earlier.error}", markup=False)
         return replace(earlier, sweep_dir=sweep_dir)
     try:
-        with stop_early(), disk_full_as_run_error():
+        with stop_early(), file_errors_as_run_errors():
             if earlier and earlier.run_dir:
                 node.run_dir, node.resume = str(earlier.run_dir), True
             node = Composition.of_hydra(node, hydra).node

@@ -56,6 +56,14 @@ def test_epochs_times_seconds_per_epoch_plus_first_block(compose):
     assert result.reached_fraction == 1
 
 
+def test_runs_that_need_more_epochs_than_allowed_do_not_reach_the_target(compose):
+    result = extrapolate(compose, "recipe.max_epochs=6", changed_keys=["recipe.max_epochs"])
+    assert 0 < result.reached_fraction < 1
+    assert result.epochs[2] == 6
+    estimate.show(Console(file=(out := io.StringIO()), width=200), "", result)
+    assert f"{result.reached_fraction:.0%} of those runs reached the target within recipe.max_epochs" in out.getvalue()
+
+
 def test_time_is_as_uncertain_as_the_pace_of_the_reference_runs(compose):
     config = validate(compose())
     record = SimpleNamespace(throughput=MEASURED, telemetry=None, peak_memory_bytes=None)

@@ -141,9 +141,9 @@ def test_folder_that_cannot_be_written_is_not_told_to_free_space(tmp_path):
 
 def test_full_disk_is_translated_wherever_it_is_noticed(tmp_path):
     (tmp_path / "source").write_text("text")
-    with pytest.raises(DiskFull, match=r"Cannot write .*No space left"), atomic_files.disk_full_as_run_error():
+    with pytest.raises(DiskFull, match=r"Cannot write .*No space left"), atomic_files.file_errors_as_run_errors():
         shutil.copyfile(tmp_path / "source", "/dev/full")
-    with pytest.raises(FileNotFoundError), atomic_files.disk_full_as_run_error():
+    with pytest.raises(FileNotFoundError), atomic_files.file_errors_as_run_errors():
         (tmp_path / "absent").read_text()
 
 
