@@ -127,7 +127,7 @@ def _unknown_group(error: Exception, match: re.Match[str]) -> str:
     return f"There is no group {match[1]}: {remedy}"
 
 
-_CHOOSE_ONE = "choose one, or let timetrial run -m or throughput -m run each of them"
+_CHOOSE_ONE = "choose one, or add -m to timetrial run or timetrial throughput for a run with each"
 
 
 def _not_multirun(error: Exception, match: re.Match[str]) -> str:

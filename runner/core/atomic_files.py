@@ -17,7 +17,7 @@ import psutil
 
 from .errors import ConfigurationError, DataError, DiskFull, RunError
 
-_SHOWN_LETTERS = 40  # of a name that is too long
+_SHOWN_LETTERS = 80  # of a path that is too long
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _STALE_PAUSES = (0.05, 0.2, 1.0)  # seconds between attempts to rename a file whose network handle is stale
 
@@ -102,9 +102,9 @@ def file_errors_as_run_errors() -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            name = max(Path(str(error.filename)).parts, key=len)
+            path = max(str(error.filename or "a file"), str(error.filename2 or ""), key=len)
             raise ConfigurationError(
-                f"{name[:_SHOWN_LETTERS]}... is too long a name for a file: choose a shorter one."
+                f"Cannot use {path[:_SHOWN_LETTERS]}... ({error.strerror}): choose a shorter name."
             ) from error
         if not is_disk_full(error):
             raise

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -19,25 +20,39 @@ def prepare_triton() -> None:
         importlib.import_module(_LAZY_IMPORT)
 
 
+Spans = list[tuple[float, float]]
+"""Begins and ends, in seconds of one clock."""
+
+
 @contextmanager
-def compiled_kernels() -> Iterator[list[float]]:
-    """Yield a list that gets the seconds of each kernel that this process compiles in the body.
+def compiled_kernels() -> Iterator[Spans]:
+    """Yield a list that gets the span in which this process compiles a kernel, for each in the body.
 
     It stays empty if the cache holds all kernels, and where Triton is not loaded or too old to tell. The kernels of
     torch.compile are compiled by other processes and are not in it.
     """
-    seconds: list[float] = []
+    spans: Spans = []
     knobs: Any = getattr(getattr(sys.modules.get("triton"), "knobs", None), "compilation", None)
     if not hasattr(knobs, "listener"):
-        yield seconds
+        yield spans
         return
 
     def listen(*, times: Any, cache_hit: bool, **_: object) -> None:
         if not cache_hit:
-            seconds.append(times.total / 1e6)
+            end = time.perf_counter()
+            spans.append((end - times.total / 1e6, end))
 
     before, knobs.listener = knobs.listener, listen
     try:
-        yield seconds
+        yield spans
     finally:
         knobs.listener = before
+
+
+def covered_seconds(spans: Spans) -> float:
+    """Return how long at least one of the spans lasts: threads compile at the same time."""
+    seconds, covered = 0.0, 0.0
+    for begin, end in sorted(spans):
+        seconds += max(0.0, end - max(begin, covered))
+        covered = max(covered, end)
+    return seconds

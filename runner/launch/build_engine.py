@@ -15,7 +15,7 @@ from ..core import execution_paths
 from ..core.console import StatusLine, is_quiet, print_text
 from ..hardware import custom_kernels, devices
 from ..hardware.determinism import require_determinism
-from ..hardware.kernel_compilation import compiled_kernels
+from ..hardware.kernel_compilation import compiled_kernels, covered_seconds
 from ..hardware.precision import Precision
 from ..mlperf import closed_division
 from ..record.run_record import RunRecord
@@ -45,10 +45,10 @@ def prepare_engine(rank: Rank) -> Engine:
     if config.division == "closed":
         closed_division.check_sizes(config, train_size=engine.data.train_size, eval_size=engine.data.eval_size)
     activity = "compiling" if config.engine.compile is not None else "warming up"
-    with compiled_kernels() as seconds:
+    with compiled_kernels() as spans:
         _warm_up(engine, rank, activity)
     clock.end(activity)
-    clock.split(activity, "compiling Triton kernels", sum(seconds))
+    clock.split(activity, "compiling Triton kernels", covered_seconds(spans))
     if rank.is_main:
         _record_startup(rank, clock, earlier_runs)
     if rank.world.size > 1:

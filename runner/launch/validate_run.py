@@ -54,7 +54,8 @@ def modules_to_import(node: DictConfig) -> list[str]:
     classes = [str(path) for key in keys if (path := OmegaConf.select(node, key))]
     compiler = ["torch._dynamo"] if OmegaConf.select(node, "engine.compile") is not None else []
     modules = [*(path.rpartition(".")[0] for path in classes), *compiler, *OmegaConf.select(node, "workload.preload")]
-    return modules if OmegaConf.select(node, "accelerator.name") == "cpu" else [*modules, _PREPARE_KERNELS]
+    has_kernels = OmegaConf.select(node, "accelerator.name") != "cpu" and OmegaConf.select(node, "engine.kernels")
+    return [*modules, _PREPARE_KERNELS] if has_kernels and engine == "torch" else modules
 
 
 def _refuse_several_tasks(config: Config) -> None:

@@ -127,7 +127,7 @@ class TorchEngine:
     def warm_up(self, steps: int = 3) -> None:
         """Compile, allocate and capture on synthetic batches, then restore the state: nothing is learned.
 
-        Compilers that record device graphs do so in the second of `steps` passes. A capture makes its own.
+        Compilers that record device graphs do so in the second of `steps` passes. A capture makes eager passes itself.
         """
         initial_state = copy.deepcopy(self.state_dict())
         if self.compiled:  # an earlier engine of this process has changed it

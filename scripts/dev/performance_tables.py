@@ -115,7 +115,7 @@ def figures(workload: str, measurements: Sequence[Measurement]) -> str:
     commands = list(dict.fromkeys(short_command(row) for row in own if row.command))
     floors = read_floors(measurements)
     lines = []
-    for _, group in itertools.groupby(own, lambda row: (row.configuration, row.date, row.current)):
+    for _, group in itertools.groupby(own, lambda row: (row.configuration, row.date, row.commit, row.current)):
         rows = list(group)
         first = rows[0]
         what = ", ".join(filter(None, [f"`{first.recipe}`", first.variant, describe_setting(first)]))

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import sys
 import pytest
 
 from timetrial.runner.core import atomic_files
-from timetrial.runner.core.errors import DataError, DiskFull, Exit, RunError
+from timetrial.runner.core.errors import ConfigurationError, DataError, DiskFull, Exit, RunError
 
 
 def _disk_full(*_):
@@ -145,6 +146,15 @@ def test_full_disk_is_translated_wherever_it_is_noticed(tmp_path):
         shutil.copyfile(tmp_path / "source", "/dev/full")
     with pytest.raises(FileNotFoundError), atomic_files.file_errors_as_run_errors():
         (tmp_path / "absent").read_text()
+
+
+@pytest.mark.parametrize("name", ["long" * 100, "short/" * 1000])
+def test_long_names_are_a_mistake_of_the_configuration(name, tmp_path):
+    (tmp_path / "file").write_text("text")
+    sentence = f"Cannot use {re.escape(name[:40])}.*\\.\\.\\. \\(File name too long\\): choose a shorter name."
+    for use in (os.stat, lambda name: os.rename(tmp_path / "file", name)):
+        with pytest.raises(ConfigurationError, match=sentence), atomic_files.file_errors_as_run_errors():
+            use(name)
 
 
 def test_directory_that_another_process_created_first_is_kept(tmp_path):

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from timetrial.runner.hardware.kernel_compilation import covered_seconds
+
 pytest.importorskip("triton")
 
 KERNEL = """
@@ -37,7 +39,7 @@ with compiled_kernels() as cold:
 with compiled_kernels() as warm:
     compile_kernel(64)
 compile_kernel(128)
-print(json.dumps([len(cold), min(cold), len(warm)]))
+print(json.dumps([len(cold), min(end - begin for begin, end in cold), len(warm)]))
 """
 
 
@@ -50,6 +52,11 @@ def test_kernels_that_are_not_in_the_cache_are_counted(tmp_path):
     num_cold, shortest, num_warm = json.loads(done.stdout)
     assert (num_cold, num_warm) == (2, 0)
     assert shortest > 0
+
+
+def test_kernels_that_are_compiled_at_the_same_time_are_counted_once():
+    assert covered_seconds([]) == 0
+    assert covered_seconds([(10, 12), (5, 6), (11, 11.5), (11.5, 13), (20, 21)]) == 5
 
 
 def test_triton_is_prepared_as_its_first_kernel_would():
@@ -69,8 +76,8 @@ def test_without_triton_nothing_is_counted():
         "import sys; sys.modules['triton'] = None\n"
         "from timetrial.runner.hardware.kernel_compilation import compiled_kernels, prepare_triton\n"
         "prepare_triton()\n"
-        "with compiled_kernels() as seconds: pass\n"
-        "print(seconds)"
+        "with compiled_kernels() as spans: pass\n"
+        "print(spans)"
     )
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=300)
     assert done.stdout == "[]\n"

@@ -16,7 +16,15 @@ def test_ranks_preload_what_a_workload_imports_lazily(compose, workload, lazy):
     assert all(find_spec(name) for name in names)
 
 
-@pytest.mark.parametrize(("accelerator", "prepared"), [("cpu", []), ("h100", ["prepare_triton"])])
-def test_ranks_on_an_accelerator_prepare_their_kernels(compose, accelerator, prepared):
-    names = modules_to_import(compose("workload=ncf", f"accelerator={accelerator}"))
+@pytest.mark.parametrize(
+    ("overrides", "prepared"),
+    [
+        (["accelerator=h100"], ["prepare_triton"]),
+        (["accelerator=cpu"], []),
+        (["accelerator=h100", "engine.kernels=false"], []),
+        (["accelerator=h100", "workload=resnet50", "engine=tensorflow"], []),
+    ],
+)
+def test_ranks_on_an_accelerator_prepare_their_kernels(compose, overrides, prepared):
+    names = modules_to_import(compose(*overrides))
     assert [resolve_name(name).__name__ for name in names if ":" in name] == prepared

@@ -155,6 +155,8 @@ class ImageData(Data):
         """Yield `random_steps()` and start the decoders beside them, so that nothing is compiled on the clock."""
         with ThreadPoolExecutor(1) as thread:
             decoders = thread.submit(self._warm_up_decoders)
+            if torch.backends.cudnn.benchmark:  # the first step times algorithms, which the decoders would disturb
+                decoders.result()
             yield from self.random_steps()
             decoders.result()
 
@@ -221,7 +223,8 @@ class LoadedBatches:
         images = self._train.take(data, epoch, data.steps_per_epoch * accumulation)
         while parts := list(itertools.islice(images, accumulation)):
             yield [data.make_batch(part, data.step_size) for part in parts]
-            self._eval.start(data, self._evaluation)  # after the first step, which it would delay
+            if self._evaluation == 1:  # the others are read on; not before the first step, which it would delay
+                self._eval.start(data, 1)
 
     def eval_batches(self, data: ImageData) -> Iterator[Batch]:
         """Yield every image of the rank's plan once."""
@@ -243,8 +246,8 @@ def _train_plans(data: ImageData, epoch: int) -> Iterator[Key]:
 
 def _eval_plans(data: ImageData, _evaluation: int) -> Iterator[Key]:
     """Yield the keys of the batches of endless evaluations."""
-    while True:
-        yield from ((0, indices) for indices in data.eval_plan())
+    while plan := data.eval_plan():  # empty on a rank without images
+        yield from ((0, indices) for indices in plan)
 
 
 class SyntheticBatches:

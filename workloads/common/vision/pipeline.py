@@ -207,7 +207,8 @@ class Loader(Protocol):
     def batches(self, plan: Iterable[Key]) -> Generator[ImageBatch]:
         """Yield the batches of `plan`, on the device or in CPU memory; raise `DataError` on a bad image.
 
-        The plan may be endless. Exhaust or close the batches of one call before the next call.
+        The plan may be endless. Reading begins with this call or with the first batch that is asked for. Exhaust or
+        close the batches of one call before the next call.
         """
         ...
 

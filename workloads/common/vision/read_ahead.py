@@ -24,7 +24,7 @@ class ReadAhead(Generic[_DataT]):
         self._next_pass = 0  # that of the next batch of `_images`; 0: none
 
     def start(self, data: _DataT, number: int) -> Generator[ImageBatch]:
-        """Read pass `number`, unless it is being read, and return its images and those of later passes."""
+        """Let the loader read pass `number`, unless it does, and return its images and those of later passes."""
         if self._images is None or number != self._next_pass:
             self.close()
             # A proxy: the loader holds the plan until the data are freed, so the plan must not hold the data.

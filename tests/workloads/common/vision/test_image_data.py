@@ -1,6 +1,7 @@
 """What image data do before the clock starts, and what they read ahead."""
 
 import itertools
+import threading
 
 import pytest
 import torch
@@ -57,6 +58,22 @@ def test_decoders_are_warmed_up_on_batches_like_the_real_ones(kind, tmp_path, mo
     data.open()
     real = [data.build_dataset(train).encoded_batch(1, [0, 1, 2, 3]) for train in (True, False)]
     assert [shapes(batch) for batch in warmed] == [shapes(batch) for batch in real]
+
+
+@pytest.mark.parametrize("times_algorithms", [False, True])
+def test_decoders_start_beside_the_steps_unless_these_are_timed(times_algorithms, tmp_path, monkeypatch):
+    data, begun = BUILD["classification"](tmp_path), threading.Event()
+
+    def fail():
+        assert times_algorithms or begun.wait(60)
+        raise RuntimeError("no engine")
+
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", times_algorithms)
+    monkeypatch.setattr(data, "_warm_up_decoders", fail)
+    monkeypatch.setattr(data, "random_steps", lambda: (begun.set(), iter([["step"]]))[1])
+    with pytest.raises(RuntimeError, match="no engine"):
+        list(data.warm_up_steps())
+    assert begun.is_set() != times_algorithms
 
 
 def test_synthetic_images_need_no_decoder(tmp_path, monkeypatch):
@@ -135,15 +152,27 @@ def test_aborted_evaluation_leaves_no_batches_for_the_next(opened):
     assert torch.equal(eval_pixels(data), eval_pixels(opened(0)))
 
 
+def test_rank_without_evaluation_images_plans_nothing(opened, monkeypatch):
+    data, plans = opened(0), [[]]
+    monkeypatch.setattr(data, "eval_plan", lambda: plans.pop())  # a second time, it fails
+    assert list(image_data._eval_plans(data, 1)) == []
+
+
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_blocks_of_throughput_are_read_ahead(steps, opened, monkeypatch):
     data, begun, plans = opened(2), [], image_data._train_plans
+    evaluations, eval_plans = [], image_data._eval_plans
+    monkeypatch.setattr(
+        data._batch_source._eval, "_plans", lambda data, number: evaluations.append(number) or eval_plans(data, number)
+    )
     monkeypatch.setattr(
         data._batch_source._train, "_plans", lambda data, epoch: begun.append(epoch) or plans(data, epoch)
     )
     limited, blocks = LimitedBatches(data, steps), []
     for block in (1, 2, 3):
+        begun_evaluations = len(evaluations)
         blocks.append(list(limited.train_batches(block)))
+        assert len(evaluations) <= max(begun_evaluations, 1)  # an evaluation that begins would delay the block
         assert len(list(limited.eval_batches())) == min(steps, 2)
     assert list(map(len, blocks)) == [min(steps, 2)] * 3
     assert begun == [1]
