@@ -53,14 +53,18 @@ class RatingsSpec:
 
 
 def write_ratings(path: Path, spec: RatingsSpec) -> None:
-    """Write a `ratings.csv` (userId,movieId,rating,timestamp), atomically. Equal specs give equal bytes."""
+    """Write ratings as MovieLens has them in a `.csv` or `.dat`, atomically. Equal specs give equal bytes."""
     generator = np.random.default_rng(spec.seed)
     users, items = sample_interactions(spec, generator)
     frame = pd.DataFrame({"userId": users + 1, "movieId": items + 1})
     frame["rating"] = generator.integers(1, 11, len(frame)) / 2
     frame["timestamp"] = generator.permutation(len(frame)) + 1_000_000_000
+    separated_by_colons = ".dat" in path.suffixes
+    if separated_by_colons:  # two each: empty columns between them
+        for place in (1, 3, 5):
+            frame.insert(place, place, "")
     with atomic_write(path) as temporary:
-        frame.to_csv(temporary, index=False)
+        frame.to_csv(temporary, sep=":" if separated_by_colons else ",", header=not separated_by_colons, index=False)
 
 
 def sample_interactions(

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from timetrial.datasets.formats.movielens import read_ratings
 from timetrial.datasets.synthetic.ratings import RatingsSpec, sample_interactions, write_ratings
 from timetrial.datasets.synthetic.spec_digest import path_with_digest
 from timetrial.runner.core.errors import DataError
@@ -47,6 +48,16 @@ def test_users_of_one_cluster_share_items():
     matrix[users, items] = 1
     strengths = np.linalg.svd(matrix - matrix.mean(0), compute_uv=False)
     assert strengths[3] > 1.7 * strengths[4]  # four clusters stand out of the noise
+
+
+def test_both_formats_of_movielens_hold_the_same_ratings(tmp_path):
+    for name in ("ratings.csv", "ratings.dat"):
+        write_ratings(tmp_path / name, SMALL)
+    header, *lines = (tmp_path / "ratings.csv").read_text().splitlines()
+    assert header == "userId,movieId,rating,timestamp"
+    assert (tmp_path / "ratings.dat").read_text().splitlines() == [line.replace(",", "::") for line in lines]
+    one, other = (read_ratings(tmp_path / name) for name in ("ratings.csv", "ratings.dat"))
+    pd.testing.assert_frame_equal(one, other)
 
 
 def test_other_specs_have_other_paths(tmp_path):
