@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+Spans = list[tuple[float, float]]
+"""Begins and ends, in seconds of one clock."""
 _LAZY_IMPORT = "triton.experimental.gluon.nvidia.hopper"  # of the first kernel that runs
 
 
@@ -18,10 +20,6 @@ def prepare_triton() -> None:
     with suppress(ImportError, AttributeError):  # no Triton, or another version
         importlib.import_module("triton.runtime.cache").triton_key()
         importlib.import_module(_LAZY_IMPORT)
-
-
-Spans = list[tuple[float, float]]
-"""Begins and ends, in seconds of one clock."""
 
 
 @contextmanager
