@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-Spans = list[tuple[float, float]]
-"""Begins and ends, in seconds of one clock."""
+from ..core.spans import Span
+
 _LAZY_IMPORT = "triton.experimental.gluon.nvidia.hopper"  # of the first kernel that runs
 
 
@@ -23,13 +23,13 @@ def prepare_triton() -> None:
 
 
 @contextmanager
-def compiled_kernels() -> Iterator[Spans]:
-    """Yield a list that gets the span in which this process compiles a kernel, for each in the body.
+def compiled_kernels() -> Iterator[list[Span]]:
+    """Yield a list that gets the span in seconds of each kernel that this process compiles in the body.
 
     It stays empty if the cache holds all kernels, and where Triton is not loaded or too old to tell. The kernels of
     torch.compile are compiled by other processes and are not in it.
     """
-    spans: Spans = []
+    spans: list[Span] = []
     knobs: Any = getattr(getattr(sys.modules.get("triton"), "knobs", None), "compilation", None)
     if not hasattr(knobs, "listener"):
         yield spans
@@ -45,12 +45,3 @@ def compiled_kernels() -> Iterator[Spans]:
         yield spans
     finally:
         knobs.listener = before
-
-
-def covered_seconds(spans: Spans) -> float:
-    """Return how long at least one of the spans lasts: threads compile at the same time."""
-    seconds, covered = 0.0, 0.0
-    for begin, end in sorted(spans):
-        seconds += max(0.0, end - max(begin, covered))
-        covered = max(covered, end)
-    return seconds

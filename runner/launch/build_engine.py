@@ -13,9 +13,10 @@ from ..config.schema import Config
 from ..config.validation import build_settings, gradient_accumulation_steps, resolve_classes, run_seed
 from ..core import execution_paths
 from ..core.console import StatusLine, is_quiet, print_text
+from ..core.spans import union_length
 from ..hardware import custom_kernels, devices
 from ..hardware.determinism import require_determinism
-from ..hardware.kernel_compilation import compiled_kernels, covered_seconds
+from ..hardware.kernel_compilation import compiled_kernels
 from ..hardware.precision import Precision
 from ..mlperf import closed_division
 from ..record.run_record import RunRecord
@@ -48,7 +49,7 @@ def prepare_engine(rank: Rank) -> Engine:
     with compiled_kernels() as spans:
         _warm_up(engine, rank, activity)
     clock.end(activity)
-    clock.split(activity, "compiling Triton kernels", covered_seconds(spans))
+    clock.split(activity, "compiling Triton kernels", union_length(spans))  # threads compile at the same time
     if rank.is_main:
         _record_startup(rank, clock, earlier_runs)
     if rank.world.size > 1:

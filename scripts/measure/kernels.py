@@ -3,13 +3,14 @@
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import profile
 
+from timetrial.runner.core.spans import union_length
 from timetrial.runner.hardware import devices
 
 
@@ -29,8 +30,8 @@ def trace_kernels(device: torch.device, work: Callable[[], object], parts: int, 
         profiler.export_chrome_trace(str(path))
         events = json.loads(path.read_text())["traceEvents"]
     kernels = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
-    busy = _union(kernels)
-    computing, collective = (_union([k for k in kernels if _is_collective(k) is kind]) for kind in (False, True))
+    busy = _busy_us(kernels)
+    computing, collective = (_busy_us(k for k in kernels if _is_collective(k) is kind) for kind in (False, True))
     start, end = min(kernel["ts"] for kernel in kernels), max(kernel["ts"] + kernel["dur"] for kernel in kernels)
     durations: Counter[str] = Counter()
     for event in kernels:
@@ -49,10 +50,6 @@ def _is_collective(kernel: dict[str, Any]) -> bool:
     return bool(kernel["name"].startswith("nccl"))
 
 
-def _union(kernels: Sequence[dict[str, Any]]) -> float:
+def _busy_us(kernels: Iterable[dict[str, Any]]) -> float:
     """Return the microseconds in which at least one of the kernels ran."""
-    total, end = 0.0, 0.0
-    for start, stop in sorted((kernel["ts"], kernel["ts"] + kernel["dur"]) for kernel in kernels):
-        total += max(0.0, stop - max(start, end))
-        end = max(end, stop)
-    return total
+    return union_length((kernel["ts"], kernel["ts"] + kernel["dur"]) for kernel in kernels)

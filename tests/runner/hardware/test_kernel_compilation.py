@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-from timetrial.runner.hardware.kernel_compilation import covered_seconds
-
 pytest.importorskip("triton")
 
 KERNEL = """
@@ -52,11 +50,6 @@ def test_kernels_that_are_not_in_the_cache_are_counted(tmp_path):
     num_cold, shortest, num_warm = json.loads(done.stdout)
     assert (num_cold, num_warm) == (2, 0)
     assert shortest > 0
-
-
-def test_kernels_that_are_compiled_at_the_same_time_are_counted_once():
-    assert covered_seconds([]) == 0
-    assert covered_seconds([(10, 12), (5, 6), (11, 11.5), (11.5, 13), (20, 21)]) == 5
 
 
 def test_triton_is_prepared_as_its_first_kernel_would():
