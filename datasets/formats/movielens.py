@@ -85,7 +85,7 @@ def read_ratings(path: Path) -> pd.DataFrame:
     """
     if not path.is_file():
         raise missing_data(path, "name your file with recipe.data.path=FILE")
-    separated_by_colons = ".dat" in path.suffixes
+    separated_by_colons = is_separated_by_colons(path)
     if not separated_by_colons and not _is_movielens_csv(path) and (layout := rating_files.detect(path)):
         frame, notes = rating_files.read(path, layout)
         frame.attrs["notes"] = notes
@@ -120,6 +120,11 @@ def read_ratings(path: Path) -> pd.DataFrame:
     if negative or frame["rating"].isna().any() or not pd.api.types.is_numeric_dtype(frame["rating"]):
         raise DataError(_first_bad_line(path, separated_by_colons) or f"{path} contains a rating that is not a number.")
     return frame[["user", "item", "time"]]
+
+
+def is_separated_by_colons(path: Path) -> bool:
+    """Return whether a file has lines like `ratings.dat`, user::item::rating::time, and no header."""
+    return ".dat" in path.suffixes
 
 
 def _is_movielens_csv(path: Path) -> bool:

@@ -8,6 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...runner.core.atomic_files import atomic_write
+from ..formats.movielens import is_separated_by_colons
 
 _MAX_ROUNDS = 6  # of sampling for the drawn number of ratings per user
 
@@ -53,18 +54,18 @@ class RatingsSpec:
 
 
 def write_ratings(path: Path, spec: RatingsSpec) -> None:
-    """Write ratings as MovieLens has them in a `.csv` or `.dat`, atomically. Equal specs give equal bytes."""
+    """Write a file like MovieLens' `ratings.csv`, or `ratings.dat`, atomically. Equal specs give equal bytes."""
     generator = np.random.default_rng(spec.seed)
     users, items = sample_interactions(spec, generator)
     frame = pd.DataFrame({"userId": users + 1, "movieId": items + 1})
     frame["rating"] = generator.integers(1, 11, len(frame)) / 2
     frame["timestamp"] = generator.permutation(len(frame)) + 1_000_000_000
-    separated_by_colons = ".dat" in path.suffixes
-    if separated_by_colons:  # two each: empty columns between them
+    has_colons = is_separated_by_colons(path)
+    if has_colons:  # pandas writes one colon: an empty column between two others makes it two
         for place in (1, 3, 5):
             frame.insert(place, place, "")
     with atomic_write(path) as temporary:
-        frame.to_csv(temporary, sep=":" if separated_by_colons else ",", header=not separated_by_colons, index=False)
+        frame.to_csv(temporary, sep=":" if has_colons else ",", header=not has_colons, index=False)
 
 
 def sample_interactions(
