@@ -123,7 +123,7 @@ def _describe_basis(recipe: str, changed_keys: Sequence[str], reference: Expecta
 
 
 def _reached_fraction(reference: Expectation | None, max_epochs: int) -> float | None:
-    """Return the share of the reference runs that reached the target in time; None if not all of them are listed."""
+    """Return the share of the reference runs that reached the target by then; None if not all are listed."""
     if reference is None or not reference.runs or not reference.epochs or reference.is_range:
         return None
     return sum(epochs <= max_epochs for epochs in reference.epochs) / reference.runs

@@ -127,18 +127,16 @@ def _unknown_group(error: Exception, match: re.Match[str]) -> str:
     return f"There is no group {match[1]}: {remedy}"
 
 
-_CHOOSE_ONE = "choose one, or add -m to timetrial run or timetrial throughput for a run with each"
-
-
 def _not_multirun(error: Exception, match: re.Match[str]) -> str:
     override, key = match[1], match[1].split("=")[0]
     values = override.partition("=")[2]
-    if "." not in key or "Ambiguous" not in str(error):
-        return f"{override} has several values: {_CHOOSE_ONE}."
-    return (
-        f"{override} has several values: {_CHOOSE_ONE}. Or write {key}=[{values}] for a list, or "
-        f"'{key}=\"{values}\"' for one value with a comma."
+    sentence = (
+        f"{override} has several values: choose one, or add -m to timetrial run or timetrial throughput to run each of "
+        "them."
     )
+    if "." not in key or "Ambiguous" not in str(error):
+        return sentence
+    return f"{sentence} Or write {key}=[{values}] for a list, or '{key}=\"{values}\"' for one value with a comma."
 
 
 def _unreadable(error: Exception, match: re.Match[str]) -> str:

@@ -150,7 +150,7 @@ def prefetch(batches: Iterator[_BatchT], device: torch.device) -> Generator[_Bat
         thread = threading.Thread(target=make_batches, daemon=True)
         thread.start()
         try:
-            yield  # from the call of `prefetch`, so that closing the generator always ends the thread
+            yield  # to the `next` below: `close` ends the thread even if no batch has been taken
             while (item := ready_batches.get()) is not None:
                 if isinstance(item, BaseException):
                     raise item
