@@ -76,6 +76,7 @@ def build_engine(config: Config, world: World, device: torch.device) -> Engine:
             device=device,
             seeds=streams,
         )
+    data.start_processes()  # which takes the less time, the less memory this process has
     workload = workload_class(build_settings(workload_class, recipe.training, "recipe.training"), data)
     steps = config.throughput.steps
     common = {

@@ -114,6 +114,9 @@ class Data(Protocol):
         except DataError as error:
             yield str(error)
 
+    def start_processes(self) -> None:
+        """Start the processes that will read, without touching the data; called once, at first. Default: none."""
+
     def open(self) -> None:
         """Open files and read annotations, offsets and indexes; called once, when the clock runs. Default: nothing."""
 

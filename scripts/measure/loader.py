@@ -44,8 +44,9 @@ def main() -> None:
     dataset, processes = data.build_dataset(True), data._workers()
     ballast = torch.ones(arguments.memory_gib << 28)  # touched: a fork copies the page table of what is in memory
     began = time.perf_counter()
-    workers = BatchWorkers(dataset.encoded_batch, processes, reuse_memory=True)
+    workers = BatchWorkers(processes, reuse_memory=True)
     start = time.perf_counter() - began
+    workers.open(dataset.encoded_batch)
     del ballast
     keys = ((epoch, indices) for epoch in itertools.count(1) for indices in data.train_plan(epoch))
     batches = workers.run(keys)

@@ -94,10 +94,7 @@ class CIFAR10Data(ImageData):
         yield from super().warm_up_steps()
 
     def _build_batch_source(self) -> BatchSource:
-        batches = ResidentBatches(self.folder, self.settings, self.device)
-        if self.fit is not None:
-            self.fit(batches.first_images(_FIT_IMAGES))
-        return batches
+        return ResidentBatches(self.folder, self.settings, self.device)
 
 
 class ResidentBatches:
@@ -105,15 +102,21 @@ class ResidentBatches:
 
     def __init__(self, folder: Path, settings: CIFAR10Data.Settings, device: torch.device) -> None:
         self._folder, self._settings, self._device = folder, settings, device
+
+    def open(self, data: ImageData) -> None:
+        """Read all images, and fit the network to the first ones if it wants that."""
+        assert isinstance(data, CIFAR10Data)
         pixels, self._train_labels = self._read(cifar.TRAIN_FILES)
-        padding = settings.crop_padding
-        if settings.reflect_padding:
-            mirrored = reflected_range(-padding, cifar.IMAGE_SIZE + padding).to(device)
+        padding = self._settings.crop_padding
+        if self._settings.reflect_padding:
+            mirrored = reflected_range(-padding, cifar.IMAGE_SIZE + padding).to(self._device)
             self._padded_pixels = pixels[:, mirrored][:, :, mirrored]
         else:
             self._padded_pixels = F.pad(pixels, [0, 0, *[padding] * 4])
         self._eval_pixels, self._eval_labels = self._read(cifar.VAL_FILES)
-        self._mean_color = torch.tensor(MEAN, device=device).to(torch.uint8)
+        self._mean_color = torch.tensor(MEAN, device=self._device).to(torch.uint8)
+        if data.fit is not None:
+            data.fit(self.first_images(_FIT_IMAGES))
 
     def first_images(self, count: int) -> Tensor:
         """Return the first training images as they are in the files, uint8 [N, 32, 32, 3]; at most `count`."""

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from omegaconf import MISSING
 from torch import Tensor, nn
-from torch.optim import Adam, Optimizer
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from ...runner.training.workload import Batch
 from . import sampling
+from .adam import PiecewiseAdam
 from .data import NCFData
 from .model import NeuMF
 
@@ -63,7 +64,7 @@ class NCF:
         """Build dense Adam over all embedding rows, as in the reference, with a constant learning rate."""
         settings = self._settings
         betas = (settings.beta_1, settings.beta_2)
-        optimizer = Adam(model.parameters(), settings.learning_rate, betas, settings.epsilon, fused=True)
+        optimizer = PiecewiseAdam(model.parameters(), settings.learning_rate, betas, settings.epsilon)
         return optimizer, LambdaLR(optimizer, lambda step: 1.0)
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -157,6 +157,7 @@ def test_index_holds_what_was_opened_and_follows_changes(tmp_path, layout):
         assert [before.read(number) for number in range(len(before))] == [after.read(n) for n in range(len(after))]
         assert before.label.tolist() == after.label.tolist()
         assert before.name(1) == after.name(1)
+        assert [*before.files] == [*after.files]
     written = index.stat().st_mtime_ns
     assert imagenet.write_index(folder, tmp_path / "prepared") == index
     assert index.stat().st_mtime_ns == written

@@ -126,7 +126,7 @@ def pinned_memory(device, path, monkeypatch):
     packing.copy_to_device("array", device)
     assert bool(pinned) is (path.support == USED)
     monkeypatch.setattr(pipeline, "BatchWorkers", lambda *arguments, pin_memory: of_images.append(pin_memory))
-    pipeline.ImageLoader(SimpleNamespace(source=None, image_batch=None), workers=0, device=device)
+    pipeline.ImageLoader(workers=0, device=device)
     assert of_images == ["images" in path.text and "pageable" not in path.text]
 
 

@@ -11,7 +11,7 @@ from ....runner.core.errors import ConfigurationError
 from ....runner.hardware.devices import is_nvidia_gpu
 from ..vision.batches import EncodedBatch, ImageBatch
 from ..vision.decode_workers import BatchWorkers, Key
-from ..vision.pipeline import ImageDataset, locate_bad_image
+from ..vision.pipeline import ImageDataset, ImageSource, locate_bad_image
 from .data import ImageNetData
 
 
@@ -32,8 +32,7 @@ class TfDataImageNetData(ImageNetData):
     def build_loader(self, train: bool) -> "TfDataLoader":
         """Return the loader of training or of evaluation, its workers started."""
         pin_memory = is_nvidia_gpu(self.device)
-        dataset = self.build_dataset(train)
-        loader = TfDataLoader(self._tf, dataset, self.image_size, workers=self._workers(), pin_memory=pin_memory)
+        loader = TfDataLoader(self._tf, self.image_size, workers=self._workers(), pin_memory=pin_memory)
         self._loaders[train] = loader
         return loader
 
@@ -45,10 +44,17 @@ class TfDataImageNetData(ImageNetData):
 class TfDataLoader:
     """Reads the batches of a dataset with `workers` processes, and decodes and transforms them by `tf.data`."""
 
-    def __init__(self, tf: Any, dataset: ImageDataset, size: int, *, workers: int, pin_memory: bool) -> None:
-        self._tf, self._source, self._size = tf, dataset.source, size
+    _source: ImageSource
+
+    def __init__(self, tf: Any, size: int, *, workers: int, pin_memory: bool) -> None:
+        self._tf, self._size = tf, size
         execution_paths.take("decoder", "TensorFlow")
-        self._workers = BatchWorkers(dataset.encoded_batch, workers, pin_memory=pin_memory)
+        self._workers = BatchWorkers(workers, pin_memory=pin_memory)
+
+    def open(self, dataset: ImageDataset) -> None:
+        """Take the dataset to read."""
+        self._source = dataset.source
+        self._workers.open(dataset.encoded_batch)
 
     def batches(self, plan: Iterable[Key]) -> Generator[ImageBatch]:
         """Yield the batches of `plan` in CPU memory; raise `DataError` on a bad image."""

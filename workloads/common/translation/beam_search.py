@@ -82,9 +82,14 @@ class BeamSearch:
             self._decoder.reorder(rows)
         self._remaining -= steps
 
+    @property
+    def at_max_length(self) -> bool:
+        """Whether all steps are done."""
+        return not self._remaining
+
     def is_finished(self) -> bool:
         """Return whether another part would change nothing; waits for the device."""
-        return not self._remaining or self._beam.is_finished()
+        return self.at_max_length or self._beam.is_finished()
 
     def best(self) -> list[list[int]]:
         """Return the best hypothesis of each sentence, including its end token if it has one."""

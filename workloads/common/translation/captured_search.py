@@ -1,7 +1,7 @@
 """Beam searches captured in device graphs: every evaluation translates the same sentences, in the same batches."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,17 +32,16 @@ class _Part:
 
 @dataclass
 class _Shape:
-    """What is known of batches of one shape: the source that the graphs read, and the parts of their search so far."""
+    """The source that the graphs for batches of one shape read, and the parts of their search."""
 
     source: StaticInputs
-    eager_parts: int = 0
-    parts: list[_Part] = field(default_factory=list)
+    parts: list[_Part]
 
 
 class CapturedSearches:
-    """Searches batches of a shape eagerly the first time, captures the second search, and replays it from then on.
+    """Captures the search for each of a few shapes of batches when it meets the first, and replays it from then on.
 
-    A part that no earlier search reached runs eagerly, so that its kernels are compiled before they are captured.
+    A search is captured up to its maximum length: how many parts it needs depends on the weights.
     """
 
     def __init__(self) -> None:
@@ -52,38 +51,37 @@ class CapturedSearches:
         """Return the best translation of each sentence of a packed source."""
         key, tensors = flatten_inputs(source)
         device = tensors[0].device
-        if not supports_graphs(device):
+        may_capture = supports_graphs(device) and (key in self._shapes or len(self._shapes) < MAX_SHAPES)
+        if not may_capture:
             execution_paths.fall_back("beam_search", "not captured")
             return start(source).run()
         execution_paths.take("beam_search", "captured")
         if key not in self._shapes:
-            self._shapes[key] = _Shape(StaticInputs(source))
+            own_source = StaticInputs(source)
+            self._shapes[key] = _Shape(own_source, _capture_parts(start, own_source.values, device))
         shape = self._shapes[key]
         shape.source.copy_from(tensors)
-        may_capture = shape.parts or sum(bool(known.parts) for known in self._shapes.values()) < MAX_SHAPES
-        known_parts = shape.eager_parts if may_capture else 0
-        search, number = None, 0
-        while search is None or not search.is_finished():
-            if number == len(shape.parts) < known_parts:
-                shape.parts.append(_capture(start, shape.source.values, search, device))
-            if number < len(shape.parts):
-                shape.parts[number].graph.replay()
-                search = shape.parts[number].search
-            else:
-                search = _next_part(start, shape.source.values, search)
-                shape.eager_parts = number + 1
-            number += 1
-        return search.best()
+        for part in shape.parts:
+            part.graph.replay()
+            if part.search.is_finished():
+                break
+        return part.search.best()
 
 
-def _next_part(start: StartSearch, source: Any, search: BeamSearch | None) -> BeamSearch:
-    """Return the search after the next part; the one given stays as it is, since a graph may write its tensors."""
-    following = start(source) if search is None else search.fork()
-    following.run_part()
-    return following
+def _capture_parts(start: StartSearch, source: Any, device: torch.device) -> list[_Part]:
+    """Capture a search of `source` up to its maximum length. Its first part runs once before."""
+    parts: list[_Part] = []
+    while not parts or not parts[-1].search.at_max_length:
+        parts.append(_capture_part(start, source, parts[-1].search if parts else None, device))
+    return parts
 
 
-def _capture(start: StartSearch, source: Any, search: BeamSearch | None, device: torch.device) -> _Part:
-    found: list[BeamSearch] = []
-    graph = capture_graph(device, lambda: found.append(_next_part(start, source, search)))
-    return _Part(graph, found[0])
+def _capture_part(start: StartSearch, source: Any, before: BeamSearch | None, device: torch.device) -> _Part:
+    made: list[BeamSearch] = []
+
+    def run_part() -> None:
+        made.append(start(source) if before is None else before.fork())  # whose tensors a graph may write
+        made[-1].run_part()
+
+    graph = capture_graph(device, run_part, eager_passes=int(before is None))
+    return _Part(graph, made[-1])

@@ -189,13 +189,12 @@ class ParallelTextData(Data):
     def warm_up_eval_batches(self) -> Iterator[Batch]:
         """Yield random words in sentences as long as those of an evaluation, if all of its searches can be captured.
 
-        Each batch comes twice, because the second search of a shape is captured. Otherwise yield two sentences, one as
-        long as those of training can be, the other half as long.
+        Otherwise yield two sentences, one as long as those of training can be, the other half as long.
         """
-        shards, passes = self._eval_shards(self._sorted_test_lengths), 2
+        shards = self._eval_shards(self._sorted_test_lengths)
         if len(shards) > MAX_SHAPES or not supports_graphs(self._device):
-            shards, passes = [np.array([self._settings.max_length, self._settings.max_length // 2])], 1
-        for lengths in (shard for shard in shards for _ in range(passes)):
+            shards = [np.array([self._settings.max_length, self._settings.max_length // 2])]
+        for lengths in shards:
             numbers = np.arange(len(lengths))
             source = self.pack_source(numbers, lengths, self._random_side(lengths))
             yield Batch((source, numbers), len(numbers), len(numbers), len(numbers))

@@ -5,6 +5,7 @@ import errno
 import gc
 import mmap
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -25,6 +26,9 @@ MAX_WORKERS = 16  # per rank: more processes slow each other down
 _READ_AHEAD = 2  # batches that each worker makes before they are asked for
 _BUFFERS_PER_WORKER = _READ_AHEAD + 1  # one more is in use
 _BUFFER_BYTES = 1 << 28  # of address space: a buffer takes as much memory as its largest batch
+_ALIGNMENT = 64  # bytes, of arrays in shared memory
+# By the default of Python 3.14, a server process starts workers: they would end with it, not with this one.
+_CAN_FORK = sys.platform == "linux"
 _NO_SHARED_MEMORY = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENOENT, errno.ENOSYS)
 
 Key = tuple[int, Sequence[int]]  # epoch and image indices of a batch
@@ -32,24 +36,22 @@ MakeBatch = Callable[[int, Sequence[int]], Any]  # of an epoch and image indices
 
 
 class BatchWorkers:
-    """Calls `make_batch` for every key of a plan in `workers` processes, or in this one for 0, and keeps the order.
+    """Calls a function for every key of a plan in `workers` processes, or in this one for 0, and keeps the order.
 
-    With `pin_memory`, batches need a method of that name. With `reuse_memory`, they are of type `EncodedBatch`, and
-    their `data` is valid until the next batch is asked for. The processes start in the constructor, in the caller's
-    thread.
+    The processes start in the constructor, in the caller's thread, and `open` tells them the function: they can be
+    started before it may exist, because it touches the data. With `pin_memory`, batches need a method of that name.
+    With `reuse_memory`, they are of type `EncodedBatch`, and their `data` is valid until the next batch is asked for.
     """
 
-    def __init__(
-        self, make_batch: MakeBatch, workers: int, *, pin_memory: bool = False, reuse_memory: bool = False
-    ) -> None:
+    def __init__(self, workers: int, *, pin_memory: bool = False, reuse_memory: bool = False) -> None:
         self._buffers = _open_buffers(_BUFFERS_PER_WORKER * workers) if reuse_memory else []
         self._sampler = _KeySampler()
+        self._batches = _Batches(self._buffers)
         self._loader: DataLoader[Any] = DataLoader(
-            _Batches(make_batch, self._buffers),
+            self._batches,
             batch_sampler=self._sampler,  # type: ignore[arg-type] # a key is an epoch with a list of indices
             num_workers=workers,
-            # By the default of Python 3.14, a server process starts them: they would end with it, not with this one.
-            multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
+            multiprocessing_context="fork" if workers and _CAN_FORK else None,
             collate_fn=_identity,
             worker_init_fn=_init_worker,
             persistent_workers=workers > 0,
@@ -62,23 +64,34 @@ class BatchWorkers:
         # multiprocessing's own exit handler runs before that of `finalize` and sends signals that workers ignore.
         end.atexit = False
         atexit.register(end)
-        if workers:
-            # Objects that a child inherited must not be collected there: those of frameworks wait for threads that
-            # only the parent has. A rank has set objects aside before, which stay there.
-            was_frozen = gc.get_freeze_count() > 0
-            gc.freeze()
-            try:
-                iter(self._loader)
-            except OSError as error:
-                if error.errno not in _NO_SHARED_MEMORY:
-                    raise
-                raise ConfigurationError(
-                    f"Processes that load data share memory in /dev/shm, which cannot be used ({error.strerror}): "
-                    "enlarge it (docker run --shm-size=8g), or set recipe.data.workers=0."
-                ) from error
-            finally:
-                if not was_frozen:
-                    gc.unfreeze()
+        if workers and _CAN_FORK:
+            self._batches.handover = _Handover()
+            self._start()
+
+    def _start(self) -> None:
+        # Objects that a child inherited must not be collected there: those of frameworks wait for threads that only the
+        # parent has. A rank has set objects aside before, which stay there.
+        was_frozen = gc.get_freeze_count() > 0
+        gc.freeze()
+        try:
+            iter(self._loader)
+        except OSError as error:
+            if error.errno not in _NO_SHARED_MEMORY:
+                raise
+            raise ConfigurationError(
+                f"Processes that load data share memory in /dev/shm, which cannot be used ({error.strerror}): "
+                "enlarge it (docker run --shm-size=8g), or set recipe.data.workers=0."
+            ) from error
+        finally:
+            if not was_frozen:
+                gc.unfreeze()
+
+    def open(self, make_batch: MakeBatch) -> None:
+        """Let `make_batch`, which must be picklable, make the batches; call it once, before `run`."""
+        if self._batches.handover is not None:
+            self._batches.handover.send(make_batch)
+        else:  # processes that are not forked start with the first plan, and take it along
+            self._batches.make_batch = make_batch
 
     def run(self, plan: Iterable[Key]) -> Iterator[Any]:
         """Yield the batches of `plan`, which may be endless; raise the `DataError` that `make_batch` raised.
@@ -121,14 +134,20 @@ class _Batches(Dataset[Any]):
     that was in the buffer before is no longer in use.
     """
 
-    def __init__(self, make_batch: MakeBatch, buffers: Sequence[Tensor]) -> None:
-        self._make_batch, self._buffers = make_batch, buffers
+    make_batch: MakeBatch | None = None
+    handover: "_Handover | None" = None
+
+    def __init__(self, buffers: Sequence[Tensor]) -> None:
+        self._buffers = buffers
         self._written = 0  # batches, by this worker
 
     def __getitems__(self, key: Key) -> Any:
         """Return a batch, or a message: the DataLoader would wrap an exception's message in a traceback."""
+        if self.make_batch is None:
+            assert self.handover is not None
+            self.make_batch = self.handover.receive()
         try:
-            batch = self._make_batch(*key)
+            batch = self.make_batch(*key)
         except DataError as error:
             return str(error)
         worker = get_worker_info()
@@ -138,6 +157,39 @@ class _Batches(Dataset[Any]):
         self._written += 1
         self._buffers[buffer][: len(batch.data)] = batch.data
         return _Buffered(replace(batch, data=batch.data[:0]), buffer)
+
+
+class _Handover:
+    """A file in memory through which an object reaches processes that were forked before it existed.
+
+    They share the memory of its arrays, which may be as large as the annotations of a dataset.
+    """
+
+    def __init__(self) -> None:
+        self._file = os.memfd_create("make_batch")
+        weakref.finalize(self, os.close, self._file)
+
+    def send(self, value: Any) -> None:
+        """Write the object; it is pickled, its arrays as they lie in memory."""
+        arrays: list[pickle.PickleBuffer] = []
+        pickled = pickle.dumps(value, protocol=5, buffer_callback=arrays.append)
+        parts = [memoryview(pickled), *(array.raw() for array in arrays)]
+        with open(self._file, "wb", closefd=False) as file:
+            pickle.dump([part.nbytes for part in parts], file)
+            for part in parts:
+                file.seek(-file.tell() % _ALIGNMENT, os.SEEK_CUR)
+                file.write(part)
+
+    def receive(self) -> Any:
+        """Return the object; what is written to its arrays stays in this process."""
+        memory = mmap.mmap(self._file, 0, access=mmap.ACCESS_COPY)
+        sizes, parts = pickle.load(memory), []
+        place, whole = memory.tell(), memoryview(memory)
+        for size in sizes:
+            place += -place % _ALIGNMENT
+            parts.append(whole[place : place + size])
+            place += size
+        return pickle.loads(parts[0], buffers=parts[1:])
 
 
 @dataclass

@@ -27,7 +27,11 @@ _IMAGES_PER_READER = 32
 
 
 class BatchSource(Protocol):
-    """Where the batches of an `ImageData` come from."""
+    """Where the batches of an `ImageData` come from. It is built before the clock starts."""
+
+    def open(self, data: "ImageData") -> None:
+        """Read or prepare to read; the sets of `data` are open."""
+        ...
 
     def train_batches(self, data: "ImageData", epoch: int) -> Iterable[Sequence[Batch]]:
         """Yield the micro-batches of each step of an epoch."""
@@ -68,12 +72,18 @@ class ImageData(Data):
                 "more images."
             )
         self.images_per_statistic = math.ceil(global_batch_size / parts)
-        self._batch_source: BatchSource
+        self._batch_source: BatchSource | None = None
+
+    def start_processes(self) -> None:
+        """Start the processes that read images, and maybe decode them."""
+        self._batch_source = self._build_batch_source()
 
     def open(self) -> None:
-        """Open the images and start what makes batches of them."""
+        """Open the images, and let batches be made of them."""
+        if self._batch_source is None:
+            self.start_processes()
         self._open_sets()
-        self._batch_source = self._build_batch_source()
+        self._opened().open(self)
 
     def _read_sizes(self) -> tuple[int, int]:
         """Return the sizes of the training and the validation set from the manifest."""
@@ -104,15 +114,14 @@ class ImageData(Data):
 
     def build_loader(self, train: bool) -> Loader:
         """Return the loader of training or of evaluation, its workers started."""
-        dataset = self.build_dataset(train)
-        decoder = self.build_decoder(dataset.transform, train)
+        decoder = self.build_decoder(self.build_transform(train), train)
         workers = self._workers()
-        # Processes start on the clock. Each takes 10 to 60 ms, the longer the more memory this process has.
+        # A process takes 10 to 60 ms to start, the longer the more memory this one has.
         if not train:
-            workers = min(workers, len(self.eval_plan()))
+            workers = min(workers, len(self.eval_spans()))
         elif decoder is not None and self.settings.workers is None:  # they read, and decode nothing
             workers = min(workers, math.ceil(self.train_size / self.sharding.ranks / _IMAGES_PER_READER))
-        return ImageLoader(dataset, workers=workers, device=self.device, decoder=decoder)
+        return ImageLoader(workers=workers, device=self.device, decoder=decoder)
 
     def train_plan(self, epoch: int) -> list[list[int]]:
         """Return the image indices of each micro-batch of this rank, shuffled."""
@@ -140,11 +149,11 @@ class ImageData(Data):
 
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Yield the micro-batches of each step; for any number of ranks and workers, an epoch is the same."""
-        return self._batch_source.train_batches(self, epoch)
+        return self._opened().train_batches(self, epoch)
 
     def eval_batches(self) -> Iterable[Batch]:
         """Yield this rank's shard of the validation images, each once."""
-        return self._batch_source.eval_batches(self)
+        return self._opened().eval_batches(self)
 
     def make_batch(self, images: ImageBatch, global_samples: int) -> Batch:
         """Return a batch on the device: pixels uint8 [N, 3, H, W], channels-last in memory, and the targets."""
@@ -198,6 +207,10 @@ class ImageData(Data):
     def _build_batch_source(self) -> BatchSource:
         return LoadedBatches(self.build_loader(True), self.build_loader(False))
 
+    def _opened(self) -> BatchSource:
+        assert self._batch_source is not None
+        return self._batch_source
+
     def _workers(self) -> int:
         """Return the number of reading processes of a loader."""
         return worker_count(self.settings.workers, self.sharding.ranks)
@@ -207,10 +220,16 @@ class LoadedBatches:
     """Reads the planned images by two loaders, each of which reads ahead while the other is used."""
 
     def __init__(self, train_loader: Loader, eval_loader: Loader) -> None:
+        self._loaders = {True: train_loader, False: eval_loader}
         self._train, self._eval = ReadAhead(train_loader, _train_plans), ReadAhead(eval_loader, _eval_plans)
         self._evaluation = 1  # the next one
         # TensorFlow can hang if Python ends while it reads ahead.
         atexit.register(_stop_reading_ahead, weakref.ref(self))
+
+    def open(self, data: ImageData) -> None:
+        """Let the loaders read the two sets."""
+        for train, loader in self._loaders.items():
+            loader.open(data.build_dataset(train))
 
     def close(self) -> None:
         """Stop reading ahead."""
@@ -256,6 +275,9 @@ class SyntheticBatches:
     def __init__(self) -> None:
         self._step: Sequence[Batch] | None = None
         self._eval_batch: Batch | None = None
+
+    def open(self, data: ImageData) -> None:
+        """Do nothing."""
 
     def train_batches(self, data: ImageData, epoch: int) -> Iterable[Sequence[Batch]]:
         """Yield as many steps as an epoch has."""

@@ -10,7 +10,8 @@ For example, with a source and a transform of your own:
 
     dataset = ImageDataset(FolderOfImages("images"), CropAndFlip(size=224), seed=1)
     decoder = GpuDecoder(dataset.transform, device)  # without one, the workers decode and transform
-    loader = ImageLoader(dataset, workers=8, device=device, decoder=decoder)
+    loader = ImageLoader(workers=8, device=device, decoder=decoder)
+    loader.open(dataset)
     indices = np.random.default_rng(1).permutation(50_000).tolist()
     plan = [(0, indices[first : first + 256]) for first in range(0, len(indices), 256)]  # (epoch, images) of a batch
     for batch in loader.batches(plan):
@@ -46,7 +47,7 @@ Arrays = tuple[NDArray[Any], ...]
 
 
 class ImageSource(Protocol):
-    """Encoded images and their targets, by index."""
+    """Encoded images and their targets, by index. Must be picklable."""
 
     def name(self, index: int) -> str:
         """Return what messages call image `index`, such as its path."""
@@ -202,7 +203,11 @@ class GpuDecoder:
 
 
 class Loader(Protocol):
-    """Makes the batches of a plan."""
+    """Makes the batches of a plan. It is built before the clock starts, and starts its processes then."""
+
+    def open(self, dataset: ImageDataset) -> None:
+        """Take the dataset to read; called once, when the clock runs."""
+        ...
 
     def batches(self, plan: Iterable[Key]) -> Generator[ImageBatch]:
         """Yield the batches of `plan`, on the device or in CPU memory; raise `DataError` on a bad image.
@@ -216,15 +221,20 @@ class Loader(Protocol):
 class ImageLoader:
     """Reads the batches of a dataset with `workers` processes; without a `decoder` these also decode and transform."""
 
-    def __init__(
-        self, dataset: ImageDataset, *, workers: int, device: torch.device, decoder: ImageDecoder | None = None
-    ) -> None:
-        self._source, self._device, self._decoder = dataset.source, device, decoder
+    _source: ImageSource
+
+    def __init__(self, *, workers: int, device: torch.device, decoder: ImageDecoder | None = None) -> None:
+        self._device, self._decoder = device, decoder
         if decoder is None:
             execution_paths.take("decoder", "Pillow")
-            self._workers = BatchWorkers(dataset.image_batch, workers, pin_memory=is_nvidia_gpu(device))
+            self._workers = BatchWorkers(workers, pin_memory=is_nvidia_gpu(device))
         else:
-            self._workers = BatchWorkers(dataset.encoded_batch, workers, reuse_memory=True)
+            self._workers = BatchWorkers(workers, reuse_memory=True)
+
+    def open(self, dataset: ImageDataset) -> None:
+        """Take the dataset to read."""
+        self._source = dataset.source
+        self._workers.open(dataset.image_batch if self._decoder is None else dataset.encoded_batch)
 
     def batches(self, plan: Iterable[Key]) -> Generator[ImageBatch]:
         """Yield the batches of `plan`, read from this call on; on an NVIDIA GPU they are prefetched to it."""

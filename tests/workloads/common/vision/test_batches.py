@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -37,6 +38,12 @@ def image_batch(epoch, indices):
     return ImageBatch(torch.full((len(indices), 5, 5, 3), epoch % 200, dtype=torch.uint8), (torch.tensor(indices),))
 
 
+def open_workers(make_batch, workers, **options):
+    opened = BatchWorkers(workers, **options)
+    opened.open(make_batch)
+    return opened
+
+
 def assert_equal(one, other):
     for field in dataclasses.fields(one):
         a, b = getattr(one, field.name), getattr(other, field.name)
@@ -49,7 +56,7 @@ def assert_equal(one, other):
 def test_workers_send_batches_of_any_size_unchanged(make_batch):
     """By value, and in shared memory from a megabyte on."""
     plan = [(epoch, [epoch, 2, 7]) for epoch in (3, 400_000)]
-    workers = BatchWorkers(make_batch, 2)
+    workers = open_workers(make_batch, 2)
     received = list(workers.run(plan))
     assert len(received) == 2
     for key, batch in zip(plan, received, strict=True):
@@ -64,7 +71,7 @@ def test_batches_in_reused_memory_are_unchanged_until_the_next_one(workers, monk
     """More batches than buffers, one too large for them, and a plan that follows one that was left."""
     monkeypatch.setattr(decode_workers, "_BUFFER_BYTES", 100_000)
     plan = [(1000 * number if number != 11 else 50_000, [number, 2, 7]) for number in range(1, 31)]
-    batches = BatchWorkers(encoded_batch, workers, reuse_memory=True)
+    batches = open_workers(encoded_batch, workers, reuse_memory=True)
     next(batches.run(plan[15:]))
     addresses = set()
     for key, batch in zip(plan, batches.run(plan), strict=True):
@@ -76,9 +83,31 @@ def test_batches_in_reused_memory_are_unchanged_until_the_next_one(workers, monk
 @pytest.mark.integration
 def test_batches_are_sent_where_no_address_space_is_left(monkeypatch):
     monkeypatch.setattr(decode_workers, "_BUFFER_BYTES", 1 << 62)
-    batches = BatchWorkers(encoded_batch, 1, reuse_memory=True)
+    batches = open_workers(encoded_batch, 1, reuse_memory=True)
     for batch in batches.run([(5, [1, 2])]):
         assert_equal(encoded_batch(5, [1, 2]), batch)
+
+
+class Annotations:
+    """What batches are made of: arrays of which one is empty, one small and one larger than a pipe holds."""
+
+    def __init__(self):
+        self.arrays = [np.arange(count, dtype=dtype) for count, dtype in ((0, "u1"), (3, "u1"), (1 << 20, "i8"))]
+
+    def make_batch(self, epoch, indices):
+        assert [len(array) for array in self.arrays] == [0, 3, 1 << 20]
+        assert all(array.ctypes.data % 64 == 0 for array in self.arrays)
+        self.arrays[2][indices] += epoch
+        return self.arrays[1].tolist() + self.arrays[2][indices].tolist()
+
+
+@pytest.mark.integration
+def test_processes_get_what_is_opened_after_they_started():
+    """Each can write to its arrays, which the others do not see."""
+    workers, annotations = BatchWorkers(2), Annotations()
+    workers.open(annotations.make_batch)
+    assert list(workers.run([(5, [7]), (5, [7]), (5, [7])])) == [[0, 1, 2, value] for value in (12, 12, 17)]
+    assert annotations.arrays[2][7] == 7
 
 
 def parent(epoch, indices):
@@ -87,15 +116,15 @@ def parent(epoch, indices):
 
 def test_workers_are_children_of_this_process():
     """So that they end with it; the default of Python 3.14 starts a server between them."""
-    assert list(BatchWorkers(parent, 1).run([(1, [0])])) == [os.getpid()]
+    assert list(open_workers(parent, 1).run([(1, [0])])) == [os.getpid()]
 
 
 def test_objects_that_a_rank_has_set_aside_stay_there():
     try:
-        BatchWorkers(parent, 1)
+        BatchWorkers(1)
         assert gc.get_freeze_count() == 0
         gc.freeze()
-        BatchWorkers(parent, 1)
+        BatchWorkers(1)
         assert gc.get_freeze_count() > 0
     finally:
         gc.unfreeze()
@@ -107,7 +136,7 @@ def die(epoch, indices):
 
 @pytest.mark.integration
 def test_killed_worker_is_a_lost_process_and_no_defect():
-    workers = BatchWorkers(die, 1)
+    workers = open_workers(die, 1)
     with pytest.raises(RuntimeError) as killed:
         next(workers.run([(1, [0])]))
     error = to_run_error(killed.value)
@@ -119,7 +148,7 @@ _OPEN_WORKERS = """
 from timetrial.workloads.common.vision.decode_workers import BatchWorkers
 if __name__ == "__main__":
     try:
-        BatchWorkers(print, 1)
+        BatchWorkers(1)
     except Exception as error:
         print(type(error).__name__, error)
 """
@@ -152,7 +181,7 @@ def refuse(thread):
     raise RuntimeError("can't create new thread at interpreter shutdown")
 
 if __name__ == "__main__":
-    workers = BatchWorkers(print, 2)
+    workers = BatchWorkers(2)
     threading.Thread.start = refuse
 """
 

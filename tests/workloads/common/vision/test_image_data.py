@@ -85,10 +85,10 @@ def test_synthetic_images_need_no_decoder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("decodes", "requested", "processes"), [(True, None, 2), (False, None, 9), (True, 5, 5)])
 def test_few_processes_read_few_images(decodes, requested, processes, tmp_path, monkeypatch):
-    """Each takes milliseconds to start on the clock; images that they decode themselves need all of them."""
+    """Each takes milliseconds to start; images that they decode themselves need all of them."""
     started = []
     monkeypatch.setattr(decode_workers.os, "sched_getaffinity", lambda pid: range(9))
-    monkeypatch.setattr(image_data, "ImageLoader", lambda dataset, *, workers, **_: started.append(workers))
+    monkeypatch.setattr(image_data, "ImageLoader", lambda *, workers, **_: started.append(workers))
     data = build(
         TorchImageNetData,
         tmp_path,
@@ -98,7 +98,7 @@ def test_few_processes_read_few_images(decodes, requested, processes, tmp_path, 
     )
     data.settings.workers = requested
     monkeypatch.setattr(data, "build_decoder", lambda transform, train: GpuDecoder(transform, CPU) if decodes else None)
-    data.open()
+    data.start_processes()
     assert (data.train_size, started) == (60, [processes, 2])
 
 
