@@ -154,10 +154,10 @@ class NCFData(Data):
         )
         data = _OnDevice(users, items, bits, *evaluation)
 
-        def batches() -> Iterator[list[Batch]]:
+        def batches() -> Iterator[Iterator[list[Batch]]]:
             shuffled, groups = self._shuffle(0), self._groups()
             for group in {groups[0], groups[-1]}:
-                yield from self._gather(self._select(*shuffled, *group), data, 0)
+                yield self._gather(self._select(*shuffled, *group), data, 0)
 
         for _ in self._side_stream.make_ahead(batches()):
             pass
@@ -177,14 +177,14 @@ class NCFData(Data):
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Yield this rank's micro-batches of all positives and newly sampled negatives, shuffled over the epoch.
 
-        On a GPU, a batch is gathered while the step before it runs.
+        On a GPU, batches are gathered while the steps before them run.
         """
-        return self._side_stream.make_ahead(self._gather_epoch(epoch))
+        return itertools.chain.from_iterable(self._side_stream.make_ahead(self._gather_epoch(epoch)))
 
-    def _gather_epoch(self, epoch: int) -> Iterator[list[Batch]]:
+    def _gather_epoch(self, epoch: int) -> Iterator[Iterator[list[Batch]]]:
         shuffled, seed = self._shuffle(self._seeds.derive("data_order", epoch)), self._seeds.derive("sampling", epoch)
         for group in self._groups():
-            yield from self._gather(self._select(*shuffled, *group), self._opened, seed)
+            yield self._gather(self._select(*shuffled, *group), self._opened, seed)
 
     def _shuffle(self, seed: int) -> tuple[Tensor, Tensor]:
         """Return this rank's samples batch by batch, and where each batch starts, as `shuffle_into_batches` does."""
@@ -262,7 +262,7 @@ class NCFData(Data):
         return max(1, min(limits))
 
     def _gather(self, samples: _OwnSamples, data: _OnDevice, seed: int) -> Iterator[list[Batch]]:
-        """Yield this rank's micro-batches of the global batches of `samples`."""
+        """Gather this rank's micro-batches of the global batches of `samples`; yield those of one batch at a time."""
         ratings = (data.users, data.items, data.bits, len(self.own_users), self.num_items)
         negatives, parts, start = self._settings.train_negatives, [], 0
         for size in self._micro_batch_sizes(samples.global_size):
@@ -274,9 +274,12 @@ class NCFData(Data):
                 )
             )
             start += size
-        for number in range(len(samples.numbers)):
+
+        def micro_batches(number: int) -> list[Batch]:
             inputs = [tuple(tensor[number] for tensor in part) for part in parts]
-            yield [Batch(tensors, tensors[0].numel(), samples.global_size, samples.global_size) for tensors in inputs]
+            return [Batch(tensors, tensors[0].numel(), samples.global_size, samples.global_size) for tensors in inputs]
+
+        return map(micro_batches, range(len(samples.numbers)))
 
     def _micro_batch_sizes(self, samples: int) -> list[int]:
         """Return the sizes of this rank's micro-batches of a global batch, into which samples fall at random.
