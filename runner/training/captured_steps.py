@@ -41,7 +41,7 @@ class CapturedSteps:
     def __init__(self, optimizer: Optimizer, device: torch.device) -> None:
         self._optimizer, self._device = optimizer, device
         self._total_weight = torch.ones((), device=device)
-        self._current_weight: float | Tensor = 1.0
+        self._current_weight: float | None = 1.0  # None: that of a tensor
         self._rates = [torch.zeros((), device=device) for _ in optimizer.param_groups]
         self._current_rates = [0.0 for _ in optimizer.param_groups]
         self._steps: dict[Hashable, _CapturedStep] = {}
@@ -75,9 +75,10 @@ class CapturedSteps:
         return True
 
     def _set_weight(self, total_weight: float | Tensor) -> None:
-        if isinstance(total_weight, Tensor) or total_weight != self._current_weight:
+        known = None if isinstance(total_weight, Tensor) else total_weight
+        if known is None or known != self._current_weight:
             self._total_weight.fill_(total_weight)
-            self._current_weight = total_weight
+            self._current_weight = known
 
     def _set_rates(self) -> None:
         for number, group in enumerate(self._optimizer.param_groups):

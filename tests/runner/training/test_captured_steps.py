@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.optim import SGD, Adam
 
-from timetrial.runner.training.captured_steps import load_optimizer_state
+from timetrial.runner.training.captured_steps import CapturedSteps, load_optimizer_state
+from timetrial.runner.training.workload import Batch
 
 OPTIMIZERS = [lambda weights: Adam(weights, 0.1, fused=True), lambda weights: SGD(weights, 0.1, 0.9, fused=True)]
 
@@ -44,3 +45,24 @@ def test_state_is_loaded_into_the_tensors_that_a_graph_writes(build, steps_befor
     train(expected, expected_optimizer, 4, seed=3)
     for weight, other in zip(model.parameters(), expected.parameters(), strict=True):
         assert torch.equal(weight, other)
+
+
+@pytest.mark.gpu
+def test_each_step_is_divided_by_its_own_weight():
+    device = torch.device("cuda", 0)
+    weight = torch.zeros(3, device=device, requires_grad=True)
+    optimizer = SGD([weight], 1.0, fused=True)
+    steps = CapturedSteps(optimizer, device)
+
+    def update(batches, total_weight):
+        optimizer.zero_grad()
+        (sum((weight * batch.inputs).sum() for batch in batches) / total_weight).backward()
+        optimizer.step()
+
+    batch = Batch(torch.full((3,), 12.0, device=device), 1.0, 1)
+    steps.capture(update, [batch])
+    for total_weight in (1.0, 2.0, 2.0, torch.tensor(3.0, device=device), 3.0, 2, 1.0):
+        with torch.no_grad():
+            weight.zero_()
+        assert steps.replay([batch], total_weight)
+        assert weight.tolist() == [-12.0 / float(total_weight)] * 3

@@ -3,6 +3,7 @@
 import itertools
 import threading
 
+import psutil
 import pytest
 import torch
 
@@ -115,6 +116,20 @@ def opened(tmp_path):
         return data
 
     return open_with
+
+
+@pytest.mark.integration
+def test_processes_start_before_the_data_are_opened(tmp_path):
+    images = ClassificationSpec(3, 5, 2, 48)
+    data = build(TorchImageNetData, tmp_path, folder=f"{tmp_path}/shapes", image_size=32, generate=images, workers=2)
+    before = set(psutil.Process().children())
+    data.start_processes()
+    started = set(psutil.Process().children()) - before
+    data.open()
+    assert len(list(data.train_batches(1))) == data.steps_per_epoch
+    assert eval_pixels(data).shape == (6, 3, 32, 32)
+    assert len(started) == 4
+    assert set(psutil.Process().children()) - before == started
 
 
 def eval_pixels(data):
