@@ -1,6 +1,7 @@
 """CIFAR-10's binary format: files of 3,073-byte records, a class and 3x32x32 pixels (Krizhevsky 2009)."""
 
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ IMAGE_SIZE, NUM_CLASSES = 32, 10
 TRAIN_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 VAL_FILES = ("test_batch.bin",)
 _RECORD_BYTES = 1 + 3 * IMAGE_SIZE * IMAGE_SIZE
+
+ArrayT = TypeVar("ArrayT", bound=Any)
 
 
 def count(folder: Path, names: tuple[str, ...]) -> int:
@@ -27,19 +30,25 @@ def count(folder: Path, names: tuple[str, ...]) -> int:
     return total
 
 
-def read(folder: Path, names: tuple[str, ...]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return pixels uint8 [N, 3, 32, 32] and classes uint8 [N], views of the files' records.
+def read(folder: Path, names: tuple[str, ...]) -> NDArray[np.uint8]:
+    """Return the records of all images of the files, uint8 [N, 3073], for `split`.
 
     Raises as `count` does, and on a class beyond 9.
     """
     records = np.empty((count(folder, names), _RECORD_BYTES), np.uint8)
     start = 0
     for path in (folder / name for name in names):
-        own = np.fromfile(path, np.uint8).reshape(-1, _RECORD_BYTES)
-        if own[:, 0].max() >= NUM_CLASSES:
+        with open(path, "rb") as file:
+            size = file.readinto(records[start:].data)
+        own = records[start : start + size // _RECORD_BYTES]
+        if own[:, 0].max(initial=0) >= NUM_CLASSES:
             raise DataError(f"{path} contains a class beyond {NUM_CLASSES - 1}: it is not CIFAR-10's binary version.")
-        records[start : start + len(own)] = own
         start += len(own)
+    return records
+
+
+def split(records: ArrayT) -> tuple[ArrayT, ArrayT]:
+    """Return pixels uint8 [N, 3, 32, 32] and classes uint8 [N], views of an array or tensor of records."""
     return records[:, 1:].reshape(-1, 3, IMAGE_SIZE, IMAGE_SIZE), records[:, 0]
 
 

@@ -153,7 +153,7 @@ class ResidentBatches:
 
     def _read(self, names: tuple[str, ...]) -> tuple[Tensor, Tensor]:
         """Return pixels uint8 [N, 32, 32, 3] and classes int64 [N] on the device, which orders pixels faster."""
-        pixels, labels = (self._to_device(array) for array in cifar.read(self._folder, names))
+        pixels, labels = cifar.split(self._to_device(cifar.read(self._folder, names)))
         return pixels.permute(0, 2, 3, 1).contiguous(), labels.long()
 
     def _to_device(self, array: Any) -> Tensor:

@@ -26,16 +26,16 @@ def folder(tmp_path):
 
 def test_reads_pixels_and_classes_in_file_order(folder):
     assert (cifar.count(folder, cifar.TRAIN_FILES), cifar.count(folder, cifar.VAL_FILES)) == (10, 2)
-    pixels, labels = cifar.read(folder, cifar.TRAIN_FILES)
+    pixels, labels = cifar.split(cifar.read(folder, cifar.TRAIN_FILES))
     assert labels.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
     assert (pixels.shape, pixels.dtype, labels.dtype) == ((10, 3, 32, 32), np.uint8, np.uint8)
     assert pixels[0, :, 7, 20].tolist() == [7, 120, 250]
     assert pixels[4, :, 31, 0].tolist() == [31, 100, 252]
-    assert cifar.read(folder, cifar.VAL_FILES)[1].tolist() == [5, 9]
+    assert cifar.split(cifar.read(folder, cifar.VAL_FILES))[1].tolist() == [5, 9]
 
 
 def test_writes_the_official_format(folder):
-    pixels, labels = cifar.read(folder, cifar.VAL_FILES)
+    pixels, labels = cifar.split(cifar.read(folder, cifar.VAL_FILES))
     cifar.write(folder / "again.bin", pixels, labels)
     assert (folder / "again.bin").read_bytes() == (folder / cifar.VAL_FILES[0]).read_bytes()
 

@@ -41,7 +41,7 @@ def data(folder, *, sharding=None, opened=True, **changes):
 
 def read_images(folder, names):
     """Return pixels [N, 32, 32, 3] and classes of the files."""
-    pixels, labels = cifar.read(folder, names)
+    pixels, labels = cifar.split(cifar.read(folder, names))
     return np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)), labels
 
 
