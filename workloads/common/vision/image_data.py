@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
 from ....runner.core.errors import DataError
 from ....runner.training.seeds import Seeds
@@ -76,6 +77,7 @@ class ImageData(Data):
 
     def start_processes(self) -> None:
         """Start the processes that read images, and maybe decode them."""
+        Image.preinit()  # they would each import the formats of images, on the clock
         self._batch_source = self._build_batch_source()
 
     def open(self) -> None:
