@@ -3,12 +3,12 @@
     .venv/bin/python -P scripts/measure/multi_gpu_study.py [--check]
 
 The archive is unpacked to a temporary folder. With --check nothing is written, and the exit code is 1 if the page
-differs. In the archive, `training` holds runs to the target at one global batch size; `seventh`, `scaling`, `networks`
-and `links` hold throughput runs at one batch size per GPU, the first two on two machines, `strong` those at one global
-batch size, and `reference` those of CIFAR-10 for docs/studies/h100_h200.md. Folders that begin with `in_backward` hold
-runs of the version that exchanged gradients in the backward pass. `exchange`, `waiting`, `small_steps` and `bf16` hold
-throughput runs that exchange gradients in several ways, those that begin with `jpegs` runs that read JPEGs, and
-`losses.jsonl` and `exchange_losses.jsonl` the lines of scripts/measure/losses.py.
+differs. In the archive, `training` holds runs to the target at one global batch size; `seventh`, `scaling`, `networks`,
+`links` and `first_plans` hold throughput runs at one batch size per GPU, the first two on two machines, `strong` those
+at one global batch size, and `reference` those of CIFAR-10 for docs/studies/h100_h200.md. Folders that begin with
+`in_backward` hold runs of the version that exchanged gradients in the backward pass. `exchange`, `waiting`,
+`small_steps` and `bf16` hold throughput runs that exchange gradients in several ways, those that begin with `jpegs`
+runs that read JPEGs, and `losses.jsonl` and `exchange_losses.jsonl` the lines of scripts/measure/losses.py.
 """
 
 import itertools
@@ -43,6 +43,7 @@ _EXCHANGES = {  # what each folder's version does with the gradients
     "after_256": "after it, messages of 256 MiB",
     "none": "never",
 }
+_SMALL_STEPS = {"in_backward": "in the backward pass", "after": "after it"}
 _JPEG_RUNS = {
     "alone": "one GPU, the others idle",
     "beside": "one GPU, a run on each of the others too",
@@ -65,6 +66,8 @@ _JPEGS_READ_AHEAD = {
     "one_1632": "one GPU, 1,632 images a step, JPEGs",
     "two_synthetic": "two GPUs, 512 images a step each, synthetic data",
     "two": "two GPUs, 512 images a step each, JPEGs",
+    "four_synthetic": "four GPUs, 512 images a step each, synthetic data",
+    "four": "four GPUs, 512 images a step each, JPEGs",
 }
 
 _Columns = dict[str, Callable[[Mapping[str, Any]], str]]  # of a table: what each shows of a run's configuration
@@ -85,9 +88,8 @@ def tables(root: Path) -> dict[str, str]:
     return {
         "training": _training(read_ended(root / "training")),
         "losses": _losses(root / "losses.jsonl"),
-        "seventh": _throughput(root / "seventh", workload | batch_per_gpu),
-        "scaling": _throughput(root / "scaling", workload | batch_per_gpu),
-        "in_backward": _throughput(root / "in_backward", workload | batch_per_gpu),
+        **{name: _throughput(root / name, workload | batch_per_gpu) for name in ("seventh", "scaling", "in_backward")},
+        **{name: _throughput(root / name, network | batch_per_gpu) for name in ("networks", "links", "first_plans")},
         "exchange": _steps(
             "gradients exchanged", {name: read_ended(root / "exchange" / folder) for folder, name in _EXCHANGES.items()}
         ),
@@ -108,17 +110,13 @@ def tables(root: Path) -> dict[str, str]:
         ),
         "small_steps": _steps(
             "gradients exchanged",
-            {
-                "in the backward pass": read_ended(root / "small_steps/in_backward"),
-                "after it": read_ended(root / "small_steps/after"),
-            },
+            {name: read_ended(root / "small_steps" / folder) for folder, name in _SMALL_STEPS.items()},
         ),
         "strong": _throughput(root / "strong", workload | global_batch),
         "jpegs": _jpegs(root / "jpegs", _JPEG_RUNS),
         "jpegs_versions": _jpegs(root / "jpegs_versions", _JPEG_VERSIONS),
         "jpegs_read_ahead": _jpegs(root / "jpegs_read_ahead", _JPEGS_READ_AHEAD),
-        "networks": _throughput(root / "networks", network | batch_per_gpu),
-        "links": _throughput(root / "links", network | batch_per_gpu),
+        "jpegs_on_four": _jpegs(root / "jpegs_on_four", _JPEGS_READ_AHEAD),
     }
 
 
@@ -217,7 +215,8 @@ def _jpegs(folder: Path, names: Mapping[str, str]) -> str:
     """Return the speed per GPU of runs that read JPEGs, and the share of training for which they waited for batches."""
     rows = []
     for name, label in names.items():
-        results = [record.throughput for record in read_ended(folder / name) if record.throughput]
+        if not (results := [record.throughput for record in read_ended(folder / name) if record.throughput]):
+            continue
         per_gpu = [result.samples_per_second / result.gpus for result in results]
         waits = [result.data_wait_seconds / result.train_seconds for result in results]
         rows.append([label, f"{len(results)}", span(per_gpu, "{:,.0f}".format), span(waits, "{:.1%}".format)])
