@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from ...datasets.synthetic import ratings
 from ...datasets.synthetic.spec_digest import path_with_digest
 from ...runner.core.errors import ConfigurationError
 from ...runner.core.progress import ProgressCallback
-from ...runner.hardware.side_stream import SideStream
+from ...runner.hardware.devices import synchronize
+from ...runner.hardware.side_stream import EpochsAhead, SideStream
 from ...runner.training.seeds import Seeds
 from ...runner.training.workload import Batch, BatchSharding, Data
 from . import sampling
@@ -38,18 +40,6 @@ class _OnDevice:
     bits: Tensor
     eval_items: Tensor
     eval_mask: Tensor
-
-
-@dataclass
-class _OwnSamples:
-    """This rank's samples `numbers` int32 [n, S] of n global batches of `global_size` samples.
-
-    The first `counts` int32 [n, 1] of each batch are its own and ascend; the others fill it up. None: all are its own.
-    """
-
-    numbers: Tensor
-    counts: Tensor | None
-    global_size: int
 
 
 class NCFData(Data):
@@ -108,6 +98,7 @@ class NCFData(Data):
         self._own_samples = range(*bounds)
         self._overflow = torch.zeros((), dtype=torch.int64, device=device)
         self._side_stream = SideStream(device)
+        self._epochs = EpochsAhead(self._side_stream, self._gather_from)
 
     @classmethod
     def prepare_data(cls, settings: Settings, progress: ProgressCallback) -> None:
@@ -177,14 +168,18 @@ class NCFData(Data):
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Yield this rank's micro-batches of all positives and newly sampled negatives, shuffled over the epoch.
 
-        On a GPU, batches are gathered while the steps before them run.
+        On a GPU, batches are gathered while the steps before them run, also those of the next epoch.
         """
-        return itertools.chain.from_iterable(self._side_stream.make_ahead(self._gather_epoch(epoch)))
+        return itertools.chain.from_iterable(self._epochs.take(epoch, len(self._groups())))
 
-    def _gather_epoch(self, epoch: int) -> Iterator[Iterator[list[Batch]]]:
-        shuffled, seed = self._shuffle(self._seeds.derive("data_order", epoch)), self._seeds.derive("sampling", epoch)
-        for group in self._groups():
-            yield self._gather(self._select(*shuffled, *group), self._opened, seed)
+    def _gather_from(self, epoch: int) -> Iterator[Iterator[list[Batch]]]:
+        """Yield what is gathered at once, of this epoch and all later ones."""
+        for number in itertools.count(epoch):
+            order, starts = self._shuffle(self._seeds.derive("data_order", number))
+            for group in self._groups():
+                samples = self._select(order, starts, *group)
+                yield self._gather(samples, self._opened, self._seeds.derive("sampling", number))
+            del order, samples  # those of the next epoch take as much memory
 
     def _shuffle(self, seed: int) -> tuple[Tensor, Tensor]:
         """Return this rank's samples batch by batch, and where each batch starts, as `shuffle_into_batches` does."""
@@ -199,19 +194,19 @@ class NCFData(Data):
         groups = [(numbers[first : first + step], self._global_batch_size) for first in range(0, num_full, step)]
         return [*groups, (range(num_full, num_full + 1), rest)] if rest else groups
 
-    def _select(self, order: Tensor, starts: Tensor, batches: range, global_size: int) -> _OwnSamples:
+    def _select(self, order: Tensor, starts: Tensor, batches: range, global_size: int) -> sampling.OwnSamples:
         """Return the samples of some batches, which are all of `global_size` samples."""
         if self._sharding.ranks == 1:
             first = batches.start * self._global_batch_size
             numbers = order[first : first + len(batches) * global_size].view(len(batches), global_size)
-            return _OwnSamples(numbers, None, global_size)
+            return sampling.OwnSamples(numbers, None, global_size)
         size = sum(self._micro_batch_sizes(global_size))
         bounds = starts[batches.start : batches.stop + 1, None]
         counts = bounds.diff(dim=0)
         self._overflow = torch.maximum(self._overflow, (counts - size).max())
         # What follows a batch fills it up: samples of many items, of which none gets a long segment.
         places = bounds[:-1] + torch.arange(size, device=self._device)
-        return _OwnSamples(order[places.remainder_(len(order))], counts, global_size)
+        return sampling.OwnSamples(order[places.remainder_(len(order))], counts, global_size)
 
     def eval_batches(self) -> Iterable[Batch]:
         """Yield this rank's users with their negatives; the held-out positive is the last item.
@@ -219,6 +214,7 @@ class NCFData(Data):
         Raise `RuntimeError` if a training batch before had more samples of this rank's users than its fixed size: this
         is known only here, where waiting for the device costs nothing.
         """
+        synchronize(self._device)  # the side stream too
         if missing := int(self._overflow):
             raise RuntimeError(f"A training batch had {missing} samples of this rank's users more than were expected.")
         data, size = self._opened, self._settings.eval_batch_size
@@ -261,7 +257,7 @@ class NCFData(Data):
         limits = _SAMPLES_AT_A_TIME // samples, _STARTS_AT_A_TIME // starts, _MAX_BATCHES_AT_A_TIME
         return max(1, min(limits))
 
-    def _gather(self, samples: _OwnSamples, data: _OnDevice, seed: int) -> Iterator[list[Batch]]:
+    def _gather(self, samples: sampling.OwnSamples, data: _OnDevice, seed: int) -> Iterator[list[Batch]]:
         """Gather this rank's micro-batches of the global batches of `samples`; yield those of one batch at a time."""
         ratings = (data.users, data.items, data.bits, len(self.own_users), self.num_items)
         negatives, parts, start = self._settings.train_negatives, [], 0
@@ -274,12 +270,7 @@ class NCFData(Data):
                 )
             )
             start += size
-
-        def micro_batches(number: int) -> list[Batch]:
-            inputs = [tuple(tensor[number] for tensor in part) for part in parts]
-            return [Batch(tensors, tensors[0].numel(), samples.global_size, samples.global_size) for tensors in inputs]
-
-        return map(micro_batches, range(len(samples.numbers)))
+        return map(partial(_micro_batches, parts, samples.global_size), range(len(samples.numbers)))
 
     def _micro_batch_sizes(self, samples: int) -> list[int]:
         """Return the sizes of this rank's micro-batches of a global batch, into which samples fall at random.
@@ -298,3 +289,9 @@ class NCFData(Data):
         by_item, item_starts = sampling.sort_by_item(items, self.num_items)
         inputs = (users, items, labels, by_item, sampling.segment_starts(users, len(self.own_users)), item_starts)
         return Batch(inputs, size, global_samples, global_samples)
+
+
+def _micro_batches(parts: Sequence[tuple[Tensor, ...]], global_samples: int, number: int) -> list[Batch]:
+    """Return the micro-batches of a global batch that was gathered as `number` of several."""
+    inputs = [tuple(tensor[number] for tensor in part) for part in parts]
+    return [Batch(tensors, tensors[0].numel(), global_samples, global_samples) for tensors in inputs]

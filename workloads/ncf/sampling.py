@@ -3,6 +3,8 @@
 Shapes: U users, I items, P training pairs, B samples.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,18 @@ from .counter_based import assign_batches, draw_samples
 IGNORED = -1.0  # label of a sample that does not count
 _CHUNK = 1 << 24  # pairs processed at a time: limits temporary memory to about 1 GiB
 _BLOCK, _WIDTH = 256, 8  # ids of a program, and starts that it writes for each of them at a time
+
+
+@dataclass
+class OwnSamples:
+    """A rank's samples `numbers` int32 [n, S] of n global batches of `global_size` samples.
+
+    The first `counts` int32 [n, 1] of each batch are its own and ascend; the others fill it up. None: all are its own.
+    """
+
+    numbers: Tensor
+    counts: Tensor | None
+    global_size: int
 
 
 def build_bitset(users: Tensor, items: Tensor, num_users: int, num_items: int) -> Tensor:

@@ -70,6 +70,20 @@ def test_epochs_differ_and_are_reproducible(tmp_path):
     assert samples_of(build(tmp_path, seed=2).train_batches(1)) != first
 
 
+@pytest.mark.parametrize("batch", [512, 4096])
+def test_epoch_is_the_same_after_others_and_after_a_stopped_one(batch, tmp_path, monkeypatch):
+    """Also if a batch is gathered at a time; its first batches are made during the epoch before."""
+    monkeypatch.setattr("timetrial.workloads.ncf.data._SAMPLES_AT_A_TIME", 1024)
+    expected = {epoch: samples_of(build(tmp_path, batch=batch).train_batches(epoch)) for epoch in (1, 2, 3)}
+    data = build(tmp_path, batch=batch)
+    for epoch in (1, 2, 3, 2):
+        assert samples_of(data.train_batches(epoch)) == expected[epoch]
+    stopped = iter(data.train_batches(3))
+    next(stopped)
+    del stopped
+    assert samples_of(data.train_batches(3)) == expected[3]
+
+
 def test_ranks_and_micro_batches_partition_the_epoch(tmp_path):
     whole = [sorted(step) for step in samples_of(build(tmp_path).train_batches(3))]
     of_ranks = []
