@@ -27,7 +27,7 @@ _ANNOTATION_FIELDS = ("annotation_id", "image", "category", "box", "area", "crow
 
 @dataclass(frozen=True)
 class CocoSet:
-    """I images and their A annotations, sorted by image, in arrays, which pickle fast and are shared after a fork.
+    """I images and their A annotations, sorted by image, in arrays, which pickle fast and which processes can share.
 
     Images: `image_id` int64, `file_name` (below `folder`), `height` and `width` int32 in pixels; image i has the
     annotations `first[i]` to `first[i + 1]`. Annotations: `annotation_id` int64, `image` int32 (an index), `category`

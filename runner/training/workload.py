@@ -115,7 +115,7 @@ class Data(Protocol):
             yield str(error)
 
     def start_processes(self) -> None:
-        """Start the processes that will read, without touching the data; called once, at first. Default: none."""
+        """Start processes that will read, but touch no data yet; called before the model is built. Default: none."""
 
     def open(self) -> None:
         """Open files and read annotations, offsets and indexes; called once, when the clock runs. Default: nothing."""

@@ -31,6 +31,7 @@ class MaskRCNNData(CocoData):
     """
 
     masks = True
+    eval_groups = 2
 
     @dataclass
     class Settings(CocoData.Settings):

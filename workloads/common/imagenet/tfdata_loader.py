@@ -30,7 +30,7 @@ class TfDataImageNetData(ImageNetData):
         super().__init__(*args, **kwargs)
 
     def build_loader(self, train: bool) -> "TfDataLoader":
-        """Return the loader of training or of evaluation, its workers started."""
+        """Return the loader of training or of evaluation."""
         pin_memory = is_nvidia_gpu(self.device)
         loader = TfDataLoader(self._tf, self.image_size, workers=self._workers(), pin_memory=pin_memory)
         self._loaders[train] = loader

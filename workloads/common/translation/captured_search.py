@@ -16,7 +16,7 @@ from ....runner.hardware.device_graphs import (
 )
 from .beam_search import BeamSearch
 
-MAX_SHAPES = 4  # of batches; a graph keeps some 1,000 kernels for each part of a search
+MAX_SHAPES = 4  # of an evaluation's batches; a graph keeps some 1,000 kernels for each part of a search
 
 StartSearch = Callable[[Any], BeamSearch]
 """Encode the packed source of a batch and return the search for its translations."""
@@ -39,9 +39,9 @@ class _Shape:
 
 
 class CapturedSearches:
-    """Captures the search for each of a few shapes of batches when it meets the first, and replays it from then on.
+    """Captures the search for batches of a shape at the first of them, and replays it from then on.
 
-    A search is captured up to its maximum length: how many parts it needs depends on the weights.
+    A search is captured up to its maximum length: how many of its parts run depends on the weights.
     """
 
     def __init__(self) -> None:
@@ -51,8 +51,7 @@ class CapturedSearches:
         """Return the best translation of each sentence of a packed source."""
         key, tensors = flatten_inputs(source)
         device = tensors[0].device
-        may_capture = supports_graphs(device) and (key in self._shapes or len(self._shapes) < MAX_SHAPES)
-        if not may_capture:
+        if not supports_graphs(device):
             execution_paths.fall_back("beam_search", "not captured")
             return start(source).run()
         execution_paths.take("beam_search", "captured")

@@ -97,6 +97,7 @@ class ParallelTextData(Data):
         self._longer_side = int(np.diff(self._num_tokens())[0] > 0)
         self.train_size, self.steps_per_epoch = self._epoch_size(self._counts)
         self._side_stream = SideStream(device)
+        self.has_few_eval_shapes = len(self._eval_shards(self._sorted_test_lengths)) <= MAX_SHAPES
 
     @classmethod
     def prepare_data(cls, settings: Settings, progress: ProgressCallback) -> None:
@@ -187,12 +188,12 @@ class ParallelTextData(Data):
         yield self._micro_batches(np.arange(lengths.shape[1]), self._random_corpus(lengths))
 
     def warm_up_eval_batches(self) -> Iterator[Batch]:
-        """Yield random words in sentences as long as those of an evaluation, if all of its searches can be captured.
+        """Yield random words in sentences as long as those of an evaluation, if its searches can be captured.
 
         Otherwise yield two sentences, one as long as those of training can be, the other half as long.
         """
         shards = self._eval_shards(self._sorted_test_lengths)
-        if len(shards) > MAX_SHAPES or not supports_graphs(self._device):
+        if not (self.has_few_eval_shapes and supports_graphs(self._device)):
             shards = [np.array([self._settings.max_length, self._settings.max_length // 2])]
         for lengths in shards:
             numbers = np.arange(len(lengths))

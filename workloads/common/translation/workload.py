@@ -43,7 +43,7 @@ class TranslationWorkload:
 
     def _translate(self, model: Any, source: Any) -> list[list[int]]:
         """Return the token ids of the best translation of each sentence of a packed source."""
-        if not self.settings.capture_search:
+        if not (self.settings.capture_search and self.data.has_few_eval_shapes):
             execution_paths.fall_back("beam_search", "not captured")
             return self.start_search(model, source).run()
         if self._searches is None:

@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 import sys
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,8 +28,9 @@ _READ_AHEAD = 2  # batches that each worker makes before they are asked for
 _BUFFERS_PER_WORKER = _READ_AHEAD + 1  # one more is in use
 _BUFFER_BYTES = 1 << 28  # of address space: a buffer takes as much memory as its largest batch
 _ALIGNMENT = 64  # bytes, of arrays in shared memory
-# By the default of Python 3.14, a server process starts workers: they would end with it, not with this one.
-_CAN_FORK = sys.platform == "linux"
+# macOS's libraries do not survive a fork. On Linux, the default of Python 3.14 is a server process that starts workers:
+# they would end with it, not with this one.
+_FORKS = sys.platform == "linux"
 _NO_SHARED_MEMORY = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENOENT, errno.ENOSYS)
 
 Key = tuple[int, Sequence[int]]  # epoch and image indices of a batch
@@ -38,9 +40,9 @@ MakeBatch = Callable[[int, Sequence[int]], Any]  # of an epoch and image indices
 class BatchWorkers:
     """Calls a function for every key of a plan in `workers` processes, or in this one for 0, and keeps the order.
 
-    The processes start in the constructor, in the caller's thread, and `open` tells them the function: they can be
-    started before it may exist, because it touches the data. With `pin_memory`, batches need a method of that name.
-    With `reuse_memory`, they are of type `EncodedBatch`, and their `data` is valid until the next batch is asked for.
+    `open` tells them the function, which touches the data. On Linux the processes start before, in the constructor and
+    the caller's thread; elsewhere then. With `pin_memory`, batches need a method of that name. With `reuse_memory`,
+    they are of type `EncodedBatch`, and their `data` is valid until the next batch is asked for.
     """
 
     def __init__(self, workers: int, *, pin_memory: bool = False, reuse_memory: bool = False) -> None:
@@ -51,7 +53,7 @@ class BatchWorkers:
             self._batches,
             batch_sampler=self._sampler,  # type: ignore[arg-type] # a key is an epoch with a list of indices
             num_workers=workers,
-            multiprocessing_context="fork" if workers and _CAN_FORK else None,
+            multiprocessing_context="fork" if workers and _FORKS else None,
             collate_fn=_identity,
             worker_init_fn=_init_worker,
             persistent_workers=workers > 0,
@@ -64,7 +66,7 @@ class BatchWorkers:
         # multiprocessing's own exit handler runs before that of `finalize` and sends signals that workers ignore.
         end.atexit = False
         atexit.register(end)
-        if workers and _CAN_FORK:
+        if workers and _FORKS:
             self._batches.handover = _Handover()
             self._start()
 
@@ -90,8 +92,10 @@ class BatchWorkers:
         """Let `make_batch`, which must be picklable, make the batches; call it once, before `run`."""
         if self._batches.handover is not None:
             self._batches.handover.send(make_batch)
-        else:  # processes that are not forked start with the first plan, and take it along
-            self._batches.make_batch = make_batch
+            return
+        self._batches.make_batch = make_batch
+        if self._loader.num_workers:
+            self._start()
 
     def run(self, plan: Iterable[Key]) -> Iterator[Any]:
         """Yield the batches of `plan`, which may be endless; raise the `DataError` that `make_batch` raised.
@@ -160,13 +164,17 @@ class _Batches(Dataset[Any]):
 
 
 class _Handover:
-    """A file in memory through which an object reaches processes that were forked before it existed.
+    """A file without a name through which an object reaches processes that were forked before it existed.
 
     They share the memory of its arrays, which may be as large as the annotations of a dataset.
     """
 
     def __init__(self) -> None:
-        self._file = os.memfd_create("make_batch")
+        if hasattr(os, "memfd_create"):
+            self._file = os.memfd_create("make_batch")
+        else:  # a Python that was built for old systems
+            with tempfile.TemporaryFile() as file:
+                self._file = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._file)
 
     def send(self, value: Any) -> None:

@@ -55,6 +55,7 @@ class ImageData(Data):
     """
 
     loader: ClassVar[str]
+    eval_groups: ClassVar[int] = 1  # evaluation images of different groups share no batch
     image_size: int
     num_classes: int
 
@@ -85,7 +86,7 @@ class ImageData(Data):
         if self._batch_source is None:
             self.start_processes()
         self._open_sets()
-        self._opened().open(self)
+        self._source().open(self)
 
     def _read_sizes(self) -> tuple[int, int]:
         """Return the sizes of the training and the validation set from the manifest."""
@@ -115,12 +116,12 @@ class ImageData(Data):
         return ImageDataset(self.build_source(train), self.build_transform(train), self.seeds.derive("data_order", 0))
 
     def build_loader(self, train: bool) -> Loader:
-        """Return the loader of training or of evaluation, its workers started."""
+        """Return the loader of training or of evaluation."""
         decoder = self.build_decoder(self.build_transform(train), train)
         workers = self._workers()
         # A process takes 10 to 60 ms to start, the longer the more memory this one has.
         if not train:
-            workers = min(workers, len(self.eval_spans()))
+            workers = min(workers, len(self.eval_spans()) + self.eval_groups - 1)
         elif decoder is not None and self.settings.workers is None:  # they read, and decode nothing
             workers = min(workers, math.ceil(self.train_size / self.sharding.ranks / _IMAGES_PER_READER))
         return ImageLoader(workers=workers, device=self.device, decoder=decoder)
@@ -151,11 +152,11 @@ class ImageData(Data):
 
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Yield the micro-batches of each step; for any number of ranks and workers, an epoch is the same."""
-        return self._opened().train_batches(self, epoch)
+        return self._source().train_batches(self, epoch)
 
     def eval_batches(self) -> Iterable[Batch]:
         """Yield this rank's shard of the validation images, each once."""
-        return self._opened().eval_batches(self)
+        return self._source().eval_batches(self)
 
     def make_batch(self, images: ImageBatch, global_samples: int) -> Batch:
         """Return a batch on the device: pixels uint8 [N, 3, H, W], channels-last in memory, and the targets."""
@@ -209,7 +210,7 @@ class ImageData(Data):
     def _build_batch_source(self) -> BatchSource:
         return LoadedBatches(self.build_loader(True), self.build_loader(False))
 
-    def _opened(self) -> BatchSource:
+    def _source(self) -> BatchSource:
         assert self._batch_source is not None
         return self._batch_source
 

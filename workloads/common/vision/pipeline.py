@@ -203,7 +203,7 @@ class GpuDecoder:
 
 
 class Loader(Protocol):
-    """Makes the batches of a plan. It is built before the clock starts, and starts its processes then."""
+    """Makes the batches of a plan. It is built before the clock starts; on Linux, its processes start then too."""
 
     def open(self, dataset: ImageDataset) -> None:
         """Take the dataset to read; called once, when the clock runs."""

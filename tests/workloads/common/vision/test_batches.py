@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -108,6 +109,24 @@ def test_processes_get_what_is_opened_after_they_started():
     workers.open(annotations.make_batch)
     assert list(workers.run([(5, [7]), (5, [7]), (5, [7])])) == [[0, 1, 2, value] for value in (12, 12, 17)]
     assert annotations.arrays[2][7] == 7
+
+
+@pytest.mark.integration
+def test_object_is_handed_over_by_a_file_where_python_has_none_in_memory(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    assert list(open_workers(Annotations().make_batch, 1).run([(5, [7])])) == [[0, 1, 2, 12]]
+
+
+@pytest.mark.integration
+def test_processes_that_are_not_forked_early_start_when_they_are_told_the_function(monkeypatch):
+    """As on macOS."""
+    monkeypatch.setattr(decode_workers, "_FORKS", False)
+    before = set(psutil.Process().children())
+    workers = BatchWorkers(2)
+    assert set(psutil.Process().children()) <= before
+    workers.open(parent)
+    assert len(set(psutil.Process().children()) - before) == 2
+    assert list(workers.run([(5, [7]), (6, [7])])) == [os.getpid()] * 2
 
 
 def parent(epoch, indices):

@@ -132,6 +132,17 @@ def test_processes_start_before_the_data_are_opened(tmp_path):
     assert set(psutil.Process().children()) - before == started
 
 
+@pytest.mark.integration
+def test_engine_is_built_with_its_processes(build_engine):
+    before = set(psutil.Process().children())
+    engine = build_engine("workload=resnet50", "recipe.data.workers=2")
+    started = set(psutil.Process().children()) - before
+    engine.open_data()
+    next(iter(engine.data.train_batches(1)))
+    assert started
+    assert set(psutil.Process().children()) - before == started
+
+
 def eval_pixels(data):
     return torch.cat([batch.inputs[0] for batch in data.eval_batches()])
 
