@@ -63,8 +63,8 @@ class GNMTWorkload(TranslationWorkload):
         coverage_penalty: float = 0.1
         """Factor beta of the coverage penalty."""
         capture_search: bool = False
-        """Capture the beam search in device graphs, if an evaluation has at most four batches; recipes of small models take
-        it from `engine.capture`."""
+        """Capture the beam search in device graphs, if an evaluation has at most four batches; recipes of small models
+        take it from `engine.capture`."""
 
         def __post_init__(self) -> None:
             if self.hidden_size < 1 or self.learning_rate <= 0:

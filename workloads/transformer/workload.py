@@ -60,8 +60,8 @@ class TransformerWorkload(TranslationWorkload):
         extra_decode_length: int = 50
         """Tokens that a translation may be longer than the longest source of its batch."""
         capture_search: bool = False
-        """Capture the beam search in device graphs, if an evaluation has at most four batches; recipes of small models take
-        it from `engine.capture`."""
+        """Capture the beam search in device graphs, if an evaluation has at most four batches; recipes of small models
+        take it from `engine.capture`."""
 
         def __post_init__(self) -> None:
             sizes = (self.hidden_size, self.num_heads, self.ffn_dim, self.num_layers, self.beam_size)
