@@ -59,17 +59,20 @@ _JPEG_VERSIONS = {
     "two_before": "two GPUs, before both changes",
     "two": "two GPUs, after both",
 }
-_JPEGS_READ_AHEAD = {
+_JPEGS_ON_ONE = {
     "one_synthetic": "one GPU, 512 images a step, synthetic data",
     "one": "one GPU, 512 images a step, JPEGs",
+}
+_JPEGS_READ_AHEAD = _JPEGS_ON_ONE | {
     "one_1632_synthetic": "one GPU, 1,632 images a step, synthetic data",
     "one_1632": "one GPU, 1,632 images a step, JPEGs",
     "two_synthetic": "two GPUs, 512 images a step each, synthetic data",
     "two": "two GPUs, 512 images a step each, JPEGs",
+}
+_JPEGS_ON_FOUR = _JPEGS_ON_ONE | {
     "four_synthetic": "four GPUs, 512 images a step each, synthetic data",
     "four": "four GPUs, 512 images a step each, JPEGs",
 }
-
 _Columns = dict[str, Callable[[Mapping[str, Any]], str]]  # of a table: what each shows of a run's configuration
 
 
@@ -116,7 +119,7 @@ def tables(root: Path) -> dict[str, str]:
         "jpegs": _jpegs(root / "jpegs", _JPEG_RUNS),
         "jpegs_versions": _jpegs(root / "jpegs_versions", _JPEG_VERSIONS),
         "jpegs_read_ahead": _jpegs(root / "jpegs_read_ahead", _JPEGS_READ_AHEAD),
-        "jpegs_on_four": _jpegs(root / "jpegs_on_four", _JPEGS_READ_AHEAD),
+        "jpegs_on_four": _jpegs(root / "jpegs_on_four", _JPEGS_ON_FOUR),
     }
 
 
@@ -215,8 +218,7 @@ def _jpegs(folder: Path, names: Mapping[str, str]) -> str:
     """Return the speed per GPU of runs that read JPEGs, and the share of training for which they waited for batches."""
     rows = []
     for name, label in names.items():
-        if not (results := [record.throughput for record in read_ended(folder / name) if record.throughput]):
-            continue
+        results = [record.throughput for record in read_ended(folder / name) if record.throughput]
         per_gpu = [result.samples_per_second / result.gpus for result in results]
         waits = [result.data_wait_seconds / result.train_seconds for result in results]
         rows.append([label, f"{len(results)}", span(per_gpu, "{:,.0f}".format), span(waits, "{:.1%}".format)])
@@ -274,10 +276,9 @@ def reference_speeds(root: Path) -> str:
             and (row.gpu, row.gpus, row.precision, row.batch) == ("H100", 1, "bf16", batch)
             and row.quantity == TRAINING
         )
-        mark = "" if h100.current else "†"
         row = [records[0].config["workload"]["title"], f"{batch:,}", f"{len(own)}", _rate(records)]
         row += [f"{max(own) / min(own) - 1:.1%}", f"{h100.value:,.0f} {h100.unit.replace('images', 'samples')}"]
-        rows.append([*row, f"{h100.date} {mark}".strip(), study_page.ratio(own, [h100.value])])
+        rows.append([*row, f"{h100.date} {'' if h100.current else '†'}".strip(), study_page.ratio(own, [h100.value])])
     header = ["workload", "batch", "runs", "H200", "runs differ by", "H100", "measured on", "H200 over H100"]
     return study_page.markdown_table(header, rows)
 
