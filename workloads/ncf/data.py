@@ -147,8 +147,8 @@ class NCFData(Data):
 
         def batches() -> Iterator[Iterator[list[Batch]]]:
             shuffled, groups = self._shuffle(0), self._groups()
-            for group in {groups[0], groups[-1]}:
-                yield self._gather(self._select(*shuffled, *group), data, 0)
+            for chosen in {groups[0][0], groups[-1][-1]}:
+                yield self._gather(self._select(*shuffled, *chosen), data, 0)
 
         for _ in self._side_stream.make_ahead(batches()):
             pass
@@ -176,9 +176,10 @@ class NCFData(Data):
         """Yield what is gathered at once, of this epoch and all later ones."""
         for number in itertools.count(epoch):
             order, starts = self._shuffle(self._seeds.derive("data_order", number))
+            seed = self._seeds.derive("sampling", number)
             for group in self._groups():
-                samples = self._select(order, starts, *group)
-                yield self._gather(samples, self._opened, self._seeds.derive("sampling", number))
+                samples = [self._select(order, starts, *batches) for batches in group]
+                yield itertools.chain(*[self._gather(own, self._opened, seed) for own in samples])
             del order, samples  # those of the next epoch take as much memory
 
     def _shuffle(self, seed: int) -> tuple[Tensor, Tensor]:
@@ -187,12 +188,14 @@ class NCFData(Data):
             self._own_samples, self.train_size, self._global_batch_size, seed, self._device
         )
 
-    def _groups(self) -> list[tuple[range, int]]:
-        """Return the batches that are gathered together, and their global size: full ones, then the partial one."""
+    def _groups(self) -> list[list[tuple[range, int]]]:
+        """Return what is gathered together: batches of one global size, and that size."""
         num_full, rest = divmod(self.train_size, self._global_batch_size)
         numbers, step = range(num_full), self._batches_at_a_time
-        groups = [(numbers[first : first + step], self._global_batch_size) for first in range(0, num_full, step)]
-        return [*groups, (range(num_full, num_full + 1), rest)] if rest else groups
+        groups = [[(numbers[first : first + step], self._global_batch_size)] for first in range(0, num_full, step)]
+        if rest:  # not in a group of its own, in whose one step the next epoch's first group could not be made
+            groups = [*groups[:-1], [*itertools.chain(*groups[-1:]), (range(num_full, num_full + 1), rest)]]
+        return groups
 
     def _select(self, order: Tensor, starts: Tensor, batches: range, global_size: int) -> sampling.OwnSamples:
         """Return the samples of some batches, which are all of `global_size` samples."""
