@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 from torch.optim import Adam
 
+from ...runner.hardware.devices import is_nvidia_gpu
+
 _PIECES = 64  # that all weights are divided into, about
 _MIN_PIECE = 4096  # weights; other pieces are a multiple, so that vectors of weights stay whole
 _PYTORCH_PIECE = 65_536  # weights that PyTorch gives to a multiprocessor
 
 
 class PiecewiseAdam(Adam):
-    """PyTorch's fused Adam, which on a GPU gets tables in so many pieces that many multiprocessors have one.
+    """PyTorch's fused Adam, which on a GPU of NVIDIA gets tables in so many pieces that many multiprocessors have one.
 
     PyTorch divides tensors into pieces of 65,536 weights: 8 for NCF's tables with a million ratings, instead of 59
     here. Weights are equal to the bit.
@@ -22,7 +24,7 @@ class PiecewiseAdam(Adam):
 
     def __init__(self, params: Iterable[Tensor], lr: float, betas: tuple[float, float], eps: float) -> None:
         super().__init__(params, lr, betas, eps, fused=True)
-        self.divides = self.param_groups[0]["params"][0].device.type == "cuda"
+        self.divides = is_nvidia_gpu(self.param_groups[0]["params"][0].device)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
