@@ -193,7 +193,7 @@ class NCFData(Data):
         num_full, rest = divmod(self.train_size, self._global_batch_size)
         numbers, step = range(num_full), self._batches_at_a_time
         groups = [[(numbers[first : first + step], self._global_batch_size)] for first in range(0, num_full, step)]
-        if rest:  # not in a group of its own, in whose one step the next epoch's first group could not be made
+        if rest:  # not a group of its own: its one step is too short to gather the next epoch's first group beside it
             groups = [*groups[:-1], [*itertools.chain(*groups[-1:]), (range(num_full, num_full + 1), rest)]]
         return groups
 
