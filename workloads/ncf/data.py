@@ -18,10 +18,11 @@ from ...datasets.synthetic.spec_digest import path_with_digest
 from ...runner.core.errors import ConfigurationError
 from ...runner.core.progress import ProgressCallback
 from ...runner.hardware.devices import synchronize
-from ...runner.hardware.side_stream import EpochsAhead, SideStream
+from ...runner.hardware.side_stream import SideStream
 from ...runner.training.seeds import Seeds
 from ...runner.training.workload import Batch, BatchSharding, Data
 from . import sampling
+from .epochs_ahead import EpochsAhead
 
 _SAMPLES_AT_A_TIME = 1 << 20  # gathered together: the workspace of sorting
 _MAX_SAMPLES = 2**31 - 2**20  # that int32 numbers, with room for the samples that kernels look ahead
@@ -267,11 +268,10 @@ class NCFData(Data):
         for size in self._micro_batch_sizes(samples.global_size):
             numbers = samples.numbers[:, start : start + size].contiguous()
             counts = None if samples.counts is None else samples.counts - start
-            parts.append(
-                sampling.gather_batches(
-                    numbers, *ratings, negatives=negatives, seed=seed, counts=counts, first_user=self.own_users.start
-                )
+            gathered = sampling.gather_batches(
+                numbers, *ratings, negatives=negatives, seed=seed, counts=counts, first_user=self.own_users.start
             )
+            parts.append(gathered)
             start += size
         return map(partial(_micro_batches, parts, samples.global_size), range(len(samples.numbers)))
 

@@ -86,7 +86,7 @@ class ImageData(Data):
         if self._batch_source is None:
             self.start_processes()
         self._open_sets()
-        self._source().open(self)
+        self._started_source().open(self)
 
     def _read_sizes(self) -> tuple[int, int]:
         """Return the sizes of the training and the validation set from the manifest."""
@@ -152,11 +152,11 @@ class ImageData(Data):
 
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
         """Yield the micro-batches of each step; for any number of ranks and workers, an epoch is the same."""
-        return self._source().train_batches(self, epoch)
+        return self._started_source().train_batches(self, epoch)
 
     def eval_batches(self) -> Iterable[Batch]:
         """Yield this rank's shard of the validation images, each once."""
-        return self._source().eval_batches(self)
+        return self._started_source().eval_batches(self)
 
     def make_batch(self, images: ImageBatch, global_samples: int) -> Batch:
         """Return a batch on the device: pixels uint8 [N, 3, H, W], channels-last in memory, and the targets."""
@@ -210,7 +210,7 @@ class ImageData(Data):
     def _build_batch_source(self) -> BatchSource:
         return LoadedBatches(self.build_loader(True), self.build_loader(False))
 
-    def _source(self) -> BatchSource:
+    def _started_source(self) -> BatchSource:
         assert self._batch_source is not None
         return self._batch_source
 
