@@ -18,7 +18,8 @@ class SideStream:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = _second_stream(device) if device.type == "cuda" else None
+        self.is_used = device.type == "cuda"
+        self._stream = _second_stream(device) if self.is_used else None
 
     def make_ahead(self, items: Iterator[_ItemT]) -> Iterator[_ItemT]:
         """Make each of the items while the device works on the one before.

@@ -100,6 +100,7 @@ class NCFData(Data):
         self._overflow = torch.zeros((), dtype=torch.int64, device=device)
         self._side_stream = SideStream(device)
         self._epochs = EpochsAhead(self._side_stream, self._gather_from)
+        self.batches_from_device = self._side_stream.is_used
 
     @classmethod
     def prepare_data(cls, settings: Settings, progress: ProgressCallback) -> None:

@@ -1,5 +1,6 @@
 """NCF on a GPU: its fused model, and the sampling of its batches."""
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 
 from timetrial.workloads.ncf import data as ncf_data
 from timetrial.workloads.ncf import sampling
+from timetrial.workloads.ncf.epochs_ahead import EpochsAhead
 
 pytestmark = pytest.mark.gpu
 
@@ -89,14 +91,14 @@ def test_ncf_batches_gathered_during_steps_are_those_of_the_cpu(
     for engine, on_gpu in zip(engines, (True, False), strict=True):
         data = engine.data
         if on_gpu and slow == "batches":
-            gather = data._gather_epoch
-            monkeypatch.setattr(data, "_gather_epoch", lambda epoch, gather=gather: late(gather(epoch)))
+            gather = data._gather_from
+            data._epochs = EpochsAhead(data._side_stream, lambda epoch, gather=gather: late(gather(epoch)))
         steps = []
-        for step in data.train_batches(1):
+        for step in itertools.chain(data.train_batches(1), data.train_batches(2)):
             if on_gpu and slow == "steps":
                 torch.cuda._sleep(20_000_000)
             steps.append([tensor.clone() for batch in step for tensor in batch.inputs])
         epochs.append(steps)
-    assert len(epochs[0]) > 5
+    assert len(epochs[0]) > 10
     for on_gpu, on_cpu in zip(*epochs, strict=True):
         assert all(torch.equal(mine.cpu(), other) for mine, other in zip(on_gpu, on_cpu, strict=True))
