@@ -1,12 +1,14 @@
 """Time work by the clock of the device that does it."""
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import torch
 
 from .devices import synchronize
+
+_ItemT = TypeVar("_ItemT")
 
 
 class DeviceTimer:
@@ -29,6 +31,14 @@ class DeviceTimer:
     def stop(self) -> None:
         """End the span."""
         self._spans.append((self._started, self._record()))
+
+    def before_each(self, items: Iterable[_ItemT]) -> Iterator[_ItemT]:
+        """Yield the items; a span is the time from the request for one until it is there."""
+        self.start()
+        for item in items:
+            self.stop()
+            yield item
+            self.start()
 
     def pop_seconds(self) -> float:
         """Return the sum of all spans since the last call; the device must have finished its work."""

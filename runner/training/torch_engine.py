@@ -175,22 +175,12 @@ class TorchEngine:
         if epoch < last_epoch:  # resumed in a later epoch of this block
             return
         completed = completed if epoch == last_epoch else 0
-        for micro_batches in self._timed_waits(itertools.islice(self.data.train_batches(epoch), completed, None)):
+        batches = itertools.islice(self.data.train_batches(epoch), completed, None)
+        for micro_batches in batches if self.data.batches_from_device else self._data_wait.before_each(batches):
             result = self.train_step(micro_batches)
             completed += 1
             self._position = (epoch, completed)
             yield result
-
-    def _timed_waits(self, batches: Iterable[Sequence[Batch]]) -> Iterator[Sequence[Batch]]:
-        """Yield the batches, and time how long the device waits for the host's."""
-        if self.data.batches_from_device:
-            yield from batches
-            return
-        self._data_wait.start()
-        for micro_batches in batches:
-            self._data_wait.stop()
-            yield micro_batches
-            self._data_wait.start()
 
     def synchronize(self) -> TrainingStats:
         """Wait for all devices and return the statistics since the last call; raise `Diverged` for NaN."""

@@ -162,9 +162,8 @@ class NCFData(Data):
     def _read_ratings(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return users and items of all training pairs, by user, and the held-out item of each user: int32."""
         split = movielens.read_split(self._prepared)
-        users, items, held_out = (
-            torch.from_numpy(array).to(self._device) for array in (split.users, split.items, split.held_out)
-        )
+        arrays = split.users, split.items, split.held_out
+        users, items, held_out = (torch.from_numpy(array).to(self._device) for array in arrays)
         return users, items, held_out
 
     def train_batches(self, epoch: int) -> Iterable[Sequence[Batch]]:
