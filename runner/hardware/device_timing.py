@@ -32,8 +32,8 @@ class DeviceTimer:
         """End the span."""
         self._spans.append((self._started, self._record()))
 
-    def before_each(self, items: Iterable[_ItemT]) -> Iterator[_ItemT]:
-        """Yield the items; a span is the time from the request for one until it is there."""
+    def timed(self, items: Iterable[_ItemT]) -> Iterator[_ItemT]:
+        """Yield the items, and time how long each takes to arrive."""
         self.start()
         for item in items:
             self.stop()

@@ -18,8 +18,12 @@ class SideStream:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self.is_used = device.type == "cuda"
-        self._stream = _second_stream(device) if self.is_used else None
+        self._stream = _second_stream(device) if device.type == "cuda" else None
+
+    @property
+    def is_used(self) -> bool:
+        """Whether items are made ahead on this device."""
+        return self._stream is not None
 
     def make_ahead(self, items: Iterator[_ItemT]) -> Iterator[_ItemT]:
         """Make each of the items while the device works on the one before.

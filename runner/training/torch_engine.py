@@ -176,7 +176,7 @@ class TorchEngine:
             return
         completed = completed if epoch == last_epoch else 0
         batches = itertools.islice(self.data.train_batches(epoch), completed, None)
-        for micro_batches in batches if self.data.batches_from_device else self._data_wait.before_each(batches):
+        for micro_batches in batches if self.data.makes_batches_on_device else self._data_wait.timed(batches):
             result = self.train_step(micro_batches)
             completed += 1
             self._position = (epoch, completed)

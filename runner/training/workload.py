@@ -82,8 +82,8 @@ class Data(Protocol):
     train_size: int
     eval_size: int
     steps_per_epoch: int
-    batches_from_device: bool = False
-    """Whether the device makes batches ahead of the steps: it never waits for the host's, and waits are not timed."""
+    makes_batches_on_device: bool = False
+    """Whether the device makes the batches itself, ahead of the steps: waits for them are not timed and count as 0."""
 
     def __init__(
         self, settings: Any, *, global_batch_size: int, sharding: BatchSharding, device: torch.device, seeds: Seeds

@@ -100,7 +100,7 @@ class NCFData(Data):
         self._overflow = torch.zeros((), dtype=torch.int64, device=device)
         self._side_stream = SideStream(device)
         self._epochs = EpochsAhead(self._side_stream, self._gather_from)
-        self.batches_from_device = self._side_stream.is_used
+        self.makes_batches_on_device = self._side_stream.is_used
 
     @classmethod
     def prepare_data(cls, settings: Settings, progress: ProgressCallback) -> None:
@@ -193,9 +193,9 @@ class NCFData(Data):
         """Return what is gathered together: batches of one global size, and that size."""
         num_full, rest = divmod(self.train_size, self._global_batch_size)
         numbers, step = range(num_full), self._batches_at_a_time
-        groups = [[(numbers[first : first + step], self._global_batch_size)] for first in range(0, num_full, step)]
+        groups = [[(numbers[i : i + step], self._global_batch_size)] for i in range(0, num_full, step)] or [[]]
         if rest:  # not a group of its own: its one step is too short to gather the next epoch's first group beside it
-            groups = [*groups[:-1], [*itertools.chain(*groups[-1:]), (range(num_full, num_full + 1), rest)]]
+            groups[-1].append((range(num_full, num_full + 1), rest))
         return groups
 
     def _select(self, order: Tensor, starts: Tensor, batches: range, global_size: int) -> sampling.OwnSamples:

@@ -39,7 +39,7 @@ def test_engine_measures_the_time_it_waits_for_batches(toy_engine, toy_data, toy
     elapsed = time.perf_counter() - began
     assert 4 * 0.03 <= engine.synchronize().data_wait_seconds <= elapsed - 4 * 0.05
     assert engine.synchronize().data_wait_seconds == 0
-    engine.data.batches_from_device = True
+    engine.data.makes_batches_on_device = True
     assert len(list(engine.train_epoch(2))) == 4
     assert engine.synchronize().data_wait_seconds == 0
 

@@ -21,14 +21,14 @@ def test_timer_sums_spans_and_restarts():
     assert timer.pop_seconds() == 0
 
 
-def test_timer_counts_what_comes_before_each_item():
+def test_timer_times_how_long_items_take_to_arrive():
     def items():
         for number in range(3):
             time.sleep(0.02)
             yield number
 
     timer, began = DeviceTimer(CPU), time.perf_counter()
-    for _ in timer.before_each(items()):
+    for _ in timer.timed(items()):
         time.sleep(0.05)
     elapsed = time.perf_counter() - began
     assert 3 * 0.02 <= timer.pop_seconds() <= elapsed - 3 * 0.05
